@@ -1,0 +1,74 @@
+# `make demo` and `make test` need Python 3.11 or newer, git and a network connection for pip; all else goes to .venv.
+# Variables: PYTHON (the interpreter to make .venv with), TORCH_INDEX_URL (where torch comes from; on Linux,
+# https://download.pytorch.org/whl/cpu saves gigabytes where there is no GPU), PYTEST_WORKERS.
+
+PYTHON ?= python3
+TORCH_INDEX_URL ?=
+PYTEST_WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TORCH := $(shell sed -n '/^torch==/p' constraints.txt)
+REQUIREMENTS := setup.py pyproject.toml constraints.txt
+TEST_ENV := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
+PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow test-gpu lint docs format clean
+
+help:
+	@echo "make demo       distil the bundled teacher and compare it with the student (minutes, on the CPU)"
+	@echo "make test       lint, types, docs and the tests"
+	@echo "make test-slow  the tests that take longer"
+	@echo "make test-gpu   the tests that need a CUDA device"
+	@echo "make lint       ruff and mypy only"
+	@echo "make docs       build the documentation into site/"
+	@echo "make format     apply ruff's fixes and its formatting"
+	@echo "make clean      remove .venv and everything that was built"
+
+demo: $(VENV)/.demo
+	$(BIN)/hf-dparallel demo --output_dir demo_output
+
+# The prerequisites come first, so that pytest's summary is the last thing on the screen.
+test: lint docs
+	$(PYTEST) -n $(PYTEST_WORKERS)
+
+test-slow: $(VENV)/.dev
+	$(PYTEST) -n $(PYTEST_WORKERS) -m "slow and not gpu"
+
+test-gpu: $(VENV)/.dev
+	$(PYTEST) -m gpu
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist site demo_output src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment. Each stamp is renewed when what it was made from changes. torch is installed by itself, first, so
+# that TORCH_INDEX_URL applies to it alone.
+$(VENV)/.torch: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("hf-dparallel needs Python 3.11 or newer, " \
+		+ "$(PYTHON) is " + sys.version.split()[0] + ". Choose another one: make PYTHON=python3.12 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) "$(TORCH)"
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.torch $(REQUIREMENTS)
+	$(PIP) install -c constraints.txt -e ".[viz]"
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.torch $(REQUIREMENTS)
+	$(PIP) install -c constraints.txt -e ".[dev]"
+	touch $@

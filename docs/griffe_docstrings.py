@@ -1,0 +1,67 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Griffe extension: reads the docstrings of the package, which are written as in transformers.
+
+Cross-references such as [`~DiffusionGenerationConfig`] become links to the API page if they name something public, and
+code otherwise. The types of arguments, which griffe shows as they are, lose their Markdown.
+"""
+
+import re
+
+import griffe
+
+
+_REFERENCE = re.compile(r"\[`(~?)([\w.]+)`\](?![(\[])")
+_ARGUMENT = re.compile(r"^( +\*{0,2}[\w, ]+ \()(.+)(\):)", flags=re.MULTILINE)
+_GROUP_OF_ARGUMENTS = re.compile(r"^ +> .+\n\n?", flags=re.MULTILINE)
+_NOTE = re.compile(r"^> \[!NOTE\]\n((?:> ?.*(?:\n|$))+)", flags=re.MULTILINE)
+
+
+def plain_types(text: str) -> str:
+    """Writes "a ([`~x.B`], *optional*):" as "a (B, optional):"."""
+
+    def plain(match: re.Match) -> str:
+        types = _REFERENCE.sub(lambda reference: reference[2].rsplit(".", 1)[-1], match[2])
+        return match[1] + re.sub("[`*]", "", types) + match[3]
+
+    return _ARGUMENT.sub(plain, _GROUP_OF_ARGUMENTS.sub("", text))
+
+
+def note_as_admonition(text: str) -> str:
+    """Writes GitHub's "> [!NOTE]" as MkDocs' "!!! note"."""
+
+    def admonition(match: re.Match) -> str:
+        lines = [line[2:] for line in match[1].splitlines()]
+        first_item = next((i for i, line in enumerate(lines) if line.startswith("- ")), len(lines))
+        lines.insert(first_item, "")  # MkDocs needs an empty line before a list
+        return "!!! note\n\n" + "\n".join(f"    {line}".rstrip() for line in lines) + "\n"
+
+    return _NOTE.sub(admonition, text)
+
+
+def link_references(text: str, public_names: set[str]) -> str:
+    """Turns references to public names and their members into links, others into plain code."""
+
+    def link(match: re.Match) -> str:
+        shortened, target = match.groups()
+        target = target.removeprefix("hf_dparallel.")
+        shown = target.rsplit(".", 1)[-1] if shortened else target
+        public = target.split(".")[0]
+        return f"[`{shown}`][hf_dparallel.{public}]" if public in public_names else f"`{shown}`"
+
+    return _REFERENCE.sub(link, text)
+
+
+class HuggingFaceDocstrings(griffe.Extension):
+    """Rewrites the docstring of every object of the package."""
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs) -> None:
+        public_names = {name for name, member in pkg.members.items() if member.is_alias}
+        self._rewrite(pkg, public_names)
+
+    def _rewrite(self, node: griffe.Object, public_names: set[str]) -> None:
+        if node.docstring is not None:
+            text = note_as_admonition(plain_types(node.docstring.value))
+            node.docstring.value = link_references(text, public_names)
+        for member in node.members.values():
+            if not member.is_alias:
+                self._rewrite(member, public_names)

@@ -1,0 +1,83 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Metadata of the hf-dparallel distribution. The settings of the tools (ruff, mypy, pytest) are in pyproject.toml."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+
+HERE = Path(__file__).parent
+
+
+def read_version() -> str:
+    """Returns `__version__` of the package without importing it."""
+    source = (HERE / "src" / "hf_dparallel" / "__init__.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__ = "([^"]+)"$', source, flags=re.MULTILINE)
+    if match is None:
+        raise RuntimeError('src/hf_dparallel/__init__.py has no line of the form `__version__ = "..."`.')
+    return match[1]
+
+
+# Lower bounds are the versions the tests run with (constraints.txt). torch is the exception: its bound is that of
+# transformers, because a new torch is the most costly thing to ask of a cluster.
+INSTALL_REQUIRES = [
+    "torch>=2.6",
+    "transformers>=5.23",
+    "accelerate>=1.15",
+    "datasets>=5.2",
+    "evaluate>=0.4.6",
+    "huggingface-hub>=2.4",
+    "peft>=0.21",
+    "trl>=1.16",
+]
+EXTRAS = {
+    "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
+    "viz": ["matplotlib>=3.9"],  # the picture of `hf-dparallel demo`
+}
+EXTRAS["dev"] = [
+    *EXTRAS["math"],
+    *EXTRAS["viz"],
+    "hypothesis",
+    "mkdocs-material>=9.5",
+    "mkdocstrings[python]>=1.0",
+    "mypy",
+    "pytest>=8",
+    "pytest-timeout",
+    "pytest-xdist",
+    "ruff",
+    "tensorboard",
+    "types-PyYAML",
+]
+
+setup(
+    name="hf-dparallel",
+    version=read_version(),
+    description="Masked diffusion language models that decode many tokens per forward pass (dParallel)",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="The hf-dparallel authors",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    project_urls={"Paper": "https://huggingface.co/papers/2509.26488"},
+    keywords=["diffusion language models", "parallel decoding", "distillation", "LLaDA", "Dream", "transformers"],
+    package_dir={"": "src"},
+    packages=find_packages("src"),
+    package_data={"hf_dparallel": ["py.typed", "demo/teacher/*"]},
+    # That of transformers and trl.
+    python_requires=">=3.11",
+    install_requires=INSTALL_REQUIRES,
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["hf-dparallel = hf_dparallel.cli:main"]},
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: OS Independent",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+    zip_safe=False,
+)

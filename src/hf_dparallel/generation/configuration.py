@@ -1,0 +1,223 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Every setting of diffusion decoding, its check and its message."""
+
+from typing import Any
+
+from transformers import GenerationConfig
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+COMMIT_RULES = ("denoising_steps", "confidence_threshold", "entropy_threshold")
+CACHE_IMPLEMENTATIONS: tuple[str | None, ...] = (None,)
+
+# Settings of `GenerationConfig` that mean the same here. All its others belong to left-to-right decoding.
+_SHARED_SETTINGS = (
+    "max_new_tokens",
+    "do_sample",
+    "temperature",
+    "top_k",
+    "top_p",
+    "cache_implementation",
+    "stop_strings",
+    "return_dict_in_generate",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+)
+_OWN_SETTINGS: dict[str, Any] = {
+    "block_length": None,
+    "denoising_steps": None,
+    "confidence_threshold": None,
+    "entropy_threshold": None,
+    "stop_at_eos": None,
+    "output_certainty": None,
+    "mask_token_id": None,
+}
+_METADATA = ("transformers_version", "use_cache", "output_attentions", "output_hidden_states")
+
+
+class DiffusionGenerationConfig(GenerationConfig):
+    r"""
+    Settings of [`DiffusionGenerationMixin.generate`]. Saved as `generation_config.json` and read back from it, so
+    that a checkpoint or adapter carries its decoding recipe.
+
+    A setting left at `None` is taken from the model's `generation_config`, then from the default below.
+
+    Args:
+        max_new_tokens (`int`, *optional*, defaults to 256):
+            Length of the canvas of mask tokens that is appended to the prompt.
+        block_length (`int`, *optional*, defaults to 32):
+            The canvas is decoded in blocks of this many tokens, from left to right. Must divide `max_new_tokens`;
+            `block_length=max_new_tokens` decodes in any order.
+        denoising_steps (`int`, *optional*):
+            Commit rule 1: the most confident tokens are committed on a fixed schedule that takes this many forward
+            passes for the whole canvas. Must be a multiple of the number of blocks. The default rule, with
+            `denoising_steps=max_new_tokens`: one token per pass.
+        confidence_threshold (`float`, *optional*):
+            Commit rule 2: in each pass, commit the tokens of probability at least this, between 0 and 1
+            ([Fast-dLLM](https://huggingface.co/papers/2505.22618)).
+        entropy_threshold (`float`, *optional*):
+            Commit rule 3: in each pass, commit the tokens whose predictive distribution has at most this entropy, in
+            nats, over the full vocabulary ([dParallel](https://huggingface.co/papers/2509.26488)). At most one of the
+            three rules can be set. All commit at least the most certain token of each row in each pass.
+        temperature (`float`, *optional*, defaults to 0):
+            0 takes the likeliest token. Above 0, tokens are drawn from the distribution at this temperature;
+            certainty is always measured at temperature 1.
+        do_sample (`bool`, *optional*):
+            `False` is `temperature=0`; `True` with no temperature is `temperature=1`.
+        top_k (`int`, *optional*):
+            Draw among the `top_k` likeliest tokens only.
+        top_p (`float`, *optional*):
+            Draw among the likeliest tokens that make up this probability only.
+        cache_implementation (`str`, *optional*):
+            `None`: every pass computes the whole sequence, exactly as the published sampler.
+        stop_at_eos (`bool`, *optional*, defaults to `True`):
+            Whether a row is finished once an end-of-sequence token stands and everything before it is decided; the
+            rest is filled with padding.
+        stop_strings (`str` or `list[str]`, *optional*):
+            A row is finished when its decided text ends with one of them. Needs `tokenizer=` in `generate`.
+        output_certainty (`bool`, *optional*, defaults to `False`):
+            Whether to return entropy and confidence of every masked token at every pass. Runs the head on the whole
+            canvas, which is slower.
+        return_dict_in_generate (`bool`, *optional*, defaults to `False`):
+            Whether to return a [`DiffusionGenerationOutput`] instead of the sequences only.
+        mask_token_id, eos_token_id, pad_token_id (`int`, *optional*):
+            Special tokens, by default those of the model's config. `eos_token_id` may be a list.
+
+    Raises:
+        ValueError: for a setting that is unknown, out of range, or has no meaning in diffusion decoding.
+
+    ```python
+    >>> from hf_dparallel import DiffusionGenerationConfig
+
+    >>> recipe = DiffusionGenerationConfig(max_new_tokens=256, block_length=32, entropy_threshold=0.5)
+    ```
+    """
+
+    def __init__(self, **kwargs):
+        unknown = sorted(set(kwargs) - _known_settings())
+        if unknown:
+            raise ValueError(
+                f"Unknown generation setting(s): {', '.join(unknown)}. "
+                f"Diffusion decoding knows {', '.join((*_SHARED_SETTINGS, *_OWN_SETTINGS))}."
+            )
+        for name, default in _OWN_SETTINGS.items():
+            setattr(self, name, kwargs.pop(name, default))
+        super().__init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
+        """Reads a saved config; settings that only another sampler knows are left out, and named in the log."""
+        known = _known_settings()
+        unused = sorted(
+            name for name, value in config_dict.items() if value is not None and name not in known and name[0] != "_"
+        )
+        if unused:
+            logger.info(f"Settings of another sampler are not used by diffusion decoding: {', '.join(unused)}.")
+        return super().from_dict({name: value for name, value in config_dict.items() if name in known}, **kwargs)
+
+    @classmethod
+    def from_model_config(cls, model_config):
+        # Caught by `PreTrainedModel`, which then makes an empty config: a model's config holds no decoding settings.
+        raise NotImplementedError("A DiffusionGenerationConfig is not derived from a model's config.")
+
+    def validate(self, strict: bool = False, user_set_attributes: set[str] | None = None) -> None:
+        """Checks every setting that can be checked without the inputs.
+
+        Raises:
+            ValueError: naming the setting, its value, the rule and the remedy.
+        """
+        self._check_no_foreign_settings()
+        rules = [f"{name}={getattr(self, name)}" for name in COMMIT_RULES if getattr(self, name) is not None]
+        if len(rules) > 1:
+            raise ValueError(f"At most one commit rule can be set, got {' and '.join(rules)}. Remove all but one.")
+        for name in ("max_new_tokens", "block_length", "denoising_steps", "top_k"):
+            _check(self, name, lambda value: isinstance(value, int) and value > 0, "a positive integer")
+        _check(self, "entropy_threshold", lambda value: value >= 0, "at least 0 (nats)")
+        _check(self, "confidence_threshold", lambda value: 0 < value <= 1, "a probability above 0 and up to 1")
+        _check(self, "top_p", lambda value: 0 < value <= 1, "a probability above 0 and up to 1")
+        _check(self, "temperature", lambda value: value >= 0, "at least 0 (0 takes the likeliest token)")
+        if self.cache_implementation not in CACHE_IMPLEMENTATIONS:
+            raise ValueError(
+                f"`cache_implementation` must be one of {CACHE_IMPLEMENTATIONS}, got {self.cache_implementation!r}."
+            )
+        self._check_lengths()
+
+    def commit_rule(self) -> str | None:
+        """Returns the name of the commit rule that is set, or `None`."""
+        return next((name for name in COMMIT_RULES if getattr(self, name) is not None), None)
+
+    def updated(self, **settings) -> "DiffusionGenerationConfig":
+        """Returns a copy with these settings, `None` meaning unchanged. A commit rule replaces the one there was."""
+        settings = {name: value for name, value in settings.items() if value is not None}
+        kept = self.settings()
+        if any(name in settings for name in COMMIT_RULES):
+            kept = {name: value for name, value in kept.items() if name not in COMMIT_RULES}
+        return type(self)(**(kept | settings))
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings that have a value."""
+        values = {name: getattr(self, name) for name in (*_SHARED_SETTINGS, *_OWN_SETTINGS)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def with_defaults(self) -> "DiffusionGenerationConfig":
+        """Returns a copy in which every setting that decoding needs has a value."""
+        defaults: dict[str, Any] = {
+            "max_new_tokens": 256,
+            "block_length": 32,
+            "stop_at_eos": True,
+            "output_certainty": False,
+            "return_dict_in_generate": False,
+        }
+        missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
+        if self.do_sample is False or self.temperature is None:
+            missing["temperature"] = 1.0 if self.do_sample else 0.0
+        config = self.updated(**missing)
+        return config if config.commit_rule() else config.updated(denoising_steps=config.max_new_tokens)
+
+    def _check_no_foreign_settings(self) -> None:
+        allowed = {*_SHARED_SETTINGS, *_OWN_SETTINGS, *_METADATA}
+        for name, value in vars(self).items():
+            if value is not None and value is not False and name not in allowed and not name.startswith("_"):
+                raise ValueError(
+                    f"`{name}={value!r}` has no meaning in diffusion decoding. Remove it. "
+                    f"(Settings: {', '.join((*_SHARED_SETTINGS, *_OWN_SETTINGS))}.)"
+                )
+
+    def _check_lengths(self) -> None:
+        if self.max_new_tokens is None or self.block_length is None:
+            return
+        if self.max_new_tokens % self.block_length:
+            shorter = self.max_new_tokens // self.block_length * self.block_length
+            remedy = f"max_new_tokens={shorter or self.block_length}"
+            divisor = max(
+                d for d in range(1, min(self.block_length, self.max_new_tokens) + 1) if self.max_new_tokens % d == 0
+            )
+            raise ValueError(
+                f"`block_length` must divide `max_new_tokens`, got block_length={self.block_length} and "
+                f"max_new_tokens={self.max_new_tokens}. Use block_length={divisor} or {remedy}."
+            )
+        num_blocks = self.max_new_tokens // self.block_length
+        if self.denoising_steps is not None and (
+            self.denoising_steps % num_blocks or self.denoising_steps > self.max_new_tokens
+        ):
+            raise ValueError(
+                f"`denoising_steps` must be a multiple of the number of blocks and at most `max_new_tokens`, got "
+                f"denoising_steps={self.denoising_steps} with {num_blocks} blocks (max_new_tokens="
+                f"{self.max_new_tokens}, block_length={self.block_length}). Use denoising_steps="
+                f"{min(max(self.denoising_steps // num_blocks, 1) * num_blocks, self.max_new_tokens)}."
+            )
+
+
+def _known_settings() -> set[str]:
+    return {*_SHARED_SETTINGS, *_OWN_SETTINGS, *vars(GenerationConfig())}
+
+
+def _check(config: DiffusionGenerationConfig, name: str, is_valid, rule: str) -> None:
+    value = getattr(config, name)
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not is_valid(value):
+        raise ValueError(f"`{name}` must be {rule}, got {value!r}.")

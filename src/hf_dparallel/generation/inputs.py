@@ -1,0 +1,106 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Checks of what `generate` is given, before any work is done."""
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from .configuration import DiffusionGenerationConfig
+
+
+logger = logging.get_logger(__name__)
+
+
+def resolve_special_tokens(
+    config: DiffusionGenerationConfig,
+    model_config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> DiffusionGenerationConfig:
+    """Fills in mask, end and padding tokens from the model's config, then from the tokenizer.
+
+    Raises:
+        ValueError: if no mask token is known.
+    """
+    found = {}
+    for name in ("mask_token_id", "eos_token_id", "pad_token_id"):
+        sources = [getattr(source, name, None) for source in (config, model_config, tokenizer) if source is not None]
+        found[name] = next((value for value in sources if value is not None), None)
+    if found["mask_token_id"] is None:
+        raise ValueError(
+            "No mask token is known: `mask_token_id` is set neither in the generation config, nor in the model's "
+            "config, nor by a tokenizer with a mask token. Pass `mask_token_id=` to `generate`, or set "
+            "`model.generation_config.mask_token_id`."
+        )
+    return config.updated(**found)
+
+
+def check_prompts(
+    input_ids: torch.LongTensor | None,
+    attention_mask: torch.LongTensor | None,
+    config: DiffusionGenerationConfig,
+    vocab_size: int,
+) -> tuple[torch.LongTensor, torch.LongTensor]:
+    """Returns prompts and attention mask, both `(batch_size, prompt_length)`, if they can be decoded.
+
+    Raises:
+        ValueError: for prompts that are missing, empty, right-padded, outside the vocabulary or contain mask tokens.
+    """
+    if input_ids is None or input_ids.ndim != 2:
+        shape = None if input_ids is None else tuple(input_ids.shape)
+        raise ValueError(f"`input_ids` must be of shape (batch_size, prompt_length), got {shape}. Pass `**inputs`.")
+    if input_ids.numel() == 0:
+        raise ValueError(
+            f"`input_ids` is empty, of shape {tuple(input_ids.shape)}. Give each row at least one token, such as the "
+            "beginning-of-sequence token."
+        )
+    _check_vocabulary(input_ids, vocab_size, config.mask_token_id)
+    if attention_mask is None:
+        attention_mask = torch.ones_like(input_ids)
+        if len(input_ids) > 1 and (input_ids[:, 0] == config.pad_token_id).any():
+            logger.warning_once(
+                "Some prompts start with the padding token and `attention_mask` was not given, so the padding is "
+                "attended to. Pass the attention mask that the tokenizer returns."
+            )
+    _check_padding(input_ids, attention_mask)
+    return input_ids, attention_mask
+
+
+def _check_vocabulary(input_ids: torch.LongTensor, vocab_size: int, mask_token_id: int) -> None:
+    outside = (input_ids < 0) | (input_ids >= vocab_size)
+    if outside.any():
+        row, column = outside.nonzero()[0].tolist()
+        raise ValueError(
+            f"`input_ids[{row}, {column}]` is {input_ids[row, column].item()}, outside the model's vocabulary of "
+            f"{vocab_size} tokens. Use the tokenizer that belongs to the model."
+        )
+    if not 0 <= mask_token_id < vocab_size:
+        raise ValueError(
+            f"`mask_token_id={mask_token_id}` is outside the model's vocabulary of {vocab_size} tokens. Set the id of "
+            "the mask token that the model was trained with."
+        )
+    if (input_ids == mask_token_id).any():
+        row = (input_ids == mask_token_id).any(dim=1).nonzero()[0].item()
+        raise ValueError(
+            f"`input_ids` contains the mask token ({mask_token_id}) in row {row}. Only the `max_new_tokens` after the "
+            "prompt are decoded: remove the mask tokens, `generate` appends its own."
+        )
+
+
+def _check_padding(input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
+    if attention_mask.shape != input_ids.shape:
+        raise ValueError(
+            f"`attention_mask` must have the shape of `input_ids`, got {tuple(attention_mask.shape)} and "
+            f"{tuple(input_ids.shape)}."
+        )
+    empty = (attention_mask == 0).all(dim=1)
+    if empty.any():
+        raise ValueError(
+            f"`attention_mask` is 0 everywhere in row {empty.nonzero()[0].item()}: that prompt is empty. Give it at "
+            "least one token."
+        )
+    right_padded = (attention_mask[:, 1:] < attention_mask[:, :-1]).any(dim=1)
+    if right_padded.any():
+        raise ValueError(
+            f"Row {right_padded.nonzero()[0].item()} is padded on the right (`attention_mask` goes from 1 to 0), but "
+            "the new tokens follow the prompt. Tokenize with `padding_side='left'`."
+        )

@@ -1,0 +1,77 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""LLaDA (https://huggingface.co/papers/2502.09992): a bidirectional Llama under other weight names."""
+
+from torch import nn
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
+from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrainedModel
+
+from ...generation.mixin import DiffusionGenerationMixin
+from ..masked_diffusion import MaskedDiffusionHead, make_bidirectional
+from .configuration_llada import LLaDAConfig
+
+
+_BLOCK_NAMES = {
+    "attn_norm": "input_layernorm",
+    "ff_norm": "post_attention_layernorm",
+    "q_proj": "self_attn.q_proj",
+    "k_proj": "self_attn.k_proj",
+    "v_proj": "self_attn.v_proj",
+    "attn_out": "self_attn.o_proj",
+    "ff_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj",
+    "ff_out": "mlp.down_proj",
+}
+
+# Published names on disk, transformers' names in memory; `save_pretrained` applies the rules backwards.
+register_checkpoint_conversion_mapping(
+    "llada",
+    [
+        WeightRenaming(r"^model\.transformer\.wte\.", "model.embed_tokens."),
+        WeightRenaming(r"^model\.transformer\.ln_f\.", "model.norm."),
+        WeightRenaming(r"^model\.transformer\.ff_out\.", "lm_head."),
+        *(
+            WeightRenaming(rf"^model\.transformer\.blocks\.(\d+)\.{published}\.", rf"model.layers.\1.{ours}.")
+            for published, ours in _BLOCK_NAMES.items()
+        ),
+    ],
+    overwrite=True,
+)
+
+
+class LLaDAPreTrainedModel(LlamaPreTrainedModel):
+    config: LLaDAConfig
+
+
+class LLaDAModel(LLaDAPreTrainedModel, LlamaModel):
+    """The bidirectional transformer of LLaDA, without the head."""
+
+    def __init__(self, config: LLaDAConfig):
+        super().__init__(config)
+        make_bidirectional(self)
+        # The padding token is the end-of-text token, which is learned like any other.
+        self.embed_tokens.padding_idx = None
+
+
+class LLaDAForMaskedDiffusion(MaskedDiffusionHead, DiffusionGenerationMixin, LLaDAPreTrainedModel):
+    """LLaDA with its prediction head and [`~DiffusionGenerationMixin.generate`].
+
+    ```python
+    >>> import hf_dparallel
+    >>> from transformers import AutoModelForMaskedLM
+
+    >>> model = AutoModelForMaskedLM.from_pretrained("GSAI-ML/LLaDA-8B-Instruct", dtype="bfloat16")  # doctest: +SKIP
+    ```
+    """
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: LLaDAConfig):
+        super().__init__(config)
+        self.model = LLaDAModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+
+__all__ = ["LLaDAForMaskedDiffusion", "LLaDAModel", "LLaDAPreTrainedModel"]

@@ -1,0 +1,94 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What LLaDA and Dream share: a bidirectional backbone with a head that runs only where it is asked to."""
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import MaskedLMOutput
+from transformers.modeling_utils import slice_logits_to_keep
+from transformers.utils.generic import can_return_tuple
+
+
+def make_bidirectional(backbone: nn.Module) -> None:
+    """Lets every position of a transformers decoder attend to every other one.
+
+    `config.is_causal = False` is what the mask creation reads; the attention functions (SDPA without a mask, flash
+    attention) read the flag of the module.
+    """
+    for layer in backbone.layers:
+        layer.self_attn.is_causal = False
+
+
+class MaskedDiffusionHead:
+    """The forward pass of a masked diffusion language model over `self.model` and `self.lm_head`."""
+
+    model: nn.Module
+    lm_head: nn.Module
+    # Whether the hidden state at position i - 1 predicts token i, as in models that start from an AR checkpoint.
+    shift_logits = False
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs,
+    ) -> MaskedLMOutput:
+        r"""
+        Predicts the token of every position; `logits[:, i]` always scores token `i`.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+                Token ids, the mask token where a token is to be predicted.
+            attention_mask (`torch.Tensor`, *optional*):
+                1 for real tokens, 0 for padding, of shape `(batch_size, sequence_length)`; or a 4-D mask.
+            position_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+                Positions for the rotary embedding.
+            past_key_values (`Cache`, *optional*):
+                Keys and values of positions that are not in `input_ids`.
+            inputs_embeds (`torch.FloatTensor` of shape `(batch_size, sequence_length, hidden_size)`, *optional*):
+                Embeddings, instead of `input_ids`.
+            labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+                The clean tokens, -100 where nothing is scored: adds the mean cross-entropy as `loss`. Needs
+                `logits_to_keep=0`. (Certainty-forcing distillation has its own loss, see
+                [`certainty_forcing_loss`].)
+            logits_to_keep (`int` or `torch.Tensor`, *optional*, defaults to 0):
+                Where the head runs. 0: everywhere. A positive `int`: the last positions. A tensor of positions,
+                `(num_positions,)` or `(batch_size, num_positions)`; or a boolean mask `(batch_size,
+                sequence_length)`, which gives logits of shape `(num_true, vocab_size)`. With a vocabulary of 126k
+                this is most of the memory and, on small models, of the time.
+
+        Returns:
+            [`~transformers.modeling_outputs.MaskedLMOutput`] with `logits` of shape `(batch_size, num_positions,
+            vocab_size)`.
+        """
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        hidden_states = outputs.last_hidden_state
+        if self.shift_logits:
+            # Position 0 has no predecessor and keeps its own prediction, as the published samplers do.
+            hidden_states = torch.cat([hidden_states[:, :1], hidden_states[:, :-1]], dim=1)
+        logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
+
+        loss = None
+        if labels is not None:
+            loss = nn.functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100)
+        return MaskedLMOutput(
+            loss=loss,
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )

@@ -1,0 +1,48 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What [`CertaintyForcingTrainer`] logs besides the loss."""
+
+from collections.abc import Callable
+
+import torch
+
+from .losses import CertaintyForcingTerms
+
+
+class MetricSums:
+    """Sums over sequences, kept on the device until they are logged."""
+
+    def __init__(self, device: torch.device):
+        self._sums = torch.zeros(6, device=device)
+
+    @staticmethod
+    def values_by_sequence(terms: CertaintyForcingTerms, num_views: int) -> torch.Tensor:
+        """The summands, of shape `(sequences, 6)`, the views of a sequence added up."""
+        by_view = (
+            terms.consistency,
+            terms.certainty,
+            terms.entropy * terms.num_masked,
+            terms.num_correct,
+            terms.num_masked,
+            torch.full_like(terms.num_masked, 1 / num_views),
+        )
+        return torch.stack([value.detach() for value in by_view], dim=-1).unflatten(0, (num_views, -1)).sum(dim=0)
+
+    def add(self, values: torch.Tensor) -> None:
+        self._sums += values.sum(dim=0)
+
+    def drain(self, reduce: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums) -> dict[str, float]:
+        """The averages since the last call (of all processes, if `reduce` adds them up); none without sequences."""
+        sums = reduce(self._sums).tolist()
+        self._sums = torch.zeros_like(self._sums)
+        consistency, certainty, entropy, num_correct, num_masked, num_sequences = sums
+        if num_sequences == 0:
+            return {}
+        return {
+            "consistency_loss": consistency / num_sequences,
+            "certainty_loss": certainty / num_sequences,
+            "masked_entropy": entropy / max(num_masked, 1),
+            "masked_accuracy": num_correct / max(num_masked, 1),
+        }
+
+
+__all__ = ["MetricSums"]

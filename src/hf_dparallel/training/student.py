@@ -1,0 +1,102 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The model that is trained: loaded, checked, adapted, and run."""
+
+import inspect
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_outputs import ModelOutput
+
+from ..models.auto import check_bidirectional
+from .lora import add_adapter
+
+
+if TYPE_CHECKING:
+    from peft import PeftConfig, PeftModel
+
+
+def prepare_student(
+    model: "str | PreTrainedModel | PeftModel", peft_config: "PeftConfig | None" = None, trainable: bool = True
+) -> "PreTrainedModel | PeftModel":
+    r"""
+    Loads a model if it is given by name, checks that it can be trained, and adds an adapter if asked to.
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model.
+        peft_config ([`~peft.PeftConfig`], *optional*):
+            The adapter to add, see [`add_adapter`].
+        trainable (`bool`, *optional*, defaults to `True`):
+            Whether the model must have something to train.
+
+    Raises:
+        ValueError: if the model is causal, a target module does not exist, or nothing is trainable.
+    """
+    if isinstance(model, str):
+        model = AutoModelForMaskedLM.from_pretrained(model)
+    check_bidirectional(base_model(model))
+    if peft_config is not None:
+        model = add_adapter(model, peft_config)
+    if trainable and not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(
+            "No parameter of the model requires a gradient, so there is nothing to train. Load the adapter with "
+            "`PeftModel.from_pretrained(..., is_trainable=True)`, or pass `peft_config` to add a new one."
+        )
+    return model
+
+
+def base_model(model: "PreTrainedModel | PeftModel") -> PreTrainedModel:
+    """The model of transformers under an adapter, if there is one."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def special_token_id(
+    name: str, model: "PreTrainedModel | PeftModel", processing_class: PreTrainedTokenizerBase | None
+) -> int:
+    r"""
+    The `mask_token_id` or `eos_token_id` (`name`) of the tokenizer; or else of the model's configuration.
+
+    Raises:
+        ValueError: if none of them has it.
+    """
+    base = base_model(model)
+    for source in (processing_class, base.config, getattr(base, "generation_config", None)):
+        token_id = getattr(source, name, None)
+        if token_id is not None:
+            # Generation may stop at several tokens; the first is the one that texts end with.
+            return token_id[0] if isinstance(token_id, list) else token_id
+    raise ValueError(
+        f"`{name}` is needed, but neither `processing_class` nor the configuration of {type(base).__name__} has one. "
+        f"Set `processing_class.{name.removesuffix('_id')}` or `model.config.{name}`."
+    )
+
+
+class ScoredForward:
+    """Runs a model, wrapped or not, so that its `logits` are those of the scored positions alone.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model before it is wrapped for several processes: its signature says what it can do.
+    """
+
+    def __init__(self, model: "PreTrainedModel | PeftModel"):
+        base = base_model(model)
+        # What `enable_diffusion_generation(..., shift_logits=True)` was told about a model of another class.
+        self.shifted = getattr(base, "_shift_logits_in_generate", False)
+        self.selective = "logits_to_keep" in inspect.signature(base.forward).parameters and not self.shifted
+
+    def __call__(self, model: nn.Module, inputs: dict[str, torch.Tensor], scored: torch.Tensor) -> ModelOutput:
+        """Returns the outputs of `model`, with `logits` of shape `(num_scored, vocab_size)`."""
+        if self.selective:
+            return model(**inputs, logits_to_keep=scored)
+        outputs = model(**inputs)
+        logits = outputs.logits
+        if self.shifted:
+            logits = torch.cat([logits[:, :1], logits[:, :-1]], dim=1)
+        outputs["logits"] = logits[scored]
+        return outputs
+
+
+__all__ = ["ScoredForward", "base_model", "prepare_student", "special_token_id"]

@@ -1,0 +1,366 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Certainty-forcing distillation as a `transformers.Trainer`."""
+
+import contextlib
+import dataclasses
+import itertools
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from transformers import (
+    DataCollator,
+    EvalPrediction,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+)
+from transformers.modeling_outputs import ModelOutput
+from transformers.trainer_utils import EvalLoopOutput
+
+from .config import CertaintyForcingConfig
+from .data_collator import DataCollatorForSemiAutoregressiveMasking
+from .dataset import TOKENIZED_COLUMNS, prepare_dataset
+from .losses import CertaintyForcingTerms, certainty_forcing_terms
+from .metrics import MetricSums
+from .student import ScoredForward, prepare_student, special_token_id
+
+
+if TYPE_CHECKING:
+    from peft import PeftConfig, PeftModel
+
+
+_IGNORED = -100
+_MASKING_SETTINGS = ("block_length", "mask_ratio", "masking", "complementary_masking", "max_length")
+
+
+class MaskingEpochCallback(TrainerCallback):
+    """Tells the collator the epoch, so that every epoch has its own masks and a resumed one has them again."""
+
+    def __init__(self, data_collator: DataCollatorForSemiAutoregressiveMasking):
+        self.data_collator = data_collator
+        self.next_epoch = 0
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        # A run that is resumed within an epoch begins at, say, 1.5.
+        self.next_epoch = int(state.epoch)
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        # Counted here, because for streamed data, whose length is unknown, `state.epoch` is no whole number.
+        self.data_collator.set_epoch(self.next_epoch)
+        self.next_epoch += 1
+
+
+class CertaintyForcingTrainer(Trainer):
+    r"""
+    Trainer for certainty-forcing distillation (CFD), which teaches a masked diffusion language model to be certain of
+    many tokens at once, on the trajectories it generates itself (https://huggingface.co/papers/2509.26488).
+
+    This class is a wrapper around the [`~transformers.Trainer`] class and inherits all of its attributes and methods.
+    The loss of a sequence is Eq. 8 of the paper, summed over its two complementary views; that of a step is the mean
+    over its sequences, whether they come in one batch, by gradient accumulation, or from several processes.
+
+    Besides `loss`, it logs the following, averaged over the sequences since the last log (over the evaluation set,
+    with prefix `eval_`):
+
+    - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
+    - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed alike.
+      `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`.
+    - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
+    - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
+
+    Example:
+
+    ```python
+    >>> from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer
+    >>> from peft import LoraConfig
+
+    >>> trainer = CertaintyForcingTrainer(  # doctest: +SKIP
+    ...     model="GSAI-ML/LLaDA-8B-Instruct",
+    ...     args=CertaintyForcingConfig("llada-dparallel", bf16=True),
+    ...     train_dataset=trajectories,
+    ...     processing_class=tokenizer,
+    ...     peft_config=LoraConfig(r=32, lora_alpha=32),
+    ... )
+    >>> trainer.train()  # doctest: +SKIP
+    ```
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The student, which starts as a copy of the teacher. A string is loaded with
+            `AutoModelForMaskedLM.from_pretrained`.
+        args ([`CertaintyForcingConfig`], *optional*):
+            Configuration for this trainer. If `None`, a default configuration is used.
+        data_collator ([`~transformers.DataCollator`], *optional*):
+            Function that makes a batch with `input_ids` and `labels`. Defaults to a
+            [`DataCollatorForSemiAutoregressiveMasking`] with the settings of `args`. If one of your own gives several
+            rows a sequence, in the order of ours, it should have an attribute `num_views`.
+        train_dataset, eval_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`], *optional*):
+            Data with columns `prompt_ids` and `completion_ids`, as [`generate_trajectories`] makes it; or with
+            `prompt` and `completion`, plain text or conversational, which is tokenized. `eval_dataset` may be a `dict`
+            of several. Evaluation uses the same masks each time.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
+            The tokenizer. Needed for text columns, and if the model's configuration does not name the mask and EOS
+            tokens.
+        compute_metrics (`Callable[[EvalPrediction], dict]`, *optional*):
+            Gets the predicted tokens and the labels, both as arrays of shape `(sequences, views, length)` with -100
+            where nothing is scored.
+        callbacks (list of [`~transformers.TrainerCallback`], *optional*):
+            Callbacks to add to the default ones.
+        optimizers (`tuple`, *optional*, defaults to `(None, None)`):
+            The optimizer and the scheduler to use.
+        optimizer_cls_and_kwargs (`tuple`, *optional*):
+            The optimizer class and its keyword arguments. Incompatible with `optimizers`.
+        preprocess_logits_for_metrics (`Callable`, *optional*):
+            Applied to the predicted tokens before they are gathered.
+        peft_config ([`~peft.PeftConfig`], *optional*):
+            The adapter to train. `target_modules=None` adapts all linear layers of the attention and the MLP. If
+            `None`, all weights that require gradients are trained.
+
+    Raises:
+        ValueError: before anything is trained: if the model is causal, no mask or EOS token is known, a target module
+            does not exist, nothing is trainable, or a data set is empty, lacks columns or has rows that are too long.
+    """
+
+    data_collator: DataCollator
+    _signature_columns: list[str] | None
+
+    # `compute_loss` divides by the number of sequences in all accumulated batches.
+    loss_is_scaled_for_ga = True
+
+    _tag_names = ["dparallel", "diffusion-lm", "masked-diffusion"]
+    _name = "CFD"
+    _paper = {
+        "title": "dParallel: Learnable Parallel Decoding for dLLMs",
+        "id": "2509.26488",
+        "citation": textwrap.dedent("""\
+            @article{chen2025dparallel,
+                title        = {{dParallel: Learnable Parallel Decoding for dLLMs}},
+                author       = {Zigeng Chen and Gongfan Fang and Xinyin Ma and Ruonan Yu and Xinchao Wang},
+                year         = 2025,
+                eprint       = {arXiv:2509.26488},
+            }"""),
+    }
+
+    def __init__(
+        self,
+        model: "str | PreTrainedModel | PeftModel",
+        args: CertaintyForcingConfig | None = None,
+        data_collator: DataCollator | None = None,
+        train_dataset: Dataset | None = None,
+        eval_dataset: Dataset | dict[str, Dataset] | None = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        compute_metrics: Callable[[EvalPrediction], dict] | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+        peft_config: "PeftConfig | None" = None,
+    ):
+        args = _check_args(args, model)
+        model = prepare_student(model, peft_config, trainable=train_dataset is not None)
+        if data_collator is None:
+            data_collator = _default_collator(args, model, processing_class)
+        callbacks = list(callbacks or [])
+        self._eval_collator = data_collator
+        self._max_length = None
+        if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
+            callbacks.append(MaskingEpochCallback(data_collator))
+            # A copy, which stays at epoch 0: each evaluation has the same masks, and leaves those of training alone.
+            self._eval_collator = dataclasses.replace(data_collator)
+            self._max_length = data_collator.max_length
+        with args.main_process_first(desc="preparing the data"):
+            train_dataset = self._prepare_dataset(train_dataset, "train_dataset", processing_class)
+            eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset", processing_class)
+
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            compute_metrics=compute_metrics,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+        )
+        # Evaluation would not compute a loss for a model whose forward has no `labels`; the loss is ours in any case.
+        self.label_names = ["labels"]
+        self._metrics = {mode: MetricSums(self.args.device) for mode in ("train", "eval")}
+        self._forward = ScoredForward(self.model)
+        self.model.add_model_tags(self._tag_names)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, ModelOutput]:
+        r"""
+        The certainty-forcing loss of a batch: one forward pass with all views as rows.
+
+        Args:
+            model (`nn.Module`):
+                The model.
+            inputs (`dict[str, torch.Tensor]`):
+                What the collator made: `input_ids`, `labels` and more arguments of the model.
+            return_outputs (`bool`, *optional*, defaults to `False`):
+                Whether to return the outputs too. Their `logits` have shape `(num_scored, vocab_size)`.
+            num_items_in_batch (`torch.Tensor`, *optional*):
+                In training, the *sequences* of the whole accumulated batch, as a mean over processes: the sum of the
+                loss over the sequences of this batch is divided by it. If `None`, the loss is the mean over them.
+        """
+        mode = "train" if model.training else "eval"
+        inputs = dict(inputs)
+        labels = inputs.pop("labels")
+        outputs = self._forward(model, inputs, scored=labels != _IGNORED)
+        terms = certainty_forcing_terms(outputs.logits, labels, temperature=self.args.certainty_temperature)
+        objective = terms.objective(self.args.certainty_weight, self.args.consistency_weight)
+
+        num_sequences = labels.shape[0] / self._num_views
+        if num_items_in_batch is not None and mode == "train":
+            num_sequences = num_items_in_batch
+        loss = objective.sum() / num_sequences
+        self._record(terms, mode)
+        return (loss, outputs) if return_outputs else loss
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> tuple[list, torch.Tensor]:
+        """Collects the batches of an optimizer step and counts their sequences (not tokens)."""
+        batches = list(itertools.islice(epoch_iterator, num_batches))
+        num_rows = torch.tensor(float(sum(batch["labels"].shape[0] for batch in batches)), device=device)
+        return batches, self.accelerator.reduce(num_rows, reduction="mean") / self._num_views
+
+    def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
+        """Returns the evaluation [`~torch.utils.data.DataLoader`], whose masks are the same at each evaluation."""
+        if eval_dataset is not None and not isinstance(eval_dataset, str):
+            eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset", self.processing_class)
+        with self._collating_for_evaluation():
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
+        """Returns the test [`~torch.utils.data.DataLoader`], with the masks of evaluation."""
+        test_dataset = self._prepare_dataset(test_dataset, "test_dataset", self.processing_class)
+        with self._collating_for_evaluation():
+            return super().get_test_dataloader(test_dataset)
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Evaluates, and adds our metrics to those of the [`~transformers.Trainer`]."""
+        output = super().evaluation_loop(
+            dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix=metric_key_prefix
+        )
+        metrics = self._metrics["eval"].drain()
+        if metrics:
+            # The Trainer averages over batches, and takes rows for sequences when it drops the repeated ones of the
+            # last batch. These sums are over sequences.
+            metrics["loss"] = (
+                self.args.consistency_weight * metrics["consistency_loss"]
+                + self.args.certainty_weight * metrics["certainty_loss"]
+            )
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        return output
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, torch.Tensor],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+        """The loss, and what `compute_metrics` sees: predicted tokens and labels `(sequences, views, length)`."""
+        loss, logits, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        if logits is None:
+            return loss, None, None
+        predictions = torch.full_like(labels, _IGNORED)
+        predictions[labels != _IGNORED] = logits.argmax(dim=-1)
+        # The Trainer cuts the last batch to its number of sequences along the first dimension.
+        predictions, labels = (x.unflatten(0, (self._num_views, -1)).transpose(0, 1) for x in (predictions, labels))
+        return loss, predictions, labels
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Logs `logs`; the training loss together with its terms since the last log."""
+        if "loss" in logs:
+            logs = {**logs, **self._metrics["train"].drain(self.accelerator.reduce)}
+        super().log(logs, start_time)
+
+    def create_model_card(self, *args, tags: str | list[str] | None = None, **kwargs) -> None:
+        """Writes a draft of a model card, tagged with the method."""
+        tags = [tags] if isinstance(tags, str) else list(tags or [])
+        super().create_model_card(*args, tags=[*tags, *(tag for tag in self._tag_names if tag not in tags)], **kwargs)
+
+    @property
+    def _num_views(self) -> int:
+        return getattr(self.data_collator, "num_views", 1)
+
+    def _record(self, terms: CertaintyForcingTerms, mode: str) -> None:
+        """Adds a batch to the metrics, without waiting for the device."""
+        values = MetricSums.values_by_sequence(terms, self._num_views)
+        if mode == "eval":
+            # Also drops the rows that the data loader repeats to fill the last batch of all processes.
+            values = self.accelerator.gather_for_metrics(values)
+        self._metrics[mode].add(values)
+
+    def _prepare_dataset(self, dataset: Any, name: str, processing_class: PreTrainedTokenizerBase | None) -> Any:
+        if dataset is None:
+            return None
+        if isinstance(dataset, dict):
+            return {
+                key: self._prepare_dataset(value, f"{name}[{key!r}]", processing_class)
+                for key, value in dataset.items()
+            }
+        return prepare_dataset(dataset, name, processing_class, self._max_length)
+
+    @contextlib.contextmanager
+    def _collating_for_evaluation(self) -> Iterator[None]:
+        training_collator = self.data_collator
+        self.data_collator = self._eval_collator
+        try:
+            yield
+        finally:
+            self.data_collator = training_collator
+
+    def _set_signature_columns_if_needed(self) -> None:
+        # The collator reads these, not the arguments of the model's forward.
+        if self._signature_columns is None:
+            self._signature_columns = list(TOKENIZED_COLUMNS)
+
+
+def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module) -> CertaintyForcingConfig:
+    if args is None:
+        name = model if isinstance(model, str) else model.config._name_or_path or model.config.model_type
+        return CertaintyForcingConfig(f"{name.rstrip('/').split('/')[-1]}-CFD")
+    if not isinstance(args, CertaintyForcingConfig):
+        raise TypeError(
+            f"`args` must be a `CertaintyForcingConfig`, got {type(args).__name__}. It takes all arguments of "
+            "`TrainingArguments`."
+        )
+    return args
+
+
+def _default_collator(
+    args: CertaintyForcingConfig, model: nn.Module, processing_class: PreTrainedTokenizerBase | None
+) -> DataCollatorForSemiAutoregressiveMasking:
+    return DataCollatorForSemiAutoregressiveMasking(
+        mask_token_id=special_token_id("mask_token_id", model, processing_class),
+        eos_token_id=special_token_id("eos_token_id", model, processing_class),
+        seed=args.data_seed if args.data_seed is not None else args.seed,
+        **{name: getattr(args, name) for name in _MASKING_SETTINGS},
+    )
+
+
+__all__ = ["CertaintyForcingTrainer", "MaskingEpochCallback"]

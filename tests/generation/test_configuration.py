@@ -1,0 +1,118 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Settings: their checks, who wins, and the way to generation_config.json and back."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, GenerationConfig
+
+from hf_dparallel import DiffusionGenerationConfig
+
+
+PROMPT = torch.tensor([[2, 3, 4]])
+SMALL = {"max_new_tokens": 16, "block_length": 8, "stop_at_eos": False, "return_dict_in_generate": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"block_length": 48, "max_new_tokens": 256},
+            r"`block_length` must divide `max_new_tokens`, got block_length=48 and max_new_tokens=256. "
+            r"Use block_length=32 or max_new_tokens=240.",
+        ),
+        (
+            {"block_length": 64, "max_new_tokens": 32},
+            r"got block_length=64 and max_new_tokens=32. Use block_length=32 or max_new_tokens=64.",
+        ),
+        (
+            {"entropy_threshold": 0.5, "confidence_threshold": 0.9},
+            r"At most one commit rule can be set, got confidence_threshold=0.9 and entropy_threshold=0.5",
+        ),
+        ({"entropy_threshold": -0.1}, r"`entropy_threshold` must be at least 0 \(nats\), got -0.1"),
+        ({"confidence_threshold": 1.5}, r"`confidence_threshold` must be a probability above 0 and up to 1, got 1.5"),
+        ({"confidence_threshold": 0}, r"`confidence_threshold` must be .* got 0"),
+        ({"temperature": -1.0}, r"`temperature` must be at least 0 .* got -1.0"),
+        ({"top_p": 0.0}, r"`top_p` must be .* got 0.0"),
+        ({"top_k": 0}, r"`top_k` must be a positive integer, got 0"),
+        ({"max_new_tokens": 0}, r"`max_new_tokens` must be .*0"),
+        ({"block_length": "32"}, r"`block_length` must be a positive integer, got '32'"),
+        (
+            {"denoising_steps": 3, "max_new_tokens": 16, "block_length": 8},
+            r"`denoising_steps` must be a multiple of the number of blocks .* got denoising_steps=3 with 2 blocks .*"
+            r"Use denoising_steps=2.",
+        ),
+        (
+            {"denoising_steps": 32, "max_new_tokens": 16, "block_length": 8},
+            r"at most `max_new_tokens`, got denoising_steps=32.*Use denoising_steps=16.",
+        ),
+        ({"cache_implementation": "static"}, r"`cache_implementation` must be one of .*, got 'static'"),
+        ({"num_beams": 4}, r"`num_beams=4` has no meaning in diffusion decoding. Remove it."),
+        ({"repetition_penalty": 1.2}, r"`repetition_penalty=1.2` has no meaning in diffusion decoding"),
+        ({"entropy_treshold": 0.5}, r"Unknown generation setting\(s\): entropy_treshold"),
+        ({"max_length": 20}, r"`max_length=20` has no meaning in diffusion decoding"),
+    ],
+)
+def test_bad_settings(tiny_llada, settings, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_llada.generate(PROMPT, **settings)
+    with pytest.raises(ValueError, match=message):
+        DiffusionGenerationConfig(**settings)
+
+
+def test_round_trip_through_the_file(tmp_path):
+    recipe = DiffusionGenerationConfig(
+        max_new_tokens=64, block_length=16, entropy_threshold=0.45, temperature=0.2, stop_at_eos=False, mask_token_id=5
+    )
+    recipe.save_pretrained(tmp_path)
+    assert DiffusionGenerationConfig.from_pretrained(tmp_path).settings() == recipe.settings()
+    # Anyone else's code can read it too.
+    assert GenerationConfig.from_pretrained(tmp_path).entropy_threshold == 0.45
+
+
+def test_a_checkpoint_carries_its_recipe(tiny_llada, tmp_path):
+    recipe = DiffusionGenerationConfig(**SMALL, entropy_threshold=1.0)
+    tiny_llada.generation_config = recipe
+    tiny_llada.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "generation_config.json").read_text())["entropy_threshold"] == 1.0
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert isinstance(loaded.generation_config, DiffusionGenerationConfig)
+    by_recipe = loaded.generate(PROMPT)
+    by_argument = tiny_llada.generate(PROMPT, **SMALL, entropy_threshold=1.0)
+    assert torch.equal(by_recipe.sequences, by_argument.sequences) and by_recipe.nfe.item() < 16
+
+
+def test_arguments_win_over_the_given_config_which_wins_over_the_recipe(tiny_llada):
+    tiny_llada.generation_config = DiffusionGenerationConfig(**SMALL, entropy_threshold=100.0)
+    assert tiny_llada.generate(PROMPT).nfe.item() == 2
+    # A rule replaces the recipe's rule instead of clashing with it.
+    config = DiffusionGenerationConfig(denoising_steps=8)
+    assert tiny_llada.generate(PROMPT, generation_config=config).nfe.item() == 8
+    assert tiny_llada.generate(PROMPT, generation_config=config, denoising_steps=4).nfe.item() == 4
+    assert tiny_llada.generate(PROMPT).nfe.item() == 2
+
+
+def test_a_plain_generation_config_is_accepted(tiny_llada):
+    """`transformers serve` and the pipelines pass one."""
+    config = GenerationConfig(max_new_tokens=16, do_sample=False, block_length=8, denoising_steps=4)
+    out = tiny_llada.generate(PROMPT, generation_config=config, return_dict_in_generate=True, stop_at_eos=False)
+    assert out.nfe.item() == 4
+
+
+def test_settings_of_the_published_dream_sampler_are_left_out(golden_dir):
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / "dream" / "model")
+    assert model.generation_config.settings() == {
+        "temperature": 0.0,
+        "eos_token_id": 475,
+        "pad_token_id": 475,
+        "bos_token_id": 475,
+    }
+    with pytest.raises(ValueError, match="Unknown generation setting.*alg"):
+        model.generate(PROMPT, alg="maskgit_plus")
+
+
+def test_generation_config_given_to_from_pretrained(golden_dir):
+    config = DiffusionGenerationConfig(entropy_threshold=0.3)
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / "llada" / "model", generation_config=config)
+    assert model.generation_config.entropy_threshold == 0.3

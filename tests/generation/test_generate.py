@@ -1,0 +1,272 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`generate` against the official samplers, a naive loop, and itself row by row."""
+
+import functools
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForMaskedLM
+
+from hf_dparallel.generation.prediction import predict_tokens
+
+from ..conftest import make_dream, make_llada
+from .naive import naive_generate
+
+
+EOS, MASK = 1, 63
+OFFICIAL_SAMPLERS = ("dparallel.generate", "llada.generate", "dream_semiar.diffusion_generate")
+
+
+def golden_runs(golden_dir, name):
+    """The recorded runs of the exact semi-autoregressive samplers, with our name for each setting."""
+    for line in (golden_dir / name / "generation.jsonl").read_text().splitlines():
+        run = json.loads(line)
+        params = run["params"]
+        if run["function"] in OFFICIAL_SAMPLERS and not params.get("cfg_scale"):
+            rule = (
+                {"denoising_steps": params["steps"]}
+                if params.get("threshold") is None
+                else {"entropy_threshold": params["threshold"]}
+            )
+            yield run, {"max_new_tokens": 64, "block_length": params["block_length"], **rule}
+
+
+@pytest.mark.parametrize(("name", "num_runs"), [("llada", 120), ("llada_gqa", 120), ("dream", 72)])
+def test_equals_the_official_sampler(golden_dir, name, num_runs):
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model").eval()
+    runs = list(golden_runs(golden_dir, name))
+    assert len(runs) == num_runs
+    for run, kwargs in runs:
+        prompt = torch.tensor([run["prompt_ids"]])
+        out = model.generate(prompt, stop_at_eos=False, return_dict_in_generate=True, **kwargs)
+        assert out.sequences[0, prompt.shape[1] :].tolist() == run["generated_ids"], kwargs
+        assert out.nfe.item() == run["nfe_forward_calls"], kwargs
+
+
+@pytest.mark.parametrize("name", ["llada", "llada_gqa", "dream"])
+def test_eos_stop_equals_the_official_sampler_up_to_the_first_eos(golden_dir, name):
+    """Any token can be the EOS: the one that the official run wrote in the middle makes the stop happen."""
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model").eval()
+    for run, kwargs in list(golden_runs(golden_dir, name))[::5]:
+        generated = run["generated_ids"]
+        eos = generated[20]
+        length = generated.index(eos) + 1
+        prompt = torch.tensor([run["prompt_ids"]])
+        out = model.generate(prompt, eos_token_id=eos, pad_token_id=0, return_dict_in_generate=True, **kwargs)
+        new = out.sequences[0, prompt.shape[1] :]
+        assert new[:length].tolist() == generated[:length]
+        assert (new[length:] == 0).all() and (out.commit_step[0, length:] == -1).all()
+        assert out.nfe.item() <= run["nfe_forward_calls"]
+
+
+@functools.cache
+def exact_model(make):
+    # In float64 the last bits, which do depend on the batch, are too small to turn an argmax or a comparison.
+    return make().double()
+
+
+@st.composite
+def decode_cases(draw):
+    block_length = draw(st.sampled_from([1, 2, 4, 8]))
+    num_blocks = draw(st.integers(1, 3))
+    rule = draw(
+        st.one_of(
+            st.floats(0.0, 4.0).map(lambda value: {"entropy_threshold": value}),
+            st.floats(0.01, 1.0).map(lambda value: {"confidence_threshold": value}),
+            st.integers(1, block_length).map(lambda steps: {"denoising_steps": steps * num_blocks}),
+        )
+    )
+    token = st.integers(2, 62)
+    prompts = draw(st.lists(st.lists(token, min_size=1, max_size=12), min_size=1, max_size=4))
+    # Most tokens can be the EOS of a case, so that rows end at many places.
+    eos = draw(st.integers(0, 62))
+    settings_ = {
+        "max_new_tokens": block_length * num_blocks,
+        "block_length": block_length,
+        "eos_token_id": eos,
+        **rule,
+    }
+    return draw(st.sampled_from([make_llada, make_dream])), prompts, settings_
+
+
+def left_padded(prompts, pad=0):
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    return ids, mask
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(decode_cases())
+def test_a_row_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):
+    make, prompts, kwargs = case
+    model = exact_model(make)
+    ids, attention_mask = left_padded(prompts)
+    batch = model.generate(ids, attention_mask=attention_mask, pad_token_id=0, return_dict_in_generate=True, **kwargs)
+    for row, prompt in enumerate(prompts):
+        alone = model.generate(torch.tensor([prompt]), pad_token_id=0, return_dict_in_generate=True, **kwargs)
+        assert batch.sequences[row, ids.shape[1] :].tolist() == alone.sequences[0, len(prompt) :].tolist()
+        assert torch.equal(batch.commit_step[row], alone.commit_step[0])
+        assert batch.nfe[row] == alone.nfe[0] and batch.tokens_per_forward[row] == alone.tokens_per_forward[0]
+        expected, nfe = naive_generate(model, prompt, **kwargs)
+        assert alone.sequences[0, len(prompt) :][: len(expected)].tolist() == expected
+        assert (alone.sequences[0, len(prompt) + len(expected) :] == 0).all()
+        assert alone.nfe.item() == nfe
+
+
+@pytest.mark.parametrize("make", [make_llada, make_dream])
+def test_always_ends_when_the_model_prefers_the_mask_token(make):
+    model = make()
+    with torch.no_grad():
+        model.lm_head.weight[MASK] = 0
+        model.lm_head.weight[MASK] += 3 * model.model.norm.weight * model.lm_head.weight[5]
+    for rule in ({"entropy_threshold": 0.5}, {"confidence_threshold": 0.9}, {"denoising_steps": 8}):
+        out = model.generate(
+            torch.tensor([[2, 3]]),
+            max_new_tokens=16,
+            block_length=8,
+            stop_at_eos=False,
+            return_dict_in_generate=True,
+            **rule,
+        )
+        assert not (out.sequences == MASK).any()
+        assert 0 < out.nfe.item() <= 16
+
+
+def test_mask_token_preferred_everywhere_still_commits_one_token_a_pass():
+    model = make_llada()
+    model.lm_head = ConstantHead(preferred=MASK)
+    out = model.generate(
+        torch.tensor([[2, 3]]), max_new_tokens=8, block_length=8, entropy_threshold=3.0, return_dict_in_generate=True
+    )
+    assert out.nfe.item() == 8 and not (out.sequences == MASK).any()
+
+
+class ConstantHead(torch.nn.Module):
+    """Scores the same token highest at every position, and the end of text second."""
+
+    def __init__(self, preferred):
+        super().__init__()
+        self.scores = torch.zeros(64)
+        self.scores[preferred] = 9.0
+        self.scores[7] = 5.0
+
+    def forward(self, hidden_states):
+        return self.scores.expand(*hidden_states.shape[:-1], 64)
+
+
+def test_counts_of_a_decode_done_by_hand():
+    """Every position predicts EOS with certainty: one pass decides the block, and the answer is one token long."""
+    model = make_llada()
+    model.lm_head = ConstantHead(preferred=EOS)
+    out = model.generate(
+        torch.tensor([[2, 3, 4]]),
+        max_new_tokens=16,
+        block_length=8,
+        entropy_threshold=1.0,
+        return_dict_in_generate=True,
+    )
+    assert out.nfe.tolist() == [1] and out.tokens_per_forward.tolist() == [1.0]
+    assert out.commit_step.tolist() == [[0] + [-1] * 15]
+    assert out.sequences.tolist() == [[2, 3, 4] + [EOS] * 16]
+    out = model.generate(
+        torch.tensor([[2, 3, 4]]),
+        max_new_tokens=16,
+        block_length=8,
+        entropy_threshold=1.0,
+        stop_at_eos=False,
+        return_dict_in_generate=True,
+    )
+    assert out.nfe.tolist() == [2] and out.tokens_per_forward.tolist() == [0.5]
+    assert out.commit_step.tolist() == [[0] * 8 + [1] * 8]
+
+
+def test_default_is_one_token_per_pass(tiny_llada):
+    out = tiny_llada.generate(
+        torch.tensor([[2, 3]]), max_new_tokens=64, stop_at_eos=False, return_dict_in_generate=True
+    )
+    assert out.nfe.item() == 64
+    assert sorted(out.commit_step[0].tolist()) == list(range(64))
+
+
+def test_returns_a_plain_tensor_by_default(tiny_llada):
+    assert isinstance(tiny_llada.generate(torch.tensor([[2, 3]]), max_new_tokens=8, block_length=4), torch.Tensor)
+
+
+def test_certainty_history(tiny_llada):
+    prompts, attention_mask = left_padded([[2, 3], [4, 5, 6]])
+    kwargs = {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0, "return_dict_in_generate": True}
+    plain = tiny_llada.generate(prompts, attention_mask=attention_mask, **kwargs)
+    out = tiny_llada.generate(prompts, attention_mask=attention_mask, output_certainty=True, **kwargs)
+    assert torch.equal(out.sequences, plain.sequences) and torch.equal(out.nfe, plain.nfe)
+    assert out.entropies.shape == out.confidences.shape == (2, int(out.nfe.max()), 16)
+    for row in range(2):
+        for step in range(out.entropies.shape[1]):
+            # Masked before a pass: what is committed in it or later, or never.
+            masked = (out.commit_step[row] >= step) | (out.commit_step[row] == -1)
+            taking_part = step < out.nfe[row]
+            seen = ~out.entropies[row, step].isnan()
+            if taking_part:
+                decided = (out.commit_step[row] >= 0) & (out.commit_step[row] < step)
+                assert not (seen & decided).any() and (seen | ~masked | (out.commit_step[row] == -1)).all()
+            else:
+                assert not seen.any()
+    # What was committed by threshold was that certain, unless it was the best of its row and pass.
+    entropies = out.entropies
+    with torch.no_grad():
+        canvas = torch.cat([prompts, torch.full((2, 16), MASK)], dim=1)
+        mask = torch.cat([attention_mask, torch.ones(2, 16, dtype=torch.long)], dim=1)
+        logits = tiny_llada(canvas, attention_mask=mask).logits[:, 3:]
+    p = logits.double().softmax(-1)
+    torch.testing.assert_close(entropies[:, 0].double(), -(p * p.log()).sum(-1), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(out.confidences[:, 0].double(), p.amax(-1), atol=1e-4, rtol=1e-4)
+
+
+class TestSampling:
+    settings = {"max_new_tokens": 16, "block_length": 8, "temperature": 1.0, "stop_at_eos": False}
+
+    def test_seeded_by_the_global_state(self, tiny_llada):
+        def draw(seed):
+            torch.manual_seed(seed)
+            return tiny_llada.generate(torch.tensor([[2, 3]]), **self.settings)
+
+        assert torch.equal(draw(0), draw(0)) and not torch.equal(draw(0), draw(1))
+
+    def test_generators_make_rows_independent_of_the_batch(self):
+        model = exact_model(make_llada)
+        prompts = [[2, 3], [4, 5, 6], [9]]
+        ids, attention_mask = left_padded(prompts)
+        batch = model.generate(ids, attention_mask=attention_mask, generator=generators(3), **self.settings)
+        for row, prompt in enumerate(prompts):
+            alone = model.generate(torch.tensor([prompt]), generator=generators(3)[row : row + 1], **self.settings)
+            assert torch.equal(batch[row, 3:], alone[0, len(prompt) :])
+
+    def test_top_k_of_one_is_the_argmax(self, tiny_llada):
+        prompt = torch.tensor([[2, 3]])
+        greedy = tiny_llada.generate(prompt, **(self.settings | {"temperature": 0.0}))
+        assert torch.equal(tiny_llada.generate(prompt, top_k=1, **self.settings), greedy)
+        assert torch.equal(tiny_llada.generate(prompt, top_p=1e-6, **self.settings), greedy)
+
+    def test_do_sample(self, tiny_llada):
+        prompt = torch.tensor([[2, 3]])
+        plain = {"max_new_tokens": 16, "block_length": 8}
+        greedy = tiny_llada.generate(prompt, **plain)
+        assert torch.equal(tiny_llada.generate(prompt, do_sample=False, temperature=0.7, **plain), greedy)
+        torch.manual_seed(0)
+        assert not torch.equal(tiny_llada.generate(prompt, do_sample=True, **plain), greedy)
+
+    def test_draws_follow_the_distribution(self):
+        logits = torch.tensor([2.0, 1.0, 0.0, -1.0, 8.0])
+        draws = predict_tokens(
+            logits.expand(1, 20000, 5), mask_token_id=4, temperature=2.0, generators=[torch.Generator().manual_seed(0)]
+        ).tokens
+        frequencies = draws[0].bincount(minlength=5) / 20000
+        expected = torch.cat([(logits[:4] / 2).softmax(-1), torch.zeros(1)])
+        torch.testing.assert_close(frequencies, expected, atol=0.015, rtol=0)
+
+
+def generators(count):
+    return [torch.Generator().manual_seed(seed) for seed in range(count)]

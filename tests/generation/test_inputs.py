@@ -1,0 +1,82 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Prompts that cannot be decoded are refused before any work is done."""
+
+import pytest
+import torch
+
+from ..conftest import make_llada
+
+
+PROMPT = torch.tensor([[2, 3, 4]])
+SMALL = {"max_new_tokens": 8, "block_length": 4}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, r"`input_ids` must be of shape \(batch_size, prompt_length\), got None. Pass `\*\*inputs`."),
+        ({"input_ids": torch.tensor([2, 3])}, r"`input_ids` must be of shape .* got \(2,\)"),
+        ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, r"`input_ids` is empty, of shape \(1, 0\)"),
+        (
+            {"input_ids": torch.tensor([[2, 64]])},
+            r"`input_ids\[0, 1\]` is 64, outside the model's vocabulary of 64 tokens. Use the tokenizer that belongs",
+        ),
+        ({"input_ids": torch.tensor([[2, -1]])}, r"`input_ids\[0, 1\]` is -1, outside"),
+        (
+            {
+                "input_ids": torch.tensor([[2, 3, 1], [2, 3, 4]]),
+                "attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]]),
+            },
+            r"Row 0 is padded on the right .* Tokenize with `padding_side='left'`.",
+        ),
+        (
+            {"input_ids": torch.tensor([[2, 3], [1, 1]]), "attention_mask": torch.tensor([[1, 1], [0, 0]])},
+            r"`attention_mask` is 0 everywhere in row 1: that prompt is empty",
+        ),
+        (
+            {"input_ids": PROMPT, "attention_mask": torch.ones(1, 2)},
+            r"`attention_mask` must have the shape of `input_ids`, got \(1, 2\) and \(1, 3\)",
+        ),
+        ({"input_ids": torch.tensor([[2, 63, 4]])}, r"`input_ids` contains the mask token \(63\) in row 0"),
+        ({"input_ids": PROMPT, "mask_token_id": 99}, r"`mask_token_id=99` is outside the model's vocabulary of 64"),
+        ({"input_ids": PROMPT, "generator": [torch.Generator()] * 2}, r"one per row, got 2 for 1 rows"),
+        ({"input_ids": PROMPT, "stop_strings": ["a"]}, r"`stop_strings=\['a'\]` needs the tokenizer"),
+        ({"input_ids": PROMPT, "attention_masks": PROMPT}, r"Unknown generation setting\(s\): attention_masks"),
+    ],
+)
+def test_bad_input(tiny_llada, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_llada.generate(**arguments, **SMALL)
+
+
+def test_no_mask_token():
+    model = make_llada(mask_token_id=None)
+    with pytest.raises(ValueError, match="No mask token is known.*Pass `mask_token_id=` to `generate`"):
+        model.generate(PROMPT, **SMALL)
+    assert model.generate(PROMPT, mask_token_id=63, **SMALL).shape == (1, 11)
+
+
+def test_nan_logits_name_the_step_and_the_row():
+    model = make_llada()
+    calls = []
+
+    def spoil(module, args, output):
+        calls.append(len(output))
+        if len(calls) == 3:
+            output[1] = torch.nan
+        return output
+
+    model.lm_head.register_forward_hook(spoil)
+    with pytest.raises(
+        FloatingPointError, match=r"NaN at step \[2\] of row\(s\) \[1\]. Check the weights and the dtype"
+    ):
+        model.generate(torch.tensor([[2, 3], [4, 5]]), stop_at_eos=False, **SMALL)
+
+
+def test_padding_without_attention_mask_is_warned_about(tiny_llada, caplog):
+    from transformers.utils import logging
+
+    logging.enable_propagation()
+    tiny_llada.generate(torch.tensor([[1, 2], [3, 4]]), **SMALL)
+    logging.disable_propagation()
+    assert "Pass the attention mask that the tokenizer returns" in caplog.text

@@ -1,0 +1,163 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Streamers, logits processors, stopping criteria and PEFT around `generate`."""
+
+import peft
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    LogitsProcessorList,
+    MinLengthLogitsProcessor,
+    PreTrainedTokenizerFast,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    SuppressTokensLogitsProcessor,
+    TextDiffusionStreamer,
+    TextIteratorStreamer,
+)
+from transformers.generation.streamers import BaseStreamer
+
+from ..conftest import make_llada
+
+
+PROMPT = torch.tensor([[2, 3, 4]])
+SMALL = {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0, "stop_at_eos": False}
+
+
+@pytest.fixture
+def word_tokenizer():
+    # transformers' stop strings need a tokenizer that knows "abcdef".
+    words = {f"w{index}": index for index in range(62)} | {"abcdef": 62, "<mask>": 63}
+    backend = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="<mask>")
+
+
+class Recorder(BaseStreamer):
+    def __init__(self):
+        self.tokens, self.drafts, self.ended = [], [], False
+
+    def put(self, value):
+        self.tokens.append(value.flatten().tolist())
+
+    def put_draft(self, value, **kwargs):
+        self.drafts.append(value.tolist())
+
+    def end(self):
+        self.ended = True
+
+
+def test_streamer_gets_the_tokens_in_order_and_drafts_of_the_rest(tiny_llada):
+    streamer = Recorder()
+    out = tiny_llada.generate(PROMPT, streamer=streamer, return_dict_in_generate=True, **SMALL)
+    assert streamer.ended
+    assert sum(streamer.tokens, []) == out.sequences[0].tolist()
+    assert streamer.tokens[0] == PROMPT[0].tolist()
+    assert all(0 < len(draft) <= 8 and 63 not in draft for draft in streamer.drafts)
+    assert len(streamer.drafts) >= out.nfe.item() - 2
+
+
+def test_streamer_stops_at_the_end_of_the_answer(tiny_llada):
+    eos = tiny_llada.generate(PROMPT, **SMALL)[0, 10].item()
+    streamer = Recorder()
+    out = tiny_llada.generate(PROMPT, streamer=streamer, eos_token_id=eos, **(SMALL | {"stop_at_eos": True}))
+    new = out[0, 3:].tolist()
+    assert sum(streamer.tokens[1:], []) == new[: new.index(eos) + 1]
+
+
+def test_streamers_of_transformers(tiny_llada, word_tokenizer, capsys):
+    expected = word_tokenizer.decode(tiny_llada.generate(PROMPT, **SMALL)[0, 3:])
+    streamer = TextDiffusionStreamer(word_tokenizer, skip_prompt=True)
+    tiny_llada.generate(PROMPT, streamer=streamer, **SMALL)
+    printed = capsys.readouterr().out
+    assert "\033[33m" in printed  # a draft, in yellow
+    confirmed = "".join(part.split("\0337")[0] for part in printed.split("\0338\033[J"))
+    assert confirmed.split() == expected.split()
+
+    iterator = TextIteratorStreamer(word_tokenizer, skip_prompt=True)
+    tiny_llada.generate(PROMPT, streamer=iterator, **SMALL)
+    assert "".join(iterator).split() == expected.split()
+
+
+def test_streamer_with_a_batch_is_refused(tiny_llada):
+    with pytest.raises(ValueError, match="`streamer` works with one prompt only, got a batch of 2"):
+        tiny_llada.generate(torch.tensor([[2, 3], [4, 5]]), streamer=Recorder(), **SMALL)
+
+
+def test_logits_processors_of_transformers(tiny_llada):
+    plain = tiny_llada.generate(PROMPT, **SMALL)
+    banned = plain[0, 3:].unique().tolist()
+    processors = LogitsProcessorList([SuppressTokensLogitsProcessor(banned), RepetitionPenaltyLogitsProcessor(1.3)])
+    out = tiny_llada.generate(PROMPT, logits_processor=processors, **SMALL)
+    assert not torch.isin(out[0, 3:], torch.tensor(banned)).any()
+    # A processor that looks at the length of the row sees the whole canvas.
+    processors = LogitsProcessorList([MinLengthLogitsProcessor(19, eos_token_id=banned)])
+    assert torch.equal(tiny_llada.generate(PROMPT, logits_processor=processors, **SMALL), plain)
+
+
+class AfterToken(StoppingCriteria):
+    def __init__(self, token):
+        self.token = token
+        self.lengths = []
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.lengths.append(input_ids.shape[1])
+        return input_ids[:, -1] == self.token
+
+
+def test_stopping_criteria_mean_what_they_mean_left_to_right(tiny_llada):
+    plain = tiny_llada.generate(PROMPT, **SMALL)[0, 3:].tolist()
+    criterion = AfterToken(plain[5])
+    length = plain.index(plain[5]) + 1
+    out = tiny_llada.generate(
+        PROMPT,
+        stopping_criteria=StoppingCriteriaList([criterion]),
+        return_dict_in_generate=True,
+        pad_token_id=0,
+        **SMALL,
+    )
+    assert out.sequences[0, 3:].tolist() == plain[:length] + [0] * (16 - length)
+    assert out.tokens_per_forward.item() == pytest.approx(length / out.nfe.item())
+    # Every decided length once, in order, however many tokens a pass has committed.
+    assert criterion.lengths == list(range(4, 4 + length))
+
+
+def test_stop_strings(tiny_llada, word_tokenizer):
+    plain = tiny_llada.generate(PROMPT, **SMALL)[0, 3:].tolist()
+    word = f"w{plain[6]}"
+    length = plain.index(plain[6]) + 1
+    out = tiny_llada.generate(PROMPT, stop_strings=[word], tokenizer=word_tokenizer, pad_token_id=0, **SMALL)
+    assert out[0, 3:].tolist() == plain[:length] + [0] * (16 - length)
+
+
+@pytest.mark.parametrize("task_type", [None, "CAUSAL_LM"])
+def test_peft_model_generates(tiny_llada, task_type):
+    expected = tiny_llada.generate(PROMPT, return_dict_in_generate=True, **SMALL)
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type=task_type)
+    model = peft.get_peft_model(tiny_llada, config).eval()
+    out = model.generate(input_ids=PROMPT, return_dict_in_generate=True, **SMALL)
+    assert torch.equal(out.sequences, expected.sequences) and torch.equal(out.nfe, expected.nfe)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    changed = model.generate(input_ids=PROMPT, **SMALL)
+    assert not torch.equal(changed, expected.sequences)
+    with model.disable_adapter():
+        assert torch.equal(model.generate(input_ids=PROMPT, **SMALL), expected.sequences)
+    if task_type is None:
+        assert torch.equal(model.generate(PROMPT, **SMALL), changed)
+
+
+def test_load_adapter_then_generate(tiny_llada, tmp_path):
+    base_state = {name: value.clone() for name, value in tiny_llada.state_dict().items()}
+    model = peft.get_peft_model(
+        tiny_llada, peft.LoraConfig(r=2, target_modules=["q_proj", "o_proj"], init_lora_weights=False)
+    )
+    expected = model.generate(input_ids=PROMPT, **SMALL)
+    model.save_pretrained(tmp_path)
+    fresh = make_llada()
+    fresh.load_state_dict(base_state)
+    fresh.load_adapter(tmp_path)
+    assert torch.equal(fresh.generate(PROMPT, **SMALL), expected)

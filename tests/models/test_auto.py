@@ -1,0 +1,126 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`generate` on models of other classes, and the tokenizer of Dream."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import MaskedLMOutput
+
+from hf_dparallel import DreamTokenizer, enable_diffusion_generation
+
+from ..conftest import make_dream
+
+
+def make_modernbert() -> ModernBertForMaskedLM:
+    torch.manual_seed(0)
+    config = ModernBertConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=2,
+        cls_token_id=2,
+        sep_token_id=1,
+    )
+    return ModernBertForMaskedLM(config).eval()
+
+
+def test_modernbert_decodes_every_token():
+    model = enable_diffusion_generation(make_modernbert(), mask_token_id=63)
+    assert isinstance(model, ModernBertForMaskedLM)
+    prompts = torch.tensor([[0, 0, 5, 6], [7, 8, 9, 10]])
+    attention_mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
+    out = model.generate(
+        prompts,
+        attention_mask=attention_mask,
+        max_new_tokens=16,
+        block_length=8,
+        stop_at_eos=False,
+        return_dict_in_generate=True,
+    )
+    assert out.sequences.shape == (2, 20) and not (out.sequences == 63).any()
+    assert out.nfe.tolist() == [16, 16]
+
+
+class RemoteCodeConfig(PreTrainedConfig):
+    model_type = "stand_in_remote_code"
+
+
+class RemoteCodeModel(PreTrainedModel):
+    """As remote-code classes are: raw shifted logits everywhere, no `logits_to_keep`, positional oddities."""
+
+    config_class = RemoteCodeConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.inner = make_dream()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.inner.get_input_embeddings()
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None):
+        hidden = self.inner.model(input_ids, attention_mask=attention_mask, position_ids=position_ids)
+        return MaskedLMOutput(logits=self.inner.lm_head(hidden.last_hidden_state))
+
+
+def test_stand_in_remote_code_class_equals_the_native_one():
+    settings = {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0, "return_dict_in_generate": True}
+    model = enable_diffusion_generation(RemoteCodeModel(RemoteCodeConfig()), mask_token_id=63, shift_logits=True)
+    prompt = torch.arange(2, 9)[None]
+    ours, native = model.generate(prompt, eos_token_id=1, **settings), make_dream().generate(prompt, **settings)
+    assert torch.equal(ours.sequences, native.sequences) and torch.equal(ours.nfe, native.nfe)
+
+
+def test_causal_model_is_refused():
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4
+    )
+    with pytest.raises(ValueError, match="LlamaForCausalLM is causal.*Use a masked diffusion model"):
+        enable_diffusion_generation(LlamaForCausalLM(config), mask_token_id=63)
+
+
+def test_missing_mask_token_is_named():
+    with pytest.raises(ValueError, match="`mask_token_id` is needed: the config of ModernBertForMaskedLM has none"):
+        enable_diffusion_generation(make_modernbert())
+
+
+def test_dream_tokenizer_loads_through_the_auto_class(tmp_path):
+    """From the files of a published Dream repository: vocabulary, merges, a remote tokenizer class in the auto_map."""
+    vocabulary = {token: index for index, token in enumerate(["a", "b", "c", "ab", "<|endoftext|>"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    added = {"5": "<|im_end|>", "6": "<|beginoftext|>", "7": "<|mask|>"}
+    tokenizer_config = {
+        "tokenizer_class": "DreamTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
+        "added_tokens_decoder": {key: {"content": value, "special": True} for key, value in added.items()},
+        "pad_token": "<|endoftext|>",
+        "eos_token": "<|endoftext|>",
+        "bos_token": "<|beginoftext|>",
+        "mask_token": "<|mask|>",
+        "chat_template": "{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}",
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    make_dream().config.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert isinstance(tokenizer, DreamTokenizer)
+    assert tokenizer.mask_token_id == 7 and tokenizer.eos_token_id == tokenizer.pad_token_id == 4
+    assert tokenizer("abc<|mask|>")["input_ids"] == [3, 2, 7]
+    assert tokenizer.padding_side == "left"
+    tokenizer.save_pretrained(tmp_path / "saved")
+    make_dream().config.save_pretrained(tmp_path / "saved")
+    assert AutoTokenizer.from_pretrained(tmp_path / "saved")("abc<|mask|>")["input_ids"] == [3, 2, 7]

@@ -1,0 +1,178 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""LLaDA and Dream against the official implementations, and what every transformers model must do."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from hf_dparallel import DreamForMaskedDiffusion, LLaDAConfig, LLaDAForMaskedDiffusion
+
+from ..conftest import make_dream, make_llada
+
+
+GOLDEN_MODELS = ("llada", "llada_gqa", "dream")
+MAKERS = pytest.mark.parametrize("make_model", [make_llada, make_dream])
+
+
+def official_logits(golden: dict[str, torch.Tensor], name: str, index: int) -> torch.Tensor:
+    """Official Dream leaves the shift to its samplers; ours does it in the model."""
+    logits = golden[f"logits_{index}"]
+    return torch.cat([logits[:, :1], logits[:, :-1]], dim=1) if name == "dream" else logits
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
+@pytest.mark.parametrize("name", GOLDEN_MODELS)
+def test_logits_equal_the_official_ones(golden_dir, name, attention):
+    model, info = AutoModelForMaskedLM.from_pretrained(
+        golden_dir / name / "model", attn_implementation=attention, output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    golden = load_file(golden_dir / name / "forward.safetensors")
+    for index in range(4):
+        with torch.no_grad():
+            logits = model(input_ids=golden[f"input_ids_{index}"]).logits
+        torch.testing.assert_close(logits, official_logits(golden, name, index), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", GOLDEN_MODELS)
+def test_rotary_frequencies_after_loading(golden_dir, name):
+    """They are no part of the checkpoint: a wrong initialization would not be noticed by the loader."""
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model")
+    published = json.loads((golden_dir / name / "model" / "config.json").read_text())
+    head_dim = 64 // 4
+    expected = published["rope_theta"] ** -(torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    torch.testing.assert_close(model.model.rotary_emb.inv_freq.double(), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", GOLDEN_MODELS)
+def test_save_writes_the_published_names_back(golden_dir, tmp_path, name):
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model")
+    model.save_pretrained(tmp_path)
+    saved, published = (
+        load_file(tmp_path / "model.safetensors"),
+        load_file(golden_dir / name / "model/model.safetensors"),
+    )
+    assert saved.keys() == published.keys()
+    assert all(torch.equal(saved[key], published[key]) for key in saved)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert "auto_map" not in config
+    official = json.loads((golden_dir / name / "model" / "config.json").read_text())
+    for key in ("d_model", "n_heads", "n_kv_heads", "mlp_hidden_size", "hidden_size", "mask_token_id", "model_type"):
+        assert config.get(key) == official.get(key), key
+
+
+@pytest.mark.parametrize("auto_class", [AutoModel, AutoModelForMaskedLM, AutoModelForCausalLM])
+@pytest.mark.parametrize("trust_remote_code", [None, False, True])
+def test_auto_classes_load_ours_whatever_the_auto_map(golden_dir, auto_class, trust_remote_code):
+    kwargs = {} if trust_remote_code is None else {"trust_remote_code": trust_remote_code}
+    assert isinstance(auto_class.from_pretrained(golden_dir / "llada/model", **kwargs), LLaDAForMaskedDiffusion)
+    assert isinstance(auto_class.from_pretrained(golden_dir / "dream/model", **kwargs), DreamForMaskedDiffusion)
+
+
+@MAKERS
+@pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
+def test_every_position_sees_every_other(make_model, attention):
+    model = make_model()
+    model.set_attn_implementation(attention)
+    ids = torch.arange(2, 12)[None]
+    changed = ids.clone()
+    changed[0, -1] = 40
+    with torch.no_grad():
+        assert not torch.allclose(model(ids).logits[0, 0], model(changed).logits[0, 0])
+
+
+@MAKERS
+@pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
+def test_padding_is_not_attended_to(make_model, attention):
+    model = make_model()
+    model.set_attn_implementation(attention)
+    ids = torch.arange(2, 12)[None]
+    padded = torch.cat([torch.full((1, 6), 1), ids], dim=1)
+    attention_mask = (torch.arange(16) >= 6).long()[None]
+    with torch.no_grad():
+        alone = model(ids).logits
+        in_batch = model(padded, attention_mask=attention_mask, position_ids=(attention_mask.cumsum(1) - 1).clamp(0))
+    # Dream's first token is predicted from the position before it, which is padding here.
+    torch.testing.assert_close(in_batch.logits[:, 7:], alone[:, 1:], atol=1e-4, rtol=1e-4)
+
+
+@MAKERS
+def test_logits_to_keep(make_model):
+    model = make_model()
+    ids = torch.randint(2, 60, (3, 12), generator=torch.Generator().manual_seed(0))
+    positions = torch.tensor([[0, 3], [5, 5], [11, 2]])
+    mask = torch.rand(3, 12, generator=torch.Generator().manual_seed(1)) < 0.4
+    with torch.no_grad():
+        full = model(ids).logits
+        torch.testing.assert_close(model(ids, logits_to_keep=4).logits, full[:, -4:])
+        expected = torch.stack([full[row, positions[row]] for row in range(3)])
+        torch.testing.assert_close(model(ids, logits_to_keep=positions).logits, expected)
+        torch.testing.assert_close(model(ids, logits_to_keep=mask).logits, full[mask])
+
+
+@MAKERS
+def test_labels_give_the_cross_entropy(make_model):
+    model = make_model()
+    ids = torch.arange(2, 12)[None]
+    labels = ids.clone()
+    labels[:, ::2] = -100
+    output = model(ids, labels=labels)
+    log_probabilities = output.logits.log_softmax(-1)
+    expected = -torch.stack([log_probabilities[0, i, ids[0, i]] for i in range(1, 10, 2)]).mean()
+    torch.testing.assert_close(output.loss, expected)
+
+
+@MAKERS
+def test_gradient_checkpointing_gives_the_same_gradients(make_model):
+    ids = torch.arange(2, 12)[None]
+    gradients = []
+    for checkpointing in (False, True):
+        model = make_model().train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model(ids, labels=ids).loss.backward()
+        gradients.append(model.model.layers[0].self_attn.q_proj.weight.grad)
+    torch.testing.assert_close(*gradients)
+
+
+@MAKERS
+def test_flash_attention_is_bidirectional(make_model):
+    """Flash attention needs a GPU to run, but what it reads (the flag of each module) can be checked anywhere."""
+    model = make_model()
+    assert model._supports_flash_attn
+    assert all(layer.self_attn.is_causal is False for layer in model.model.layers)
+    assert model.config.is_causal is False
+
+
+def test_grouped_query_defaults_and_aliases():
+    config = LLaDAConfig(d_model=64, n_heads=8, n_layers=3, mlp_hidden_size=96)
+    assert config.n_kv_heads == config.num_key_value_heads == 8
+    assert (config.hidden_size, config.num_hidden_layers, config.intermediate_size) == (64, 3, 96)
+
+
+def test_illada_mask_token_comes_from_the_config():
+    assert LLaDAConfig(mask_token_id=5).mask_token_id == 5
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"num_experts": 64, "num_experts_per_tok": 8}, {"architectures": ["LLaDAMoEModelLM"]}],
+)
+def test_llada_moe_is_refused(settings):
+    with pytest.raises(ValueError, match="LLaDA-MoE.*Load a dense LLaDA"):
+        LLaDAConfig(**settings)
+
+
+def test_llada_moe_checkpoint_is_refused_when_loaded(tmp_path):
+    config = {"model_type": "llada", "architectures": ["LLaDAMoEModelLM"], "num_experts": 64, "hidden_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="LLaDA-MoE"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path)
+
+
+def test_unsupported_architecture_switch_is_refused():
+    with pytest.raises(ValueError, match="`alibi=True` is not supported.*`alibi=False`"):
+        LLaDAConfig(alibi=True)

@@ -1,0 +1,65 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+import math
+
+import pytest
+import torch
+
+from hf_dparallel import confidence_from_logits, entropy_from_logits
+
+
+def naive_entropy(logits, temperature=1.0):
+    probs = torch.softmax(logits.double() / temperature, dim=-1)
+    return -(probs * torch.where(probs > 0, probs, 1.0).log()).sum(dim=-1)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0, 1e4])
+def test_entropy_matches_float64(temperature, scale):
+    logits = torch.randn(5, 3, 97, generator=torch.Generator().manual_seed(0)) * scale
+    entropy = entropy_from_logits(logits, temperature)
+    assert entropy.shape == (5, 3)
+    torch.testing.assert_close(entropy.double(), naive_entropy(logits, temperature), rtol=1e-5, atol=1e-5)
+
+
+def test_entropy_of_known_distributions():
+    certain = torch.tensor([200.0, 0.0, 0.0, 0.0])
+    entropy = entropy_from_logits(torch.stack([torch.zeros(4), certain]))
+    assert entropy.tolist() == pytest.approx([math.log(4), 0.0])
+    assert math.copysign(1, entropy[1].item()) == 1
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_tokens_that_are_ruled_out_add_nothing(temperature):
+    logits = torch.tensor([1.0, 2.0, -1.0])
+    padded = torch.cat([logits, torch.full((4,), float("-inf"))]).requires_grad_()
+    entropy = entropy_from_logits(padded, temperature)
+    torch.testing.assert_close(entropy, entropy_from_logits(logits, temperature))
+    assert confidence_from_logits(padded).item() == pytest.approx(confidence_from_logits(logits).item())
+
+    entropy.backward()
+    assert padded.grad[:3].abs().min() > 0
+    assert padded.grad[3:].tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_entropy_gradient_matches_float64(temperature):
+    logits = torch.randn(4, 20, generator=torch.Generator().manual_seed(1)) * 3
+    single, double = logits.clone().requires_grad_(), logits.double().requires_grad_()
+    entropy_from_logits(single, temperature).sum().backward()
+    naive_entropy(double, temperature).sum().backward()
+    torch.testing.assert_close(single.grad.double(), double.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_confidence_is_the_largest_probability():
+    logits = torch.randn(5, 3, 97, generator=torch.Generator().manual_seed(0)) * 3
+    expected = torch.softmax(logits.double(), dim=-1).amax(dim=-1)
+    torch.testing.assert_close(confidence_from_logits(logits).double(), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_float32_whatever_the_dtype(dtype):
+    logits = (torch.randn(6, 50, generator=torch.Generator().manual_seed(2)) * 2).to(dtype)
+    for measure in (entropy_from_logits, lambda x: entropy_from_logits(x, 0.7), confidence_from_logits):
+        assert measure(logits).dtype == torch.float32
+        # The values are those of the rounded logits: nothing else is lost.
+        torch.testing.assert_close(measure(logits), measure(logits.float()), rtol=1e-6, atol=1e-6)

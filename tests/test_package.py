@@ -1,0 +1,145 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The package as a whole: its public names, what importing it costs, and the direction of its imports."""
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import hf_dparallel
+
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "src"
+MAX_FUNCTION_LINES = 60
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for path in sorted(SOURCES.rglob("*.py"))}
+
+
+def is_type_checking(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def statements(body: list[ast.stmt], inside_functions: bool):
+    """Yields the statements that run on import, and with `inside_functions` also those of functions."""
+    for node in body:
+        if is_type_checking(node):
+            continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not inside_functions:
+            continue
+        yield node
+        for field in ("body", "orelse", "finalbody", "handlers"):
+            yield from statements(getattr(node, field, []), inside_functions)
+
+
+def imported_modules(name: str, inside_functions: bool = False) -> set[str]:
+    """Returns the modules of this package that module `name` imports by name."""
+    path = MODULES[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in statements(ast.parse(path.read_text(encoding="utf-8")).body, inside_functions):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            targets = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base for alias in node.names]
+        else:
+            continue
+        found |= {target for target in targets if target in MODULES}
+    return found - {name}
+
+
+def subpackage(module: str) -> str:
+    """`hf_dparallel.models.llada.x` is in `models`; `hf_dparallel.cli` is `cli`."""
+    return module.split(".")[1] if "." in module else ""
+
+
+@pytest.mark.parametrize("name", hf_dparallel.__all__)
+def test_public_name_can_be_imported(name):
+    assert getattr(hf_dparallel, name) is not None
+    assert name in dir(hf_dparallel)
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'hf_dparallel' has no attribute 'Certainty'"):
+        _ = hf_dparallel.Certainty
+
+
+def test_type_checkers_see_the_names_that_exist_at_run_time():
+    tree = ast.parse(Path(hf_dparallel.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if is_type_checking(node)]
+    seen = {(node.module, alias.asname) for node in block.body for alias in node.names}
+    assert seen == {(module, name) for name, module in hf_dparallel._MODULE_OF.items()}
+
+
+def test_import_leaves_heavy_libraries_alone():
+    program = "import sys, hf_dparallel; print(*{name.partition('.')[0] for name in sys.modules})"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {"torch", "transformers"} <= set(result.stdout.split())
+    assert not {"trl", "datasets", "evaluate", "peft", "matplotlib"} & set(result.stdout.split())
+
+
+def test_imports_have_no_cycle():
+    graph = {name: imported_modules(name) for name in MODULES}
+    assert graph["hf_dparallel.models.llada.modeling_llada"]  # relative imports are seen
+    list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the cycle
+
+
+@pytest.mark.parametrize(
+    ("package", "forbidden"),
+    [
+        ("certainty", {"models", "generation", "training", "evaluation", "hub", "demo", "cli"}),
+        ("generation", {"models", "training", "evaluation", "hub", "demo", "cli"}),
+        ("models", {"training", "evaluation", "hub", "demo", "cli"}),
+        ("training", {"evaluation", "demo", "cli"}),
+        ("evaluation", {"cli"}),
+        ("hub", {"cli"}),
+        ("demo", {"cli"}),
+    ],
+)
+def test_imports_go_one_way(package, forbidden):
+    for name in MODULES:
+        if subpackage(name) == package:
+            wrong = {
+                target for target in imported_modules(name, inside_functions=True) if subpackage(target) in forbidden
+            }
+            assert not wrong, f"{name} imports {sorted(wrong)}"
+
+
+def test_functions_are_short():
+    too_long = []
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                lines = node.end_lineno - body[0].lineno + 1 if body else 0
+                if lines > MAX_FUNCTION_LINES:
+                    too_long.append(f"{name}.{node.name}: {lines} lines")
+    assert not too_long
+
+
+def test_sources_carry_the_licence():
+    header = "# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0."
+    missing = [name for name, path in MODULES.items() if (text := path.read_text()) and not text.startswith(header)]
+    assert not missing
+
+
+def test_version_is_in_the_changelog_and_the_citation():
+    version = re.escape(hf_dparallel.__version__)
+    assert re.search(rf"^## \[{version}\] - ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert re.search(rf"^version: {version}$", (ROOT / "CITATION.cff").read_text(), flags=re.MULTILINE)
+
+
+def test_torch_is_pinned_where_the_makefile_reads_it():
+    pins = re.findall(r"^torch==\S+$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
+    assert len(pins) == 1

@@ -1,0 +1,88 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+import pytest
+from transformers import HfArgumentParser, TrainingArguments
+
+from hf_dparallel import CertaintyForcingConfig
+
+
+def parse(*arguments):
+    return HfArgumentParser(CertaintyForcingConfig).parse_args_into_dataclasses(["--output_dir", "out", *arguments])[0]
+
+
+def test_defaults_are_those_of_the_paper():
+    config = CertaintyForcingConfig("out")
+    assert isinstance(config, TrainingArguments)
+    assert (config.block_length, config.mask_ratio, config.masking) == (32, 0.5, "semi_autoregressive")
+    assert (config.complementary_masking, config.max_length) == (True, 384)
+    assert (config.certainty_temperature, config.certainty_weight, config.consistency_weight) == (0.5, 2.0, 1.0)
+    assert (config.learning_rate, config.weight_decay, config.lr_scheduler_type) == (2e-5, 0.01, "constant")
+    assert (config.logging_steps, config.report_to) == (10, [])
+    assert parse().to_dict() == config.to_dict()
+
+
+@pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])
+def test_activation_checkpointing(name):
+    assert CertaintyForcingConfig("out").activation_checkpointing is True
+    assert CertaintyForcingConfig("out", **{name: True}).activation_checkpointing is True
+
+
+def test_activation_checkpointing_can_be_switched_off():
+    assert CertaintyForcingConfig("out", activation_checkpointing=False).activation_checkpointing is False
+    assert parse("--activation_checkpointing", "false").activation_checkpointing is False
+    # The older name of the same setting.
+    assert CertaintyForcingConfig("out", gradient_checkpointing=False).activation_checkpointing is False
+
+
+def test_flags():
+    config = parse(
+        "--block_length", "8", "--mask_ratio", "0.25", "--masking", "random", "--complementary_masking", "false",
+        "--certainty_weight", "1", "--certainty_temperature", "0.7", "--max_length", "64",
+    )  # fmt: skip
+    assert (config.block_length, config.mask_ratio, config.masking) == (8, 0.25, "random")
+    assert (config.complementary_masking, config.max_length) == (False, 64)
+    assert (config.certainty_weight, config.certainty_temperature) == (1.0, 0.7)
+    assert parse("--mask_ratio", "random").mask_ratio == "random"
+    assert parse("--no_complementary_masking").complementary_masking is False
+
+
+@pytest.mark.parametrize("mask_ratio", [0.25, "random"])
+def test_yaml_and_flags_over_it(tmp_path, mask_ratio):
+    path = tmp_path / "config.yaml"
+    path.write_text(f"output_dir: out\nmask_ratio: {mask_ratio}\nblock_length: 16\n")
+    config = HfArgumentParser(CertaintyForcingConfig).parse_yaml_file(path)[0]
+    assert (config.mask_ratio, config.block_length) == (mask_ratio, 16)
+
+
+def test_trl_parser(tmp_path):
+    trl = pytest.importorskip("trl")
+    path = tmp_path / "config.yaml"
+    path.write_text("output_dir: out\nmask_ratio: random\nblock_length: 16\n")
+    parser = trl.TrlParser(CertaintyForcingConfig)
+    config = parser.parse_args_and_config(["--config", str(path), "--block_length", "4"])[0]
+    assert (config.mask_ratio, config.block_length) == ("random", 4)
+
+
+def test_help_is_printed(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        HfArgumentParser(CertaintyForcingConfig).parse_args_into_dataclasses(["--help"])
+    help_text = capsys.readouterr().out
+    assert "--mask_ratio" in help_text and "--certainty_weight" in help_text
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"block_length": 0}, "`block_length` must be a positive number of tokens, got 0."),
+        ({"mask_ratio": "2"}, r"`mask_ratio` must be a number in \(0, 1\].*got 2.0"),
+        ({"mask_ratio": "half"}, "`mask_ratio` must be .*got 'half'"),
+        ({"mask_ratio": None}, "`mask_ratio` must be .*got None"),
+        ({"masking": "blocks"}, "`masking` must be .*got 'blocks'"),
+        ({"certainty_temperature": 0.0}, "`certainty_temperature` must be positive, got 0.0. The paper uses 0.5."),
+        ({"certainty_weight": -1.0}, "`certainty_weight` must be a number of at least 0, got -1.0."),
+        ({"consistency_weight": float("nan")}, "`consistency_weight` must be a number of at least 0, got nan."),
+        ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor` has no meaning .*got 0.1. Leave it at 0."),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        CertaintyForcingConfig("out", **settings)

@@ -1,0 +1,622 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset, DatasetDict, IterableDataset
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM, ModernBertConfig, ModernBertForMaskedLM, TrainingArguments
+
+from hf_dparallel import (
+    CertaintyForcingConfig,
+    CertaintyForcingTrainer,
+    DataCollatorForSemiAutoregressiveMasking,
+    certainty_forcing_loss,
+)
+from hf_dparallel.demo.tokenizer import build_tokenizer
+
+from ..conftest import make_dream, make_llada
+
+
+# Of the vocabulary of `make_llada` and `make_dream`.
+EOS, MASK = 1, 63
+
+
+def make_rows(count, seed=0):
+    rng = random.Random(seed)
+    return [
+        {
+            "prompt_ids": [rng.randrange(2, MASK) for _ in range(rng.randrange(2, 6))],
+            "completion_ids": [rng.randrange(2, MASK) for _ in range(rng.randrange(1, 12))] + [EOS],
+        }
+        for _ in range(count)
+    ]
+
+
+def make_dataset(count, seed=0):
+    # As `generate_trajectories` returns it: with columns that training does not look at.
+    return Dataset.from_list([row | {"nfe": 3, "commit_step": [1, 2]} for row in make_rows(count, seed)])
+
+
+def make_args(output_dir, **settings):
+    defaults = {
+        "output_dir": str(output_dir),
+        "block_length": 4,
+        "max_length": 24,
+        "per_device_train_batch_size": 2,
+        "num_train_epochs": 1,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    return CertaintyForcingConfig(**(defaults | settings))
+
+
+def make_trainer(output_dir, model=None, rows=6, peft_config=None, train_dataset=None, eval_dataset=None, **settings):
+    return CertaintyForcingTrainer(
+        model=make_llada() if model is None else model,
+        args=make_args(output_dir, **settings),
+        train_dataset=make_dataset(rows) if train_dataset is None else train_dataset,
+        eval_dataset=eval_dataset,
+        peft_config=peft_config,
+    )
+
+
+def lora(**settings):
+    return LoraConfig(**({"r": 4, "lora_alpha": 8} | settings))
+
+
+def weights_of(model):
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def make_modernbert():
+    torch.manual_seed(0)
+    config = ModernBertConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        pad_token_id=EOS, eos_token_id=EOS, bos_token_id=EOS, cls_token_id=EOS, sep_token_id=EOS, mask_token_id=MASK,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    return ModernBertForMaskedLM(config)
+
+
+# What is trained
+
+
+@pytest.mark.parametrize("make_model", [make_llada, make_dream])
+def test_every_adapter_weight_moves_and_no_other(tmp_path, make_model):
+    trainer = make_trainer(tmp_path, make_model(), peft_config=lora(), num_train_epochs=2)
+    before = weights_of(trainer.model)
+    trainer.train()
+    adapters = [name for name in before if "lora_" in name]
+    # Seven linear layers in each of two blocks, two matrices each.
+    assert len(adapters) == 2 * 7 * 2
+    for name, weight in trainer.model.named_parameters():
+        assert weight.requires_grad == (name in adapters)
+        assert torch.equal(weight, before[name]) == (name not in adapters), name
+
+
+def test_training_the_whole_model(tmp_path):
+    trainer = make_trainer(tmp_path)
+    before = weights_of(trainer.model)
+    trainer.train()
+    assert not any(torch.equal(weight, before[name]) for name, weight in trainer.model.named_parameters())
+
+
+def test_training_lowers_the_loss(tmp_path):
+    trainer = make_trainer(tmp_path, rows=4, num_train_epochs=15, logging_steps=10)
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert logs[-1]["loss"] < 0.5 * logs[0]["loss"]
+    assert logs[-1]["masked_accuracy"] > logs[0]["masked_accuracy"]
+
+
+@pytest.mark.parametrize("masking", ["semi_autoregressive", "random"])
+@pytest.mark.parametrize("complementary_masking", [True, False])
+def test_the_loss_is_that_of_the_collated_batch(tmp_path, masking, complementary_masking):
+    trainer = make_trainer(tmp_path, masking=masking, complementary_masking=complementary_masking)
+    batch = trainer.data_collator(make_rows(3))
+    assert len(batch["labels"]) == (6 if complementary_masking else 3)
+    logits = trainer.model(input_ids=batch["input_ids"]).logits
+    # The objective of a sequence is the sum over its views.
+    expected = certainty_forcing_loss(logits, batch["labels"]) * (2 if complementary_masking else 1)
+    torch.testing.assert_close(trainer.compute_loss(trainer.model, batch), expected)
+
+
+def test_settings_of_the_loss_are_used(tmp_path):
+    settings = {"certainty_temperature": 0.8, "certainty_weight": 0.3, "consistency_weight": 1.7}
+    trainer = make_trainer(tmp_path, **settings)
+    batch = trainer.data_collator(make_rows(3))
+    logits = trainer.model(input_ids=batch["input_ids"]).logits
+    expected = 2 * certainty_forcing_loss(
+        logits, batch["labels"], temperature=0.8, certainty_weight=0.3, consistency_weight=1.7
+    )
+    torch.testing.assert_close(trainer.compute_loss(trainer.model, batch), expected)
+
+
+def test_model_without_logits_to_keep(tmp_path):
+    trainer = make_trainer(tmp_path, make_modernbert(), peft_config=lora())
+    before = weights_of(trainer.model)
+    trainer.train()
+    moved = {name for name, weight in trainer.model.named_parameters() if not torch.equal(weight, before[name])}
+    assert moved == {name for name in before if "lora_" in name}
+    batch = trainer.data_collator(make_rows(3))
+    trainer.model.eval()
+    loss, outputs = trainer.compute_loss(trainer.model, batch, return_outputs=True)
+    assert outputs.logits.shape == ((batch["labels"] != -100).sum(), 64)
+    logits = trainer.model(input_ids=batch["input_ids"]).logits
+    torch.testing.assert_close(loss, 2 * certainty_forcing_loss(logits, batch["labels"]))
+
+
+def test_model_whose_logits_are_shifted_outside(tmp_path):
+    from hf_dparallel import enable_diffusion_generation
+
+    model = enable_diffusion_generation(make_modernbert(), mask_token_id=MASK, shift_logits=True)
+    trainer = make_trainer(tmp_path, model)
+    batch = trainer.data_collator(make_rows(3))
+    model.eval()
+    logits = model(input_ids=batch["input_ids"]).logits
+    expected = 2 * certainty_forcing_loss(torch.cat([logits[:, :1], logits[:, :-1]], dim=1), batch["labels"])
+    torch.testing.assert_close(trainer.compute_loss(model, batch), expected)
+
+
+# Accumulation
+
+
+def train_once(tmp_path, rows, **settings):
+    trainer = make_trainer(tmp_path, rows=rows, peft_config=lora(), optim="sgd", max_grad_norm=0.0, **settings)
+    trainer.train()
+    return trainer, weights_of(trainer.model)
+
+
+@pytest.mark.parametrize(("rows", "micro_batch"), [(4, 1), (4, 2), (6, 1), (6, 4)])
+def test_accumulated_batches_are_one_batch(tmp_path, rows, micro_batch):
+    """Steps of four sequences; with six rows the second step has two, in ragged micro-batches."""
+    whole, expected = train_once(tmp_path, rows, per_device_train_batch_size=4)
+    parts, measured = train_once(
+        tmp_path, rows, per_device_train_batch_size=micro_batch, gradient_accumulation_steps=4 // micro_batch
+    )
+    assert whole.state.global_step == parts.state.global_step == -(-rows // 4)
+    for name, weight in expected.items():
+        torch.testing.assert_close(measured[name], weight, rtol=1e-6, atol=1e-6)
+    losses = [[entry["loss"] for entry in t.state.log_history if "loss" in entry] for t in (whole, parts)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_ragged_micro_batches_count_their_sequences(tmp_path):
+    """Five rows as 3 + 2 are the mean over five, not the mean of two means."""
+    _, expected = train_once(tmp_path, 5, per_device_train_batch_size=5)
+    _, measured = train_once(tmp_path, 5, per_device_train_batch_size=3, gradient_accumulation_steps=2)
+    for name, weight in expected.items():
+        torch.testing.assert_close(measured[name], weight, rtol=1e-6, atol=1e-6)
+
+
+DISTRIBUTED_RUN = """
+import json, sys
+from tests.training.test_trainer import lora, make_dataset, make_trainer
+
+output_dir, batch_size = sys.argv[1], int(sys.argv[2])
+trainer = make_trainer(
+    output_dir, rows=8, peft_config=lora(), optim="sgd", max_grad_norm=0.0, eval_dataset=make_dataset(5, seed=1),
+    per_device_train_batch_size=batch_size, per_device_eval_batch_size=2, gradient_accumulation_steps=2,
+)
+trainer.train()
+metrics = trainer.evaluate()
+if trainer.args.process_index == 0:
+    names = ("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")
+    logged = [value for entry in trainer.state.log_history if "loss" in entry for value in map(entry.get, names)]
+    weights = [weight.abs().sum().item() for weight in trainer.model.parameters() if weight.requires_grad]
+    with open(f"{output_dir}/result.json", "w") as file:
+        json.dump([*logged, *(metrics[f"eval_{name}"] for name in names), *weights], file)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_batch(tmp_path):
+    results = []
+    for processes in (1, 2):
+        output_dir = tmp_path / str(processes)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+        script = tmp_path / "run.py"
+        script.write_text(DISTRIBUTED_RUN)
+        root = str(Path(__file__).parents[2])
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+        subprocess.run([*command, str(script), str(output_dir), str(2 // processes)], check=True, env=environment)
+        results.append(json.loads((output_dir / "result.json").read_text()))
+    assert results[1] == pytest.approx(results[0], rel=1e-5, abs=1e-6)
+
+
+# Metrics
+
+
+NAMES = ("consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")
+
+
+def test_metrics_are_logged_and_add_up_to_the_loss(tmp_path):
+    trainer = make_trainer(tmp_path, rows=12, logging_steps=3, gradient_accumulation_steps=1, certainty_weight=1.5)
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(logs) == 2
+    for entry in logs:
+        assert all(name in entry for name in NAMES)
+        assert entry["consistency_loss"] + 1.5 * entry["certainty_loss"] == pytest.approx(entry["loss"], rel=1e-5)
+        assert 0 <= entry["masked_accuracy"] <= 1
+        assert 0 < entry["masked_entropy"] < 4.2
+    assert logs[0]["consistency_loss"] != logs[1]["consistency_loss"]
+
+
+def test_logged_metrics_are_those_of_the_batch(tmp_path):
+    trainer = make_trainer(tmp_path, rows=3, per_device_train_batch_size=3, learning_rate=0.0)
+    trainer.train()
+    batch = trainer.data_collator(make_rows(3))
+    with torch.no_grad():
+        logits = trainer.model(input_ids=batch["input_ids"]).logits.double()
+    scored = batch["labels"] != -100
+    probs = torch.softmax(logits[scored], dim=-1)
+    logged = trainer.state.log_history[0]
+    assert logged["masked_entropy"] == pytest.approx(-(probs * probs.log()).sum(-1).mean().item(), rel=1e-4)
+    correct = probs.argmax(-1) == batch["labels"][scored]
+    assert logged["masked_accuracy"] == pytest.approx(correct.double().mean().item())
+    both = certainty_forcing_loss(logits, batch["labels"], certainty_weight=0.0) * 2
+    assert logged["consistency_loss"] == pytest.approx(both.item(), rel=1e-4)
+
+
+def test_evaluation_averages_over_sequences(tmp_path):
+    """Five rows in batches of two: the last batch counts half as much as the others."""
+    trainer = make_trainer(tmp_path, eval_dataset=make_dataset(5, seed=1), per_device_eval_batch_size=2)
+    metrics = trainer.evaluate()
+    batch = trainer.data_collator(make_rows(5, seed=1))
+    with torch.no_grad():
+        logits = trainer.model(input_ids=batch["input_ids"]).logits
+    assert metrics["eval_loss"] == pytest.approx(2 * certainty_forcing_loss(logits, batch["labels"]).item(), rel=1e-5)
+    scored = batch["labels"] != -100
+    accuracy = (logits.argmax(-1) == batch["labels"])[scored].float().mean().item()
+    assert metrics["eval_masked_accuracy"] == pytest.approx(accuracy)
+    assert all(f"eval_{name}" in metrics for name in NAMES)
+    assert trainer.state.log_history[-1]["eval_consistency_loss"] == metrics["eval_consistency_loss"]
+
+
+def test_evaluation_has_fixed_masks_and_does_not_disturb_training(tmp_path):
+    settings = {"rows": 8, "num_train_epochs": 2, "learning_rate": 0.0}
+    evaluated = make_trainer(tmp_path, eval_dataset=make_dataset(3, seed=1), eval_strategy="epoch", **settings)
+    evaluated.train()
+    losses = [entry["eval_loss"] for entry in evaluated.state.log_history if "eval_loss" in entry]
+    assert len(losses) == 2 and losses[0] == losses[1]
+
+    plain = make_trainer(tmp_path, **settings)
+    plain.train()
+    logs = [[entry["loss"] for entry in t.state.log_history if "loss" in entry] for t in (plain, evaluated)]
+    assert logs[0] == logs[1]
+    # The model does not change, so that only other masks can make the second epoch another.
+    assert sum(logs[0][:4]) != pytest.approx(sum(logs[0][4:]), rel=1e-6)
+
+
+def test_several_evaluation_sets(tmp_path):
+    datasets = {"a": make_dataset(3, seed=1), "b": make_dataset(2, seed=2)}
+    metrics = make_trainer(tmp_path, eval_dataset=datasets).evaluate()
+    assert metrics["eval_a_loss"] != metrics["eval_b_loss"]
+    assert {"eval_a_masked_accuracy", "eval_b_masked_accuracy"} <= metrics.keys()
+
+
+def test_compute_metrics_sees_tokens_by_sequence(tmp_path):
+    seen = []
+
+    def compute_metrics(prediction):
+        seen.append(prediction)
+        scored = prediction.label_ids != -100
+        return {"accuracy": (prediction.predictions == prediction.label_ids)[scored].mean()}
+
+    trainer = CertaintyForcingTrainer(
+        model=make_llada(),
+        args=make_args(tmp_path, per_device_eval_batch_size=2),
+        eval_dataset=make_dataset(5),
+        compute_metrics=compute_metrics,
+    )
+    metrics = trainer.evaluate()
+    assert seen[0].predictions.shape == seen[0].label_ids.shape == (5, 2, 24)
+    assert ((seen[0].predictions == -100) == (seen[0].label_ids == -100)).all()
+    assert metrics["eval_accuracy"] == pytest.approx(metrics["eval_masked_accuracy"])
+    assert trainer.predict(make_dataset(3)).predictions.shape == (3, 2, 24)
+
+
+# Masks and resumption
+
+
+@pytest.mark.parametrize(("workers", "persistent", "dropout"), [(0, False, 0.1), (2, False, 0.1), (2, True, 0.0)])
+def test_a_resumed_run_ends_with_the_same_weights(tmp_path, workers, persistent, dropout):
+    # (With persistent workers, torch draws other seeds for the resumed loader, and with them another dropout.)
+    settings = {
+        "peft_config": lora(lora_dropout=dropout),
+        "rows": 6,
+        "num_train_epochs": 2,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "dataloader_num_workers": workers,
+        "dataloader_persistent_workers": persistent,
+        "mask_ratio": "random",
+    }
+    whole = make_trainer(tmp_path, **settings)
+    whole.train()
+    assert whole.state.global_step == 6
+    expected = weights_of(whole.model)
+    # In the middle of the first epoch, at its end, and in the middle of the second.
+    for step in (2, 3, 4) if workers == 0 else (4,) if not persistent else (2,):
+        resumed = make_trainer(tmp_path, **settings)
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+        assert resumed.state.global_step == 6
+        for name, weight in resumed.model.named_parameters():
+            assert torch.equal(weight, expected[name]), (step, name)
+
+
+def test_workers_do_not_change_the_run(tmp_path):
+    losses = []
+    for workers in (0, 2):
+        trainer = make_trainer(tmp_path, num_train_epochs=2, dataloader_num_workers=workers)
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert losses[0] == losses[1]
+
+
+# Data
+
+
+def test_text_is_tokenized(tmp_path):
+    tokenizer = build_tokenizer()
+    rows = [{"prompt": "Ana has 3 apples .", "completion": "The answer is 3 .", "answer": 3}] * 2
+    trainer = CertaintyForcingTrainer(
+        model=make_llada(vocab_size=len(tokenizer)),
+        args=make_args(tmp_path),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+    )
+    row = trainer.train_dataset[0]
+    assert row["prompt_ids"] == tokenizer("Ana has 3 apples .")["input_ids"]
+    assert row["completion_ids"] == [*tokenizer("The answer is 3 .")["input_ids"], tokenizer.eos_token_id]
+    assert trainer.data_collator.mask_token_id == tokenizer.mask_token_id
+    assert trainer.data_collator.eos_token_id == tokenizer.eos_token_id
+    trainer.train()
+
+
+def test_messages_are_tokenized(tmp_path):
+    tokenizer = build_tokenizer()
+    prompt = [{"role": "user", "content": "Ana has 3 apples ."}]
+    completion = [{"role": "assistant", "content": "The answer is 3 ."}]
+    trainer = CertaintyForcingTrainer(
+        model=make_llada(vocab_size=len(tokenizer)),
+        args=make_args(tmp_path, max_length=48),
+        train_dataset=Dataset.from_list([{"prompt": prompt, "completion": completion}]),
+        processing_class=tokenizer,
+    )
+    row = trainer.train_dataset[0]
+    templated = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
+    assert row["prompt_ids"] == templated["input_ids"]
+    assert tokenizer.decode(row["completion_ids"]).split() == [
+        "The",
+        "answer",
+        "is",
+        "3",
+        ".",
+        "<|eot_id|>",
+        "<|endoftext|>",
+    ]
+
+
+def test_streamed_data(tmp_path):
+    stream = IterableDataset.from_generator(lambda: iter(make_rows(8)))
+    trainer = make_trainer(tmp_path, train_dataset=stream, max_steps=2)
+    trainer.train()
+    assert trainer.state.global_step == 2
+
+
+def test_every_pass_over_a_stream_has_its_own_masks(tmp_path):
+    stream = IterableDataset.from_generator(lambda: iter(make_rows(4)))
+    trainer = make_trainer(tmp_path, train_dataset=stream, max_steps=6, learning_rate=0.0)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len({round(loss, 4) for loss in losses}) == 6
+
+
+def test_a_list_of_rows(tmp_path):
+    trainer = make_trainer(tmp_path, train_dataset=make_rows(4))
+    trainer.train()
+    assert trainer.state.global_step == 2
+
+
+def with_lengths(*lengths):
+    return Dataset.from_list([{"prompt_ids": [2] * p, "completion_ids": [3] * c} for p, c in lengths])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (Dataset.from_dict({"question": ["a"], "text": ["b"]}), r"`prompt_ids` and `completion_ids`.*`prompt` and "
+         r"`completion` \(text or messages\); it has \['question', 'text'\]"),
+        (Dataset.from_dict({"prompt_ids": [], "completion_ids": []}), "`train_dataset` has 0 rows: did `filter_traj"),
+        ([], "`train_dataset` has 0 rows"),
+        (with_lengths((5, 30), (4, 3), (20, 6)), "2 of the 3 rows of `train_dataset` are longer than max_length=24; "
+         "the longest has 35 tokens. Use max_length=35"),
+        (with_lengths((5, 3), (4, 0)), "1 of the 2 rows of `train_dataset` have none"),
+        (Dataset.from_dict({"prompt": ["a"], "completion": ["b"]}), "`processing_class` is needed to tokenize"),
+    ],
+)  # fmt: skip
+def test_data_that_cannot_be_used(tmp_path, dataset, message):
+    with pytest.raises(ValueError, match=message):
+        make_trainer(tmp_path, train_dataset=dataset)
+
+
+def test_evaluation_data_that_cannot_be_used(tmp_path):
+    with pytest.raises(ValueError, match=r"`eval_dataset\['a'\]` has 0 rows"):
+        make_trainer(tmp_path, eval_dataset=DatasetDict({"a": make_dataset(2).select([])}))
+    with pytest.raises(ValueError, match="`eval_dataset` are longer than max_length=24"):
+        make_trainer(tmp_path).evaluate(with_lengths((5, 30)))
+
+
+def text_trainer(tmp_path, rows):
+    tokenizer = build_tokenizer()
+    model = make_llada(vocab_size=len(tokenizer))
+    return CertaintyForcingTrainer(model, make_args(tmp_path), train_dataset=rows, processing_class=tokenizer)
+
+
+def test_text_that_cannot_be_tokenized(tmp_path):
+    mixed = [{"prompt": "a", "completion": [{"role": "assistant", "content": "b"}]}]
+    with pytest.raises(ValueError, match="must both be text, or both lists of messages; got str and list"):
+        text_trainer(tmp_path, Dataset.from_list(mixed))
+    with pytest.raises(TypeError, match="must be a `datasets.Dataset`, which can be tokenized, got list"):
+        text_trainer(tmp_path, [{"prompt": "a", "completion": "b"}])
+
+
+# Models and adapters
+
+
+def test_model_by_name(golden_dir, tmp_path):
+    trainer = make_trainer(tmp_path, str(golden_dir / "llada" / "model"))
+    assert type(trainer.model).__name__ == "LLaDAForMaskedDiffusion"
+    assert trainer.data_collator.mask_token_id == 500
+    assert trainer.data_collator.eos_token_id == 481
+
+
+def test_default_arguments(golden_dir, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainer = CertaintyForcingTrainer(str(golden_dir / "llada" / "model"), train_dataset=make_dataset(2))
+    assert trainer.args.output_dir == "model-CFD"
+    assert trainer.data_collator.max_length == 384
+
+
+def test_a_causal_model_is_refused(tmp_path):
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    with pytest.raises(ValueError, match="LlamaForCausalLM is causal"):
+        make_trainer(tmp_path, LlamaForCausalLM(config))
+
+
+@pytest.mark.parametrize("name", ["mask_token_id", "eos_token_id"])
+def test_missing_special_token(tmp_path, name):
+    model = make_llada()
+    setattr(model.config, name, None)
+    if model.generation_config is not None:
+        setattr(model.generation_config, name, None)
+    message = f"`{name}` is needed, but neither `processing_class` nor the configuration of LLaDAForMaskedDiffusion"
+    with pytest.raises(ValueError, match=message):
+        make_trainer(tmp_path, model)
+
+
+def test_first_of_several_eos_tokens(tmp_path):
+    model = make_llada()
+    model.config.eos_token_id = [1, 5]
+    assert make_trainer(tmp_path, model).data_collator.eos_token_id == 1
+
+
+def test_other_training_arguments_are_refused(tmp_path):
+    with pytest.raises(TypeError, match="`args` must be a `CertaintyForcingConfig`, got TrainingArguments"):
+        CertaintyForcingTrainer(make_llada(), TrainingArguments(str(tmp_path)), train_dataset=make_dataset(2))
+
+
+@pytest.mark.parametrize(
+    ("target_modules", "parts"),
+    [
+        (["q_proj", "o_prj"], ["['o_prj'] match none", "['down_proj', 'gate_proj', 'k_proj', 'lm_head', 'o_proj'"]),
+        (["q_proj", "attn_out", "ff_proj", "ff_out"], [
+            "['attn_out', 'ff_out', 'ff_proj'] match none",
+            "the published `attn_out` is `o_proj`, `ff_out` is `down_proj`, `ff_proj` is `gate_proj`.",
+        ]),
+        (r".*\.attn_out", [r"['.*\\.attn_out'] match none"]),
+    ],
+)  # fmt: skip
+def test_target_modules_that_match_nothing(tmp_path, target_modules, parts):
+    with pytest.raises(ValueError) as caught:
+        make_trainer(tmp_path, peft_config=lora(target_modules=target_modules))
+    for part in ["`target_modules` must name modules of LLaDAForMaskedDiffusion", *parts]:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target_modules", "count"),
+    [(["q_proj"], 2), (["layers.0.mlp.up_proj"], 1), (r".*self_attn\.[qv]_proj", 4), ("all-linear", 14), (None, 14)],
+)
+def test_target_modules_that_match(tmp_path, target_modules, count):
+    config = lora(target_modules=target_modules, task_type="CAUSAL_LM")
+    trainer = make_trainer(tmp_path, peft_config=config)
+    assert sum("lora_A" in name for name, _ in trainer.model.named_parameters()) == count
+    assert trainer.model.peft_config["default"].task_type is None
+    assert type(trainer.model) is PeftModel
+    # The caller's object is as it was.
+    assert config.task_type == "CAUSAL_LM"
+    assert config.target_modules == (set(target_modules) if isinstance(target_modules, list) else target_modules)
+
+
+def test_adapters_that_cannot_be_trained(tmp_path):
+    with pytest.raises(TypeError, match="`peft_config` must be a `peft.PeftConfig`.*got dict"):
+        make_trainer(tmp_path, peft_config={"r": 4})
+    adapted = get_peft_model(make_llada(), lora(target_modules=["q_proj"]))
+    with pytest.raises(ValueError, match="has an adapter already. Pass `peft_config=None`"):
+        make_trainer(tmp_path, adapted, peft_config=lora())
+    adapted.save_pretrained(tmp_path)
+    frozen = PeftModel.from_pretrained(make_llada(), tmp_path)
+    with pytest.raises(ValueError, match=r"nothing to train.*is_trainable=True"):
+        make_trainer(tmp_path, frozen)
+
+
+def test_a_loaded_adapter_is_trained_on(tmp_path):
+    get_peft_model(make_llada(), lora(target_modules=["q_proj"])).save_pretrained(tmp_path)
+    trainer = make_trainer(tmp_path, PeftModel.from_pretrained(make_llada(), tmp_path, is_trainable=True))
+    before = weights_of(trainer.model)
+    trainer.train()
+    moved = {name for name, weight in trainer.model.named_parameters() if not torch.equal(weight, before[name])}
+    assert moved and all("lora_" in name for name in moved)
+
+
+def test_a_saved_adapter_gives_the_trained_model(tmp_path):
+    trainer = make_trainer(tmp_path, peft_config=lora())
+    trainer.train()
+    trainer.save_model()
+    reloaded = PeftModel.from_pretrained(make_llada(), tmp_path).eval()
+    input_ids = torch.tensor([[5, 6, MASK, MASK]])
+    trainer.model.eval()
+    torch.testing.assert_close(reloaded(input_ids=input_ids).logits, trainer.model(input_ids=input_ids).logits)
+
+
+# The rest of the surface
+
+
+def test_a_collator_of_ones_own(tmp_path):
+    collator = DataCollatorForSemiAutoregressiveMasking(
+        mask_token_id=MASK, eos_token_id=EOS, block_length=2, max_length=30, complementary_masking=False
+    )
+    trainer = CertaintyForcingTrainer(
+        make_llada(), make_args(tmp_path), data_collator=collator, train_dataset=make_dataset(4)
+    )
+    batch = collator(make_rows(2))
+    logits = trainer.model(input_ids=batch["input_ids"]).logits
+    # One view a sequence, though `args.complementary_masking` is set: the collator counts.
+    torch.testing.assert_close(
+        trainer.compute_loss(trainer.model, batch), certainty_forcing_loss(logits, batch["labels"])
+    )
+    trainer.train()
+
+
+def test_bfloat16(tmp_path):
+    trainer = make_trainer(tmp_path, peft_config=lora(), bf16=True)
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] > 0
+
+
+def test_tags_and_model_card(tmp_path):
+    trainer = make_trainer(tmp_path, peft_config=lora())
+    assert {"dparallel", "diffusion-lm", "masked-diffusion"} <= set(trainer.model.model_tags)
+    trainer.create_model_card(tags="mine", model_name="student")
+    card = (tmp_path / "README.md").read_text()
+    assert all(f"- {tag}\n" in card for tag in ("mine", "dparallel", "diffusion-lm", "masked-diffusion"))
+    assert trainer._paper["id"] == "2509.26488"
+
+
+def test_importing_the_trainer_does_not_import_trl():
+    code = "import hf_dparallel.training.trainer, sys; sys.exit('trl' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
