@@ -29,7 +29,7 @@ RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_thr
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    words = {"<s>": 0, "</s>": 1, **{str(number): number + 2 for number in range(61)}, "<mask>": 63}
+    words = {"<s>": 0, "</s>": 1, **{str(number): number + 2 for number in range(60)}, r"\boxed{4}": 62, "<mask>": 63}
     backend = Tokenizer(models.WordLevel(words, unk_token="0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
@@ -43,7 +43,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_prompts(count: int) -> Dataset:
-    texts = [" ".join(str((7 * row + k) % 61) for k in range(1 + row % 5)) for row in range(count)]
+    texts = [" ".join(str((7 * row + k) % 60) for k in range(1 + row % 5)) for row in range(count)]
     return Dataset.from_dict({"prompt": texts, "answer": [str(row) for row in range(count)]})
 
 
@@ -220,7 +220,7 @@ def test_filter_passes_what_trl_passes_and_needs_every_function():
 
 def test_filter_with_the_math_reward_of_trl():
     tokenizer = make_tokenizer()
-    rows = trajectories_with(["4", "5"], solution=["$4$", "$4$"])
+    rows = trajectories_with([r"\boxed{4}", "4", "5"], solution=["$4$", "$4$", "$4$"])
     rows = rows.map(lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]})
     assert len(filter_trajectories(rows, tokenizer, accuracy_reward)) == 1
 
@@ -228,7 +228,7 @@ def test_filter_with_the_math_reward_of_trl():
 def test_filter_that_leaves_nothing_says_what_the_completions_look_like():
     rows = trajectories_with(["3 4"], answer=["9"])
     with pytest.raises(
-        ValueError, match=r"None of 1 trajectories has `min_reward=1.0` from numeric_answer_reward.*'3 4'"
+        ValueError, match=r"None of 1 trajectories has `min_reward=1.0` or more.*'3 4'"
     ):
         filter_trajectories(rows, make_tokenizer(), numeric_answer_reward)
 

@@ -2,8 +2,16 @@
 """Reward functions with TRL's signature, to keep the trajectories whose answer is right."""
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from transformers import PreTrainedTokenizerBase
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+RewardFunction = Callable[..., list[float | None]]
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
@@ -36,6 +44,24 @@ def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -
     return [
         _reward(_text(completion), str(reference)) for completion, reference in zip(completions, answer, strict=True)
     ]
+
+
+def score_completions(
+    dataset: "Dataset", tokenizer: PreTrainedTokenizerBase, reward_funcs: RewardFunction | list[RewardFunction]
+) -> list[float | None]:
+    """Returns the least reward of each row over all functions, `None` where none of them says anything.
+
+    The functions are called as TRL calls them: with `prompts`, `completions` and every other column, `completion_ids`
+    among them, as keyword arguments. Completions are texts if the prompts are, else lists of one assistant message.
+    """
+    functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+    columns = {name: dataset[name][:] for name in dataset.column_names}
+    texts = tokenizer.batch_decode(columns["completion_ids"], skip_special_tokens=True)
+    prompts = columns.pop("prompt", None) or columns.get("messages") or [""] * len(texts)
+    conversational = bool(prompts) and not isinstance(prompts[0], str)
+    completions = [[{"role": "assistant", "content": text}] if conversational else text for text in texts]
+    rewards = [function(prompts=prompts, completions=completions, **columns) for function in functions]
+    return [min((r for r in of_row if r is not None), default=None) for of_row in zip(*rewards, strict=True)]
 
 
 def _reward(completion: str, reference: str) -> float | None:

@@ -95,10 +95,6 @@ class CertaintyForcingTrainer(Trainer):
             `AutoModelForMaskedLM.from_pretrained`.
         args ([`CertaintyForcingConfig`], *optional*):
             Configuration for this trainer. If `None`, a default configuration is used.
-        data_collator ([`~transformers.DataCollator`], *optional*):
-            Function that makes a batch with `input_ids` and `labels`. Defaults to a
-            [`DataCollatorForSemiAutoregressiveMasking`] with the settings of `args`. If one of your own gives several
-            rows a sequence, in the order of ours, it should have an attribute `num_views`.
         train_dataset, eval_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`], *optional*):
             Data with columns `prompt_ids` and `completion_ids`, as [`generate_trajectories`] makes it; or with
             `prompt` and `completion`, plain text or conversational, which is tokenized. `eval_dataset` may be a `dict`
@@ -106,6 +102,13 @@ class CertaintyForcingTrainer(Trainer):
         processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
             The tokenizer. Needed for text columns, and if the model's configuration does not name the mask and EOS
             tokens.
+        data_collator ([`~transformers.DataCollator`], *optional*):
+            Function that makes a batch with `input_ids` and `labels`. Defaults to a
+            [`DataCollatorForSemiAutoregressiveMasking`] with the settings of `args`. If one of your own gives several
+            rows a sequence, in the order of ours, it should have an attribute `num_views`.
+        peft_config ([`~peft.PeftConfig`], *optional*):
+            The adapter to train. `target_modules=None` adapts all linear layers of the attention and the MLP. If
+            `None`, all weights that require gradients are trained.
         compute_metrics (`Callable[[EvalPrediction], dict]`, *optional*):
             Gets the predicted tokens and the labels, both as arrays of shape `(sequences, views, length)` with -100
             where nothing is scored.
@@ -117,9 +120,6 @@ class CertaintyForcingTrainer(Trainer):
             The optimizer class and its keyword arguments. Incompatible with `optimizers`.
         preprocess_logits_for_metrics (`Callable`, *optional*):
             Applied to the predicted tokens before they are gathered.
-        peft_config ([`~peft.PeftConfig`], *optional*):
-            The adapter to train. `target_modules=None` adapts all linear layers of the attention and the MLP. If
-            `None`, all weights that require gradients are trained.
 
     Raises:
         ValueError: before anything is trained: if the model is causal, no mask or EOS token is known, a target module
@@ -150,16 +150,16 @@ class CertaintyForcingTrainer(Trainer):
         self,
         model: "str | PreTrainedModel | PeftModel",
         args: CertaintyForcingConfig | None = None,
-        data_collator: DataCollator | None = None,
         train_dataset: Dataset | None = None,
         eval_dataset: Dataset | dict[str, Dataset] | None = None,
         processing_class: PreTrainedTokenizerBase | None = None,
+        data_collator: DataCollator | None = None,
+        peft_config: "PeftConfig | None" = None,
         compute_metrics: Callable[[EvalPrediction], dict] | None = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
         optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
         preprocess_logits_for_metrics: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
-        peft_config: "PeftConfig | None" = None,
     ):
         args = _check_args(args, model)
         model = prepare_student(model, peft_config, trainable=train_dataset is not None)

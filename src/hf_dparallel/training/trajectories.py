@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..generation.configuration import DiffusionGenerationConfig
+from .prompts import length_sorted_batches, tokenize_prompts
+from .rewards import RewardFunction, score_completions
 
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ def generate_trajectories(
         with tempfile.TemporaryDirectory() as folder:
             return generate_trajectories(model, tokenizer, dataset, generation_config, batch_size, folder, seed)
 
-    prompt_ids = _tokenize_prompts(dataset, tokenizer)
+    prompt_ids = tokenize_prompts(dataset, tokenizer)
     store = _ShardStore(Path(output_dir), len(dataset))
     settings = generation_config.settings() if generation_config is not None else {}
     store.claim({"prompts": _hash(prompt_ids), "settings": settings, "seed": seed}, state.is_main_process)
@@ -99,7 +101,7 @@ def generate_trajectories(
     with tqdm(total=len(rows), desc="Trajectories", disable=not state.is_main_process) as progress:
         for shard in mine:
             answers: dict[int, dict[str, Any]] = {}
-            for batch in _batches(store.rows(shard), prompt_ids, batch_size):
+            for batch in length_sorted_batches(store.rows(shard), prompt_ids, batch_size):
                 answers |= _decode(model, tokenizer, {row: prompt_ids[row] for row in batch}, generation_config, seed)
                 progress.update(len(batch))
             indices = list(store.rows(shard))
@@ -113,7 +115,7 @@ def generate_trajectories(
 def filter_trajectories(
     dataset: "Dataset",
     tokenizer: PreTrainedTokenizerBase,
-    reward_funcs: Callable[..., list[float | None]] | list[Callable[..., list[float | None]]],
+    reward_funcs: RewardFunction | list[RewardFunction],
     min_reward: float = 1.0,
 ) -> "Dataset":
     r"""
@@ -143,59 +145,16 @@ def filter_trajectories(
             f"`dataset` needs the column `completion_ids`, it has {dataset.column_names}. "
             "Make it with `generate_trajectories`."
         )
-    functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
-    columns = {name: dataset[name][:] for name in dataset.column_names}
-    texts = tokenizer.batch_decode(columns["completion_ids"], skip_special_tokens=True)
-    prompts = columns.pop("prompt", None) or columns.get("messages") or [None] * len(texts)
-    conversational = len(prompts) > 0 and isinstance(prompts[0], list)
-    completions = [[{"role": "assistant", "content": text}] if conversational else text for text in texts]
-    rewards = [function(prompts=prompts, completions=completions, **columns) for function in functions]
-    kept = []
-    for row, of_row in enumerate(zip(*rewards, strict=True)):
-        given = [reward for reward in of_row if reward is not None]
-        if given and min(given) >= min_reward:
-            kept.append(row)
-    logger.info(f"Kept {len(kept)} of {len(texts)} trajectories, dropped {len(texts) - len(kept)}.")
+    rewards = score_completions(dataset, tokenizer, reward_funcs)
+    kept = [row for row, reward in enumerate(rewards) if reward is not None and reward >= min_reward]
+    logger.info(f"Kept {len(kept)} of {len(dataset)} trajectories, dropped {len(dataset) - len(kept)}.")
     if not kept:
-        names = ", ".join(getattr(function, "__name__", type(function).__name__) for function in functions)
+        first = tokenizer.decode(dataset[0]["completion_ids"], skip_special_tokens=True)
         raise ValueError(
-            f"None of {len(texts)} trajectories has `min_reward={min_reward}` from {names}. Look at a few completions "
-            f"(the first one is {texts[0][:200]!r}): is the answer in the form that the reward function reads?"
+            f"None of {len(dataset)} trajectories has `min_reward={min_reward}` or more. Look at a few completions "
+            f"(the first one is {first[:200]!r}): is the answer in the form that the reward function reads?"
         )
     return dataset.select(kept)
-
-
-def _tokenize_prompts(dataset: "Dataset", tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    if len(dataset) == 0:
-        raise ValueError("`dataset` has no rows, so there is nothing to answer. Check its split and its filters.")
-    column = next((name for name in ("prompt", "messages") if name in dataset.column_names), None)
-    if column is None:
-        raise ValueError(
-            f"`dataset` needs a column `prompt` (texts or lists of messages) or `messages`, it has "
-            f"{dataset.column_names}. Rename one: `dataset.rename_column('question', 'prompt')`."
-        )
-    prompts = dataset[column][:]
-    if isinstance(prompts[0], str):
-        return tokenizer(prompts)["input_ids"]
-    return [
-        tokenizer.apply_chat_template(_without_answer(messages), add_generation_prompt=True, return_dict=True)[
-            "input_ids"
-        ]
-        for messages in prompts
-    ]
-
-
-def _without_answer(messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    while messages and messages[-1]["role"] == "assistant":
-        messages = messages[:-1]
-    return messages
-
-
-def _batches(rows: range, prompt_ids: list[list[int]], batch_size: int) -> Iterator[list[int]]:
-    """Batches of rows with prompts of similar length, for little padding."""
-    by_length = sorted(rows, key=lambda row: len(prompt_ids[row]))
-    for start in range(0, len(by_length), batch_size):
-        yield by_length[start : start + batch_size]
 
 
 def _decode(
