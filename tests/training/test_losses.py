@@ -212,3 +212,5 @@ def test_loss_and_gradients_of_the_published_code(golden_dir, name):
         weights = dict(model.named_parameters())
         norms = {key: weights[OUR_NAMES.get(key, key)].grad.norm().item() for key in case["grad_norms"]}
         assert norms == pytest.approx(case["grad_norms"], rel=1e-4, abs=1e-6), case["case"]
+        all_norms = torch.stack([weight.grad.norm() for weight in weights.values()])
+        assert all_norms.norm().item() == pytest.approx(case["grad_norm_all"], rel=1e-4), case["case"]

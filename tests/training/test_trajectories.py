@@ -227,9 +227,7 @@ def test_filter_with_the_math_reward_of_trl():
 
 def test_filter_that_leaves_nothing_says_what_the_completions_look_like():
     rows = trajectories_with(["3 4"], answer=["9"])
-    with pytest.raises(
-        ValueError, match=r"None of 1 trajectories has `min_reward=1.0` or more.*'3 4'"
-    ):
+    with pytest.raises(ValueError, match=r"None of 1 trajectories has `min_reward=1.0` or more.*'3 4'"):
         filter_trajectories(rows, make_tokenizer(), numeric_answer_reward)
 
 

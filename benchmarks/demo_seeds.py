@@ -1,0 +1,88 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Runs the demo over several seeds and writes the spread of its figures.
+
+    python benchmarks/demo_seeds.py --output benchmarks/results/demo_seeds.json
+
+A seed changes the problems, the masks and the initialization of the adapter; the teacher is the bundled one. The table
+in docs/results.md is what this prints.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from hf_dparallel.demo.pipeline import DemoConfig, run_demo
+
+
+METHODS = ("one token per pass", "few-step", "confidence threshold", "entropy threshold", "Student")
+FIGURES = ("nfe", "tokens_per_forward", "speedup", "accuracy")
+
+
+def run_seeds(seeds: list[int]) -> list[dict[str, Any]]:
+    """Runs the demo for each seed and returns its reports."""
+    reports = []
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            reports.append(run_demo(DemoConfig(output_dir=folder, seed=seed)))
+    return reports
+
+
+def spread_table(reports: list[dict[str, Any]]) -> str:
+    """A Markdown table of mean ± standard deviation over the reports, one row per method."""
+    lines = [
+        "| Method | Passes | Tokens per pass | Speed-up | Accuracy (%) |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for index, method in enumerate(METHODS):
+        rows = [report["rows"][index] for report in reports]
+        cells = [_spread([row[name] * (100 if name == "accuracy" else 1) for row in rows]) for name in FIGURES]
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def goals(report: dict[str, Any]) -> dict[str, float]:
+    """The two figures that the demo is to reach: passes against the best threshold rule, accuracy against original."""
+    original, _, confidence, entropy, student = report["rows"]
+    return {
+        "passes_of_student_over_best_teacher_rule": student["nfe"] / min(confidence["nfe"], entropy["nfe"]),
+        "accuracy_of_student_minus_original": student["accuracy"] - original["accuracy"],
+        "seconds": report["seconds"],
+    }
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--output", type=Path, required=True)
+    args = parser.parse_args()
+    reports = run_seeds(args.seeds)
+    result = {
+        "hardware": {"processor": platform.processor() or platform.machine(), "cores": torch.get_num_threads()},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        "goals": [goals(report) for report in reports],
+        "reports": reports,
+    }
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(json.dumps(result, indent=2) + "\n")
+    print(spread_table(reports))
+    for seed, reached in zip(args.seeds, result["goals"], strict=True):
+        print(f"seed {seed}: {reached}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The whole method on the bundled teacher: trajectories, filter, distillation, comparison."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from ..evaluation.decoding import evaluate_decoding
+from ..evaluation.plots import mean_confidence, plot_certainty_and_tradeoff
+from ..evaluation.report import make_rows, markdown_table
+from ..evaluation.terminal import color_by_commit_step, color_legend
+from ..generation.configuration import DiffusionGenerationConfig
+from ..training.prompts import tokenize_prompts
+from ..training.rewards import numeric_answer_reward
+from ..training.trajectories import filter_trajectories, generate_trajectories
+from .word_problems import generate_word_problems
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TEACHER_PATH = Path(__file__).parent / "teacher"
+MAX_NEW_TOKENS = 64
+BLOCK_LENGTH = 32
+# A threshold keeps the accuracy if it loses at most this much against one token per pass, on the tuning problems.
+TOLERANCE = 0.01
+
+_TUNING_GRID: dict[str, tuple[float, ...]] = {
+    "confidence_threshold": (0.95, 0.9, 0.8, 0.7, 0.6),
+    "entropy_threshold": (0.1, 0.3, 0.5, 0.8, 1.2),
+}
+
+
+@dataclass
+class DemoConfig:
+    """Settings of [`run_demo`]."""
+
+    output_dir: str = field(default="demo_output", metadata={"help": "Where report, picture and adapter go."})
+    seed: int = field(default=0, metadata={"help": "Seed of problems, masks and initialization."})
+    num_trajectories: int = field(default=2048, metadata={"help": "Problems that the teacher answers for training."})
+    num_train_steps: int = field(default=150, metadata={"help": "Optimizer steps of the distillation."})
+    num_tuning_problems: int = field(default=128, metadata={"help": "Problems on which thresholds are chosen."})
+    num_problems: int = field(default=500, metadata={"help": "Held-out problems of the comparison."})
+    batch_size: int = field(default=64, metadata={"help": "Problems decoded together."})
+
+
+def load_teacher(dtype: torch.dtype | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Loads the bundled teacher and its tokenizer, by default in the dtype in which this CPU decodes faster."""
+    tokenizer = AutoTokenizer.from_pretrained(TEACHER_PATH)
+    dtype = dtype if dtype is not None else _faster_dtype()
+    return AutoModelForMaskedLM.from_pretrained(TEACHER_PATH, dtype=dtype).eval(), tokenizer
+
+
+def word_problem_dataset(num_rows: int, seed: int, split: str = "train") -> "Dataset":
+    """Makes a dataset of word problems with the columns `prompt` (conversational) and `answer`."""
+    from datasets import Dataset
+
+    problems = list(islice(generate_word_problems(seed, split), num_rows))
+    return Dataset.from_dict(
+        {
+            "prompt": [[{"role": "user", "content": problem.question}] for problem in problems],
+            "answer": [str(problem.answer) for problem in problems],
+        }
+    )
+
+
+def run_demo(config: DemoConfig) -> dict[str, Any]:
+    """Distils the bundled teacher and compares it with its student; writes and returns the report.
+
+    Writes to `config.output_dir`: `report.json`, `report.md`, `certainty.png`, the trajectories and the adapter.
+
+    Returns:
+        `dict`: the report, with `rows` (one per method: `method`, `accuracy`, `nfe`, `tokens_per_forward`,
+        `latency_s`, `speedup`) and what was chosen and counted on the way.
+    """
+    start = time.time()
+    set_seed(config.seed)
+    output_dir = Path(config.output_dir)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    teacher, tokenizer = load_teacher()
+    tuning = word_problem_dataset(config.num_tuning_problems, config.seed + 1, split="test")
+
+    print("\n1/5  The teacher: one token per pass, and which thresholds keep its accuracy")
+    original = _evaluate(teacher, tokenizer, tuning, config, {})
+    teacher_curves = {
+        rule: [_evaluate(teacher, tokenizer, tuning, config, {rule: value}) for value in values]
+        for rule, values in _TUNING_GRID.items()
+    }
+    recipes = {rule: _fewest_passes(curve, original["accuracy"]) for rule, curve in teacher_curves.items()}
+    best = min(recipes.values(), key=lambda figures: figures["nfe"])
+
+    print("\n2/5  Its trajectories on new problems, and which of them end in the right answer")
+    trajectories, counts = _make_trajectories(teacher, tokenizer, best["recipe"], config)
+
+    print("\n3/5  Certainty-forcing distillation")
+    student = _distil(trajectories, tokenizer, config, teacher.dtype)
+
+    print("\n4/5  The student: which thresholds keep the teacher's accuracy")
+    student_curve = [
+        _evaluate(student, tokenizer, tuning, config, {"entropy_threshold": value})
+        for value in _TUNING_GRID["entropy_threshold"]
+    ]
+    student_recipe = _fewest_passes(student_curve, original["accuracy"])["recipe"]
+    _recipe(student_recipe).save_pretrained(output_dir / "adapter")
+
+    print("\n5/5  The comparison on held-out problems")
+    held_out = word_problem_dataset(config.num_problems, config.seed + 2, split="test")
+    methods: dict[str, tuple[PreTrainedModel, dict[str, Any]]] = {
+        "Teacher, one token per pass": (teacher, {}),
+        "Teacher, few-step": (teacher, {"denoising_steps": MAX_NEW_TOKENS // 4}),
+        "Teacher, confidence threshold": (teacher, recipes["confidence_threshold"]["recipe"]),
+        "Teacher, entropy threshold": (teacher, recipes["entropy_threshold"]["recipe"]),
+        "Student (dParallel)": (student, student_recipe),
+    }
+    measured = {
+        f"{name} {_describe(recipe)}".strip(): _evaluate(model, tokenizer, held_out, config, recipe)
+        for name, (model, recipe) in methods.items()
+    }
+    report = {
+        "rows": make_rows(measured),
+        "tuning": {
+            "original": original,
+            "teacher": teacher_curves,
+            "student": student_curve,
+            "tolerance": TOLERANCE,
+        },
+        **counts,
+        "settings": vars(config),
+        "dtype": str(teacher.dtype),
+        "seconds": round(time.time() - start, 1),
+    }
+    _write_report(report, output_dir)
+    curves = {
+        "Teacher, confidence": [original, *teacher_curves["confidence_threshold"]],
+        "Teacher, entropy": [original, *teacher_curves["entropy_threshold"]],
+        "Student, entropy": student_curve,
+    }
+    certainty = {
+        "Teacher": _certainty(teacher, tokenizer, tuning, best["recipe"]),
+        "Student": _certainty(student, tokenizer, tuning, student_recipe),
+    }
+    plot_certainty_and_tradeoff(certainty, curves, output_dir / "certainty.png")
+    _print_example(teacher, student, tokenizer, held_out[0], student_recipe)
+    print(f"\n{markdown_table(report['rows'])}\n\n{_conclusion(report['rows'])}")
+    print(f"\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
+    return report
+
+
+def _faster_dtype() -> torch.dtype:
+    """Times both: bf16 is twice as fast on CPUs with instructions for it, and slower on all others."""
+    tokens = torch.zeros(32, 100, dtype=torch.long)
+    seconds = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        model = AutoModelForMaskedLM.from_pretrained(TEACHER_PATH, dtype=dtype)
+        with torch.no_grad():
+            model(tokens)
+            start = time.perf_counter()
+            model(tokens)
+        seconds[dtype] = time.perf_counter() - start
+    return min(seconds, key=seconds.__getitem__)
+
+
+def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:
+    return DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **settings)
+
+
+def _describe(settings: dict[str, Any]) -> str:
+    return ", ".join(str(value) for value in settings.values())
+
+
+def _evaluate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: "Dataset",
+    config: DemoConfig,
+    settings: dict[str, Any],
+) -> dict[str, Any]:
+    name = " ".join(f"{key} {value}" for key, value in settings.items()) or "one token per pass"
+    figures: dict[str, Any] = evaluate_decoding(
+        model, tokenizer, problems, numeric_answer_reward, _recipe(settings), config.batch_size, description=name
+    )
+    return {**figures, "recipe": settings}
+
+
+def _fewest_passes(curve: list[dict[str, Any]], accuracy: float) -> dict[str, Any]:
+    """The point with the fewest passes that keeps the accuracy; the most accurate one if none does."""
+    keeping = [figures for figures in curve if figures["accuracy"] >= accuracy - TOLERANCE]
+    if not keeping:
+        return max(curve, key=lambda figures: figures["accuracy"])
+    return min(keeping, key=lambda figures: figures["nfe"])
+
+
+def _make_trajectories(
+    teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: dict[str, Any], config: DemoConfig
+) -> tuple["Dataset", dict[str, int]]:
+    problems = word_problem_dataset(config.num_trajectories, config.seed, split="train")
+    rows = generate_trajectories(teacher, tokenizer, problems, _recipe(settings), config.batch_size)
+    kept = filter_trajectories(rows, tokenizer, numeric_answer_reward)
+    print(f"Kept {len(kept)} of {len(rows)}.")
+    kept.to_parquet(Path(config.output_dir) / "trajectories.parquet")
+    return kept, {"trajectories_kept": len(kept), "trajectories_dropped": len(rows) - len(kept)}
+
+
+def _distil(
+    trajectories: "Dataset", tokenizer: PreTrainedTokenizerBase, config: DemoConfig, dtype: torch.dtype
+) -> PreTrainedModel:
+    """Trains a LoRA adapter on the trajectories and returns the student with the adapter merged, in `dtype`."""
+    from peft import LoraConfig
+
+    from ..training.config import CertaintyForcingConfig
+    from ..training.trainer import CertaintyForcingTrainer
+
+    model, _ = load_teacher(torch.float32)
+    longest_prompt = max(map(len, trajectories["prompt_ids"]))
+    args = CertaintyForcingConfig(
+        output_dir=str(Path(config.output_dir) / "checkpoints"),
+        max_steps=config.num_train_steps,
+        per_device_train_batch_size=32,
+        learning_rate=2e-3,
+        lr_scheduler_type="linear",
+        warmup_steps=10,
+        block_length=BLOCK_LENGTH,
+        max_length=longest_prompt + MAX_NEW_TOKENS,
+        bf16=dtype == torch.bfloat16,
+        activation_checkpointing=False,
+        use_cpu=True,
+        save_strategy="no",
+        logging_steps=10,
+        seed=config.seed,
+    )
+    trainer = CertaintyForcingTrainer(
+        model,
+        args,
+        train_dataset=trajectories,
+        processing_class=tokenizer,
+        peft_config=LoraConfig(r=32, lora_alpha=64),
+    )
+    trainer.train()
+    trainer.save_model(str(Path(config.output_dir) / "adapter"))
+    return trainer.model.merge_and_unload().to(dtype).eval()
+
+
+def _write_report(report: dict[str, Any], output_dir: Path) -> None:
+    (output_dir / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    rows = report["rows"]
+    (output_dir / "report.md").write_text(f"{markdown_table(rows)}\n\n{_conclusion(rows)}\n\n![](certainty.png)\n")
+
+
+def _conclusion(rows: list[dict[str, Any]]) -> str:
+    original, student = rows[0], rows[-1]
+    teacher = min(rows[2:4], key=lambda row: row["nfe"])
+    return (
+        f"The student takes {student['nfe']:.1f} passes an answer: {original['nfe'] / student['nfe']:.1f} times fewer "
+        f"than one token per pass, {teacher['nfe'] / student['nfe']:.1f} times fewer than the teacher's best threshold "
+        f"({teacher['method'].removeprefix('Teacher, ')}), at {student['accuracy']:.1%} accuracy against "
+        f"{original['accuracy']:.1%}."
+    )
+
+
+def _certainty(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: "Dataset", settings: dict[str, Any]
+) -> torch.FloatTensor:
+    """Mean confidence of every position over the first 16 passes, on up to 64 problems."""
+    prompts = tokenizer.pad(
+        {"input_ids": tokenize_prompts(problems, tokenizer)[:64]}, padding_side="left", return_tensors="pt"
+    )
+    out = model.generate(
+        **prompts, generation_config=_recipe(settings), output_certainty=True, return_dict_in_generate=True
+    )
+    return mean_confidence(out.confidences, num_passes=16)
+
+
+def _print_example(
+    teacher: PreTrainedModel,
+    student: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    problem: dict[str, Any],
+    student_settings: dict[str, Any],
+) -> None:
+    inputs = tokenizer.apply_chat_template(
+        problem["prompt"], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    print(f"\n{problem['prompt'][0]['content']}")
+    for name, model, settings in (("Teacher", teacher, {}), ("Student", student, student_settings)):
+        out = model.generate(**inputs, generation_config=_recipe(settings), return_dict_in_generate=True)
+        steps = out.commit_step[0]
+        answer = out.sequences[0, inputs["input_ids"].shape[1] :][steps >= 0]
+        words = [word for word in tokenizer.convert_ids_to_tokens(answer.tolist()) if word != tokenizer.eos_token]
+        passes = int(out.nfe[0])
+        print(f"\n{name}, {passes} passes   {color_legend(passes)}")
+        print(color_by_commit_step(words, steps.tolist()[: len(words)], passes))

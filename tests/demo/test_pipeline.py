@@ -1,0 +1,70 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The demo from end to end, small, and the bundled teacher."""
+
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+
+from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
+from hf_dparallel.demo.pipeline import DemoConfig, load_teacher, run_demo, word_problem_dataset
+from hf_dparallel.evaluation.decoding import evaluate_decoding
+
+
+def test_bundled_teacher_is_right_nine_times_out_of_ten():
+    """On 64 held-out problems, one token per pass; docs/results.md has the figure on more."""
+    teacher, tokenizer = load_teacher()
+    figures = evaluate_decoding(
+        teacher, tokenizer, word_problem_dataset(64, seed=3, split="test"), numeric_answer_reward, batch_size=32
+    )
+    assert figures["accuracy"] >= 0.9
+    assert figures["nfe"] == 64.0
+
+
+def test_bundled_teacher_is_small():
+    teacher, _ = load_teacher(torch.float32)
+    assert 1e6 < teacher.num_parameters() < 2e6
+    from hf_dparallel.demo.pipeline import TEACHER_PATH
+
+    assert sum(file.stat().st_size for file in TEACHER_PATH.iterdir()) < 4e6
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    output_dir = tmp_path_factory.mktemp("demo")
+    config = DemoConfig(
+        output_dir=str(output_dir),
+        num_trajectories=32,
+        num_train_steps=2,
+        num_tuning_problems=8,
+        num_problems=8,
+        batch_size=8,
+    )
+    return run_demo(config), output_dir
+
+
+def test_report_has_the_rows_of_the_contract(demo):
+    report, output_dir = demo
+    assert report == json.loads((output_dir / "report.json").read_text())
+    assert len(report["rows"]) == 5
+    for row in report["rows"]:
+        assert list(row) == ["method", "accuracy", "nfe", "tokens_per_forward", "latency_s", "speedup"]
+    original, few_step, *_, student = report["rows"]
+    assert (original["nfe"], few_step["nfe"], original["speedup"]) == (64.0, 16.0, 1.0)
+    assert student["method"].startswith("Student")
+    assert report["trajectories_kept"] + report["trajectories_dropped"] == 32
+    table = (output_dir / "report.md").read_text()
+    assert all(row["method"] in table for row in report["rows"])
+    assert (output_dir / "certainty.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_adapter_and_its_recipe_load_again(demo):
+    report, output_dir = demo
+    teacher, tokenizer = load_teacher(torch.float32)
+    student = PeftModel.from_pretrained(teacher, output_dir / "adapter")
+    recipe = DiffusionGenerationConfig.from_pretrained(output_dir / "adapter")
+    assert f"{recipe.entropy_threshold}" in report["rows"][-1]["method"]
+    problems = word_problem_dataset(2, seed=5, split="test")
+    figures = evaluate_decoding(student, tokenizer, problems, numeric_answer_reward, recipe)
+    assert figures["nfe"] < 64
