@@ -88,65 +88,38 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
 
     print("\n1/5  The teacher: one token per pass, and which thresholds keep its accuracy")
     original = _evaluate(teacher, tokenizer, tuning, config, {})
-    teacher_curves = {
-        rule: [_evaluate(teacher, tokenizer, tuning, config, {rule: value}) for value in values]
-        for rule, values in _TUNING_GRID.items()
-    }
-    recipes = {rule: _fewest_passes(curve, original["accuracy"]) for rule, curve in teacher_curves.items()}
-    best = min(recipes.values(), key=lambda figures: figures["nfe"])
+    curves = {rule: _sweep(teacher, tokenizer, tuning, config, rule) for rule in _TUNING_GRID}
+    recipes = {rule: _fewest_passes(curve, original["accuracy"]) for rule, curve in curves.items()}
 
     print("\n2/5  Its trajectories on new problems, and which of them end in the right answer")
+    best = min(recipes.values(), key=lambda figures: figures["nfe"])
     trajectories, counts = _make_trajectories(teacher, tokenizer, best["recipe"], config)
 
     print("\n3/5  Certainty-forcing distillation")
     student = _distil(trajectories, tokenizer, config, teacher.dtype)
 
     print("\n4/5  The student: which thresholds keep the teacher's accuracy")
-    student_curve = [
-        _evaluate(student, tokenizer, tuning, config, {"entropy_threshold": value})
-        for value in _TUNING_GRID["entropy_threshold"]
-    ]
-    student_recipe = _fewest_passes(student_curve, original["accuracy"])["recipe"]
-    _recipe(student_recipe).save_pretrained(output_dir / "adapter")
+    curves["student"] = _sweep(student, tokenizer, tuning, config, "entropy_threshold")
+    recipes["student"] = _fewest_passes(curves["student"], original["accuracy"])
+    _recipe(recipes["student"]["recipe"]).save_pretrained(output_dir / "adapter")
 
     print("\n5/5  The comparison on held-out problems")
     held_out = word_problem_dataset(config.num_problems, config.seed + 2, split="test")
-    methods: dict[str, tuple[PreTrainedModel, dict[str, Any]]] = {
-        "Teacher, one token per pass": (teacher, {}),
-        "Teacher, few-step": (teacher, {"denoising_steps": MAX_NEW_TOKENS // 4}),
-        "Teacher, confidence threshold": (teacher, recipes["confidence_threshold"]["recipe"]),
-        "Teacher, entropy threshold": (teacher, recipes["entropy_threshold"]["recipe"]),
-        "Student (dParallel)": (student, student_recipe),
-    }
-    measured = {
-        f"{name} {_describe(recipe)}".strip(): _evaluate(model, tokenizer, held_out, config, recipe)
-        for name, (model, recipe) in methods.items()
-    }
-    report = {
-        "rows": make_rows(measured),
-        "tuning": {
-            "original": original,
-            "teacher": teacher_curves,
-            "student": student_curve,
-            "tolerance": TOLERANCE,
-        },
+    report: dict[str, Any] = {
+        "rows": _compare(teacher, student, tokenizer, held_out, config, recipes),
+        "tuning": {"original": original, **curves, "tolerance": TOLERANCE},
         **counts,
         "settings": vars(config),
         "dtype": str(teacher.dtype),
         "seconds": round(time.time() - start, 1),
     }
     _write_report(report, output_dir)
-    curves = {
-        "Teacher, confidence": [original, *teacher_curves["confidence_threshold"]],
-        "Teacher, entropy": [original, *teacher_curves["entropy_threshold"]],
-        "Student, entropy": student_curve,
-    }
     certainty = {
         "Teacher": _certainty(teacher, tokenizer, tuning, best["recipe"]),
-        "Student": _certainty(student, tokenizer, tuning, student_recipe),
+        "Student": _certainty(student, tokenizer, tuning, recipes["student"]["recipe"]),
     }
-    plot_certainty_and_tradeoff(certainty, curves, output_dir / "certainty.png")
-    _print_example(teacher, student, tokenizer, held_out[0], student_recipe)
+    plot_certainty_and_tradeoff(certainty, _named_curves(original, curves), output_dir / "certainty.png")
+    _print_example(teacher, student, tokenizer, held_out[0], recipes["student"]["recipe"])
     print(f"\n{markdown_table(report['rows'])}\n\n{_conclusion(report['rows'])}")
     print(f"\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
     return report
@@ -170,10 +143,6 @@ def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:
     return DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **settings)
 
 
-def _describe(settings: dict[str, Any]) -> str:
-    return ", ".join(str(value) for value in settings.values())
-
-
 def _evaluate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -186,6 +155,17 @@ def _evaluate(
         model, tokenizer, problems, numeric_answer_reward, _recipe(settings), config.batch_size, description=name
     )
     return {**figures, "recipe": settings}
+
+
+def _sweep(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: "Dataset",
+    config: DemoConfig,
+    rule: str,
+) -> list[dict[str, Any]]:
+    """Evaluates a threshold rule over its grid."""
+    return [_evaluate(model, tokenizer, problems, config, {rule: value}) for value in _TUNING_GRID[rule]]
 
 
 def _fewest_passes(curve: list[dict[str, Any]], accuracy: float) -> dict[str, Any]:
@@ -246,6 +226,39 @@ def _distil(
     return trainer.model.merge_and_unload().to(dtype).eval()
 
 
+def _compare(
+    teacher: PreTrainedModel,
+    student: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: "Dataset",
+    config: DemoConfig,
+    recipes: dict[str, dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """The methods of the paper's Table 1, one row each."""
+    methods: dict[str, tuple[PreTrainedModel, dict[str, Any]]] = {
+        "Teacher, one token per pass": (teacher, {}),
+        "Teacher, few-step": (teacher, {"denoising_steps": MAX_NEW_TOKENS // 4}),
+        "Teacher, confidence threshold": (teacher, recipes["confidence_threshold"]["recipe"]),
+        "Teacher, entropy threshold": (teacher, recipes["entropy_threshold"]["recipe"]),
+        "Student (dParallel), entropy threshold": (student, recipes["student"]["recipe"]),
+    }
+    measured = {}
+    for name, (model, recipe) in methods.items():
+        value = "".join(f" {value}" for value in recipe.values())
+        measured[name + value] = _evaluate(model, tokenizer, problems, config, recipe)
+    return make_rows(measured)
+
+
+def _named_curves(
+    original: dict[str, Any], curves: dict[str, list[dict[str, Any]]]
+) -> dict[str, list[dict[str, Any]]]:
+    return {
+        "Teacher, confidence": [original, *curves["confidence_threshold"]],
+        "Teacher, entropy": [original, *curves["entropy_threshold"]],
+        "Student, entropy": curves["student"],
+    }
+
+
 def _write_report(report: dict[str, Any], output_dir: Path) -> None:
     (output_dir / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     rows = report["rows"]
@@ -255,11 +268,11 @@ def _write_report(report: dict[str, Any], output_dir: Path) -> None:
 def _conclusion(rows: list[dict[str, Any]]) -> str:
     original, student = rows[0], rows[-1]
     teacher = min(rows[2:4], key=lambda row: row["nfe"])
+    rule = teacher["method"].removeprefix("Teacher, ")
     return (
         f"The student takes {student['nfe']:.1f} passes an answer: {original['nfe'] / student['nfe']:.1f} times fewer "
-        f"than one token per pass, {teacher['nfe'] / student['nfe']:.1f} times fewer than the teacher's best threshold "
-        f"({teacher['method'].removeprefix('Teacher, ')}), at {student['accuracy']:.1%} accuracy against "
-        f"{original['accuracy']:.1%}."
+        f"than one token per pass and {teacher['nfe'] / student['nfe']:.1f} times fewer than the teacher's best "
+        f"threshold ({rule}), at {student['accuracy']:.1%} accuracy against {original['accuracy']:.1%}."
     )
 
 
