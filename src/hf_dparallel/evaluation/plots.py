@@ -2,7 +2,8 @@
 """Pictures of decoding: certainty over positions and passes, accuracy against speed. Needs matplotlib (`[viz]`)."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -28,8 +29,8 @@ def mean_confidence(confidences: torch.FloatTensor, num_passes: int) -> torch.Fl
 
 
 def plot_certainty_and_tradeoff(
-    certainty: dict[str, torch.FloatTensor],
-    curves: dict[str, Sequence[dict[str, float]]],
+    certainty: Mapping[str, torch.FloatTensor],
+    curves: Mapping[str, Sequence[dict[str, Any]]],
     path: str | os.PathLike,
 ) -> None:
     """Draws Fig. 6 and Fig. 5 of https://huggingface.co/papers/2509.26488 side by side.

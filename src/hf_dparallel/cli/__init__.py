@@ -1,0 +1,68 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel <command>`: one module per command, imported when the command is used.
+
+Exit codes: 0 for success, 2 for wrong usage (unknown flags, missing or bad values), 1 for a failure, 130 when
+interrupted. A failure is one line on stderr; with the environment variable HF_DPARALLEL_DEBUG=1, a traceback.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from .. import __version__
+
+
+COMMANDS = {
+    "demo": "distil the bundled teacher and compare it with its student",
+    "trajectories": "let a teacher answer the prompts of a dataset, and keep the right answers",
+    "train": "certainty-forcing distillation on trajectories",
+    "generate": "answer one prompt",
+    "evaluate": "measure accuracy and cost of decoding on a dataset",
+    "env": "show versions and devices, for bug reports",
+}
+# Errors whose message is written for users. Of any other, the type is shown too.
+_EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code. Wrong usage and `--help` raise `SystemExit`, as argparse does."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    name = _make_parser().parse_args(argv[:1]).command
+    try:
+        import_module(f".{name}", __name__).run(argv[1:])
+    except KeyboardInterrupt:
+        print(f"hf-dparallel {name}: interrupted", file=sys.stderr)  # noqa: T201
+        return 130
+    except Exception as error:
+        if os.environ.get("HF_DPARALLEL_DEBUG"):
+            raise
+        print(f"hf-dparallel {name}: error: {_one_line(error)}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    width = max(map(len, COMMANDS))
+    parser = argparse.ArgumentParser(
+        prog="hf-dparallel",
+        usage="hf-dparallel <command> [--config FILE] [--json FILE] [options]",
+        description="Masked diffusion language models that decode many tokens per forward pass.",
+        epilog="\n".join(
+            ["commands:"]
+            + [f"  {name:{width}}  {text}" for name, text in COMMANDS.items()]
+            + ["", "`hf-dparallel <command> --help` lists the options of a command."]
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"hf-dparallel {__version__}")
+    parser.add_argument("command", choices=COMMANDS, help=argparse.SUPPRESS)
+    return parser
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, _EXPECTED_ERRORS) and text:
+        return text
+    return f"{type(error).__name__}: {text} (HF_DPARALLEL_DEBUG=1 shows where)"

@@ -1,0 +1,176 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Arguments of the commands: dataclasses that several of them share, and the parser that reads YAML and flags."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import yaml
+from trl import TrlParser
+
+from ..generation.configuration import DiffusionGenerationConfig
+from .console import note
+
+
+@dataclass
+class OutputArguments:
+    json: str | None = field(
+        default=None, metadata={"help": "File to write the figures of this command to.", "metavar": "FILE"}
+    )
+
+
+@dataclass
+class LoadingArguments:
+    model: str = field(
+        metadata={
+            "help": "Model or adapter: its name on the Hub, or a folder. 'demo' is the bundled teacher.",
+            "metavar": "MODEL",
+        }
+    )
+    adapter: str | None = field(
+        default=None, metadata={"help": "Adapter to put on the model: its name on the Hub, or a folder."}
+    )
+    dtype: str = field(
+        default="auto",
+        metadata={
+            "help": "Type of the weights in memory. 'auto' is that of the checkpoint.",
+            "choices": ["auto", "bfloat16", "float16", "float32"],
+        },
+    )
+
+
+@dataclass
+class DatasetArguments:
+    dataset: str = field(
+        metadata={
+            "help": "Prompts: a dataset on the Hub, a folder, a .json, .jsonl or .parquet file, or 'demo' for the "
+            "bundled word problems. It has a column 'prompt' or 'messages'; or see --prompt_column.",
+        }
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration (subset) of the dataset."})
+    dataset_split: str | None = field(
+        default=None,
+        metadata={
+            "help": "Split of the dataset. By default 'test' to evaluate, 'train' for trajectories; a file has "
+            "'train' only."
+        },
+    )
+    prompt_column: str | None = field(
+        default=None,
+        metadata={"help": "Column of texts to ask as a user's message, for instance 'question' in GSM8K."},
+    )
+    num_samples: int | None = field(default=None, metadata={"help": "Use the first so many rows only."})
+
+    def __post_init__(self):
+        _check_positive(self, "num_samples")
+
+
+@dataclass
+class DecodingArguments:
+    max_new_tokens: int | None = field(default=None, metadata={"help": "Length of the canvas of mask tokens (256)."})
+    block_length: int | None = field(
+        default=None, metadata={"help": "Tokens in a block (32). Must divide max_new_tokens."}
+    )
+    entropy_threshold: float | None = field(
+        default=None, metadata={"help": "Commit rule: commit tokens of at most this entropy, in nats."}
+    )
+    confidence_threshold: float | None = field(
+        default=None, metadata={"help": "Commit rule: commit tokens of at least this probability."}
+    )
+    denoising_steps: int | None = field(
+        default=None,
+        metadata={"help": "Commit rule: this many passes for the canvas. Without a rule, one token in each pass."},
+    )
+    temperature: float | None = field(
+        default=None, metadata={"help": "0 takes the likeliest token; above, draws (0)."}
+    )
+    top_k: int | None = field(default=None, metadata={"help": "Draw among this many likeliest tokens only."})
+    top_p: float | None = field(default=None, metadata={"help": "Draw among the likeliest of this probability only."})
+    seed: int = field(default=0, metadata={"help": "Seed of the draws."})
+
+    def __post_init__(self):
+        self.to_generation_config()
+
+    def to_generation_config(self) -> DiffusionGenerationConfig:
+        """Returns the settings that were given; the model's own recipe has the others.
+
+        Raises:
+            ValueError: for a setting that is out of range, or two commit rules.
+        """
+        settings = {name: value for name, value in vars(self).items() if name != "seed" and value is not None}
+        return DiffusionGenerationConfig(**settings)
+
+
+@dataclass
+class BatchArguments:
+    batch_size: int = field(default=16, metadata={"help": "Prompts decoded together. Does not change the answers."})
+
+    def __post_init__(self):
+        _check_positive(self, "batch_size")
+
+
+class CommandParser(TrlParser):
+    """A [`~trl.TrlParser`] that says what is wrong in one line, and checks a file as strictly as flags."""
+
+    def __init__(self, command: str, description: str, dataclass_types: Sequence[type]):
+        super().__init__(dataclass_types, prog=f"hf-dparallel {command}", description=description, allow_abbrev=False)
+        self.add_argument("--config", metavar="FILE", help="YAML file with any of these arguments. Flags override it.")
+
+    def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
+        """Returns one instance of each dataclass. On wrong usage, exits with code 2."""
+        try:
+            *values, namespace, from_file, from_flags = self.parse_args_and_config(
+                _split_config_flag(argv), return_remaining_strings=True, separate_remaining_strings=True
+            )
+        except IndexError:
+            self.error("argument --config: expected one argument")
+        except yaml.YAMLError as error:
+            self.error(f"the file of --config is not YAML: {' '.join(str(error).split())}")
+        except (OSError, UnicodeDecodeError) as error:
+            self.error(f"the file of --config cannot be read: {error}")
+        except ValueError as error:
+            self.error(" ".join(str(error).split()))
+        if from_file:
+            self.error(f"unknown key(s) in the file of --config: {', '.join(k.lstrip('-') for k in from_file[::2])}")
+        if from_flags:
+            self.error(f"unrecognized arguments: {' '.join(from_flags)}")
+        if namespace.config is not None:
+            self.error("argument --config: give it once, and not in the file itself")
+        self._check_values(values)
+        return tuple(values)
+
+    def set_defaults_with_config(self, **kwargs) -> list[str]:
+        """Makes the values of the file the defaults. As text, numbers go through the checks that flags go through."""
+        as_text = {
+            name: str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+            for name, value in kwargs.items()
+        }
+        return super().set_defaults_with_config(**as_text)
+
+    def error(self, message: str) -> NoReturn:
+        note(f"{self.prog}: error: {message} (`{self.prog} --help` lists the arguments)")
+        sys.exit(2)
+
+    def _check_values(self, values: Sequence[Any]) -> None:
+        """What argparse checks of flags, but not of defaults."""
+        for arguments in values:
+            for argument in dataclasses.fields(arguments):
+                value, choices = getattr(arguments, argument.name, None), argument.metadata.get("choices")
+                required = argument.default is argument.default_factory is dataclasses.MISSING
+                if required and value is None:
+                    self.error(f"argument --{argument.name} needs a value")
+                if choices and value is not None and value not in choices:
+                    self.error(f"argument --{argument.name}: invalid choice: {value!r} (choose from {choices})")
+
+
+def _split_config_flag(argv: Sequence[str]) -> list[str]:
+    """TrlParser reads `--config FILE` only; argparse, and so everyone, also `--config=FILE`."""
+    return [part for text in argv for part in (text.split("=", 1) if text.startswith("--config=") else [text])]
+
+
+def _check_positive(arguments: Any, name: str) -> None:
+    value = getattr(arguments, name)
+    if value is not None and value < 1:
+        raise ValueError(f"`{name}` must be at least 1, got {value}.")

@@ -1,0 +1,41 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What the commands write: text and tables on the screen, figures in a JSON file."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def say(text: str) -> None:
+    """Prints a line of output."""
+    print(text, flush=True)  # noqa: T201
+
+
+def note(text: str) -> None:
+    """Prints a line about the output, which is not part of it, on stderr."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def say_table(figures: Mapping[str, Any]) -> None:
+    """Prints names and values in two columns."""
+    width = max(map(len, figures))
+    for name, value in figures.items():
+        say(f"{name:{width}}  {_format(value)}")
+
+
+def write_json(figures: Mapping[str, Any], path: str | None) -> None:
+    """Writes the figures of a command to `path`, if there is one, and creates its folder."""
+    if path is None:
+        return
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def _format(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)

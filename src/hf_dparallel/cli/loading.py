@@ -1,0 +1,143 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Models, datasets and reward functions by the names that users give them."""
+
+import contextlib
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import torch
+from accelerate import PartialState
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..training.rewards import numeric_answer_reward
+from .arguments import DatasetArguments, LoadingArguments
+
+
+if TYPE_CHECKING:
+    from ..training.rewards import RewardFunction
+
+
+DEMO = "demo"
+_DEMO_ROWS = 512
+_FILE_FORMATS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+# The column with the reference answer that each reward function reads.
+REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
+
+
+def load_model(arguments: LoadingArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Returns the model, on this process's device and with its adapter, and the tokenizer.
+
+    Raises:
+        OSError: if there is no such model or adapter.
+    """
+    device = PartialState().device
+    if arguments.model == DEMO:
+        model, tokenizer = load_demo_teacher(arguments.dtype)
+        model = model.to(device)
+    else:
+        with loading("model", arguments.model):
+            tokenizer = AutoTokenizer.from_pretrained(arguments.model, padding_side="left")
+            model = AutoModelForMaskedLM.from_pretrained(arguments.model, dtype=arguments.dtype, device_map=device)
+    if arguments.adapter is not None:
+        with loading("adapter", arguments.adapter):
+            model.load_adapter(arguments.adapter)
+    return model.eval(), tokenizer
+
+
+def load_demo_teacher(dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Returns the bundled teacher and its tokenizer."""
+    from ..demo.pipeline import load_teacher
+
+    return load_teacher(dtype=None if dtype == "auto" else getattr(torch, dtype))
+
+
+def load_prompts(arguments: DatasetArguments, default_split: str) -> datasets.Dataset:
+    """Returns the rows that were asked for, as they are or with a column `prompt` made from `prompt_column`.
+
+    Raises:
+        ValueError: if it lacks the column that was named.
+        OSError: if there is no such dataset.
+    """
+    split = arguments.dataset_split or ("train" if Path(arguments.dataset).is_file() else default_split)
+    dataset = load_split(arguments.dataset, arguments.dataset_config, split, arguments.num_samples)
+    if arguments.num_samples is not None:
+        dataset = dataset.select(range(min(arguments.num_samples, len(dataset))))
+    if arguments.prompt_column is None:
+        return dataset
+    if arguments.prompt_column not in dataset.column_names:
+        raise ValueError(
+            f"`prompt_column={arguments.prompt_column}` is no column of `dataset={arguments.dataset}`, which has "
+            f"{dataset.column_names}."
+        )
+    return dataset.map(_ask, fn_kwargs={"column": arguments.prompt_column})
+
+
+def load_split(
+    name: str, config: str | None = None, split: str = "train", num_rows: int | None = None
+) -> datasets.Dataset:
+    """Returns a split of a dataset on the Hub, in a folder or a file, or of the bundled word problems."""
+    if name == DEMO:
+        from ..demo.pipeline import word_problem_dataset
+
+        return word_problem_dataset(num_rows or _DEMO_ROWS, seed=0, split=split)
+    file_format = _FILE_FORMATS.get(Path(name).suffix)
+    if file_format is None:
+        with loading("dataset", name):
+            return datasets.load_dataset(name, config, split=split)
+    if not Path(name).is_file():
+        raise FileNotFoundError(f"`dataset={name}` does not exist. Give the path of the file as seen from here.")
+    return datasets.load_dataset(file_format, data_files=name, split=split)
+
+
+def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
+    """Returns the reward function, after checking, before anything is decoded, that it can judge this dataset.
+
+    Raises:
+        ValueError: if the column with the answers is missing, or it cannot read this form of prompts.
+        ImportError: if it needs a library that is not installed.
+    """
+    column = REFERENCE_COLUMNS[name]
+    if column not in dataset.column_names:
+        raise ValueError(
+            f"`reward={name}` compares with the column `{column}`, which the dataset lacks: it has "
+            f"{dataset.column_names}. Rename the column that holds the right answers."
+        )
+    if name == "numeric":
+        return numeric_answer_reward
+    if find_spec("math_verify") is None:
+        raise ImportError("`reward=math` needs the library math-verify: `pip install math-verify`.")
+    if "prompt" in dataset.column_names and isinstance(dataset[0]["prompt"], str):
+        raise ValueError("`reward=math` judges chats, but the prompts are plain text. Add --prompt_column prompt.")
+    from trl.rewards import accuracy_reward
+
+    return accuracy_reward
+
+
+@contextlib.contextmanager
+def loading(argument: str, name: str) -> Iterator[None]:
+    """Checks that `name` is a path that exists, or could be a name on the Hub, and names it in errors of loading it.
+
+    Raises:
+        OSError: if it is neither, or loading it raises an `OSError`.
+    """
+    if not Path(name).exists():
+        try:
+            validate_repo_id(name)
+        except HFValidationError as error:
+            raise FileNotFoundError(
+                f"`{argument}={name}` does not exist, and is no name of a repository on the Hub. Give a folder, or a "
+                "name such as 'GSAI-ML/LLaDA-8B-Instruct'."
+            ) from error
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"`{argument}={name}` cannot be loaded: {error}") from error
+
+
+def _ask(row: dict[str, Any], column: str) -> dict[str, Any]:
+    prompt = row[column]
+    return {"prompt": [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt}

@@ -1,0 +1,89 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel trajectories`: a teacher's answers to the prompts of a dataset, the right ones of which are kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import datasets
+from accelerate import PartialState
+
+from ..training.trajectories import filter_trajectories, generate_trajectories
+from . import COMMANDS
+from .arguments import (
+    BatchArguments,
+    CommandParser,
+    DatasetArguments,
+    DecodingArguments,
+    LoadingArguments,
+    OutputArguments,
+)
+from .console import say_table, write_json
+from .loading import get_reward, load_model, load_prompts
+
+
+KEPT_FILE = "filtered.parquet"
+
+
+@dataclass
+class TrajectoryArguments:
+    output_dir: str = field(
+        metadata={
+            "help": f"Folder for the trajectories: shards of all, and {KEPT_FILE} with those that are kept. A run "
+            "that was killed goes on where it stopped when it is started again with the same folder."
+        }
+    )
+    reward: str = field(
+        default="numeric",
+        metadata={
+            "help": "What makes an answer right. 'numeric': its last number is that of the column 'answer'. 'math': "
+            "it is mathematically equal to the column 'solution' (needs math-verify). 'none': keep all.",
+            "choices": ["numeric", "math", "none"],
+        },
+    )
+    min_reward: float = field(default=1.0, metadata={"help": "Keep answers with at least this reward."})
+
+
+def run(argv: Sequence[str]) -> None:
+    """Writes the trajectories that are kept, and prints how many those are."""
+    parser = CommandParser(
+        "trajectories",
+        COMMANDS["trajectories"],
+        [LoadingArguments, DatasetArguments, TrajectoryArguments, BatchArguments, DecodingArguments, OutputArguments],
+    )
+    loading, data, arguments, batch, decoding, output = parser.parse(argv)
+    dataset = load_prompts(data, default_split="train")
+    # Looked up before the decoding, which takes hours.
+    reward_function = None if arguments.reward == "none" else get_reward(arguments.reward, dataset)
+    model, tokenizer = load_model(loading)
+    rows = kept = generate_trajectories(
+        model,
+        tokenizer,
+        dataset,
+        decoding.to_generation_config(),
+        batch_size=batch.batch_size,
+        output_dir=arguments.output_dir,
+        seed=decoding.seed,
+    )
+    if reward_function is not None:
+        kept = filter_trajectories(rows, tokenizer, reward_function, arguments.min_reward)
+    if PartialState().is_main_process:
+        path = Path(arguments.output_dir) / KEPT_FILE
+        kept.to_parquet(path)
+        figures = summarize(rows, kept) | {"file": str(path)}
+        say_table(figures)
+        write_json(figures, output.json)
+
+
+def summarize(rows: datasets.Dataset, kept: datasets.Dataset) -> dict[str, Any]:
+    """Returns the counts, and the mean cost of an answer."""
+    num_tokens = [len(ids) for ids in rows["completion_ids"]]
+    nfe = rows["nfe"][:]
+    return {
+        "num_prompts": len(rows),
+        "num_kept": len(kept),
+        "num_dropped": len(rows) - len(kept),
+        "nfe": sum(nfe) / len(nfe),
+        "tokens_per_forward": sum(n / passes for n, passes in zip(num_tokens, nfe, strict=True)) / len(nfe),
+    }

@@ -1,0 +1,428 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The command line: every command end to end on tiny random checkpoints, and how it fails."""
+
+import io
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForMaskedLM
+
+from hf_dparallel import cli
+from hf_dparallel.cli.arguments import CommandParser
+from hf_dparallel.demo import pipeline
+
+from .conftest import make_llada
+from .training.test_trajectories import make_tokenizer
+
+
+ROOT = Path(__file__).parents[1]
+DECODING = ["--max_new_tokens", "8", "--block_length", "4", "--entropy_threshold", "1.0"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("llada")
+    make_llada().save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def _in_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_DPARALLEL_DEBUG", raising=False)
+
+
+@pytest.fixture
+def hf(capsys):
+    """Runs `hf-dparallel`; returns the exit code, stdout and stderr."""
+
+    def run(*argv):
+        try:
+            code = cli.main([str(argument) for argument in argv])
+        except SystemExit as stop:
+            code = stop.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def write_jsonl(path, rows) -> str:
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return str(path)
+
+
+def read_json(path: str):
+    return json.loads(Path(path).read_text())
+
+
+def last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def questions(tmp_path, checkpoint) -> str:
+    """Questions, half of them with the answer that the model gives."""
+    texts = [f"{number} 5 {number + 1}" for number in range(8)]
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(checkpoint), make_tokenizer()
+    rows = []
+    for index, text in enumerate(texts):
+        ids = tokenizer(f"<s> {text}", return_tensors="pt")["input_ids"]
+        new_ids = model.generate(ids, max_new_tokens=8, block_length=4, entropy_threshold=1.0)[0, ids.shape[1] :]
+        answer = (tokenizer.decode(new_ids, skip_special_tokens=True).split() or ["0"])[-1]
+        rows.append({"question": text, "answer": answer if index % 2 else "-1"})
+    return write_jsonl(tmp_path / "questions.jsonl", rows)
+
+
+@pytest.fixture
+def completions(tmp_path) -> str:
+    rows = [{"prompt_ids": [0, n + 2], "completion_ids": [n + 3, n + 4, n + 5, 1]} for n in range(8)]
+    return write_jsonl(tmp_path / "completions.jsonl", rows)
+
+
+TRAINING = ["--max_length", "16", "--block_length", "4", "--report_to", "none", "--use_cpu", "--logging_steps", "1"]
+
+
+# Usage
+
+
+@pytest.mark.parametrize("command", [None, *cli.COMMANDS])
+def test_help(hf, command):
+    code, out, err = hf(*filter(None, [command]), "--help")
+    assert code == 0 and not err
+    if command is None:
+        assert all(name in out for name in cli.COMMANDS)
+    else:
+        assert f"usage: hf-dparallel {command}" in out and "--config FILE" in out and "--json FILE" in out
+
+
+def test_help_as_a_module_needs_no_trl():
+    program = (
+        "import runpy, sys; sys.argv = ['hf-dparallel', '--help']\n"
+        "try: runpy.run_module('hf_dparallel.cli', run_name='__main__')\n"
+        "finally: print('loaded', sorted({'trl', 'datasets', 'peft'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "trajectories" in result.stdout and "loaded []" in result.stdout
+
+
+def test_version(hf):
+    assert hf("--version")[:2] == (0, f"hf-dparallel {cli.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "the following arguments are required: command"),
+        (["chart"], "invalid choice: 'chart'"),
+        (["generate"], "the following arguments are required: --model"),
+        (["generate", "--model", "m", "--max_tokens", "8"], "unrecognized arguments: --max_tokens 8"),
+        (["generate", "--model", "m", "--max_new", "8"], "unrecognized arguments: --max_new 8"),
+        (["generate", "--model", "m", "--top_k", "x"], "argument --top_k/--top-k: invalid int value: 'x'"),
+        (
+            ["generate", "--model", "m", "--entropy_threshold", "1", "--confidence_threshold", "0.9"],
+            "At most one commit rule can be set",
+        ),
+        (["generate", "--model", "m", "--max_new_tokens", "48", "--block_length", "32"], "`block_length` must divide"),
+        (["generate", "--model", "m", "--prompt", "a", "--prompt_file", "b"], "Remove one"),
+        (["evaluate", "--model", "m", "--dataset", "d", "--reward", "nice"], "invalid choice: 'nice'"),
+        (["evaluate", "--model", "m", "--dataset", "d", "--batch_size", "0"], "`batch_size` must be at least 1"),
+        (["trajectories", "--model", "m", "--dataset", "d"], "required: --output_dir"),
+        (["train", "--model", "m", "--dataset_name", "d", "--mask_ratio", "2"], "`mask_ratio` must be a number in"),
+        (["train", "--dataset_name", "d"], "required: --model_name_or_path/"),
+        (["env", "--config"], "--config: expected one argument"),
+        (["env", "--config", "missing.yaml"], "cannot be read: [Errno 2] No such file or directory: 'missing.yaml'"),
+    ],
+)
+def test_wrong_usage_is_2(hf, argv, message):
+    code, out, err = hf(*argv)
+    assert code == 2 and not out
+    assert message in last_line(err)
+    if argv and argv[0] in cli.COMMANDS:
+        assert err.count("\n") == 1 and err.startswith(f"hf-dparallel {argv[0]}: error: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: [", "is not YAML"),
+        ("- model", "must contain a YAML mapping"),
+        ("model: m\nmax_tokens: 8\nblock: 2", "unknown key(s) in the file of --config: max_tokens, block"),
+        ("model: m\nconfig: other.yaml", "give it once, and not in the file itself"),
+        ("model:", "argument --model needs a value"),
+        ("model: m\ndtype: float8", "argument --dtype: invalid choice: 'float8'"),
+        ("model: m\ntop_k: 2.5", "argument --top_k/--top-k: invalid int value: '2.5'"),
+        ("model: m\ntop_p: high", "argument --top_p/--top-p: invalid float value: 'high'"),
+        ("model: m\nentropy_threshold: -1", "`entropy_threshold` must be at least 0"),
+    ],
+)
+def test_bad_files_are_2(hf, tmp_path, text, message):
+    (tmp_path / "config.yaml").write_text(text)
+    for flags in (["--config", "config.yaml"], ["--config=config.yaml"]):
+        code, _, err = hf("generate", *flags)
+        assert code == 2 and message in err and err.count("\n") == 1
+
+
+def documented_commands() -> list[str]:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    lines = "\n".join(page.read_text().replace("\\\n", " ") for page in pages).splitlines()
+    return sorted({line for line in lines if line.startswith("hf-dparallel ")})
+
+
+@pytest.mark.parametrize("line", documented_commands())
+def test_documented_commands_are_right_usage(hf, monkeypatch, line):
+    class Parsed(BaseException):
+        pass
+
+    def parse_and_stop(parser, argv):
+        parse(parser, argv)
+        raise Parsed
+
+    parse = CommandParser.parse
+    monkeypatch.setattr(CommandParser, "parse", parse_and_stop)
+    monkeypatch.chdir(ROOT)
+    # On a machine without GPU, training in bfloat16 is refused otherwise.
+    flags = ["--use_cpu"] if line.startswith("hf-dparallel train") else []
+    with pytest.raises(Parsed):
+        hf(*shlex.split(line, comments=True)[1:], *flags)
+
+
+# Failures
+
+
+@pytest.mark.parametrize("command", ["generate", "evaluate", "trajectories", "train"])
+@pytest.mark.parametrize("model", ["./missing", "no/such/folder"])
+def test_missing_model_is_1(hf, questions, completions, command, model):
+    flags = {
+        "generate": ["--model", model, "--prompt", "1"],
+        "evaluate": ["--model", model, "--dataset", questions],
+        "trajectories": ["--model", model, "--dataset", questions, "--output_dir", "out"],
+        "train": ["--model", model, "--dataset_name", completions],
+    }
+    code, out, err = hf(command, *flags[command])
+    assert code == 1 and not out
+    assert last_line(err).startswith(f"hf-dparallel {command}: error: `model")
+    assert f"={model}` does not exist" in last_line(err) and "Traceback" not in err
+
+
+def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    code, _, err = hf("generate", "--model", "nobody/nothing", "--prompt", "1")
+    assert code == 1 and "error: `model=nobody/nothing` cannot be loaded: " in last_line(err)
+    code, _, err = hf("generate", "--model", checkpoint, "--adapter", "./nothing", "--prompt", "1")
+    assert code == 1 and "`adapter=./nothing` does not exist" in last_line(err)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--dataset", "missing.jsonl"], "`dataset=missing.jsonl` does not exist"),
+        (["--dataset", "./missing"], "`dataset=./missing` does not exist"),
+        (["--dataset", "questions.jsonl", "--prompt_column", "text"], "`prompt_column=text` is no column"),
+        (["--dataset", "questions.jsonl"], "`dataset` needs a column `prompt`"),
+        (["--dataset", "questions.jsonl", "--dataset_split", "dev"], "dev"),
+        (["--dataset", "questions.jsonl", "--reward", "math"], "`reward=math` compares with the column `solution`"),
+    ],
+)
+def test_bad_datasets_are_1(hf, checkpoint, questions, flags, message):
+    code, _, err = hf("evaluate", "--model", checkpoint, *flags)
+    assert code == 1 and message in last_line(err)
+
+
+def test_math_reward_needs_chats(hf, tmp_path, checkpoint):
+    dataset = write_jsonl(tmp_path / "math.jsonl", [{"prompt": "1 2", "solution": "$3$"}])
+    code, _, err = hf("evaluate", "--model", checkpoint, "--dataset", dataset, "--reward", "math")
+    assert code == 1 and "Add --prompt_column prompt" in last_line(err)
+
+
+def test_unexpected_errors_name_their_type_and_debug_raises(hf, monkeypatch):
+    def fail(config):
+        raise KeyError("rows")
+
+    monkeypatch.setattr("hf_dparallel.cli.demo.run_demo", fail)
+    code, _, err = hf("demo")
+    assert code == 1 and "hf-dparallel demo: error: KeyError: 'rows' (HF_DPARALLEL_DEBUG=1 shows where)" in err
+    monkeypatch.setenv("HF_DPARALLEL_DEBUG", "1")
+    with pytest.raises(KeyError):
+        hf("demo")
+
+
+def test_interrupt_is_130(hf, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hf_dparallel.cli.env.describe_environment", interrupt)
+    assert hf("env") == (130, "", "hf-dparallel env: interrupted\n")
+
+
+# Commands
+
+
+def test_env(hf):
+    code, out, _ = hf("env", "--json", "figures/env.json")
+    figures = read_json("figures/env.json")
+    assert code == 0
+    assert f"- torch: {torch.__version__}" in out and "- hf_dparallel: 0.1.0" in out
+    assert set(figures) >= {"transformers", "peft", "trl", "datasets", "evaluate", "accelerate", "huggingface_hub"}
+    assert set(figures) >= {"python", "platform", "cpu_count", "gpus", "bf16_on_gpu"}
+
+
+def test_demo_passes_its_settings_on(hf, monkeypatch, tmp_path):
+    seen = []
+
+    def run_demo(config):
+        seen.append(config)
+        return {"rows": [{"method": "original"}]}
+
+    monkeypatch.setattr("hf_dparallel.cli.demo.run_demo", run_demo)
+    (tmp_path / "demo.yaml").write_text("seed: 3\nnum_problems: 7\n")
+    code, *_ = hf("demo", "--config", "demo.yaml", "--output_dir", "out", "--num_problems", 5, "--json", "demo.json")
+    assert code == 0
+    assert (seen[0].output_dir, seen[0].seed, seen[0].num_problems) == ("out", 3, 5)
+    assert read_json("demo.json") == {"rows": [{"method": "original"}]}
+
+
+def test_generate(hf, checkpoint):
+    code, out, err = hf("generate", "--model", checkpoint, "--prompt", "5 6", *DECODING, "--json", "g.json")
+    figures = read_json("g.json")
+    tokenizer, model = make_tokenizer(), make_llada()
+    ids = tokenizer("<s> 5 6", return_tensors="pt")["input_ids"]
+    expected = model.generate(
+        ids, max_new_tokens=8, block_length=4, entropy_threshold=1.0, return_dict_in_generate=True
+    )
+    assert code == 0
+    assert figures["text"] == tokenizer.decode(expected.sequences[0, 3:], skip_special_tokens=True)
+    assert figures["nfe"] == expected.nfe.item()
+    assert figures["tokens_per_forward"] == expected.tokens_per_forward.item() and figures["latency_s"] > 0
+    assert out == figures["text"] + "\n"
+    assert last_line(err).startswith(f"{figures['nfe']} forward passes, ")
+
+
+def test_generate_reads_files_and_stdin_and_streams(hf, checkpoint, tmp_path, monkeypatch):
+    flags = ["generate", "--model", checkpoint, *DECODING]
+    expected = hf(*flags, "--prompt", "5 6")[1]
+    (tmp_path / "prompt.txt").write_text("5 6\n")
+    assert hf(*flags, "--prompt_file", "prompt.txt")[1] == expected
+    monkeypatch.setattr(sys, "stdin", io.StringIO("5 6\n"))
+    assert hf(*flags)[1] == expected
+    # Drafts are in yellow.
+    code, out, _ = hf(*flags, "--prompt", "5 6", "--stream")
+    assert code == 0 and "\033[33m" in out and expected.split()[-1] in out
+    code, _, err = hf(*flags, "--prompt", " ")
+    assert code == 1 and "The prompt from `prompt` is empty" in err
+
+
+def test_generate_raw_leaves_the_chat_template_out(hf, checkpoint):
+    flags = ["generate", "--model", checkpoint, *DECODING]
+    assert hf(*flags, "--prompt", "<s> 5 6", "--raw")[1] == hf(*flags, "--prompt", "5 6")[1]
+    assert any(hf(*flags, "--prompt", p, "--raw")[1] != hf(*flags, "--prompt", p)[1] for p in ("5 6", "7", "8 9"))
+
+
+def test_flags_override_the_file(hf, checkpoint, tmp_path):
+    config = {"model": checkpoint, "prompt": "5 6", "max_new_tokens": 8, "block_length": 4, "denoising_steps": 8}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config | {"json": "g.json", "env": {"A_VARIABLE": "1"}}))
+    assert hf("generate", "--config", "config.yaml")[0] == 0
+    by_file = read_json("g.json")
+    assert hf("generate", "--config=config.yaml", "--denoising_steps", "2")[0] == 0
+    by_flag = read_json("g.json")
+    assert by_flag["nfe"] == 2 < by_file["nfe"]
+
+
+def test_evaluate(hf, checkpoint, questions):
+    flags = ["--model", checkpoint, "--dataset", questions, "--prompt_column", "question", *DECODING]
+    code, out, _ = hf("evaluate", *flags, "--num_samples", 6, "--json", "e.json")
+    figures = read_json("e.json")
+    assert code == 0
+    assert set(figures) == {"accuracy", "nfe", "tokens_per_forward", "latency_s", "num_prompts"}
+    assert figures["num_prompts"] == 6 and figures["accuracy"] == 0.5
+    assert "accuracy            0.5\n" in out
+
+
+def test_trajectories(hf, checkpoint, questions):
+    flags = ["--model", checkpoint, "--dataset", questions, "--prompt_column", "question", *DECODING]
+    code, out, _ = hf("trajectories", *flags, "--output_dir", "out", "--json", "t.json")
+    figures = read_json("t.json")
+    kept = datasets.Dataset.from_parquet("out/filtered.parquet")
+    assert code == 0
+    assert (figures["num_prompts"], figures["num_kept"], figures["num_dropped"]) == (8, 4, 4)
+    assert figures["nfe"] > 0 and figures["file"] == "out/filtered.parquet"
+    assert "num_kept            4\n" in out
+    assert kept["answer"][:] == [json.loads(line)["answer"] for line in Path(questions).read_text().splitlines()][1::2]
+    assert kept[0]["prompt"] == [{"role": "user", "content": "1 5 2"}] and kept[0]["completion_ids"]
+
+    code, *_ = hf("trajectories", *flags, "--output_dir", "out", "--reward", "none", "--json", "t.json")
+    assert code == 0 and read_json("t.json")["num_kept"] == 8
+
+
+def test_trajectories_that_are_all_wrong_are_1(hf, checkpoint, tmp_path):
+    dataset = write_jsonl(tmp_path / "wrong.json", [{"messages": [{"role": "user", "content": "5"}], "answer": "-1"}])
+    code, out, err = hf("trajectories", "--model", checkpoint, "--dataset", dataset, "--output_dir", "out", *DECODING)
+    assert code == 1 and not out
+    assert "error: None of 1 trajectories has `min_reward=1.0`" in last_line(err)
+
+
+def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_path):
+    config = {"model_name_or_path": checkpoint, "dataset_name": completions, "use_peft": True, "lora_r": 4}
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(config | {"learning_rate": "1e-2", "num_train_epochs": 9}))
+    flags = ["train", "--config", "train.yaml", "--output_dir", "out", *TRAINING]
+    code, out, err = hf(*flags, "--num_train_epochs", "2", "--json", "t.json")
+    figures = read_json("t.json")
+    adapter = read_json("out/adapter_config.json")
+    assert code == 0, err
+    assert figures["epoch"] == 2 and figures["output_dir"] == "out"
+    assert {"loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy"} <= set(figures)
+    assert "consistency_loss" in out
+    assert adapter["r"] == 4 and adapter["task_type"] is None and len(adapter["target_modules"]) == 7
+
+    base = hf("generate", "--model", checkpoint, "--prompt", "5 6", *DECODING)[1]
+    student = hf("generate", "--model", checkpoint, "--adapter", "out", "--prompt", "5 6", *DECODING)
+    by_adapter = hf("generate", "--model", "out", "--prompt", "5 6", *DECODING)
+    assert student[0] == by_adapter[0] == 0
+    assert student[1] == by_adapter[1] != base
+
+
+def test_train_resumes_evaluates_and_drops_long_rows(hf, checkpoint, tmp_path):
+    rows = [{"prompt": "5", "completion": "6 7"}] * 4 + [{"prompt": "5", "completion": "6 " * 20}]
+    dataset = write_jsonl(tmp_path / "rows.jsonl", rows)
+    flags = ["train", "--model", checkpoint, "--dataset_name", dataset, "--output_dir", "out", *TRAINING]
+    flags += ["--per_device_train_batch_size", "1"]
+    code, _, err = hf(*flags)
+    assert code == 1 and "1 of the 5 rows of `train_dataset` are longer than max_length=16" in last_line(err)
+
+    flags += ["--drop_long_rows", "--save_steps", "2", "--eval_strategy", "epoch", "--dataset_test_split", "train"]
+    code, _, err = hf(*flags, "--num_train_epochs", "1", "--json", "t.json")
+    assert code == 0 and "Dropped 1 of 5 rows longer than max_length=16." in err
+    assert "eval_loss" in read_json("t.json")
+    code, _, err = hf(*flags, "--num_train_epochs", "2", "--resume_from_checkpoint", "true", "--json", "t.json")
+    figures = read_json("t.json")
+    assert code == 0 and figures["step"] == 8
+
+
+def test_demo_names_the_bundled_model_and_problems(hf, monkeypatch, checkpoint):
+    def load_teacher(dtype=None):
+        seen.append(dtype)
+        return make_llada(), make_tokenizer()
+
+    def word_problem_dataset(num_rows, seed, split):
+        seen.append((num_rows, split))
+        prompts = [[{"role": "user", "content": str(row)}] for row in range(num_rows)]
+        return datasets.Dataset.from_dict({"prompt": prompts, "answer": ["-1"] * num_rows})
+
+    seen = []
+    monkeypatch.setattr(pipeline, "load_teacher", load_teacher)
+    monkeypatch.setattr(pipeline, "word_problem_dataset", word_problem_dataset)
+    flags = ["--model", "demo", "--dataset", "demo", *DECODING]
+    assert hf("evaluate", *flags, "--num_samples", "3", "--json", "e.json")[0] == 0
+    assert read_json("e.json")["num_prompts"] == 3
+    assert hf("trajectories", *flags, "--num_samples", "2", "--reward", "none", "--output_dir", "out")[0] == 0
+    flags = ["--model", "demo", "--dataset_name", "out/filtered.parquet", "--max_steps", "1", *TRAINING]
+    assert hf("train", *flags)[0] == 0
+    assert seen == [(3, "test"), None, (2, "train"), None, torch.float32]
