@@ -3,12 +3,18 @@
 
     python scripts/train_demo_teacher.py --output_dir src/hf_dparallel/demo/teacher
 
-The loss is the mean cross-entropy over masked tokens (Eq. 3 of https://huggingface.co/papers/2509.26488 without its
-1/t weight, which only adds variance at this size). Half of the problems are masked uniformly, as in LLaDA's
-fine-tuning; half as semi-autoregressive decoding leaves them: context, a partly masked block, then only masks. A
-quarter of the examples are no problems but rows of sums whose results are masked: a result that is masked while its
-operands are visible is rare in the problems, and 1,500 steps without such rows had taught phrasing and copying but no
-arithmetic. docs/demo.md says how long it takes, and shows the loss curve and the accuracy.
+The loss is the mean cross-entropy over the scored masked tokens (Eq. 3 of https://huggingface.co/papers/2509.26488
+without its 1/t weight, which only adds variance at this size). Each batch of 32 has
+
+- 8 problems masked uniformly, as in LLaDA's fine-tuning;
+- 8 as semi-autoregressive decoding leaves them: context, a partly masked block, then only masks;
+- 12 as left-to-right decoding leaves them: masked from some token on, three times out of four a result, of which the
+  next eight are scored;
+- 4 rows of bare sums, whose results are masked.
+
+The last two are there for the arithmetic. In the first two, a result is rarely masked while its operands are visible:
+1,500 steps of them alone taught phrasing and copying but no sum. docs/demo.md says how long it takes, and shows the
+loss curve and the accuracy.
 """
 
 import argparse
@@ -32,6 +38,8 @@ MAX_NEW_TOKENS = 64
 BLOCK_LENGTH = 32
 WARMUP_STEPS = 200
 SUMS_PER_DRILL = 10
+# Uniform, semi-autoregressive, left-to-right, drills.
+ROWS_BY_KIND = [8, 8, 12, 4]
 STEPS_PER_LOG = 50
 
 
@@ -81,19 +89,46 @@ def encode(problems: list[WordProblem], tokenizer: PreTrainedTokenizerFast) -> d
     }
 
 
-def draw_masked(batch_size: int, num_drills: int, generator: torch.Generator) -> torch.BoolTensor:
-    """Draws which completion tokens are masked, `(batch_size, MAX_NEW_TOKENS)`; the last rows are drills."""
-    ratio = torch.rand(batch_size, 1, generator=generator) * 0.98 + 0.02
-    drawn = torch.rand(batch_size, MAX_NEW_TOKENS, generator=generator) < ratio
-    active = torch.randint(MAX_NEW_TOKENS // BLOCK_LENGTH, (batch_size, 1), generator=generator)
+def draw_masked(completion_ids: torch.Tensor, equals_id: int, generator: torch.Generator) -> list[torch.BoolTensor]:
+    """Draws which completion tokens are masked and which of those are scored, both `(batch_size, MAX_NEW_TOKENS)`."""
+    uniform, semi_autoregressive, left_to_right, drills = completion_ids.split(ROWS_BY_KIND)
+    pairs = [
+        _mask_at_random(len(uniform), generator),
+        _mask_block(len(semi_autoregressive), generator),
+        _mask_from_cut(left_to_right, equals_id, generator),
+        _mask_results(drills, equals_id),
+    ]
+    return [torch.cat(parts) for parts in zip(*pairs, strict=True)]
+
+
+def _mask_at_random(rows: int, generator: torch.Generator) -> tuple[torch.BoolTensor, torch.BoolTensor]:
+    ratio = torch.rand(rows, 1, generator=generator) * 0.98 + 0.02
+    masked = torch.rand(rows, MAX_NEW_TOKENS, generator=generator) < ratio
+    return masked, masked
+
+
+def _mask_block(rows: int, generator: torch.Generator) -> tuple[torch.BoolTensor, torch.BoolTensor]:
+    drawn, _ = _mask_at_random(rows, generator)
+    active = torch.randint(MAX_NEW_TOKENS // BLOCK_LENGTH, (rows, 1), generator=generator)
     block = torch.arange(MAX_NEW_TOKENS)[None] // BLOCK_LENGTH
-    semi_autoregressive = torch.rand(batch_size, 1, generator=generator) < 0.5
-    masked = torch.where(semi_autoregressive, ((block == active) & drawn) | (block > active), drawn)
-    if num_drills:
-        # "a + b = c .": the fifth token of each sum.
-        position = torch.arange(MAX_NEW_TOKENS)
-        masked[-num_drills:] = (position % 6 == 4) & (position < 6 * SUMS_PER_DRILL)
-    return masked
+    masked = ((block == active) & drawn) | (block > active)
+    return masked, masked
+
+
+def _mask_from_cut(
+    completion_ids: torch.Tensor, equals_id: int, generator: torch.Generator
+) -> tuple[torch.BoolTensor, torch.BoolTensor]:
+    rows = len(completion_ids)
+    anywhere = torch.randint(MAX_NEW_TOKENS, (rows, 1), generator=generator)
+    at_result = torch.multinomial((completion_ids == equals_id).float(), 1, generator=generator) + 1
+    cut = torch.where(torch.rand(rows, 1, generator=generator) < 0.75, at_result, anywhere)
+    position = torch.arange(MAX_NEW_TOKENS)[None]
+    return position >= cut, (position >= cut) & (position < cut + 8)
+
+
+def _mask_results(completion_ids: torch.Tensor, equals_id: int) -> tuple[torch.BoolTensor, torch.BoolTensor]:
+    masked = (completion_ids == equals_id).roll(1, dims=1)
+    return masked, masked
 
 
 def build_optimizers(
@@ -118,16 +153,19 @@ def build_optimizers(
 
 
 def training_loss(
-    model: LLaDAForMaskedDiffusion, batch: dict[str, torch.Tensor], masked: torch.BoolTensor
+    model: LLaDAForMaskedDiffusion,
+    batch: dict[str, torch.Tensor],
+    masked: torch.BoolTensor,
+    scored: torch.BoolTensor,
 ) -> torch.Tensor:
-    """Mean cross-entropy over the masked tokens."""
+    """Mean cross-entropy over the scored tokens."""
     noisy_ids = batch["completion_ids"].masked_fill(masked, model.config.mask_token_id)
     logits = model(
         input_ids=torch.cat([batch["prompt_ids"], noisy_ids], dim=1),
         attention_mask=batch["attention_mask"],
-        logits_to_keep=pad(masked, (batch["prompt_ids"].shape[1], 0), value=False),
+        logits_to_keep=pad(scored, (batch["prompt_ids"].shape[1], 0), value=False),
     ).logits
-    return cross_entropy(logits, batch["completion_ids"][masked])
+    return cross_entropy(logits, batch["completion_ids"][scored])
 
 
 def save(model: LLaDAForMaskedDiffusion, tokenizer: PreTrainedTokenizerFast, log: list, output_dir: Path) -> None:
@@ -140,26 +178,26 @@ def save(model: LLaDAForMaskedDiffusion, tokenizer: PreTrainedTokenizerFast, log
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output_dir", type=Path, required=True)
-    parser.add_argument("--num_steps", type=int, default=4500)
-    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--num_steps", type=int, default=4200)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
     generator = torch.Generator().manual_seed(args.seed)
     rng = random.Random(args.seed)
-    num_drills = args.batch_size // 4
     problems = generate_word_problems(args.seed, split="train")
     tokenizer = build_tokenizer()
+    equals_id = tokenizer.convert_tokens_to_ids("=")
     model = build_model(tokenizer)
     optimizers = build_optimizers(model, args.num_steps)
     print(f"{model.num_parameters():,} parameters", flush=True)
 
     log, recent_losses, start = [], [], time.time()
     for step in range(1, args.num_steps + 1):
-        examples = [*islice(problems, args.batch_size - num_drills), *(make_drill(rng) for _ in range(num_drills))]
-        masked = draw_masked(args.batch_size, num_drills, generator)
-        loss = training_loss(model, encode(examples, tokenizer), masked)
+        *num_problems, num_drills = ROWS_BY_KIND
+        examples = [*islice(problems, sum(num_problems)), *(make_drill(rng) for _ in range(num_drills))]
+        batch = encode(examples, tokenizer)
+        loss = training_loss(model, batch, *draw_masked(batch["completion_ids"], equals_id, generator))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, scheduler in optimizers:

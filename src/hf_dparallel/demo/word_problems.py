@@ -44,28 +44,28 @@ NAMES = (
 ITEMS = ("apples", "books", "cards", "coins", "eggs", "keys", "marbles", "nuts", "pens", "plums", "shells", "stamps")
 LARGEST_NUMBER = 40
 
-# Each entry is (weight, text). The weights are uneven because those of natural language are: the likeliest phrasing is
-# what greedy decoding writes, and the rest is what keeps the model uncertain until it has begun to write it.
+# Each entry is (weight, text). The likeliest phrasing has twice the weight of the next: it is what greedy decoding
+# writes, whatever the problem. The others are what keeps a model uncertain until it has begun to write.
 _START = (
-    (3, "{name} starts with {a} {items} ."),
+    (5, "{name} starts with {a} {items} ."),
     (2, "At the start {name} has {a} {items} ."),
     (2, "First , {name} has {a} {items} ."),
     (1, "There are {a} {items} at first ."),
 )
 _STEP_OPENING = (
-    (4, ""),
-    (3, "Then "),
-    (2, "After that "),
-)
-_STEP_RESULT = (
-    (4, ", so that is {a} {sign} {b} = {c} ."),
-    (3, "and {a} {sign} {b} = {c} ."),
-    (2, ", which makes {a} {sign} {b} = {c} now ."),
+    (5, "Then "),
+    (3, "After that "),
+    (2, ""),
 )
 _STEP_ACTION = {
-    "+": ((4, "{name} gets {b} more "), (3, "{b} {items} are added "), (2, "{name} receives {b} {items} ")),
-    "-": ((4, "{name} gives away {b} {items} "), (3, "{b} {items} are taken away "), (2, "{name} loses {b} {items} ")),
+    "+": ((2, "{name} gets {b} more "), (1, "{b} {items} are added "), (1, "we add {b} {items} ")),
+    "-": ((2, "{name} gives away {b} {items} "), (1, "{b} {items} are taken away "), (1, "we take {b} {items} ")),
 }
+_STEP_RESULT = (
+    (2, ", so that is {a} {sign} {b} = {c} ."),
+    (1, "and {a} {sign} {b} = {c} ."),
+    (1, ": this makes {a} {sign} {b} = {c} now ."),
+)
 _END = ((1, "The answer is {c} ."),)
 
 _QUESTION_START = ("{name} has {a} {items} .", "There are {a} {items} in the bag of {name} .")
