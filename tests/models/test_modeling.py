@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from hf_dparallel import DreamForMaskedDiffusion, LLaDAConfig, LLaDAForMaskedDiffusion
@@ -176,3 +176,24 @@ def test_llada_moe_checkpoint_is_refused_when_loaded(tmp_path):
 def test_unsupported_architecture_switch_is_refused():
     with pytest.raises(ValueError, match="`alibi=True` is not supported.*`alibi=False`"):
         LLaDAConfig(alibi=True)
+
+
+def test_incomplete_checkpoint_is_refused(golden_dir, tmp_path):
+    """transformers would draw the missing weights at random, and only report it."""
+    for file in (golden_dir / "llada" / "model").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.transformer.blocks.1.attn_out.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="lacks 1 weights of LLaDAForMaskedDiffusion, such as '.*o_proj.weight'"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path)
+
+
+def test_tied_weights(tmp_path):
+    model = make_llada(weight_tying=True)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    ids = torch.arange(2, 12)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(ids).logits, model(ids).logits)

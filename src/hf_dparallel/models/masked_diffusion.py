@@ -27,6 +27,24 @@ class MaskedDiffusionHead:
     # Whether the hidden state at position i - 1 predicts token i, as in models that start from an AR checkpoint.
     shift_logits = False
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
+        """Loads a checkpoint as [`~transformers.PreTrainedModel.from_pretrained`] does, and refuses an incomplete one.
+
+        Raises:
+            ValueError: if weights are missing. transformers would draw them at random and only report it.
+        """
+        model, info = super().from_pretrained(  # type: ignore[misc]
+            pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+        )
+        if info["missing_keys"]:
+            missing = sorted(info["missing_keys"])
+            raise ValueError(
+                f"The checkpoint {str(pretrained_model_name_or_path)!r} lacks {len(missing)} weights of {cls.__name__}, "
+                f"such as {missing[0]!r}. Is it a complete checkpoint of this architecture?"
+            )
+        return (model, info) if output_loading_info else model
+
     @can_return_tuple
     def forward(
         self,
