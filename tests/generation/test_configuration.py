@@ -52,6 +52,13 @@ SMALL = {"max_new_tokens": 16, "block_length": 8, "stop_at_eos": False, "return_
         ({"repetition_penalty": 1.2}, r"`repetition_penalty=1.2` has no meaning in diffusion decoding"),
         ({"entropy_treshold": 0.5}, r"Unknown generation setting\(s\): entropy_treshold"),
         ({"max_length": 20}, r"`max_length=20` has no meaning in diffusion decoding"),
+        ({"use_cache": True}, r"`use_cache=True` has no meaning in diffusion decoding"),
+        ({"output_attentions": True}, r"`output_attentions=True` has no meaning in diffusion decoding"),
+        ({"stop_at_eos": "false"}, r"`stop_at_eos` must be True or False, got 'false'"),
+        ({"mask_token_id": "63"}, r"`mask_token_id` must be a token id \(an integer\), got '63'"),
+        ({"pad_token_id": [1, 2]}, r"`pad_token_id` must be a token id \(an integer\), got \[1, 2\]"),
+        ({"eos_token_id": "</s>"}, r"`eos_token_id` must be a token id or a list of them, got '</s>'"),
+        ({"do_sample": True, "temperature": 0.0}, r"`do_sample=True` draws tokens and `temperature=0` does not"),
     ],
 )
 def test_bad_settings(tiny_llada, settings, message):
@@ -116,3 +123,45 @@ def test_generation_config_given_to_from_pretrained(golden_dir):
     config = DiffusionGenerationConfig(entropy_threshold=0.3)
     model = AutoModelForMaskedLM.from_pretrained(golden_dir / "llada" / "model", generation_config=config)
     assert model.generation_config.entropy_threshold == 0.3
+
+
+def test_documented_defaults():
+    config = DiffusionGenerationConfig()
+    assert config.stop_at_eos is True and config.output_certainty is False
+    assert config.settings() == {}
+
+
+def test_none_means_the_default(tiny_llada):
+    tiny_llada.generation_config = DiffusionGenerationConfig(**SMALL, entropy_threshold=100.0)
+    assert tiny_llada.generate(PROMPT, entropy_threshold=None).nfe.item() == 16
+
+
+def test_a_wish_to_draw_wins_over_a_recipe_that_does_not(tiny_llada):
+    greedy = tiny_llada.generate(PROMPT, **SMALL).sequences
+    torch.manual_seed(0)
+    tiny_llada.generation_config = DiffusionGenerationConfig(temperature=0.0)
+    assert not torch.equal(tiny_llada.generate(PROMPT, do_sample=True, **SMALL).sequences, greedy)
+    tiny_llada.generation_config = DiffusionGenerationConfig(do_sample=False)
+    assert not torch.equal(tiny_llada.generate(PROMPT, temperature=2.0, **SMALL).sequences, greedy)
+
+
+def test_settings_assigned_by_attribute_are_checked(tiny_llada):
+    tiny_llada.generation_config.entropy_threshold = 100.0
+    assert tiny_llada.generate(PROMPT, **SMALL).nfe.item() == 2
+    tiny_llada.generation_config.entropy_treshold = 0.5
+    with pytest.raises(ValueError, match=r"Unknown generation setting\(s\): entropy_treshold"):
+        tiny_llada.generate(PROMPT, **SMALL)
+
+
+def test_unknown_settings_of_a_plain_config_are_refused(tiny_llada):
+    with pytest.raises(ValueError, match=r"Unknown generation setting\(s\): entropy_treshold"):
+        tiny_llada.generate(PROMPT, generation_config=GenerationConfig(entropy_treshold=0.5))
+
+
+def test_published_file_with_settings_of_another_sampler(tiny_llada, tmp_path):
+    tiny_llada.save_pretrained(tmp_path)
+    saved = {"repetition_penalty": 1.05, "max_length": 2048, "num_beams": 1, "entropy_threshold": 0.4, "alg": "origin"}
+    (tmp_path / "generation_config.json").write_text(json.dumps(saved))
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path).generation_config.settings() == {"entropy_threshold": 0.4}
+    config = DiffusionGenerationConfig.from_pretrained(tmp_path, confidence_threshold=0.9)
+    assert config.commit_rule() == "confidence_threshold"

@@ -3,19 +3,26 @@
 
 import pytest
 import torch
+from transformers.utils import logging
 
 from ..conftest import make_llada
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
+logger_once = logging.warning_once
 SMALL = {"max_new_tokens": 8, "block_length": 4}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, r"`input_ids` must be of shape \(batch_size, prompt_length\), got None. Pass `\*\*inputs`."),
-        ({"input_ids": torch.tensor([2, 3])}, r"`input_ids` must be of shape .* got \(2,\)"),
+        ({}, r"`input_ids` must be a tensor of shape \(batch_size, prompt_length\), got None. Pass `\*\*inputs`"),
+        ({"input_ids": torch.tensor([2, 3])}, r"`input_ids` must be a tensor of shape .* got \(2,\)"),
+        ({"input_ids": [[2, 3]]}, r"`input_ids` must be a tensor of shape .*return_tensors='pt'"),
+        ({"input_ids": PROMPT, "inputs": PROMPT}, r"`inputs` and `input_ids` are the same argument, got both"),
+        ({"input_ids": PROMPT, "attention_mask": [[1, 1, 1]]}, r"`attention_mask` must be a tensor of the shape"),
+        ({"input_ids": PROMPT, "token_type_ids": torch.ones(1, 3)}, r"`token_type_ids` must be all 0"),
+        ({"input_ids": PROMPT, "output_certainty": True}, r"`output_certainty=True` needs `return_dict_in_generate"),
         ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, r"`input_ids` is empty, of shape \(1, 0\)"),
         (
             {"input_ids": torch.tensor([[2, 64]])},
@@ -35,7 +42,7 @@ SMALL = {"max_new_tokens": 8, "block_length": 4}
         ),
         (
             {"input_ids": PROMPT, "attention_mask": torch.ones(1, 2)},
-            r"`attention_mask` must have the shape of `input_ids`, got \(1, 2\) and \(1, 3\)",
+            r"`attention_mask` must be a tensor of the shape of `input_ids`, \(1, 3\), got \(1, 2\)",
         ),
         ({"input_ids": torch.tensor([[2, 63, 4]])}, r"`input_ids` contains the mask token \(63\) in row 0"),
         ({"input_ids": PROMPT, "mask_token_id": 99}, r"`mask_token_id=99` is outside the model's vocabulary of 64"),
@@ -68,15 +75,38 @@ def test_nan_logits_name_the_step_and_the_row():
 
     model.lm_head.register_forward_hook(spoil)
     with pytest.raises(
-        FloatingPointError, match=r"NaN at step \[2\] of row\(s\) \[1\]. Check the weights and the dtype"
+        FloatingPointError, match=r"logits of the model are NaN at step \[2\] of row\(s\) \[1\]. Check the weights"
     ):
         model.generate(torch.tensor([[2, 3], [4, 5]]), stop_at_eos=False, **SMALL)
 
 
-def test_padding_without_attention_mask_is_warned_about(tiny_llada, caplog):
-    from transformers.utils import logging
-
+@pytest.fixture
+def warnings_of(caplog):
     logging.enable_propagation()
-    tiny_llada.generate(torch.tensor([[1, 2], [3, 4]]), **SMALL)
+    yield caplog
     logging.disable_propagation()
-    assert "Pass the attention mask that the tokenizer returns" in caplog.text
+
+
+@pytest.mark.parametrize("prompts", [[[1, 2], [3, 4]], [[2, 1], [3, 4]]])
+def test_padding_without_attention_mask_is_warned_about(tiny_llada, warnings_of, prompts):
+    logger_once.cache_clear()
+    tiny_llada.generate(torch.tensor(prompts), **SMALL)
+    assert "Pad on the left and pass the attention mask that the tokenizer returns" in warnings_of.text
+
+
+def test_too_long_a_sequence_is_warned_about(tiny_llada, warnings_of):
+    logger_once.cache_clear()
+    tiny_llada.generate(torch.full((1, 125), 5), **SMALL)
+    assert "are 133 tokens, more than the 128 that the model was trained for" in warnings_of.text
+
+
+def test_input_types_of_callers(tiny_llada):
+    expected = tiny_llada.generate(PROMPT, **SMALL)
+    for arguments in (
+        {"input_ids": PROMPT.int()},
+        {"input_ids": PROMPT, "attention_mask": torch.ones(1, 3, dtype=torch.bool)},
+        {"input_ids": PROMPT, "attention_mask": torch.ones(1, 3), "token_type_ids": torch.zeros(1, 3)},
+        {"input_ids": PROMPT, "logits_processor": [lambda input_ids, scores: scores]},
+        {"input_ids": PROMPT, "num_beams": 1, "repetition_penalty": 1.0, "use_cache": False},
+    ):
+        assert torch.equal(tiny_llada.generate(**arguments, **SMALL), expected)

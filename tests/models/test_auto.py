@@ -2,7 +2,9 @@
 """`generate` on models of other classes, and the tokenizer of Dream."""
 
 import json
+import pickle
 
+import peft
 import pytest
 import torch
 from torch import nn
@@ -83,6 +85,49 @@ def test_stand_in_remote_code_class_equals_the_native_one():
     prompt = torch.arange(2, 9)[None]
     ours, native = model.generate(prompt, eos_token_id=1, **settings), make_dream().generate(prompt, **settings)
     assert torch.equal(ours.sequences, native.sequences) and torch.equal(ours.nfe, native.nfe)
+
+
+class KeywordModel(RemoteCodeModel):
+    """Takes what it needs as keyword arguments, and selects logits in a way of its own."""
+
+    def forward(self, input_ids, logits_to_keep=0, **kwargs):
+        return super().forward(input_ids, **kwargs)
+
+
+def test_padding_reaches_a_class_with_keyword_arguments():
+    settings = {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0, "eos_token_id": 1}
+    model = enable_diffusion_generation(KeywordModel(RemoteCodeConfig()), mask_token_id=63, shift_logits=True)
+    ids, attention_mask = torch.tensor([[0, 0, 5, 6, 7]]), torch.tensor([[0, 0, 1, 1, 1]])
+    expected = make_dream().generate(ids[:, 2:], **settings)[0, 3:]
+    assert torch.equal(model.generate(ids, attention_mask=attention_mask, **settings)[0, 5:], expected)
+
+
+def test_enabled_model_can_be_pickled():
+    model = enable_diffusion_generation(make_modernbert(), mask_token_id=63)
+    prompt = torch.tensor([[5, 6, 7]])
+    copy = pickle.loads(pickle.dumps(model))
+    assert torch.equal(copy.generate(prompt, max_new_tokens=32), model.generate(prompt, max_new_tokens=32))
+
+
+def test_enable_on_a_peft_model():
+    settings = {"max_new_tokens": 32, "eos_token_id": 1}
+    expected = enable_diffusion_generation(make_modernbert(), mask_token_id=63).generate(
+        torch.tensor([[5]]), **settings
+    )
+    model = peft.get_peft_model(make_modernbert(), peft.LoraConfig(r=2, target_modules=["Wqkv"]))
+    model = enable_diffusion_generation(model, mask_token_id=63)
+    assert torch.equal(model.generate(torch.tensor([[5]]), **settings), expected)
+
+
+def test_model_without_head_is_refused():
+    with pytest.raises(ValueError, match="ModernBertModel has no head.*Load it with `AutoModelForMaskedLM`"):
+        enable_diffusion_generation(make_modernbert().model, mask_token_id=63)
+
+
+def test_check_leaves_the_model_in_its_mode():
+    model = make_modernbert().train()
+    enable_diffusion_generation(model, mask_token_id=63)
+    assert model.training
 
 
 def test_causal_model_is_refused():

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, Trainer, TrainingArguments
 
 from hf_dparallel import DreamForMaskedDiffusion, LLaDAConfig, LLaDAForMaskedDiffusion
 
@@ -126,6 +126,41 @@ def test_labels_give_the_cross_entropy(make_model):
 
 
 @MAKERS
+def test_gradient_accumulation_of_the_trainer(make_model, tmp_path):
+    """The Trainer hands the number of labels of all accumulated batches to models that take keyword arguments."""
+    rows = [{"input_ids": torch.arange(2, 12) + k, "labels": torch.arange(2, 12) + k} for k in range(4)]
+    weights = []
+    for batch_size in (1, 4):
+        model = make_model()
+        args = TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=batch_size,
+            gradient_accumulation_steps=4 // batch_size,
+            max_steps=1,
+            optim="sgd",
+            max_grad_norm=0.0,
+            report_to="none",
+            use_cpu=True,
+        )
+        Trainer(model, args, train_dataset=rows).train()
+        weights.append(model.lm_head.weight.detach())
+    torch.testing.assert_close(*weights)
+
+
+def test_labels_with_selected_logits_are_refused(tiny_llada):
+    ids = torch.arange(2, 12)[None]
+    with pytest.raises(ValueError, match=r"`labels` must have one entry for each of the logits, got \(1, 10\) for"):
+        tiny_llada(ids, labels=ids, logits_to_keep=2)
+
+
+def test_vocabulary_can_be_resized_down_and_saved(golden_dir, tmp_path):
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / "llada" / "model")
+    model.resize_token_embeddings(504)
+    model.save_pretrained(tmp_path)
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path).get_input_embeddings().num_embeddings == 504
+
+
+@MAKERS
 def test_gradient_checkpointing_gives_the_same_gradients(make_model):
     ids = torch.arange(2, 12)[None]
     gradients = []
@@ -179,7 +214,7 @@ def test_unsupported_architecture_switch_is_refused():
 
 
 def test_incomplete_checkpoint_is_refused(golden_dir, tmp_path):
-    """transformers would draw the missing weights at random, and only report it."""
+    """Transformers would draw the missing weights at random, and only report it."""
     for file in (golden_dir / "llada" / "model").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     weights = load_file(tmp_path / "model.safetensors")

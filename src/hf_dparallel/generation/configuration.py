@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Every setting of diffusion decoding, its check and its message."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from transformers import GenerationConfig
@@ -31,11 +32,17 @@ _OWN_SETTINGS: dict[str, Any] = {
     "denoising_steps": None,
     "confidence_threshold": None,
     "entropy_threshold": None,
-    "stop_at_eos": None,
-    "output_certainty": None,
+    "stop_at_eos": True,
+    "output_certainty": False,
     "mask_token_id": None,
 }
-_METADATA = ("transformers_version", "use_cache", "output_attentions", "output_hidden_states")
+_SETTINGS = (*_SHARED_SETTINGS, *_OWN_SETTINGS)
+# Values at which a setting of left-to-right decoding does nothing; callers that serve all models pass them.
+_NEUTRAL = {
+    name: value
+    for name, value in GenerationConfig._get_default_generation_params().items()
+    if name not in ("max_length", "use_cache")
+}
 
 
 class DiffusionGenerationConfig(GenerationConfig):
@@ -97,26 +104,40 @@ class DiffusionGenerationConfig(GenerationConfig):
     """
 
     def __init__(self, **kwargs):
-        unknown = sorted(set(kwargs) - _known_settings())
-        if unknown:
-            raise ValueError(
-                f"Unknown generation setting(s): {', '.join(unknown)}. "
-                f"Diffusion decoding knows {', '.join((*_SHARED_SETTINGS, *_OWN_SETTINGS))}."
-            )
+        _check_known(kwargs)
         for name, default in _OWN_SETTINGS.items():
             setattr(self, name, kwargs.pop(name, default))
         super().__init__(**kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """Reads a saved config; settings that only another sampler knows are left out, and named in the log."""
-        known = _known_settings()
+        """Reads a saved config. Settings that only another sampler knows are left out, and named in the log.
+
+        Keyword arguments override what was saved; a commit rule among them replaces the saved one.
+        """
         unused = sorted(
-            name for name, value in config_dict.items() if value is not None and name not in known and name[0] != "_"
+            name
+            for name, value in config_dict.items()
+            if value is not None and name not in _SETTINGS and name[0] != "_"
         )
         if unused:
             logger.info(f"Settings of another sampler are not used by diffusion decoding: {', '.join(unused)}.")
-        return super().from_dict({name: value for name, value in config_dict.items() if name in known}, **kwargs)
+        replaced = COMMIT_RULES if any(name in kwargs for name in COMMIT_RULES) else ()
+        saved = {name: value for name, value in config_dict.items() if name in _SETTINGS and name not in replaced}
+        return super().from_dict(saved, **kwargs)
+
+    @classmethod
+    def from_generation_config(cls, config: GenerationConfig) -> "DiffusionGenerationConfig":
+        """Reads a config object that a caller made; unlike in a file, an unknown setting in it is an error."""
+        if isinstance(config, cls):
+            config.validate()
+            return config
+        settings = {
+            name: value
+            for name, value in config.to_dict().items()
+            if value is not None and name[0] != "_" and name != "transformers_version"
+        }
+        return cls(**settings)
 
     @classmethod
     def from_model_config(cls, model_config):
@@ -129,7 +150,9 @@ class DiffusionGenerationConfig(GenerationConfig):
         Raises:
             ValueError: naming the setting, its value, the rule and the remedy.
         """
+        _check_known(vars(self))
         self._check_no_foreign_settings()
+        self._check_types()
         rules = [f"{name}={getattr(self, name)}" for name in COMMIT_RULES if getattr(self, name) is not None]
         if len(rules) > 1:
             raise ValueError(f"At most one commit rule can be set, got {' and '.join(rules)}. Remove all but one.")
@@ -150,41 +173,66 @@ class DiffusionGenerationConfig(GenerationConfig):
         return next((name for name in COMMIT_RULES if getattr(self, name) is not None), None)
 
     def updated(self, **settings) -> "DiffusionGenerationConfig":
-        """Returns a copy with these settings, `None` meaning unchanged. A commit rule replaces the one there was."""
-        settings = {name: value for name, value in settings.items() if value is not None}
-        kept = self.settings()
-        if any(name in settings for name in COMMIT_RULES):
+        """Returns a copy with these settings, `None` meaning the default.
+
+        A commit rule replaces the one there was, and so does a wish to draw (`do_sample=True`, `temperature` above 0)
+        an earlier wish not to.
+        """
+        kept = {name: value for name, value in self.settings().items() if name not in settings}
+        if any(settings.get(name) is not None for name in COMMIT_RULES):
             kept = {name: value for name, value in kept.items() if name not in COMMIT_RULES}
-        return type(self)(**(kept | settings))
+        if settings.get("temperature") and kept.get("do_sample") is False:
+            del kept["do_sample"]
+        if settings.get("do_sample") and kept.get("temperature") == 0:
+            del kept["temperature"]
+        return type(self)(**kept, **{name: value for name, value in settings.items() if value is not None})
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings that have a value."""
-        values = {name: getattr(self, name) for name in (*_SHARED_SETTINGS, *_OWN_SETTINGS)}
-        return {name: value for name, value in values.items() if value is not None}
+        """Returns the settings that have a value other than the default."""
+        values = {name: getattr(self, name) for name in _SETTINGS}
+        return {
+            name: value for name, value in values.items() if value is not None and value != _OWN_SETTINGS.get(name)
+        }
 
     def with_defaults(self) -> "DiffusionGenerationConfig":
         """Returns a copy in which every setting that decoding needs has a value."""
         defaults: dict[str, Any] = {
             "max_new_tokens": 256,
             "block_length": 32,
-            "stop_at_eos": True,
-            "output_certainty": False,
             "return_dict_in_generate": False,
         }
         missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         if self.do_sample is False or self.temperature is None:
             missing["temperature"] = 1.0 if self.do_sample else 0.0
         config = self.updated(**missing)
+        if config.temperature == 0 and (config.top_k is not None or config.top_p is not None):
+            logger.warning_once(
+                "`top_k` and `top_p` change nothing at temperature 0. Set `temperature` to draw tokens."
+            )
         return config if config.commit_rule() else config.updated(denoising_steps=config.max_new_tokens)
 
     def _check_no_foreign_settings(self) -> None:
-        allowed = {*_SHARED_SETTINGS, *_OWN_SETTINGS, *_METADATA}
         for name, value in vars(self).items():
-            if value is not None and value is not False and name not in allowed and not name.startswith("_"):
+            if name in _SETTINGS or name[0] == "_" or name == "transformers_version":
+                continue
+            if value is not None and value is not False and value != _NEUTRAL.get(name):
                 raise ValueError(
                     f"`{name}={value!r}` has no meaning in diffusion decoding. Remove it. "
-                    f"(Settings: {', '.join((*_SHARED_SETTINGS, *_OWN_SETTINGS))}.)"
+                    f"(Settings: {', '.join(_SETTINGS)}.)"
                 )
+
+    def _check_types(self) -> None:
+        for name in ("stop_at_eos", "output_certainty", "do_sample", "return_dict_in_generate"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise ValueError(f"`{name}` must be True or False, got {getattr(self, name)!r}.")
+        for name in ("mask_token_id", "pad_token_id"):
+            if not isinstance(getattr(self, name), int | None):
+                raise ValueError(f"`{name}` must be a token id (an integer), got {getattr(self, name)!r}.")
+        eos = self.eos_token_id if isinstance(self.eos_token_id, list | tuple) else [self.eos_token_id]
+        if not all(isinstance(token_id, int | None) for token_id in eos):
+            raise ValueError(f"`eos_token_id` must be a token id or a list of them, got {self.eos_token_id!r}.")
+        if self.do_sample and self.temperature == 0:
+            raise ValueError("`do_sample=True` draws tokens and `temperature=0` does not. Remove one of them.")
 
     def _check_lengths(self) -> None:
         if self.max_new_tokens is None or self.block_length is None:
@@ -211,8 +259,13 @@ class DiffusionGenerationConfig(GenerationConfig):
             )
 
 
-def _known_settings() -> set[str]:
-    return {*_SHARED_SETTINGS, *_OWN_SETTINGS, *vars(GenerationConfig())}
+def _check_known(settings: Iterable[str]) -> None:
+    known = {*_SETTINGS, *vars(GenerationConfig())}
+    unknown = sorted(name for name in settings if name not in known and name[0] != "_")
+    if unknown:
+        raise ValueError(
+            f"Unknown generation setting(s): {', '.join(unknown)}. Diffusion decoding knows {', '.join(_SETTINGS)}."
+        )
 
 
 def _check(config: DiffusionGenerationConfig, name: str, is_valid, rule: str) -> None:

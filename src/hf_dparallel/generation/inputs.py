@@ -1,8 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Checks of what `generate` is given, before any work is done."""
 
+import inspect
+
 import torch
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .configuration import DiffusionGenerationConfig
@@ -38,31 +40,62 @@ def check_prompts(
     input_ids: torch.LongTensor | None,
     attention_mask: torch.LongTensor | None,
     config: DiffusionGenerationConfig,
-    vocab_size: int,
+    model: PreTrainedModel,
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     """Returns prompts and attention mask, both `(batch_size, prompt_length)`, if they can be decoded.
 
     Raises:
         ValueError: for prompts that are missing, empty, right-padded, outside the vocabulary or contain mask tokens.
     """
-    if input_ids is None or input_ids.ndim != 2:
-        shape = None if input_ids is None else tuple(input_ids.shape)
-        raise ValueError(f"`input_ids` must be of shape (batch_size, prompt_length), got {shape}. Pass `**inputs`.")
+    if not isinstance(input_ids, torch.Tensor) or input_ids.ndim != 2:
+        got = tuple(input_ids.shape) if isinstance(input_ids, torch.Tensor) else input_ids
+        raise ValueError(
+            f"`input_ids` must be a tensor of shape (batch_size, prompt_length), got {got}. Pass `**inputs` of a "
+            "tokenizer with `return_tensors='pt'`."
+        )
     if input_ids.numel() == 0:
         raise ValueError(
             f"`input_ids` is empty, of shape {tuple(input_ids.shape)}. Give each row at least one token, such as the "
             "beginning-of-sequence token."
         )
-    _check_vocabulary(input_ids, vocab_size, config.mask_token_id)
+    input_ids = input_ids.long()
+    _check_vocabulary(input_ids, vocabulary_size(model), config.mask_token_id)
     if attention_mask is None:
+        _check_unmarked_padding(input_ids, config)
         attention_mask = torch.ones_like(input_ids)
-        if len(input_ids) > 1 and (input_ids[:, 0] == config.pad_token_id).any():
-            logger.warning_once(
-                "Some prompts start with the padding token and `attention_mask` was not given, so the padding is "
-                "attended to. Pass the attention mask that the tokenizer returns."
-            )
     _check_padding(input_ids, attention_mask)
-    return input_ids, attention_mask
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and input_ids.shape[1] + config.max_new_tokens > longest:
+        logger.warning_once(
+            f"Prompt and new tokens are {input_ids.shape[1] + config.max_new_tokens} tokens, more than the {longest} "
+            "that the model was trained for. Shorten one of them."
+        )
+    return input_ids, attention_mask.long()
+
+
+def vocabulary_size(model: PreTrainedModel) -> int:
+    """Number of token ids that a model knows. The config says it even where an adapter wraps the embedding."""
+    known = getattr(model.config.get_text_config(), "vocab_size", None)
+    return known if known is not None else model.get_input_embeddings().num_embeddings
+
+
+def accepted_inputs(model: torch.nn.Module, inputs: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+    """Returns those of `inputs` that the forward pass of a model takes."""
+    parameters = inspect.signature(model.forward).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return inputs
+    return {name: value for name, value in inputs.items() if name in parameters}
+
+
+def _check_unmarked_padding(input_ids: torch.LongTensor, config: DiffusionGenerationConfig) -> None:
+    """Without a mask, padding can only be guessed at: where some prompts but not all begin or end with its token."""
+    is_padding = input_ids == config.pad_token_id if config.pad_token_id is not None else input_ids < 0
+    for side, column in (("start", 0), ("end", -1)):
+        if is_padding[:, column].any() and not is_padding[:, column].all():
+            logger.warning_once(
+                f"Some prompts {side} with the padding token and `attention_mask` was not given, so the padding is "
+                "attended to. Pad on the left and pass the attention mask that the tokenizer returns."
+            )
 
 
 def _check_vocabulary(input_ids: torch.LongTensor, vocab_size: int, mask_token_id: int) -> None:
@@ -87,10 +120,10 @@ def _check_vocabulary(input_ids: torch.LongTensor, vocab_size: int, mask_token_i
 
 
 def _check_padding(input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
-    if attention_mask.shape != input_ids.shape:
+    if not isinstance(attention_mask, torch.Tensor) or attention_mask.shape != input_ids.shape:
+        got = tuple(attention_mask.shape) if isinstance(attention_mask, torch.Tensor) else attention_mask
         raise ValueError(
-            f"`attention_mask` must have the shape of `input_ids`, got {tuple(attention_mask.shape)} and "
-            f"{tuple(input_ids.shape)}."
+            f"`attention_mask` must be a tensor of the shape of `input_ids`, {tuple(input_ids.shape)}, got {got}."
         )
     empty = (attention_mask == 0).all(dim=1)
     if empty.any():
@@ -98,7 +131,7 @@ def _check_padding(input_ids: torch.LongTensor, attention_mask: torch.LongTensor
             f"`attention_mask` is 0 everywhere in row {empty.nonzero()[0].item()}: that prompt is empty. Give it at "
             "least one token."
         )
-    right_padded = (attention_mask[:, 1:] < attention_mask[:, :-1]).any(dim=1)
+    right_padded = (attention_mask[:, 1:].long() < attention_mask[:, :-1].long()).any(dim=1)
     if right_padded.any():
         raise ValueError(
             f"Row {right_padded.nonzero()[0].item()} is padded on the right (`attention_mask` goes from 1 to 0), but "

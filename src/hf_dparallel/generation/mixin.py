@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`model.generate` for masked diffusion language models: semi-autoregressive decoding with several tokens a pass."""
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from transformers.utils import logging
 from . import commit_rules
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
-from .inputs import check_prompts, resolve_special_tokens
+from .inputs import accepted_inputs, check_prompts, resolve_special_tokens
 from .output import DiffusionGenerationOutput
 from .prediction import TokenPrediction, predict_tokens
 from .progress import CertaintyHistory, DraftStream, StopCheck
@@ -33,8 +32,9 @@ class DiffusionGenerationMixin(GenerationMixin):
     """Gives [`generate`] to a masked language model whose `logits[:, i]` score token `i`."""
 
     generation_config_class = DiffusionGenerationConfig
-    # Whether the logits at position i - 1 score token i. Only set by `enable_diffusion_generation`: our own models
-    # shift inside their forward pass.
+    # Whether the forward pass is ours: its head runs only where it is asked to, and its logits need no shift.
+    _runs_head_where_asked = False
+    # Whether the logits at position i - 1 score token i, for other classes (`enable_diffusion_generation`).
     _shift_logits_in_generate = False
 
     @torch.no_grad()
@@ -65,7 +65,8 @@ class DiffusionGenerationMixin(GenerationMixin):
         3. Pad what follows the end of each answer.
         ```
 
-        Rows are independent: a row gives the tokens that it gives alone, whatever else is in the batch.
+        Rows are independent: in exact arithmetic a row gives the tokens that it gives alone, whatever else is in the
+        batch. (In half precision, sums round differently in batches of another size, which can turn near ties.)
 
         Args:
             inputs, input_ids (`torch.LongTensor` of shape `(batch_size, prompt_length)`):
@@ -108,9 +109,10 @@ class DiffusionGenerationMixin(GenerationMixin):
         ```
         """
         # 1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
+        _check_arguments(inputs, input_ids, kwargs)
         config = self._prepare_diffusion_config(generation_config, tokenizer, kwargs)
         input_ids, attention_mask = check_prompts(
-            input_ids if inputs is None else inputs, attention_mask, config, self.get_input_embeddings().num_embeddings
+            input_ids if inputs is None else inputs, attention_mask, config, self
         )
         canvas = Canvas(
             input_ids,
@@ -207,13 +209,17 @@ class DiffusionGenerationMixin(GenerationMixin):
         settings: dict[str, Any],
     ) -> DiffusionGenerationConfig:
         """Merges the defaults, the model's recipe, `generation_config` and the keyword arguments, the last winning."""
-        config = self.generation_config
-        if not isinstance(config, DiffusionGenerationConfig):
-            config = DiffusionGenerationConfig.from_dict(config.to_dict())
+        config = DiffusionGenerationConfig.from_generation_config(self.generation_config)
         if generation_config is not None:
-            config = config.updated(**DiffusionGenerationConfig.from_dict(generation_config.to_dict()).settings())
-        config = config.updated(**DiffusionGenerationConfig(**settings).settings()).with_defaults()
-        return resolve_special_tokens(config, self.config, tokenizer)
+            given = DiffusionGenerationConfig.from_generation_config(generation_config)
+            config = config.updated(**given.settings())
+        DiffusionGenerationConfig(**settings)  # refuses what is unknown or contradicts itself
+        config = resolve_special_tokens(config.updated(**settings).with_defaults(), self.config, tokenizer)
+        if config.output_certainty and not config.return_dict_in_generate:
+            raise ValueError(
+                "`output_certainty=True` needs `return_dict_in_generate=True`, to return the certainty in."
+            )
+        return config
 
     def _predict(
         self,
@@ -238,21 +244,31 @@ class DiffusionGenerationMixin(GenerationMixin):
         prediction = predict_tokens(
             logits, config.mask_token_id, config.temperature, config.top_k, config.top_p, row_generators
         )
-        _check_not_nan(prediction.entropy, canvas)
+        _check_not_nan(prediction.entropy, canvas, "logits processors" if logits_processor else "model")
         return prediction
 
     def _logits_at(self, canvas: Canvas, columns: torch.LongTensor) -> torch.Tensor:
         """Logits of the active rows at `columns` of the canvas, `(active, columns, vocab_size)`."""
         inputs = canvas.model_inputs()
         positions = columns + canvas.prompt_length
-        parameters = inspect.signature(self.forward).parameters
-        if "logits_to_keep" in parameters:
+        if self._runs_head_where_asked:
             return self(**inputs, logits_to_keep=positions).logits
         # A class that we did not write: the head runs everywhere, and not every class takes positions.
-        logits = self(**{name: value for name, value in inputs.items() if name in parameters}).logits
+        logits = self(**accepted_inputs(self, inputs)).logits
         if self._shift_logits_in_generate:
             logits = torch.cat([logits[:, :1], logits[:, :-1]], dim=1)
         return torch.take_along_dim(logits, positions[..., None], dim=1)
+
+
+def _check_arguments(
+    inputs: torch.LongTensor | None, input_ids: torch.LongTensor | None, kwargs: dict[str, Any]
+) -> None:
+    if inputs is not None and input_ids is not None:
+        raise ValueError("`inputs` and `input_ids` are the same argument, got both. Pass one of them.")
+    # Tokenizers of BERT's kind return it. All zeros is what models assume anyway.
+    token_type_ids = kwargs.pop("token_type_ids", None)
+    if token_type_ids is not None and token_type_ids.any():
+        raise ValueError("`token_type_ids` must be all 0: a prompt is one segment. Leave it out.")
 
 
 def _pick_commits(
@@ -273,16 +289,17 @@ def _process_logits(processors: LogitsProcessorList, canvas: Canvas, logits: tor
     """Processors know one position per row, so each position of the block is passed as a row of its own."""
     rows, tokens, vocab_size = logits.shape
     input_ids = canvas.sequences[canvas.active].repeat_interleave(tokens, dim=0)
+    processors = LogitsProcessorList(processors)
     return processors(input_ids, logits.float().reshape(rows * tokens, vocab_size)).view(rows, tokens, vocab_size)
 
 
-def _check_not_nan(entropy: torch.Tensor, canvas: Canvas) -> None:
+def _check_not_nan(entropy: torch.Tensor, canvas: Canvas, source: str) -> None:
     is_nan = entropy.isnan().any(dim=1)
     if is_nan.any():
         rows = canvas.active[is_nan]
         raise FloatingPointError(
-            f"The model's logits are NaN at step {canvas.nfe[rows].tolist()} of row(s) {rows.tolist()}. Check the "
-            "weights and the dtype: float16 overflows in models trained in bfloat16, load those in bfloat16."
+            f"The logits of the {source} are NaN at step {canvas.nfe[rows].tolist()} of row(s) {rows.tolist()}. Check "
+            "the weights and the dtype: float16 overflows in models trained in bfloat16, load those in bfloat16."
         )
 
 

@@ -30,7 +30,8 @@ def predict_tokens(
     """Picks a token per position and measures its certainty at temperature 1 over the full vocabulary, in fp32.
 
     The mask token is never picked. Where the model prefers it to every other token it predicts that nothing can be
-    said yet, so such a position is the last to be committed whatever its entropy.
+    said yet: the entropy of such a position counts as infinite. Its confidence is the probability of the token that is
+    picked, which is small by itself.
 
     Args:
         logits (`torch.Tensor` of shape `(rows, tokens, vocab_size)`): raw scores.

@@ -10,7 +10,7 @@ from .canvas import Canvas
 
 
 class CertaintyHistory:
-    """Collects entropy and confidence of every masked token at every pass."""
+    """Collects entropy and confidence of every masked token at every pass, before any logits processor."""
 
     def __init__(self, canvas: Canvas):
         self.canvas = canvas
@@ -69,9 +69,12 @@ class StopCheck:
         return lengths
 
     def _check_row(self, row: int, decided: int) -> None:
-        for length in range(self._checked[row] + 1, decided + 1):
-            sequence = self.canvas.sequences[row : row + 1, : self.canvas.prompt_length + length]
-            if bool(self.criteria(sequence, None).all()):
+        lengths = range(self._checked[row] + 1, decided + 1)
+        sequence = self.canvas.sequences[row : row + 1]
+        holds = [self.criteria(sequence[:, : self.canvas.prompt_length + length], None).all() for length in lengths]
+        # One wait for the device a row, however many tokens it has decided.
+        for length, stop in zip(lengths, torch.stack(holds).tolist() if holds else [], strict=True):
+            if stop:
                 self._stopped_at[row] = length
                 return
         self._checked[row] = decided
@@ -99,7 +102,7 @@ class DraftStream:
         if decided > self._sent:
             self.streamer.put(self.canvas.new_ids[0, self._sent : decided].cpu())
             self._sent = decided
-        if hasattr(self.streamer, "put_draft"):
+        if hasattr(self.streamer, "put_draft") and len(self.canvas.active):
             draft = torch.where(self.canvas.masked[0, columns[0]], tokens[0], self.canvas.new_ids[0, columns[0]])
             undecided = draft[columns[0] >= self._sent]
             if len(undecided):

@@ -1,7 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Registration of LLaDA and Dream with the Auto classes, and `generate` for masked LMs of other classes."""
 
-import inspect
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from transformers import (
@@ -14,6 +16,7 @@ from transformers import (
 )
 
 from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.inputs import accepted_inputs, vocabulary_size
 from ..generation.mixin import DiffusionGenerationMixin
 from .dream.configuration_dream import DreamConfig
 from .dream.modeling_dream import DreamForMaskedDiffusion
@@ -41,7 +44,7 @@ def enable_diffusion_generation(
     r"""
     Gives [`~DiffusionGenerationMixin.generate`] to a masked language model of any class: remote code, ModernBERT, ...
 
-    The model object is changed in place, and its class is left alone.
+    The model object is changed in place, and its class is left alone. Of a PEFT model, the base model is changed.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -66,6 +69,9 @@ def enable_diffusion_generation(
     >>> model = enable_diffusion_generation(model, mask_token_id=50284)  # doctest: +SKIP
     ```
     """
+    if hasattr(model, "get_base_model"):
+        enable_diffusion_generation(model.get_base_model(), mask_token_id, shift_logits)
+        return model
     mask_token_id = mask_token_id if mask_token_id is not None else getattr(model.config, "mask_token_id", None)
     if mask_token_id is None:
         raise ValueError(
@@ -73,13 +79,32 @@ def enable_diffusion_generation(
             "(`tokenizer.mask_token_id`)."
         )
     check_bidirectional(model)
-    if not isinstance(model, DiffusionGenerationMixin):
-        cls = type(model)
-        model.__class__ = type(cls.__name__, (DiffusionGenerationMixin, cls), {"__module__": cls.__module__})
-    model._shift_logits_in_generate = shift_logits
     previous = getattr(model, "generation_config", None)
     config = DiffusionGenerationConfig.from_dict(previous.to_dict() if previous is not None else {})
+    if not isinstance(model, DiffusionGenerationMixin):
+        model.__class__ = _with_diffusion_generation(type(model))
+    model._shift_logits_in_generate = shift_logits
     model.generation_config = config.updated(mask_token_id=mask_token_id)
+    return model
+
+
+def _make_class(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
+    """A subclass of `cls` with `generate`, whose instances can be pickled though no module holds the class."""
+
+    def __reduce_ex__(self, protocol):
+        return _restore, (cls, self.__dict__)
+
+    namespace = {"__module__": cls.__module__, "__reduce_ex__": __reduce_ex__}
+    return type(cls.__name__, (DiffusionGenerationMixin, cls), namespace)
+
+
+_with_diffusion_generation: Callable[[type], Any] = functools.cache(_make_class)
+
+
+def _restore(cls: type[PreTrainedModel], state: dict[str, Any]) -> PreTrainedModel:
+    new_class = _with_diffusion_generation(cls)
+    model = new_class.__new__(new_class)
+    model.__dict__.update(state)
     return model
 
 
@@ -90,16 +115,18 @@ def check_bidirectional(model: PreTrainedModel) -> None:
     Raises:
         ValueError: if the model is causal, so that masked tokens could not see what follows them.
     """
-    was_training = model.training
-    model.eval()
-    low, high = 0, min(7, model.get_input_embeddings().num_embeddings - 1)
+    low, high = 0, min(7, vocabulary_size(model) - 1)
     input_ids = torch.tensor([[low, low, low, low], [low, low, low, high]], device=model.device)
-    accepted = inspect.signature(model.forward).parameters
     inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
-    logits = model(
-        **{name: value for name, value in inputs.items() if name in accepted or "kwargs" in accepted}
-    ).logits
-    model.train(was_training)
+    was_training = model.training
+    try:
+        logits = getattr(model.eval()(**accepted_inputs(model, inputs)), "logits", None)
+    finally:
+        model.train(was_training)
+    if logits is None:
+        raise ValueError(
+            f"{type(model).__name__} has no head: its output has no `logits`. Load it with `AutoModelForMaskedLM`."
+        )
     if torch.equal(logits[0, 0], logits[1, 0]):
         raise ValueError(
             f"{type(model).__name__} is causal: its first position does not react to the last one, so it cannot fill "

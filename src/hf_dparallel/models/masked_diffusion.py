@@ -26,6 +26,7 @@ class MaskedDiffusionHead:
     lm_head: nn.Module
     # Whether the hidden state at position i - 1 predicts token i, as in models that start from an AR checkpoint.
     shift_logits = False
+    _runs_head_where_asked = True
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
@@ -40,8 +41,8 @@ class MaskedDiffusionHead:
         if info["missing_keys"]:
             missing = sorted(info["missing_keys"])
             raise ValueError(
-                f"The checkpoint {str(pretrained_model_name_or_path)!r} lacks {len(missing)} weights of {cls.__name__}, "
-                f"such as {missing[0]!r}. Is it a complete checkpoint of this architecture?"
+                f"The checkpoint {str(pretrained_model_name_or_path)!r} lacks {len(missing)} weights of "
+                f"{cls.__name__}, such as {missing[0]!r}. Is it a complete checkpoint of this architecture?"
             )
         return (model, info) if output_loading_info else model
 
@@ -56,6 +57,7 @@ class MaskedDiffusionHead:
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        num_items_in_batch: int | torch.Tensor | None = None,
         **kwargs,
     ) -> MaskedLMOutput:
         r"""
@@ -81,6 +83,9 @@ class MaskedDiffusionHead:
                 `(num_positions,)` or `(batch_size, num_positions)`; or a boolean mask `(batch_size,
                 sequence_length)`, which gives logits of shape `(num_true, vocab_size)`. With a vocabulary of 126k
                 this is most of the memory and, on small models, of the time.
+            num_items_in_batch (`int` or `torch.Tensor`, *optional*):
+                Number of labels that `loss` is divided by, instead of those in this batch. The Trainer passes it when
+                it accumulates gradients.
 
         Returns:
             [`~transformers.modeling_outputs.MaskedLMOutput`] with `logits` of shape `(batch_size, num_positions,
@@ -103,10 +108,23 @@ class MaskedDiffusionHead:
 
         loss = None
         if labels is not None:
-            loss = nn.functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100)
+            loss = _cross_entropy(logits, labels, num_items_in_batch)
         return MaskedLMOutput(
             loss=loss,
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+def _cross_entropy(
+    logits: torch.Tensor, labels: torch.LongTensor, num_items_in_batch: int | torch.Tensor | None
+) -> torch.Tensor:
+    if logits.shape[:-1] != labels.shape:
+        raise ValueError(
+            f"`labels` must have one entry for each of the logits, got {tuple(labels.shape)} for "
+            f"{tuple(logits.shape[:-1])}. Leave `logits_to_keep` at 0 when you pass labels."
+        )
+    reduction = "mean" if num_items_in_batch is None else "sum"
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction=reduction)
+    return loss if num_items_in_batch is None else loss / num_items_in_batch

@@ -22,6 +22,9 @@ _ONLY_SUPPORTED_VALUE: dict[str, Any] = {
     "bias_for_layer_norm": False,
     "embedding_dropout": 0.0,
     "residual_dropout": 0.0,
+    "clip_qkv": None,
+    "layer_norm_with_affine": True,
+    "activation_type": "silu",
 }
 
 
@@ -118,7 +121,7 @@ class LLaDAConfig(PreTrainedConfig):
     pad_token_id: int | None = 126081
 
     def __post_init__(self, **kwargs):
-        _check_architecture({"architectures": self.architectures, **kwargs})
+        _check_architecture({"architectures": self.architectures, "activation_type": self.activation_type, **kwargs})
         # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
         kwargs.pop("auto_map", None)
         if self.n_kv_heads is None:
@@ -126,6 +129,8 @@ class LLaDAConfig(PreTrainedConfig):
         # Published files may pad the embedding beyond the tokenizer's vocabulary.
         if self.embedding_size is not None:
             self.vocab_size = max(self.vocab_size, self.embedding_size)
+            # Or it would contradict a vocabulary that is resized later.
+            self.embedding_size = None
         super().__post_init__(**kwargs)
 
     @property
