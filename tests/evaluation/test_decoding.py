@@ -54,3 +54,87 @@ def test_rows_are_scored_against_their_own_reference():
         ids = torch.tensor([tokenizer(row["prompt"])["input_ids"]])
         new_ids = model.generate(ids, generation_config=RECIPE)[0, ids.shape[1] :]
         assert seen[row["prompt"]] == (tokenizer.decode(new_ids, skip_special_tokens=True), row["answer"])
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_sampled_figures_depend_on_the_seed_only(batch_size):
+    model, tokenizer, prompts = make_llada().double(), make_tokenizer(), make_prompts(10)
+    recipe = RECIPE.updated(temperature=1.0)
+
+    def evaluate(batch_size, seed):
+        texts = []
+
+        def reward(completions, **kwargs):
+            texts.extend(completions)
+            return [1.0] * len(completions)
+
+        figures = evaluate_decoding(model, tokenizer, prompts, reward, recipe, batch_size, seed=seed)
+        return texts, {name: value for name, value in figures.items() if name != "latency_s"}
+
+    torch.manual_seed(batch_size)
+    assert evaluate(batch_size, seed=3) == evaluate(16, seed=3)
+    assert evaluate(batch_size, seed=4)[0] != evaluate(16, seed=3)[0]
+
+
+def test_tokens_after_the_end_of_an_answer_do_not_count():
+    model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(10)
+    ends = {"eos_token_id": [1, *range(2, 20)]}
+    seen = []
+
+    def reward(completion_ids, **kwargs):
+        seen.append(completion_ids)
+        return [1.0] * len(completion_ids)
+
+    for stop in (True, False):
+        evaluate_decoding(model, tokenizer, prompts, reward, RECIPE.updated(stop_at_eos=stop, **ends))
+    assert seen[0] == seen[1] and min(map(len, seen[0])) < 8
+
+
+def test_only_generate_is_timed(monkeypatch):
+    model = make_llada()
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    original = model.generate
+
+    def slow(**kwargs):
+        clock[0] += 2.0
+        return original(**kwargs)
+
+    def reward(completions, **kwargs):
+        clock[0] += 100.0
+        return [1.0] * len(completions)
+
+    model.generate = slow
+    figures = evaluate_decoding(model, make_tokenizer(), make_prompts(4), reward, RECIPE, batch_size=2)
+    assert figures["latency_s"] == 1.0
+
+
+def test_bad_arguments_are_found_before_decoding():
+    model, tokenizer, prompts = make_llada().train(), make_tokenizer(), make_prompts(2)
+    model.generate = None
+
+    def needs_solution(completions, solution, level=1, **kwargs):
+        return [1.0] * len(completions)
+
+    with pytest.raises(
+        ValueError, match=r"`needs_solution` needs the column `solution`.*it has \['prompt', 'answer'\]. Rename"
+    ):
+        evaluate_decoding(model, tokenizer, prompts, [reward_of_the_text, needs_solution], RECIPE)
+    with pytest.raises(ValueError, match=r"already has the column\(s\) \['completion_ids'\].*remove_columns"):
+        with_ids = prompts.add_column("completion_ids", [[1], [2]])
+        evaluate_decoding(model, tokenizer, with_ids, reward_of_the_text, RECIPE)
+    with pytest.raises(ValueError, match="`batch_size` must be at least 1, got -1"):
+        evaluate_decoding(model, tokenizer, prompts, reward_of_the_text, RECIPE, batch_size=-1)
+
+
+def test_an_exception_leaves_the_model_as_it_was():
+    model = make_llada().train()
+
+    def interrupted(**kwargs):
+        assert not model.training
+        raise KeyboardInterrupt
+
+    model.generate = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_decoding(model, make_tokenizer(), make_prompts(2), reward_of_the_text, RECIPE)
+    assert model.training

@@ -1,5 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+import pytest
 import torch
+from matplotlib.figure import Figure
 
 from hf_dparallel.evaluation.plots import mean_confidence, plot_certainty_and_tradeoff
 from hf_dparallel.evaluation.report import make_rows, markdown_table
@@ -35,6 +37,17 @@ def test_picture_is_written(tmp_path):
     certainty = {"Teacher": torch.rand(16, 32), "Student": torch.rand(16, 32)}
     plot_certainty_and_tradeoff(certainty, {"Teacher": list(MEASURED.values())}, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("num_maps", [0, 1, 2])
+def test_every_curve_is_drawn(monkeypatch, num_maps):
+    saved = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **kwargs: saved.append(figure))
+    curves = {f"method {index}": list(MEASURED.values()) for index in range(7)}
+    plot_certainty_and_tradeoff({str(index): torch.rand(4, 8) for index in range(num_maps)}, curves, "unused.png")
+    axes = saved[0].axes[num_maps]
+    assert [line.get_label() for line in axes.lines] == list(curves)
+    assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 7
 
 
 def test_tokens_are_coloured_from_first_to_last_pass():

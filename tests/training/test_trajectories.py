@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Teacher trajectories: what they hold, restarts, several processes, filters."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 import pytest
 import torch
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from trl.rewards import accuracy_reward
@@ -21,8 +23,9 @@ from hf_dparallel import (
     numeric_answer_reward,
 )
 from hf_dparallel.training import trajectories
+from hf_dparallel.training.prompts import evaluation_mode
 
-from ..conftest import make_llada
+from ..conftest import make_dream, make_llada
 
 
 RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)
@@ -77,10 +80,42 @@ def test_prompts_in_chat_format():
         assert rows[0]["prompt_ids"] == expected
 
 
-def test_training_mode_is_restored():
+def test_training_mode_is_restored_in_every_module_whatever_happens():
     model = make_llada().train()
+    frozen = next(model.children()).eval()
     generate_trajectories(model, make_tokenizer(), make_prompts(1), RECIPE)
-    assert model.training
+    assert model.training and not frozen.training
+    with pytest.raises(KeyboardInterrupt):
+        with evaluation_mode(model):
+            assert not any(module.training for module in model.modules())
+            raise KeyboardInterrupt
+    assert model.training and not any(module.training for module in frozen.modules())
+
+
+@pytest.mark.parametrize("stop_at_eos", [True, False])
+def test_an_answer_ends_with_its_first_eos(stop_at_eos):
+    model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(10)
+    recipe = RECIPE.updated(stop_at_eos=stop_at_eos, eos_token_id=[1, *range(2, 20)])
+    rows = generate_trajectories(model, tokenizer, prompts, recipe)
+    for row in rows:
+        ends = [index for index, token in enumerate(row["completion_ids"]) if token in recipe.eos_token_id]
+        assert ends == [len(row["completion_ids"]) - 1] or (not ends and len(row["completion_ids"]) == 8)
+        assert len(row["commit_step"]) == len(row["completion_ids"]) and min(row["commit_step"]) >= 0
+    assert any(len(row["completion_ids"]) < 8 for row in rows)
+
+
+def test_batches_may_be_larger_than_a_shard(small_shards, tmp_path):
+    model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(14)
+    original, sizes = model.generate, []
+
+    def counting(**kwargs):
+        sizes.append(len(kwargs["input_ids"]))
+        return original(**kwargs)
+
+    model.generate = counting
+    rows = generate_trajectories(model, tokenizer, prompts, RECIPE, batch_size=8, output_dir=tmp_path)
+    assert sizes == [8, 6] and len(list(tmp_path.glob("shard-*"))) == 4
+    assert rows[:] == generate_trajectories(make_llada(), tokenizer, prompts, RECIPE, batch_size=3)[:]
 
 
 def test_restart_neither_loses_nor_repeats_a_row(small_shards, tmp_path):
@@ -114,11 +149,60 @@ def test_another_run_in_the_folder_is_refused(tmp_path):
     generate_trajectories(model, tokenizer, make_prompts(2), RECIPE, output_dir=tmp_path)
     other = RECIPE.updated(entropy_threshold=0.1)
     with pytest.raises(
-        ValueError, match="holds trajectories of another run, which differs in settings. Choose another"
+        ValueError, match="of another run, which differs in generation_config.entropy_threshold. Choose another"
     ):
         generate_trajectories(model, tokenizer, make_prompts(2), other, output_dir=tmp_path)
-    with pytest.raises(ValueError, match="differs in num_rows, prompts"):
+    with pytest.raises(ValueError, match="differs in num_rows, rows, tokenized prompts"):
         generate_trajectories(model, tokenizer, make_prompts(3), RECIPE, output_dir=tmp_path)
+
+
+def other_weights():
+    model = make_llada()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[0, 0] += 1
+    return model
+
+
+def other_generation_config():
+    model = make_llada()
+    model.generation_config = DiffusionGenerationConfig(top_k=3)
+    return model
+
+
+def with_adapter():
+    return get_peft_model(make_llada(), LoraConfig(target_modules=["q_proj"]), adapter_name="student")
+
+
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    [
+        ({"model": make_dream}, "model class, "),
+        ({"model": other_weights}, "weights"),
+        ({"model": other_generation_config}, "generation_config.top_k"),
+        ({"model": with_adapter}, "adapters, weights"),
+        ({"model": lambda: make_llada().double()}, "dtype"),
+        ({"data": lambda: make_prompts(2).map(lambda row: {"answer": row["answer"] + "0"})}, "rows"),
+        ({"data": lambda: make_prompts(2).rename_column("answer", "solution")}, "columns, rows"),
+        ({"seed": 1}, "seed"),
+    ],
+)
+def test_stale_rows_are_never_returned(tmp_path, changed, difference):
+    def run(model=make_llada, data=lambda: make_prompts(2), seed=0):
+        return generate_trajectories(
+            model(), make_tokenizer(), data(), RECIPE, output_dir=tmp_path, seed=seed, batch_size=2
+        )
+
+    rows = run()
+    with pytest.raises(ValueError, match=f"of another run, which differs in {difference}"):
+        run(**changed)
+    assert run()[:] == rows[:]
+
+
+def test_settings_of_the_output_do_not_make_another_run(tmp_path):
+    model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(2)
+    rows = generate_trajectories(model, tokenizer, prompts, RECIPE, output_dir=tmp_path)
+    model.generation_config = RECIPE.updated(return_dict_in_generate=True)
+    assert generate_trajectories(model, tokenizer, prompts, output_dir=tmp_path)[:] == rows[:]
 
 
 @pytest.mark.parametrize(
@@ -126,6 +210,17 @@ def test_another_run_in_the_folder_is_refused(tmp_path):
     [
         (Dataset.from_dict({"question": ["1 2"]}), r"needs a column `prompt`.*it has \['question'\].*rename_column"),
         (Dataset.from_dict({"prompt": []}), "`dataset` has no rows"),
+        (Dataset.from_dict({"prompt": ["1", "", ""]}), r"`prompt` has an empty prompt in row 1 \(2 of 3 rows\)"),
+        (Dataset.from_dict({"prompt": [None, "1"]}), "`prompt` has an empty prompt in row 0"),
+        (
+            Dataset.from_dict({"messages": [[{"role": "assistant", "content": "1"}]]}),
+            "`messages` has an empty prompt in row 0",
+        ),
+        (Dataset.from_dict({"prompt": ["1", "2", "3 <mask>"]}), r"contains the mask token \(63\) in row 2"),
+        (
+            make_prompts(1).add_column("nfe", [1]).add_column("prompt_ids", [[1]]),
+            r"already has the column\(s\) \['prompt_ids', 'nfe'\].*remove_columns\(\['prompt_ids', 'nfe'\]\)",
+        ),
     ],
 )
 def test_bad_datasets(dataset, message):
@@ -133,13 +228,32 @@ def test_bad_datasets(dataset, message):
         generate_trajectories(make_llada(), make_tokenizer(), dataset, RECIPE)
 
 
+def test_the_mask_token_is_that_of_the_model(tmp_path):
+    tokenizer = make_tokenizer()
+    tokenizer.mask_token = None
+    with pytest.raises(ValueError, match=r"contains the mask token \(63\) in row 0"):
+        generate_trajectories(make_llada(), tokenizer, Dataset.from_dict({"prompt": ["<mask>"]}), RECIPE)
+
+
+def test_a_batch_has_rows():
+    with pytest.raises(ValueError, match="`batch_size` must be at least 1, got 0"):
+        generate_trajectories(make_llada(), make_tokenizer(), make_prompts(1), RECIPE, batch_size=0)
+
+
 SCRIPT = """
 import sys
+from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.training.test_trajectories import *
 trajectories.SHARD_SIZE = 4
+decode_rows, decoded = trajectories.decode_rows, []
+def recording(model, tokenizer, prompts, *args):
+    decoded.extend(prompts)
+    return decode_rows(model, tokenizer, prompts, *args)
+trajectories.decode_rows = recording
 rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts({count}), RECIPE, 2, sys.argv[1])
-print("rows", len(rows))
+report = {{"decoded": sorted(decoded), "returned": len(rows)}}
+Path(sys.argv[1], "process-" + os.environ.get("RANK", "0") + ".json").write_text(json.dumps(report))
 """
 
 
@@ -147,9 +261,9 @@ def script(count: int) -> str:
     return SCRIPT.format(root=os.getcwd(), count=count)
 
 
-def test_processes_under_torchrun_share_the_rows(tmp_path):
+def test_processes_under_torchrun_share_the_rows(small_shards, monkeypatch, tmp_path):
     (tmp_path / "script.py").write_text(script(18))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
     run = subprocess.run(
         [
             *command,
@@ -161,18 +275,29 @@ def test_processes_under_torchrun_share_the_rows(tmp_path):
         capture_output=True,
         text=True,
         timeout=300,
-        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("rows 18") == 2
+    reports = [json.loads((tmp_path / "out" / f"process-{rank}.json").read_text()) for rank in range(2)]
+    assert [report["returned"] for report in reports] == [18, 18]
+    # Five shards of four rows, the last with two.
+    assert reports[0]["decoded"] == [*range(0, 4), *range(8, 12), *range(16, 18)]
+    assert reports[1]["decoded"] == [*range(4, 8), *range(12, 16)]
     # A single process finds the whole run in the folder.
     expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(18), RECIPE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trajectories, "SHARD_SIZE", 4)
-        rows = generate_trajectories(
-            make_llada(), make_tokenizer(), make_prompts(18), RECIPE, output_dir=tmp_path / "out"
-        )
+    monkeypatch.setattr(trajectories, "decode_rows", None)
+    model = make_llada()
+    rows = generate_trajectories(model, make_tokenizer(), make_prompts(18), RECIPE, output_dir=tmp_path / "out")
     assert rows[:] == expected[:]
+
+
+def test_shares_do_not_depend_on_when_a_process_looks(small_shards, tmp_path):
+    store, rows = trajectories._ShardStore(tmp_path, 18), make_prompts(1)
+    assert store.missing(0, 2) == [0, 2, 4]
+    store.write(0, rows)
+    store.write(3, rows)
+    assert store.missing(1, 2) == [1]
+    assert [store.missing(rank, 3) for rank in range(3)] == [[], [1, 4], [2]]
 
 
 def test_a_killed_process_leaves_only_whole_shards(small_shards, tmp_path):
@@ -236,13 +361,56 @@ def test_filter_needs_completions():
         filter_trajectories(make_prompts(1), make_tokenizer(), numeric_answer_reward)
 
 
-def test_numeric_answer_reward_reads_numbers_as_people_write_them():
-    completions = [
-        "so $1,250.",
-        "-3",
-        "it is 2.50 now",
-        "none",
-        [{"role": "assistant", "content": "The answer is 7 ."}],
-    ]
-    assert numeric_answer_reward(completions, answer=["#### 1250", -3, "2.5", "4", 7]) == [1.0, 1.0, 1.0, 0.0, 1.0]
-    assert numeric_answer_reward(["4"], answer=["unknown"]) == [None]
+@pytest.mark.parametrize("reference", [None, "", "unknown"])
+def test_numeric_answer_reward_without_a_number_to_compare_with(reference):
+    assert numeric_answer_reward(["4"], answer=[reference]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("so $1,250.", 1250),
+        ("#### 1,250,000.5", 1250000.5),
+        ("-3", -3),
+        ("it is 2.50 now", 2.5),
+        (".5", 0.5),
+        ("-.5", -0.5),
+        ("$.50", 0.5),
+        ("...5", 5),
+        ("No.5", 5),
+        ("1,2", 2),
+        ("1, 2", 2),
+        ("1,2500", 2500),
+        ("1234,567", 567),
+        ("between 10-15", 15),
+        ("5%-10%", 10),
+        ("10 - 15", 15),
+        ("f(x)-4", 4),
+        ("x=-4", -4),
+        ("3 .", 3),
+        ([{"role": "assistant", "content": "The answer is 7 ."}], 7),
+    ],
+)
+def test_numeric_answer_reward_reads_numbers_as_people_write_them(text, number):
+    assert numeric_answer_reward([text], answer=[number]) == [1.0]
+    assert numeric_answer_reward([text], answer=[number + 1]) == [0.0]
+    assert numeric_answer_reward(["none"], answer=[number]) == [0.0]
+
+
+def test_filter_names_the_column_that_a_reward_function_needs():
+    rows = trajectories_with(["3 4"], solution=["4"])
+    with pytest.raises(
+        ValueError,
+        match=r"`numeric_answer_reward` needs the column `answer`.*has \['prompt', 'completion_ids', 'solution'\]",
+    ):
+        filter_trajectories(rows, make_tokenizer(), numeric_answer_reward)
+
+
+def test_filter_names_a_reward_function_that_does_not_take_every_column():
+    def reward(prompts, completions, completion_ids):
+        return [1.0] * len(prompts)
+
+    with pytest.raises(ValueError, match=r"`reward` does not accept \['solution'\].*Add `\*\*kwargs`"):
+        filter_trajectories(trajectories_with(["3"], solution=["4"]), make_tokenizer(), reward)
+    rows = trajectories_with(["3"])
+    assert len(filter_trajectories(rows, make_tokenizer(), reward)) == 1

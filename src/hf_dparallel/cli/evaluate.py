@@ -4,7 +4,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from transformers import set_seed
 
 from ..evaluation.decoding import evaluate_decoding
 from . import COMMANDS
@@ -43,9 +42,9 @@ def run(argv: Sequence[str]) -> None:
     dataset = load_prompts(data, default_split="test")
     reward_function = get_reward(reward.reward, dataset)
     model, tokenizer = load_model(loading)
-    set_seed(decoding.seed)
+    recipe = decoding.to_generation_config()
     figures = evaluate_decoding(
-        model, tokenizer, dataset, reward_function, decoding.to_generation_config(), batch.batch_size
+        model, tokenizer, dataset, reward_function, recipe, batch.batch_size, seed=decoding.seed
     )
     say_table(figures)
     write_json(figures, output.json)

@@ -32,8 +32,8 @@ BLOCK_LENGTH = 32
 TOLERANCE = 0.01
 
 _TUNING_GRID: dict[str, tuple[float, ...]] = {
-    "confidence_threshold": (0.95, 0.9, 0.8, 0.7, 0.6),
-    "entropy_threshold": (0.1, 0.3, 0.5, 0.8, 1.2),
+    "confidence_threshold": (0.9, 0.8, 0.7, 0.6),
+    "entropy_threshold": (0.3, 0.5, 0.8, 1.1),
 }
 
 
@@ -43,11 +43,11 @@ class DemoConfig:
 
     output_dir: str = field(default="demo_output", metadata={"help": "Where report, picture and adapter go."})
     seed: int = field(default=0, metadata={"help": "Seed of problems, masks and initialization."})
-    num_trajectories: int = field(default=2048, metadata={"help": "Problems that the teacher answers for training."})
+    num_trajectories: int = field(default=1024, metadata={"help": "Problems that the teacher answers for training."})
     num_train_steps: int = field(default=150, metadata={"help": "Optimizer steps of the distillation."})
     num_tuning_problems: int = field(default=128, metadata={"help": "Problems on which thresholds are chosen."})
     num_problems: int = field(default=500, metadata={"help": "Held-out problems of the comparison."})
-    batch_size: int = field(default=64, metadata={"help": "Problems decoded together."})
+    batch_size: int = field(default=32, metadata={"help": "Problems decoded together."})
 
 
 def load_teacher(dtype: torch.dtype | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

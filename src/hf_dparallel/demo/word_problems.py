@@ -7,7 +7,7 @@ A question such as
 
 has the answer
 
-    Gia starts with 14 stamps . Then Gia gets 6 more , so that is 14 + 6 = 20 . 5 stamps are taken away and
+    Gia starts with 14 stamps . Then we get 6 more , so that is 14 + 6 = 20 . 5 stamps are taken away and
     20 - 5 = 15 . The answer is 15 .
 
 Every sentence is drawn from several phrasings that share words at different places. That is what makes the certainty
@@ -58,8 +58,8 @@ _STEP_OPENING = (
     (2, ""),
 )
 _STEP_ACTION = {
-    "+": ((2, "{name} gets {b} more "), (1, "{b} {items} are added "), (1, "we add {b} {items} ")),
-    "-": ((2, "{name} gives away {b} {items} "), (1, "{b} {items} are taken away "), (1, "we take {b} {items} ")),
+    "+": ((2, "we get {b} more "), (1, "{b} {items} are added "), (1, "another {b} {items} come ")),
+    "-": ((2, "we lose {b} {items} "), (1, "{b} {items} are taken away "), (1, "another {b} {items} go ")),
 }
 _STEP_RESULT = (
     (2, ", so that is {a} {sign} {b} = {c} ."),

@@ -1,14 +1,21 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Accuracy and cost of a decoding recipe on a dataset of prompts."""
 
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.configuration import DiffusionGenerationConfig
-from ..training.prompts import length_sorted_batches, tokenize_prompts
-from ..training.rewards import RewardFunction, score_completions
+from ..training.prompts import (
+    check_batch_size,
+    check_new_columns,
+    decode_rows,
+    evaluation_mode,
+    length_sorted_batches,
+    resolve_recipe,
+    tokenize_prompts,
+)
+from ..training.rewards import RewardFunction, check_reward_columns, score_completions
 
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ def evaluate_decoding(
     generation_config: DiffusionGenerationConfig | None = None,
     batch_size: int = 16,
     description: str = "Evaluation",
+    seed: int = 0,
 ) -> dict[str, float]:
     r"""
     Decodes the prompts of a dataset and measures how good the answers are and what they cost.
@@ -39,9 +47,11 @@ def evaluate_decoding(
         generation_config ([`DiffusionGenerationConfig`], *optional*):
             The recipe. By default the model's own.
         batch_size (`int`, *optional*, defaults to 16):
-            Prompts decoded together; changes the latency only.
+            Prompts decoded together; changes the latency only (up to the rounding of sums in batches).
         description (`str`, *optional*):
             Title of the progress bar.
+        seed (`int`, *optional*, defaults to 0):
+            Seed of the draws with `temperature > 0`; each row has its own, whatever the batch.
 
     Returns:
         `dict[str, float]`:
@@ -51,39 +61,35 @@ def evaluate_decoding(
         - `tokens_per_forward`: mean over answers of tokens, without padding, over passes.
         - `latency_s`: seconds of wall-clock time in `generate`, over the number of prompts.
         - `num_prompts`: the number of prompts.
+
+    Raises:
+        ValueError: if a prompt cannot be decoded, or the columns are not those that the reward functions need.
     """
     from datasets import Dataset, concatenate_datasets
     from tqdm.auto import tqdm
 
-    prompt_ids = tokenize_prompts(dataset, tokenizer)
-    completion_ids: list[list[int]] = [[]] * len(prompt_ids)
-    nfe, tokens_per_forward, seconds = [], [], 0.0
-    was_training = model.training
-    model.eval()
-    with tqdm(total=len(prompt_ids), desc=description) as progress:
+    check_batch_size(batch_size)
+    check_new_columns(dataset, ["completion_ids"])
+    check_reward_columns(reward_funcs, dataset.column_names)
+    recipe = resolve_recipe(model, tokenizer, generation_config)
+    prompt_ids = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
+    answers: dict[int, dict[str, Any]] = {}
+    seconds = 0.0
+    with evaluation_mode(model), tqdm(total=len(prompt_ids), desc=description) as progress:
         for rows in length_sorted_batches(range(len(prompt_ids)), prompt_ids, batch_size):
-            prompts = tokenizer.pad(
-                {"input_ids": [prompt_ids[row] for row in rows]}, padding_side="left", return_tensors="pt"
-            ).to(model.device)
-            start = time.perf_counter()
-            out = model.generate(
-                **prompts, generation_config=generation_config, tokenizer=tokenizer, return_dict_in_generate=True
-            )
-            # Reading the result waits for the device.
-            new_ids = out.sequences[:, prompts["input_ids"].shape[1] :].tolist()
-            seconds += time.perf_counter() - start
-            for row, ids in zip(rows, new_ids, strict=True):
-                completion_ids[row] = ids
-            nfe += out.nfe.tolist()
-            tokens_per_forward += out.tokens_per_forward.tolist()
+            batch, batch_seconds = decode_rows(model, tokenizer, {row: prompt_ids[row] for row in rows}, recipe, seed)
+            answers |= batch
+            seconds += batch_seconds
             progress.update(len(rows))
-    model.train(was_training)
-    answers = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
-    rewards = score_completions(answers, tokenizer, reward_funcs)
+    completion_ids = [answers[row]["completion_ids"] for row in range(len(prompt_ids))]
+    nfe = [answers[row]["nfe"] for row in range(len(prompt_ids))]
+    answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
+    rewards = score_completions(answered, tokenizer, reward_funcs)
     return {
         "accuracy": sum(reward is not None and reward >= 1 for reward in rewards) / len(rewards),
         "nfe": sum(nfe) / len(nfe),
-        "tokens_per_forward": sum(tokens_per_forward) / len(nfe),
+        "tokens_per_forward": sum(len(ids) / passes for ids, passes in zip(completion_ids, nfe, strict=True))
+        / len(nfe),
         "latency_s": seconds / len(nfe),
         "num_prompts": len(nfe),
     }

@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -48,15 +49,17 @@ def plot_certainty_and_tradeoff(
 
     figure = Figure(figsize=(4.4 * len(certainty) + 5.2, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    *maps, tradeoff = figure.subplots(1, len(certainty) + 1, width_ratios=[1] * len(certainty) + [1.15])
+    widths = [*[1] * len(certainty), 1.15]
+    *maps, tradeoff = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
     for axes, (method, confidence) in zip(maps, certainty.items(), strict=True):
         image = axes.imshow(confidence, vmin=0, vmax=1, aspect="auto", cmap="viridis", interpolation="nearest")
         num_passes = len(confidence)
         ticks = range(0, num_passes, max(num_passes // 8, 1))
         axes.set_yticks(list(ticks), [str(tick + 1) for tick in ticks])
         axes.set(title=method, xlabel="Position of the new token", ylabel="Forward pass")
-    figure.colorbar(image, ax=maps, label="Mean confidence", shrink=0.9)
-    for (method, points), marker in zip(curves.items(), "os^Dv", strict=False):
+    if maps:
+        figure.colorbar(image, ax=maps, label="Mean confidence", shrink=0.9)
+    for (method, points), marker in zip(curves.items(), cycle("os^Dv"), strict=False):
         x = [point["tokens_per_forward"] for point in points]
         y = [100 * point["accuracy"] for point in points]
         tradeoff.plot(x, y, marker=marker, label=method)

@@ -1,23 +1,34 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""From a dataset of prompts to token ids, and to batches of them."""
+"""From a dataset of prompts to token ids, to batches of them, and to the answers of a model."""
 
+import contextlib
+import hashlib
+import json
+import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedTokenizerBase
+import torch
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.inputs import resolve_special_tokens
 
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 
-def tokenize_prompts(dataset: "Dataset", tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+def tokenize_prompts(
+    dataset: "Dataset", tokenizer: PreTrainedTokenizerBase, mask_token_id: int | None = None
+) -> list[list[int]]:
     """Returns the token ids of the column `prompt` (texts, or lists of messages) or `messages` of a dataset.
 
-    Texts are tokenized as they are. Messages go through the chat template, without a trailing answer.
+    Texts are tokenized as they are. Messages go through the chat template, without a trailing answer. `mask_token_id`,
+    by default that of the tokenizer, must not be among the ids.
 
     Raises:
-        ValueError: if there are no rows, or no such column.
+        ValueError: if there are no rows or no such column, or for a prompt that is empty or has a mask token.
     """
     if len(dataset) == 0:
         raise ValueError("`dataset` has no rows, so there is nothing to answer. Check its split and its filters.")
@@ -27,11 +38,15 @@ def tokenize_prompts(dataset: "Dataset", tokenizer: PreTrainedTokenizerBase) -> 
             f"`dataset` needs a column `prompt` (texts or lists of messages) or `messages`, it has "
             f"{dataset.column_names}. Rename one: `dataset.rename_column('question', 'prompt')`."
         )
-    prompts = dataset[column][:]
+    prompts = [prompt if isinstance(prompt, str) else _without_answer(prompt or []) for prompt in dataset[column][:]]
+    _check_not_empty([[prompt] if isinstance(prompt, str) else prompt for prompt in prompts], column)
     if isinstance(prompts[0], str):
-        return tokenizer(prompts)["input_ids"]
-    conversations = [_without_answer(messages) for messages in prompts]
-    return tokenizer.apply_chat_template(conversations, add_generation_prompt=True, return_dict=True)["input_ids"]
+        prompt_ids = tokenizer(prompts)["input_ids"]
+    else:
+        prompt_ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, return_dict=True)["input_ids"]
+    _check_not_empty(prompt_ids, column)
+    _check_no_mask(prompt_ids, column, tokenizer.mask_token_id if mask_token_id is None else mask_token_id)
+    return prompt_ids
 
 
 def length_sorted_batches(rows: Sequence[int], prompt_ids: list[list[int]], batch_size: int) -> Iterator[list[int]]:
@@ -41,7 +56,114 @@ def length_sorted_batches(rows: Sequence[int], prompt_ids: list[list[int]], batc
         yield by_length[start : start + batch_size]
 
 
+def check_batch_size(batch_size: int) -> None:
+    """Raises a `ValueError` for a batch without rows."""
+    if batch_size < 1:
+        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
+
+
+def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
+    """Raises a `ValueError` if a dataset already has one of the columns that would be added to it."""
+    taken = [name for name in new if name in dataset.column_names]
+    if taken:
+        raise ValueError(
+            f"`dataset` already has the column(s) {taken}, which the answers of the model would overwrite. Remove "
+            f"them: `dataset.remove_columns({taken})`."
+        )
+
+
+def resolve_recipe(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None
+) -> DiffusionGenerationConfig:
+    """Returns every setting that [`~DiffusionGenerationMixin.generate`] would use, special tokens included."""
+    recipe = DiffusionGenerationConfig.from_generation_config(model.generation_config)
+    if generation_config is not None:
+        given = DiffusionGenerationConfig.from_generation_config(generation_config)
+        recipe = recipe.updated(**given.settings())
+    return resolve_special_tokens(recipe.with_defaults(), model.config, tokenizer)
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Puts a model in evaluation mode, and every module back in its own mode, whatever happens."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def decode_rows(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: dict[int, list[int]],
+    recipe: DiffusionGenerationConfig,
+    seed: int,
+) -> tuple[dict[int, dict[str, Any]], float]:
+    """Decodes one batch of prompts, given by row.
+
+    Each row has its own draws, from `seed` and its number, so that they do not depend on the batch.
+
+    Returns:
+        `tuple`: by row `prompt_ids`, `completion_ids`, `commit_step` and `nfe` (see [`generate_trajectories`]), and
+        the seconds that `generate` took.
+    """
+    inputs = tokenizer.pad({"input_ids": list(prompts.values())}, padding_side="left", return_tensors="pt")
+    inputs = inputs.to(model.device)
+    generators = [torch.Generator(model.device).manual_seed(stable_hash(seed, row)) for row in prompts]
+    start = time.perf_counter()
+    out = model.generate(
+        **inputs, generation_config=recipe, generator=generators, tokenizer=tokenizer, return_dict_in_generate=True
+    )
+    # Reading the result waits for the device.
+    new_ids = out.sequences[:, inputs["input_ids"].shape[1] :].tolist()
+    seconds = time.perf_counter() - start
+    answers = {}
+    for index, (row, prompt) in enumerate(prompts.items()):
+        # Padding after the end of the answer has commit step -1.
+        length = int((out.commit_step[index] >= 0).sum())
+        ids = _up_to_eos(new_ids[index][:length], recipe.eos_token_id)
+        answers[row] = {
+            "prompt_ids": prompt,
+            "completion_ids": ids,
+            "commit_step": out.commit_step[index, : len(ids)].tolist(),
+            "nfe": int(out.nfe[index]),
+        }
+    return answers, seconds
+
+
+def stable_hash(*parts: Any) -> int:
+    """Hashes values that JSON can write, the same in every process."""
+    return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:7])
+
+
 def _without_answer(messages: list[dict[str, str]]) -> list[dict[str, str]]:
     while messages and messages[-1]["role"] == "assistant":
         messages = messages[:-1]
     return messages
+
+
+def _check_not_empty(prompts: Sequence[Sequence[Any]], column: str) -> None:
+    empty = [row for row, prompt in enumerate(prompts) if not prompt]
+    if empty:
+        raise ValueError(
+            f"The column `{column}` has an empty prompt in row {empty[0]} ({len(empty)} of {len(prompts)} rows). Give "
+            f"each at least one token, or leave such rows out with `dataset.filter`."
+        )
+
+
+def _check_no_mask(prompt_ids: list[list[int]], column: str, mask_token_id: int | None) -> None:
+    row = next((row for row, ids in enumerate(prompt_ids) if mask_token_id in ids), None)
+    if row is not None:
+        raise ValueError(
+            f"The column `{column}` contains the mask token ({mask_token_id}) in row {row}. Only what follows the "
+            "prompt is decoded: remove the mask tokens from the prompts."
+        )
+
+
+def _up_to_eos(ids: list[int], eos_token_id: int | list[int] | None) -> list[int]:
+    """Cuts after the first end-of-sequence token, beyond which decoding goes on with `stop_at_eos=False`."""
+    ends = eos_token_id if isinstance(eos_token_id, (list, tuple)) else [eos_token_id]
+    return next((ids[: index + 1] for index, token in enumerate(ids) if token in ends), ids)

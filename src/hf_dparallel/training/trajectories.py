@@ -10,16 +10,24 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..generation.configuration import DiffusionGenerationConfig
-from .prompts import length_sorted_batches, tokenize_prompts
+from .prompts import (
+    check_batch_size,
+    check_new_columns,
+    decode_rows,
+    evaluation_mode,
+    length_sorted_batches,
+    resolve_recipe,
+    stable_hash,
+    tokenize_prompts,
+)
 from .rewards import RewardFunction, score_completions
 
 
@@ -28,8 +36,12 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-SHARD_SIZE = 256
+# Whatever the number of processes, so that a restart with another number finds the same shards.
+SHARD_SIZE = 64
 _MANIFEST = "trajectories.json"
+_NEW_COLUMNS = ("prompt_ids", "completion_ids", "commit_step", "nfe")
+# They do not change an answer.
+_OUTPUT_SETTINGS = ("output_certainty", "return_dict_in_generate")
 
 
 def generate_trajectories(
@@ -44,7 +56,7 @@ def generate_trajectories(
     r"""
     Lets a model answer the prompts of a dataset.
 
-    With `output_dir`, rows are written in parquet shards of 256 as they are done, each shard whole or not at all. A
+    With `output_dir`, rows are written in parquet shards of 64 as they are done, each shard whole or not at all. A
     run that was killed goes on where it stopped when it is called again with the same arguments. Under `torchrun`
     every process takes its share of the shards, and all return the whole dataset.
 
@@ -60,7 +72,7 @@ def generate_trajectories(
         generation_config ([`DiffusionGenerationConfig`], *optional*):
             Settings of the decoding. By default the model's own.
         batch_size (`int`, *optional*, defaults to 8):
-            Prompts decoded together. Does not change the answers.
+            Prompts decoded together. Does not change the answers (up to the rounding of sums in batches).
         output_dir (`str` or `os.PathLike`, *optional*):
             Where to keep the shards. Needed with more than one process.
         seed (`int`, *optional*, defaults to 0):
@@ -75,13 +87,14 @@ def generate_trajectories(
         - `nfe` (`int`): the number of passes.
 
     Raises:
-        ValueError: if the dataset is empty or has no prompt column, or `output_dir` holds another run.
+        ValueError: if the dataset is empty, has no prompt column, or has a prompt that is empty or contains the mask
+            token; or if `output_dir` holds another run: of another model, dataset, tokenizer, recipe or seed.
     """
     from accelerate import PartialState
-    from datasets import Dataset, concatenate_datasets
     from tqdm.auto import tqdm
 
-    state = PartialState()
+    # Without `cpu`, processes under `torchrun` on a machine without accelerator would not know of one another.
+    state = PartialState(cpu=model.device.type == "cpu")
     if output_dir is None:
         if state.num_processes > 1:
             raise ValueError(
@@ -90,24 +103,27 @@ def generate_trajectories(
         with tempfile.TemporaryDirectory() as folder:
             return generate_trajectories(model, tokenizer, dataset, generation_config, batch_size, folder, seed)
 
-    prompt_ids = tokenize_prompts(dataset, tokenizer)
+    check_batch_size(batch_size)
+    check_new_columns(dataset, _NEW_COLUMNS)
+    recipe = resolve_recipe(model, tokenizer, generation_config)
+    prompt_ids = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
     store = _ShardStore(Path(output_dir), len(dataset))
-    settings = generation_config.settings() if generation_config is not None else {}
-    store.claim({"prompts": _hash(prompt_ids), "settings": settings, "seed": seed}, state.is_main_process)
-    mine = store.missing()[state.process_index :: state.num_processes]
-    rows = [row for shard in mine for row in store.rows(shard)]
-    was_training = model.training
-    model.eval()
-    with tqdm(total=len(rows), desc="Trajectories", disable=not state.is_main_process) as progress:
-        for shard in mine:
+    run = {"seed": seed, **_describe_model(model), **_describe_recipe(recipe), **_describe_data(dataset, prompt_ids)}
+    store.claim(run, state.is_main_process)
+    mine = store.missing(state.process_index, state.num_processes)
+    with (
+        evaluation_mode(model),
+        tqdm(total=store.count(mine), desc="Trajectories", disable=not state.is_main_process) as progress,
+    ):
+        # Batches do not go beyond a group of shards, which are written together.
+        for shards in _chunks(mine, -(-batch_size // SHARD_SIZE)):
+            rows = [row for shard in shards for row in store.rows(shard)]
             answers: dict[int, dict[str, Any]] = {}
-            for batch in length_sorted_batches(store.rows(shard), prompt_ids, batch_size):
-                answers |= _decode(model, tokenizer, {row: prompt_ids[row] for row in batch}, generation_config, seed)
+            for batch in length_sorted_batches(rows, prompt_ids, batch_size):
+                answers |= decode_rows(model, tokenizer, {row: prompt_ids[row] for row in batch}, recipe, seed)[0]
                 progress.update(len(batch))
-            indices = list(store.rows(shard))
-            new = {name: [answers[row][name] for row in indices] for name in answers[indices[0]]}
-            store.write(shard, concatenate_datasets([dataset.select(indices), Dataset.from_dict(new)], axis=1))
-    model.train(was_training)
+            for shard in shards:
+                store.write(shard, _with_answers(dataset, store.rows(shard), answers))
     state.wait_for_everyone()
     return store.read()
 
@@ -138,7 +154,7 @@ def filter_trajectories(
         `datasets.Dataset`: the kept rows, unchanged.
 
     Raises:
-        ValueError: if no row is left, or `dataset` has no `completion_ids`.
+        ValueError: if no row is left, or `dataset` has no `completion_ids` or lacks a column of a reward function.
     """
     if "completion_ids" not in dataset.column_names:
         raise ValueError(
@@ -157,39 +173,60 @@ def filter_trajectories(
     return dataset.select(kept)
 
 
-def _decode(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: dict[int, list[int]],
-    generation_config: DiffusionGenerationConfig | None,
-    seed: int,
-) -> dict[int, dict[str, Any]]:
-    """Decodes one batch, `prompts` by row, and returns the new columns by row."""
-    inputs = tokenizer.pad({"input_ids": list(prompts.values())}, padding_side="left", return_tensors="pt")
-    generators = [torch.Generator(model.device).manual_seed(_hash(seed, row)) for row in prompts]
-    out = model.generate(
-        **inputs.to(model.device),
-        generation_config=generation_config,
-        generator=generators,
-        tokenizer=tokenizer,
-        return_dict_in_generate=True,
-    )
-    prompt_length = inputs["input_ids"].shape[1]
-    answers = {}
-    for index, (row, prompt) in enumerate(prompts.items()):
-        # Padding after the end of the answer has commit step -1.
-        length = int((out.commit_step[index] >= 0).sum())
-        answers[row] = {
-            "prompt_ids": prompt,
-            "completion_ids": out.sequences[index, prompt_length : prompt_length + length].tolist(),
-            "commit_step": out.commit_step[index, :length].tolist(),
-            "nfe": int(out.nfe[index]),
-        }
-    return answers
+def _chunks(items: list[int], size: int) -> Iterator[list[int]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
-def _hash(*parts: Any) -> int:
-    return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:7])
+def _with_answers(dataset: "Dataset", rows: range, answers: dict[int, dict[str, Any]]) -> "Dataset":
+    from datasets import Dataset, concatenate_datasets
+
+    new = Dataset.from_dict({name: [answers[row][name] for row in rows] for name in _NEW_COLUMNS})
+    return concatenate_datasets([dataset.select(rows), new], axis=1)
+
+
+def _describe_model(model: PreTrainedModel) -> dict[str, Any]:
+    """Tells a model apart from others, with names for people and a sample of every weight for certainty."""
+    from peft import PeftModel
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    adapters = {
+        name
+        for module in model.modules()
+        if isinstance(module, BaseTunerLayer) and not module.disable_adapters
+        for name in module.active_adapters
+    }
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    samples = {
+        name: weight.detach().flatten()[:8].float().tolist()
+        for name, weight in model.named_parameters()
+        if weight.device.type != "meta"
+    }
+    return {
+        "model class": type(base).__name__,
+        "model name": base.config._name_or_path,
+        "dtype": str(model.dtype),
+        "adapters": sorted(adapters),
+        "weights": stable_hash(samples),
+    }
+
+
+def _describe_recipe(recipe: DiffusionGenerationConfig) -> dict[str, Any]:
+    settings = recipe.settings().items()
+    return {f"generation_config.{name}": value for name, value in settings if name not in _OUTPUT_SETTINGS}
+
+
+def _describe_data(dataset: "Dataset", prompt_ids: list[list[int]]) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    # As stored: neither transforms nor decoders of images run, nor do the shards of the dataset matter.
+    for rows in dataset.with_format("arrow").iter(batch_size=1000):
+        digest.update(json.dumps(rows.to_pylist(), default=str).encode())
+    return {
+        "num_rows": len(dataset),
+        "columns": dataset.column_names,
+        "rows": digest.hexdigest(),
+        "tokenized prompts": stable_hash(prompt_ids),
+    }
 
 
 class _ShardStore:
@@ -202,10 +239,10 @@ class _ShardStore:
 
     def claim(self, run: dict[str, Any], is_main_process: bool) -> None:
         """Notes which run the folder belongs to, or checks that it is this one."""
-        run = {"num_rows": self.num_rows, **run}
+        run = json.loads(json.dumps({"shard_size": SHARD_SIZE, **run}))
         path = self.folder / _MANIFEST
         previous = json.loads(path.read_text()) if path.exists() else run
-        changed = [name for name, value in run.items() if previous.get(name) != value]
+        changed = [name for name in previous | run if previous.get(name) != run.get(name)]
         if changed:
             raise ValueError(
                 f"`output_dir={str(self.folder)!r}` holds trajectories of another run, which differs in "
@@ -218,8 +255,13 @@ class _ShardStore:
     def rows(self, shard: int) -> range:
         return range(shard * SHARD_SIZE, min((shard + 1) * SHARD_SIZE, self.num_rows))
 
-    def missing(self) -> list[int]:
-        return [shard for shard in range(self.num_shards) if not self._path(shard).exists()]
+    def count(self, shards: list[int]) -> int:
+        return sum(len(self.rows(shard)) for shard in shards)
+
+    def missing(self, process_index: int, num_processes: int) -> list[int]:
+        """Shards that a process has to make. Its share is fixed: others may write theirs while it looks."""
+        share = range(self.num_shards)[process_index::num_processes]
+        return [shard for shard in share if not self._path(shard).exists()]
 
     def write(self, shard: int, rows: "Dataset") -> None:
         _write_atomically(self._path(shard), rows.to_parquet)
