@@ -36,7 +36,7 @@ from hf_dparallel.demo.word_problems import WordProblem, draw_equation, generate
 
 MAX_NEW_TOKENS = 64
 BLOCK_LENGTH = 32
-WARMUP_STEPS = 200
+WARMUP_STEPS = 100
 SUMS_PER_DRILL = 10
 # Uniform, semi-autoregressive, left-to-right, drills.
 ROWS_BY_KIND = [8, 8, 12, 4]
@@ -145,7 +145,7 @@ def _mask_results(completion_ids: torch.Tensor, equals_id: int) -> tuple[torch.B
 
 
 def build_optimizers(
-    model: LLaDAForMaskedDiffusion, num_steps: int
+    model: LLaDAForMaskedDiffusion, num_steps: int, learning_rate_scale: float
 ) -> list[tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]]:
     """Muon for the matrices of the blocks, AdamW for embedding, head and norms; warm-up, then linear decay.
 
@@ -155,8 +155,8 @@ def build_optimizers(
     ids = {id(parameter) for parameter in matrices}
     others = [parameter for parameter in model.parameters() if id(parameter) not in ids]
     optimizers = (
-        torch.optim.Muon(matrices, lr=0.02, weight_decay=0.01),
-        torch.optim.AdamW(others, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.Muon(matrices, lr=0.02 * learning_rate_scale, weight_decay=0.01),
+        torch.optim.AdamW(others, lr=2e-3 * learning_rate_scale, betas=(0.9, 0.98), weight_decay=0.0),
     )
 
     def scale(step: int) -> float:
@@ -196,6 +196,7 @@ def main() -> None:
         "--init_from", type=Path, help="Continue from this teacher, of another version of the language."
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--learning_rate_scale", type=float, default=1.0)
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
@@ -207,7 +208,7 @@ def main() -> None:
     model = build_model(tokenizer)
     if args.init_from is not None:
         copy_weights(args.init_from, model, tokenizer)
-    optimizers = build_optimizers(model, args.num_steps)
+    optimizers = build_optimizers(model, args.num_steps, args.learning_rate_scale)
     print(f"{model.num_parameters():,} parameters", flush=True)
 
     log, recent_losses, start = [], [], time.time()

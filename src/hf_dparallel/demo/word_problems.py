@@ -7,7 +7,7 @@ A question such as
 
 has the answer
 
-    Gia starts with 14 stamps . Then we get 6 more , so that is 14 + 6 = 20 . 5 stamps are taken away and
+    We start with 14 stamps . Then we get 6 more , so that is 14 + 6 = 20 . 5 stamps are taken away and
     20 - 5 = 15 . The answer is 15 .
 
 Every sentence is drawn from several phrasings that share words at different places. That is what makes the certainty
@@ -47,9 +47,9 @@ LARGEST_NUMBER = 40
 # Each entry is (weight, text). The likeliest phrasing has twice the weight of the next: it is what greedy decoding
 # writes, whatever the problem. The others are what keeps a model uncertain until it has begun to write.
 _START = (
-    (5, "{name} starts with {a} {items} ."),
-    (2, "At the start {name} has {a} {items} ."),
-    (2, "First , {name} has {a} {items} ."),
+    (5, "We start with {a} {items} ."),
+    (2, "At the start there are {a} {items} ."),
+    (2, "First , we have {a} {items} ."),
     (1, "There are {a} {items} at first ."),
 )
 _STEP_OPENING = (
