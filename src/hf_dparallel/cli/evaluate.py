@@ -4,7 +4,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-
 from ..evaluation.decoding import evaluate_decoding
 from . import COMMANDS
 from .arguments import (

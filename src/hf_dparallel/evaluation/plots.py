@@ -65,5 +65,5 @@ def plot_certainty_and_tradeoff(
         tradeoff.plot(x, y, marker=marker, label=method)
     tradeoff.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
     tradeoff.grid(alpha=0.3)
-    tradeoff.legend()
+    tradeoff.legend(loc="lower left")
     figure.savefig(path, dpi=130)
