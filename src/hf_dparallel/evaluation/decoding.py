@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.inputs import resolve_generation_config
 from ..training.prompts import (
     check_batch_size,
     check_new_columns,
     decode_rows,
     evaluation_mode,
     length_sorted_batches,
-    resolve_recipe,
     tokenize_prompts,
 )
 from ..training.rewards import RewardFunction, check_reward_columns, score_completions
@@ -71,7 +71,7 @@ def evaluate_decoding(
     check_batch_size(batch_size)
     check_new_columns(dataset, ["completion_ids"])
     check_reward_columns(reward_funcs, dataset.column_names)
-    recipe = resolve_recipe(model, tokenizer, generation_config)
+    recipe = resolve_generation_config(model, generation_config, tokenizer)
     prompt_ids = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
     answers: dict[int, dict[str, Any]] = {}
     seconds = 0.0

@@ -4,7 +4,7 @@
 import inspect
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .configuration import DiffusionGenerationConfig
@@ -34,6 +34,24 @@ def resolve_special_tokens(
             "`model.generation_config.mask_token_id`."
         )
     return config.updated(**found)
+
+
+def resolve_generation_config(
+    model: PreTrainedModel,
+    generation_config: GenerationConfig | None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    **settings,
+) -> DiffusionGenerationConfig:
+    """Returns every setting that `generate` uses, special tokens included.
+
+    Merges the defaults, the model's recipe, `generation_config` and `settings`, the last winning.
+    """
+    config = DiffusionGenerationConfig.from_generation_config(model.generation_config)
+    if generation_config is not None:
+        given = DiffusionGenerationConfig.from_generation_config(generation_config)
+        config = config.updated(**given.settings())
+    DiffusionGenerationConfig(**settings)  # refuses what is unknown or contradicts itself
+    return resolve_special_tokens(config.updated(**settings).with_defaults(), model.config, tokenizer)
 
 
 def check_prompts(

@@ -19,7 +19,7 @@ from transformers.utils import logging
 from . import commit_rules
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
-from .inputs import accepted_inputs, check_prompts, resolve_special_tokens
+from .inputs import accepted_inputs, check_prompts, resolve_generation_config
 from .output import DiffusionGenerationOutput
 from .prediction import TokenPrediction, predict_tokens
 from .progress import CertaintyHistory, DraftStream, StopCheck
@@ -110,7 +110,12 @@ class DiffusionGenerationMixin(GenerationMixin):
         """
         # 1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
         _check_arguments(inputs, input_ids, kwargs)
-        config = self._prepare_diffusion_config(generation_config, tokenizer, kwargs)
+        config = resolve_generation_config(self, generation_config, tokenizer, **kwargs)
+        if config.output_certainty and not config.return_dict_in_generate:
+            raise ValueError(
+                "`output_certainty=True` needs `return_dict_in_generate=True`, to return the certainty in."
+            )
+        logits_processor = LogitsProcessorList(logits_processor or [])
         input_ids, attention_mask = check_prompts(
             input_ids if inputs is None else inputs, attention_mask, config, self
         )
@@ -202,31 +207,12 @@ class DiffusionGenerationMixin(GenerationMixin):
             except OSError:
                 logger.info("No generation_config.json found: using the defaults of DiffusionGenerationConfig.")
 
-    def _prepare_diffusion_config(
-        self,
-        generation_config: GenerationConfig | None,
-        tokenizer: PreTrainedTokenizerBase | None,
-        settings: dict[str, Any],
-    ) -> DiffusionGenerationConfig:
-        """Merges the defaults, the model's recipe, `generation_config` and the keyword arguments, the last winning."""
-        config = DiffusionGenerationConfig.from_generation_config(self.generation_config)
-        if generation_config is not None:
-            given = DiffusionGenerationConfig.from_generation_config(generation_config)
-            config = config.updated(**given.settings())
-        DiffusionGenerationConfig(**settings)  # refuses what is unknown or contradicts itself
-        config = resolve_special_tokens(config.updated(**settings).with_defaults(), self.config, tokenizer)
-        if config.output_certainty and not config.return_dict_in_generate:
-            raise ValueError(
-                "`output_certainty=True` needs `return_dict_in_generate=True`, to return the certainty in."
-            )
-        return config
-
     def _predict(
         self,
         canvas: Canvas,
         columns: torch.LongTensor,
         config: DiffusionGenerationConfig,
-        logits_processor: LogitsProcessorList | None,
+        logits_processor: LogitsProcessorList,
         generators: list[torch.Generator] | None,
         history: CertaintyHistory | None,
     ) -> TokenPrediction:
@@ -289,7 +275,6 @@ def _process_logits(processors: LogitsProcessorList, canvas: Canvas, logits: tor
     """Processors know one position per row, so each position of the block is passed as a row of its own."""
     rows, tokens, vocab_size = logits.shape
     input_ids = canvas.sequences[canvas.active].repeat_interleave(tokens, dim=0)
-    processors = LogitsProcessorList(processors)
     return processors(input_ids, logits.float().reshape(rows * tokens, vocab_size)).view(rows, tokens, vocab_size)
 
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import resolve_special_tokens
 
 
 if TYPE_CHECKING:
@@ -70,17 +69,6 @@ def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
             f"`dataset` already has the column(s) {taken}, which the answers of the model would overwrite. Remove "
             f"them: `dataset.remove_columns({taken})`."
         )
-
-
-def resolve_recipe(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None
-) -> DiffusionGenerationConfig:
-    """Returns every setting that [`~DiffusionGenerationMixin.generate`] would use, special tokens included."""
-    recipe = DiffusionGenerationConfig.from_generation_config(model.generation_config)
-    if generation_config is not None:
-        given = DiffusionGenerationConfig.from_generation_config(generation_config)
-        recipe = recipe.updated(**given.settings())
-    return resolve_special_tokens(recipe.with_defaults(), model.config, tokenizer)
 
 
 @contextlib.contextmanager

@@ -18,13 +18,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.inputs import resolve_generation_config
 from .prompts import (
     check_batch_size,
     check_new_columns,
     decode_rows,
     evaluation_mode,
     length_sorted_batches,
-    resolve_recipe,
     stable_hash,
     tokenize_prompts,
 )
@@ -105,7 +105,7 @@ def generate_trajectories(
 
     check_batch_size(batch_size)
     check_new_columns(dataset, _NEW_COLUMNS)
-    recipe = resolve_recipe(model, tokenizer, generation_config)
+    recipe = resolve_generation_config(model, generation_config, tokenizer)
     prompt_ids = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
     store = _ShardStore(Path(output_dir), len(dataset))
     run = {"seed": seed, **_describe_model(model), **_describe_recipe(recipe), **_describe_data(dataset, prompt_ids)}
