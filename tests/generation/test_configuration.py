@@ -36,7 +36,7 @@ SMALL = {"max_new_tokens": 16, "block_length": 8, "stop_at_eos": False, "return_
         ({"temperature": -1.0}, r"`temperature` must be at least 0 .* got -1.0"),
         ({"top_p": 0.0}, r"`top_p` must be .* got 0.0"),
         ({"top_k": 0}, r"`top_k` must be a positive integer, got 0"),
-        ({"max_new_tokens": 0}, r"`max_new_tokens` must be .*0"),
+        ({"max_new_tokens": -1}, r"`max_new_tokens` must be .*-1"),
         ({"block_length": "32"}, r"`block_length` must be a positive integer, got '32'"),
         (
             {"denoising_steps": 3, "max_new_tokens": 16, "block_length": 8},

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForMaskedLM
 
+from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.generation.prediction import predict_tokens
 
 from ..conftest import make_dream, make_llada
@@ -76,9 +77,14 @@ def decode_cases(draw):
         st.one_of(
             st.floats(0.0, 4.0).map(lambda value: {"entropy_threshold": value}),
             st.floats(0.01, 1.0).map(lambda value: {"confidence_threshold": value}),
+            st.floats(0.0, 8.0).map(lambda value: {"entropy_bound": value}),
+            st.floats(0.1, 6.0).map(lambda value: {"confidence_factor": value}),
             st.integers(1, block_length).map(lambda steps: {"denoising_steps": steps * num_blocks}),
         )
     )
+    if "denoising_steps" not in rule and draw(st.booleans()):
+        rule["max_active_blocks"] = draw(st.integers(2, 3))
+        rule["block_add_threshold"] = draw(st.sampled_from([0.1, 0.25, 0.5, 1.0]))
     token = st.integers(2, 62)
     prompts = draw(st.lists(st.lists(token, min_size=1, max_size=12), min_size=1, max_size=4))
     # Most tokens can be the EOS of a case, so that rows end at many places.
@@ -270,3 +276,51 @@ class TestSampling:
 
 def generators(count):
     return [torch.Generator().manual_seed(seed) for seed in range(count)]
+
+
+def test_one_transfer_from_the_device_in_each_pass(tiny_llada, monkeypatch):
+    """On a GPU each of these waits for everything that was queued, and the host falls behind."""
+    counts = {"steps": 0, "transfers": 0}
+
+    class Counter(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            name = func.overloadpacket._qualified_op_name
+            assert name not in {"aten::nonzero", "aten::_local_scalar_dense", "aten::masked_select", "aten::equal"}
+            return func(*args, **(kwargs or {}))
+
+    tolist, step = torch.Tensor.tolist, Decoder.step
+
+    def counting_tolist(tensor):
+        counts["transfers"] += 1
+        return tolist(tensor)
+
+    def counting_step(decoder):
+        counts["steps"] += 1
+        before = counts["transfers"]
+        with Counter():
+            rows = step(decoder)
+        assert counts["transfers"] == before + 1
+        return rows
+
+    monkeypatch.setattr(torch.Tensor, "tolist", counting_tolist)
+    monkeypatch.setattr(Decoder, "step", counting_step)
+    ids, attention_mask = left_padded([[2, 3], [4, 5, 6], [7]])
+    for cache in (None, "prefix", "dual"):
+        counts["steps"] = 0
+        out = tiny_llada.generate(
+            ids,
+            attention_mask=attention_mask,
+            max_new_tokens=16,
+            block_length=8,
+            entropy_threshold=1.0,
+            cache_implementation=cache,
+            return_dict_in_generate=True,
+        )
+        assert counts["steps"] == out.nfe.max()
+
+
+def test_the_head_runs_on_open_masks_only(tiny_llada):
+    scored = []
+    tiny_llada.lm_head.register_forward_hook(lambda module, args, output: scored.append(output.shape[1]))
+    tiny_llada.generate(torch.tensor([[2, 3]]), max_new_tokens=16, block_length=8, stop_at_eos=False)
+    assert scored == [8, 7, 6, 5, 4, 3, 2, 1] * 2

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "certainty-forcing distillation on trajectories",
     "generate": "answer one prompt",
     "evaluate": "measure accuracy and cost of decoding on a dataset",
+    "benchmark": "measure the speed of decoding on this machine",
     "env": "show versions and devices, for bug reports",
 }
 # Errors whose message is written for users. Of any other, the type is shown too.

@@ -1,30 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel env`: what to attach to a bug report."""
 
-import os
-import platform
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
-import torch
-
-from .. import __version__
+from ..environment import describe_environment
 from . import COMMANDS
 from .arguments import CommandParser, OutputArguments
 from .console import say, write_json
-
-
-_PACKAGES = (
-    "torch",
-    "transformers",
-    "peft",
-    "trl",
-    "datasets",
-    "evaluate",
-    "accelerate",
-    "huggingface_hub",
-)
 
 
 def run(argv: Sequence[str]) -> None:
@@ -34,24 +16,3 @@ def run(argv: Sequence[str]) -> None:
     for name, value in environment.items():
         say(f"- {name}: {', '.join(value) or 'none' if isinstance(value, list) else value}")
     write_json(environment, output.json)
-
-
-def describe_environment() -> dict[str, Any]:
-    """Returns versions and devices."""
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return {
-        "hf_dparallel": __version__,
-        **{name: _version(name) for name in _PACKAGES},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpu_count": os.cpu_count(),
-        "gpus": gpus,
-        "bf16_on_gpu": bool(gpus) and torch.cuda.is_bf16_supported(),
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

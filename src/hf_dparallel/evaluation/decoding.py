@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Accuracy and cost of a decoding recipe on a dataset of prompts."""
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -12,7 +13,6 @@ from ..training.prompts import (
     check_new_columns,
     decode_rows,
     evaluation_mode,
-    length_sorted_batches,
     tokenize_prompts,
 )
 from ..training.rewards import RewardFunction, check_reward_columns, score_completions
@@ -59,7 +59,7 @@ def evaluate_decoding(
         - `accuracy`: fraction of right answers.
         - `nfe`: mean number of forward passes of an answer.
         - `tokens_per_forward`: mean over answers of tokens, without padding, over passes.
-        - `latency_s`: seconds of wall-clock time in `generate`, over the number of prompts.
+        - `latency_s`: seconds of wall-clock time of the decoding, over the number of prompts.
         - `num_prompts`: the number of prompts.
 
     Raises:
@@ -74,13 +74,15 @@ def evaluate_decoding(
     recipe = resolve_generation_config(model, generation_config, tokenizer)
     prompt_ids = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
     answers: dict[int, dict[str, Any]] = {}
-    seconds = 0.0
-    with evaluation_mode(model), tqdm(total=len(prompt_ids), desc=description) as progress:
-        for rows in length_sorted_batches(range(len(prompt_ids)), prompt_ids, batch_size):
-            batch, batch_seconds = decode_rows(model, tokenizer, {row: prompt_ids[row] for row in rows}, recipe, seed)
-            answers |= batch
-            seconds += batch_seconds
-            progress.update(len(rows))
+    # Prompts of similar length next to one another need little padding.
+    rows = sorted(range(len(prompt_ids)), key=lambda row: len(prompt_ids[row]))
+    prompts = {row: prompt_ids[row] for row in rows}
+    start = time.perf_counter()
+    with evaluation_mode(model), tqdm(total=len(prompts), desc=description) as progress:
+        for row, answer in decode_rows(model, tokenizer, prompts, recipe, batch_size, seed):
+            answers[row] = answer
+            progress.update()
+    seconds = time.perf_counter() - start
     completion_ids = [answers[row]["completion_ids"] for row in range(len(prompt_ids))]
     nfe = [answers[row]["nfe"] for row in range(len(prompt_ids))]
     answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)

@@ -2,115 +2,275 @@
 """The sequences being decoded: prompts, masks, and how far each row has come.
 
 Rows never wait for one another. Each has its own current block and moves to the next one when that is decided; a
-finished row is no longer computed. So a row meets the same states in a batch as alone.
+finished row leaves, and another may take its place. So a row meets the same states in a batch as alone.
 """
 
+from dataclasses import dataclass
+
 import torch
+from torch.nn.functional import pad
+
+
+@dataclass
+class FinishedRow:
+    """What was decoded of one prompt.
+
+    Args:
+        index (`int`): the number that the prompt was added under.
+        tokens (`torch.LongTensor` of shape `(max_new_tokens,)`): the new tokens, padding after the end of the answer;
+            when infilling, the whole prompt.
+        commit_step (`torch.LongTensor` of the shape of `tokens`): the pass that committed each token, -1 for none.
+        nfe (`int`): forward passes that the row took part in.
+        num_tokens (`int`): decoded tokens, up to and including the first end-of-sequence token.
+        is_nan (`bool`): whether it is finished because the model predicted NaN.
+    """
+
+    index: int
+    tokens: torch.LongTensor
+    commit_step: torch.LongTensor
+    nfe: int
+    num_tokens: int
+    is_nan: bool
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Decoded tokens over forward passes."""
+        return self.num_tokens / self.nfe if self.nfe else 0.0
+
+
+@dataclass
+class RowStatus:
+    """What the host knows of a row. Places are counted from the right edge, which no padding moves."""
+
+    # The range of blocks whose masks may be decided, 0 being the last block of the canvas; -1 if all is decided.
+    first_block: int
+    last_block: int
+    # How many masks there are in those blocks.
+    num_open: int
+    # Columns from the first mask on, columns after the end of the answer, columns after the first end token.
+    undecided: int
+    after_end: int
+    after_eos: int
+    nfe: int
+    is_nan: int
+    is_finished: int
 
 
 class Canvas:
-    """A batch of prompts, each followed by `max_new_tokens` mask tokens.
+    """The rows being decoded: left-padded prompts with the mask tokens to decide.
 
-    Attributes ending in `_ids`, `nfe`, `commit_step` cover the whole batch. `active` holds the indices of the rows
-    still being decoded; the methods take and return tensors of those rows only.
+    Tensors have one line a row and one column a token. Rows and their blocks are aligned on the right.
 
     Args:
-        input_ids (`torch.LongTensor` of shape `(batch_size, prompt_length)`): left-padded prompts.
-        attention_mask (`torch.LongTensor` of shape `(batch_size, prompt_length)`): 0 for the padding.
-        max_new_tokens, block_length, mask_token_id (`int`): as in [`DiffusionGenerationConfig`].
-        eos_token_ids (`list[int]`): tokens that end an answer; empty if nothing does.
+        max_new_tokens (`int`): mask tokens that are appended to each prompt; 0 to decide the masks inside the prompts.
+        block_length, max_active_blocks, block_add_threshold, stop_at_eos, mask_token_id, pad_token_id: as in
+            [`DiffusionGenerationConfig`].
+        eos_token_ids (`list[int]`): the tokens that end an answer.
+        width_multiple (`int`): the width is a multiple of this, for code that is compiled for each width.
     """
+
+    # (rows, width)
+    sequences: torch.LongTensor
+    attention_mask: torch.LongTensor
+    position_ids: torch.LongTensor
+    masked: torch.BoolTensor
+    commit_step: torch.LongTensor
+    # (rows,)
+    nfe: torch.LongTensor
+    step_in_block: torch.LongTensor
+    first_block: torch.LongTensor
+    last_block: torch.LongTensor
+
+    _WIDE = ("sequences", "attention_mask", "position_ids", "masked", "commit_step")
+    _NARROW = ("nfe", "step_in_block", "first_block", "last_block")
 
     def __init__(
         self,
-        input_ids: torch.LongTensor,
-        attention_mask: torch.LongTensor,
         *,
         max_new_tokens: int,
         block_length: int,
         mask_token_id: int,
+        pad_token_id: int,
         eos_token_ids: list[int],
+        stop_at_eos: bool = True,
+        max_active_blocks: int = 1,
+        block_add_threshold: float = 1.0,
+        width_multiple: int = 1,
     ):
-        batch_size, self.prompt_length = input_ids.shape
-        device = input_ids.device
-        new_ids = input_ids.new_full((batch_size, max_new_tokens), mask_token_id)
-        self.sequences = torch.cat([input_ids, new_ids], dim=1)
-        self.masked = torch.ones_like(new_ids, dtype=torch.bool)
-        self.attention_mask = torch.cat([attention_mask, torch.ones_like(new_ids)], dim=1)
-        # Positions count from the first token of the row, whatever the padding.
-        self.position_ids = (self.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
-        self.is_padded = bool((attention_mask == 0).any())
+        self.max_new_tokens = max_new_tokens
         self.block_length = block_length
-        self.num_blocks = max_new_tokens // block_length
+        self.mask_token_id = mask_token_id
+        self.pad_token_id = pad_token_id
         self.eos_token_ids = eos_token_ids
-        self.active = torch.arange(batch_size, device=device)
-        self.block = torch.zeros(batch_size, dtype=torch.long, device=device)
-        self.step_in_block = torch.zeros(batch_size, dtype=torch.long, device=device)
-        self.nfe = torch.zeros(batch_size, dtype=torch.long, device=device)
-        self.commit_step = torch.full_like(new_ids, -1)
+        self.stop_at_eos = stop_at_eos
+        self.max_active_blocks = max_active_blocks
+        self.block_add_threshold = block_add_threshold
+        self.width_multiple = width_multiple
+        self.row_ids: list[int] = []
+        self.prompt_lengths: list[int] = []
+        self.num_masks: list[int] = []
+        self.status: list[RowStatus] = []
+
+    def __len__(self) -> int:
+        return len(self.row_ids)
 
     @property
-    def new_ids(self) -> torch.LongTensor:
-        """The generated part of the whole batch, `(batch_size, max_new_tokens)`; a view."""
-        return self.sequences[:, self.prompt_length :]
+    def width(self) -> int:
+        """Number of columns: those of the longest prompt and of the new tokens, and padding."""
+        return self._rounded(max(self.prompt_lengths, default=0) + self.max_new_tokens)
 
-    def model_inputs(self) -> dict[str, torch.Tensor | None]:
-        """The inputs of the forward pass for the active rows."""
-        return {
-            "input_ids": self.sequences[self.active],
-            "attention_mask": self.attention_mask[self.active] if self.is_padded else None,
-            "position_ids": self.position_ids[self.active],
+    @property
+    def is_padded(self) -> bool:
+        """Whether a row has padding."""
+        return min(self.prompt_lengths) + self.max_new_tokens < self.width
+
+    def add(self, row_ids: list[int], input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
+        """Adds rows: left-padded prompts and their attention mask, both `(rows, prompt_length)`."""
+        new = input_ids.new_full((len(input_ids), self.max_new_tokens), self.mask_token_id)
+        attention_mask = torch.cat([attention_mask, torch.ones_like(new)], dim=1)
+        sequences = torch.cat([input_ids, new], dim=1)
+        masked = (sequences == self.mask_token_id) & attention_mask.bool()
+        first_block = self._first_block(masked)
+        added = {
+            "sequences": sequences,
+            "attention_mask": attention_mask,
+            # Positions count from the first token of the row, whatever the padding.
+            "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0),
+            "masked": masked,
+            "commit_step": torch.full_like(sequences, -1),
+            "nfe": torch.zeros_like(first_block),
+            "step_in_block": torch.zeros_like(first_block),
+            "first_block": first_block,
+            "last_block": first_block,
         }
+        previous = {name: getattr(self, name) for name in added} if self.row_ids else {}
+        lengths, num_masks = torch.stack([attention_mask.sum(dim=1), masked.sum(dim=1)]).tolist()
+        self.row_ids += row_ids
+        self.prompt_lengths += [length - self.max_new_tokens for length in lengths]
+        self.num_masks += num_masks
+        for name, tensor in added.items():
+            parts = [previous[name], tensor] if previous else [tensor]
+            setattr(self, name, torch.cat([self._fitted(name, part) for part in parts]))
+        self._read_status(torch.zeros_like(self.nfe, dtype=torch.bool))
 
-    def block_columns(self) -> torch.LongTensor:
-        """Columns of `new_ids` that make up the current block of each active row, `(active, block_length)`."""
-        offsets = torch.arange(self.block_length, device=self.active.device)
-        return self.block[self.active, None] * self.block_length + offsets
+    def new_columns(self) -> torch.LongTensor:
+        """The columns of the new tokens (when infilling, all), `(rows, columns)`."""
+        first = self.width - self.max_new_tokens if self.max_new_tokens else 0
+        return torch.arange(first, self.width, device=self.masked.device).expand(len(self), -1)
 
-    def masked_in(self, columns: torch.LongTensor) -> torch.BoolTensor:
-        """Which of these columns of the active rows are still to be decided, `(active, columns)`."""
-        return self.masked[self.active[:, None], columns]
+    def open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
+        """The columns that may be decided in this pass: the masks of each row's open blocks.
+
+        Returns:
+            `tuple`: the columns and which of them are meant, both `(rows, columns)`. A row that has fewer of them than
+            another is filled up with others.
+        """
+        is_open = self._is_open()
+        num_columns = max(status.num_open for status in self.status)
+        columns = is_open.int().argsort(dim=1, descending=True, stable=True)[:, :num_columns]
+        return columns, is_open.gather(1, columns)
 
     def commit(self, columns: torch.LongTensor, tokens: torch.LongTensor, accepted: torch.BoolTensor) -> None:
-        """Writes the accepted tokens of a pass and counts the pass; all arguments are `(active, columns)`."""
-        rows = self.active[:, None]
-        previous = self.new_ids[rows, columns]
-        self.new_ids[rows, columns] = torch.where(accepted, tokens, previous)
-        step = self.nfe[self.active, None]
-        self.commit_step[rows, columns] = torch.where(accepted, step, self.commit_step[rows, columns])
-        self.masked[rows, columns] &= ~accepted
-        self.nfe[self.active] += 1
-        self.step_in_block[self.active] += 1
+        """Writes the accepted tokens of a pass and counts the pass; all arguments are `(rows, columns)`."""
+        for tensor, value in (
+            (self.sequences, tokens),
+            (self.commit_step, self.nfe[:, None]),
+            (self.masked, torch.zeros_like(accepted)),
+        ):
+            tensor.scatter_(1, columns, torch.where(accepted, value, tensor.gather(1, columns)))
+        self.nfe += 1
+        self.step_in_block += 1
 
-    def advance(self) -> None:
-        """Moves each active row whose block is decided to its next block, and drops the rows that are finished."""
-        masked = self.masked[self.active].view(len(self.active), self.num_blocks, self.block_length)
-        first_open_block = (masked.any(dim=2).int().cummax(dim=1).values == 0).sum(dim=1)
-        self.step_in_block[self.active] *= first_open_block == self.block[self.active]
-        self.block[self.active] = first_open_block
-        finished = (first_open_block == self.num_blocks) | self._ended()
-        self.active = self.active[~finished]
+    def advance(self, is_nan: torch.BoolTensor) -> None:
+        """Moves each row whose block is decided to its next one, opens further blocks, and informs the host.
 
-    def decided_length(self) -> torch.LongTensor:
-        """How many tokens stand before the first mask, `(batch_size,)`."""
-        return (self.masked.int().cummax(dim=1).values == 0).sum(dim=1)
+        Args:
+            is_nan (`torch.BoolTensor` of shape `(rows,)`): the rows for which the model predicted NaN.
+        """
+        first_block = self._first_block(self.masked)
+        self.step_in_block *= first_block == self.first_block
+        self.first_block = first_block
+        self.last_block = torch.minimum(self.last_block, first_block)
+        if self.max_active_blocks > 1:
+            self._open_next_block()
+        self._read_status(is_nan)
 
-    def length_to_first(self, token_ids: list[int]) -> torch.LongTensor:
-        """New tokens up to and including the first decided one of `token_ids`, or all of them, `(batch_size,)`."""
-        found = torch.isin(self.new_ids, self.new_ids.new_tensor(token_ids)) & ~self.masked
-        before = (found.int().cummax(dim=1).values == 0).sum(dim=1)
-        return (before + 1).clamp(max=self.new_ids.shape[1])
+    def take_finished(self) -> list[FinishedRow]:
+        """Removes the finished rows and returns what was decoded in them."""
+        finished = [row for row, status in enumerate(self.status) if status.is_finished]
+        results = [self._result(row) for row in finished]
+        if finished:
+            self._keep([row for row, status in enumerate(self.status) if not status.is_finished])
+        return results
 
-    def truncate(self, lengths: torch.LongTensor, pad_token_id: int) -> None:
-        """Pads every row after `lengths` (`(batch_size,)`) new tokens and marks the padding in `commit_step`."""
-        columns = torch.arange(self.new_ids.shape[1], device=lengths.device)
-        beyond = columns >= lengths[:, None]
-        self.new_ids.masked_fill_(beyond, pad_token_id)
-        self.commit_step.masked_fill_(beyond, -1)
-        self.masked &= ~beyond
+    def _rounded(self, width: int) -> int:
+        return -(-width // self.width_multiple) * self.width_multiple
 
-    def _ended(self) -> torch.BoolTensor:
-        """Whether everything up to an end-of-sequence token is decided, `(active,)`."""
-        end = self.length_to_first(self.eos_token_ids)
-        decided = self.decided_length()
-        return (decided >= end)[self.active]
+    def _block(self) -> torch.LongTensor:
+        """The block of each column, `(width,)`, counted from the right."""
+        columns = torch.arange(self.masked.shape[1] - 1, -1, -1, device=self.masked.device)
+        return columns // self.block_length
+
+    def _first_block(self, masked: torch.BoolTensor) -> torch.LongTensor:
+        columns_left = torch.arange(masked.shape[1], 0, -1, device=masked.device)
+        # -1 // block_length is -1: no mask, no block.
+        return ((masked * columns_left).amax(dim=1) - 1).div(self.block_length, rounding_mode="floor")
+
+    def _is_open(self) -> torch.BoolTensor:
+        block = self._block()
+        return self.masked & (block <= self.first_block[:, None]) & (block >= self.last_block[:, None])
+
+    def _open_next_block(self) -> None:
+        """Opens one more block in the rows whose last open block is decided to the given fraction."""
+        in_last = self._block() == self.last_block[:, None]
+        num_masked = (self.masked & in_last).sum(dim=1)
+        is_decided = num_masked <= (1 - self.block_add_threshold) * self.block_length
+        has_room = self.first_block - self.last_block + 1 < self.max_active_blocks
+        self.last_block -= (is_decided & has_room & (self.last_block > 0)).long()
+
+    def _read_status(self, is_nan: torch.BoolTensor) -> None:
+        """The one transfer from the device in each pass."""
+        columns_left = torch.arange(self.width, 0, -1, device=self.masked.device)
+        undecided = (self.masked * columns_left).amax(dim=1)
+        is_new = columns_left <= self.max_new_tokens
+        is_eos = torch.isin(self.sequences, self.sequences.new_tensor(self.eos_token_ids)) & ~self.masked & is_new
+        after_eos = ((is_eos * columns_left).amax(dim=1) - 1).clamp(min=0)
+        after_end = after_eos if self.stop_at_eos else torch.zeros_like(after_eos)
+        has_ended = undecided <= after_end
+        fields = [
+            self.first_block,
+            self.last_block,
+            self._is_open().sum(dim=1),
+            undecided,
+            after_end,
+            after_eos,
+            self.nfe,
+            is_nan,
+            has_ended | is_nan,
+        ]
+        counts = torch.stack([field.long() for field in fields], dim=1).tolist()
+        self.status = [RowStatus(*row) for row in counts]
+
+    def _result(self, row: int) -> FinishedRow:
+        length = self.max_new_tokens or self.prompt_lengths[row]
+        status = self.status[row]
+        tokens, commit_step = self.sequences[row, -length:].clone(), self.commit_step[row, -length:].clone()
+        tokens[length - status.after_end :] = self.pad_token_id
+        commit_step[length - status.after_end :] = -1
+        num_tokens = self.num_masks[row] - max(status.after_end, status.after_eos)
+        return FinishedRow(self.row_ids[row], tokens, commit_step, status.nfe, num_tokens, bool(status.is_nan))
+
+    def _keep(self, rows: list[int]) -> None:
+        for name in ("row_ids", "prompt_lengths", "num_masks", "status"):
+            setattr(self, name, [getattr(self, name)[row] for row in rows])
+        if rows:
+            index = torch.tensor(rows, device=self.masked.device)
+            for name in (*self._WIDE, *self._NARROW):
+                setattr(self, name, self._fitted(name, getattr(self, name)[index]))
+
+    def _fitted(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Adds or removes padding on the left."""
+        if name in self._NARROW:
+            return tensor
+        value = {"sequences": self.pad_token_id, "commit_step": -1}.get(name, 0)
+        return pad(tensor, (self.width - tensor.shape[1], 0), value=value)

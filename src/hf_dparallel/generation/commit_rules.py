@@ -28,6 +28,33 @@ def commit_by_count(confidence: torch.Tensor, masked: torch.Tensor, count: torch
     return masked & (rank < count[:, None])
 
 
+def commit_by_entropy_bound(entropy: torch.Tensor, masked: torch.Tensor, bound: float) -> torch.Tensor:
+    """Commits the most certain tokens as long as what they may depend on one another stays within `bound` nats.
+
+    The joint entropy of a set of tokens differs from the sum of theirs by at most that sum less the largest of them:
+    the EB-sampler (https://huggingface.co/papers/2505.24857) takes the largest set, in the order of entropy, for which
+    this is within the bound.
+    """
+    ascending, order = entropy.masked_fill(~masked, torch.inf).sort(dim=-1, stable=True)
+    # In ascending order the largest is the last, so what counts is the sum of those before it.
+    before = ascending.cumsum(dim=-1) - ascending
+    within = torch.zeros_like(masked).scatter_(-1, order, before <= bound)
+    return masked & (within | _most_certain(-entropy, masked))
+
+
+def commit_by_confidence_factor(confidence: torch.Tensor, masked: torch.Tensor, factor: float) -> torch.Tensor:
+    """Commits the `n` most confident tokens, `n` being the largest number with `(n + 1) * (1 - c_n) < factor`.
+
+    `c_n` is the n-th largest confidence: the more tokens at once, the more confident must the last one be
+    (https://huggingface.co/papers/2505.22618, Theorem 1).
+    """
+    descending, order = confidence.masked_fill(~masked, -torch.inf).sort(dim=-1, descending=True, stable=True)
+    count = torch.arange(1, confidence.shape[-1] + 1, device=confidence.device)
+    # Both sides of the product grow with n: where it holds, it holds for every smaller n.
+    within = torch.zeros_like(masked).scatter_(-1, order, (count + 1) * (1 - descending) < factor)
+    return masked & (within | _most_certain(confidence, masked))
+
+
 def scheduled_count(block_length: int, steps_per_block: int, step: torch.Tensor) -> torch.Tensor:
     """Returns how many tokens to commit at each row's `step` of its block.
 

@@ -4,14 +4,20 @@
 from collections.abc import Iterable
 from typing import Any
 
-from transformers import GenerationConfig
+from transformers import CompileConfig, GenerationConfig
 from transformers.utils import logging
 
 
 logger = logging.get_logger(__name__)
 
-COMMIT_RULES = ("denoising_steps", "confidence_threshold", "entropy_threshold")
-CACHE_IMPLEMENTATIONS: tuple[str | None, ...] = (None,)
+COMMIT_RULES = (
+    "denoising_steps",
+    "confidence_threshold",
+    "entropy_threshold",
+    "entropy_bound",
+    "confidence_factor",
+)
+CACHE_IMPLEMENTATIONS = (None, "prefix", "dual")
 
 # Settings of `GenerationConfig` that mean the same here. All its others belong to left-to-right decoding.
 _SHARED_SETTINGS = (
@@ -21,6 +27,8 @@ _SHARED_SETTINGS = (
     "top_k",
     "top_p",
     "cache_implementation",
+    "compile_config",
+    "disable_compile",
     "stop_strings",
     "return_dict_in_generate",
     "bos_token_id",
@@ -32,6 +40,11 @@ _OWN_SETTINGS: dict[str, Any] = {
     "denoising_steps": None,
     "confidence_threshold": None,
     "entropy_threshold": None,
+    "entropy_bound": None,
+    "confidence_factor": None,
+    "max_active_blocks": 1,
+    "block_add_threshold": 0.5,
+    "cache_refresh_interval": None,
     "stop_at_eos": True,
     "output_certainty": False,
     "mask_token_id": None,
@@ -54,7 +67,8 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     Args:
         max_new_tokens (`int`, *optional*, defaults to 256):
-            Length of the canvas of mask tokens that is appended to the prompt.
+            Length of the canvas of mask tokens that is appended to the prompt. 0 appends none: the mask tokens inside
+            the prompt are filled in, block by block (infilling).
         block_length (`int`, *optional*, defaults to 32):
             The canvas is decoded in blocks of this many tokens, from left to right. Must divide `max_new_tokens`;
             `block_length=max_new_tokens` decodes in any order.
@@ -68,7 +82,20 @@ class DiffusionGenerationConfig(GenerationConfig):
         entropy_threshold (`float`, *optional*):
             Commit rule 3: in each pass, commit the tokens whose predictive distribution has at most this entropy, in
             nats, over the full vocabulary ([dParallel](https://huggingface.co/papers/2509.26488)). At most one of the
-            three rules can be set. All commit at least the most certain token of each row in each pass.
+            rules can be set. All commit at least the most certain token of each row in each pass.
+        entropy_bound (`float`, *optional*):
+            Commit rule 4: in each pass, commit the most certain tokens as long as the sum of their entropies, in
+            nats, less the largest, is at most this ([EB-sampler](https://huggingface.co/papers/2505.24857)).
+        confidence_factor (`float`, *optional*):
+            Commit rule 5: in each pass, commit the `n` most confident tokens, the most for which `n + 1` times one
+            minus the probability of the last is below this ([Fast-dLLM](https://huggingface.co/papers/2505.22618)).
+        max_active_blocks (`int`, *optional*, defaults to 1):
+            How many blocks may be decided at the same time. Above 1, a following block opens before the last one is
+            decided ([d3LLM](https://huggingface.co/papers/2601.07568)). Needs a commit rule other than
+            `denoising_steps`.
+        block_add_threshold (`float`, *optional*, defaults to 0.5):
+            The fraction of the last open block that must be decided for the following one to open, above 0 and up to
+            1. At most one block opens in a pass.
         temperature (`float`, *optional*, defaults to 0):
             0 takes the likeliest token. Above 0, tokens are drawn from the distribution at this temperature;
             certainty is always measured at temperature 1.
@@ -79,7 +106,18 @@ class DiffusionGenerationConfig(GenerationConfig):
         top_p (`float`, *optional*):
             Draw among the likeliest tokens that make up this probability only.
         cache_implementation (`str`, *optional*):
-            `None`: every pass computes the whole sequence, exactly as the published sampler.
+            `None`: every pass computes the whole sequence, exactly as the published sampler. `"prefix"`: keys and
+            values of the prompt and of finished blocks are kept while a block is decided. `"dual"`: also those of all
+            that follows the block, so that a pass computes the block only. Both are approximations
+            ([Fast-dLLM](https://huggingface.co/papers/2505.22618)); all is computed anew when a row enters a block.
+        cache_refresh_interval (`int`, *optional*):
+            With a cache: passes after which all is computed anew inside a block, too. 1 is the exact path.
+        compile_config ([`~transformers.CompileConfig`], *optional*):
+            Runs the forward pass through `torch.compile` with these arguments. Prompts are then padded to multiples of
+            64 columns and batches to powers of two, so that few shapes have to be compiled. Nothing else is compiled:
+            a setting of the decoding never reaches into compiled code.
+        disable_compile (`bool`, *optional*):
+            Ignores `compile_config`.
         stop_at_eos (`bool`, *optional*, defaults to `True`):
             Whether a row is finished once an end-of-sequence token stands and everything before it is decided; the
             rest is filled with padding.
@@ -156,8 +194,23 @@ class DiffusionGenerationConfig(GenerationConfig):
         rules = [f"{name}={getattr(self, name)}" for name in COMMIT_RULES if getattr(self, name) is not None]
         if len(rules) > 1:
             raise ValueError(f"At most one commit rule can be set, got {' and '.join(rules)}. Remove all but one.")
-        for name in ("max_new_tokens", "block_length", "denoising_steps", "top_k"):
+        for name in (
+            "block_length",
+            "denoising_steps",
+            "top_k",
+            "max_active_blocks",
+            "cache_refresh_interval",
+        ):
             _check(self, name, lambda value: isinstance(value, int) and value > 0, "a positive integer")
+        _check(
+            self,
+            "max_new_tokens",
+            lambda value: isinstance(value, int) and value >= 0,
+            "a positive integer, or 0 to fill in the mask tokens of the prompt",
+        )
+        _check(self, "entropy_bound", lambda value: value >= 0, "at least 0 (nats)")
+        _check(self, "confidence_factor", lambda value: value > 0, "above 0")
+        _check(self, "block_add_threshold", lambda value: 0 < value <= 1, "a fraction above 0 and up to 1")
         _check(self, "entropy_threshold", lambda value: value >= 0, "at least 0 (nats)")
         _check(self, "confidence_threshold", lambda value: 0 < value <= 1, "a probability above 0 and up to 1")
         _check(self, "top_p", lambda value: 0 < value <= 1, "a probability above 0 and up to 1")
@@ -209,7 +262,55 @@ class DiffusionGenerationConfig(GenerationConfig):
             logger.warning_once(
                 "`top_k` and `top_p` change nothing at temperature 0. Set `temperature` to draw tokens."
             )
-        return config if config.commit_rule() else config.updated(denoising_steps=config.max_new_tokens)
+        config._check_combinations()
+        if config.commit_rule() or not config.max_new_tokens:
+            return config
+        return config.updated(denoising_steps=config.max_new_tokens)
+
+    @property
+    def steps_per_block(self) -> int:
+        """Passes that the schedule of `denoising_steps` takes for a block; without a rule, one a token."""
+        if self.denoising_steps is None:
+            return self.block_length
+        return self.denoising_steps * self.block_length // self.max_new_tokens
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the forward pass is compiled."""
+        return self.compile_config is not None and not self.disable_compile
+
+    @property
+    def eos_token_ids(self) -> list[int]:
+        """The tokens that end an answer."""
+        if self.eos_token_id is None:
+            return []
+        return list(self.eos_token_id) if isinstance(self.eos_token_id, list | tuple) else [self.eos_token_id]
+
+    @property
+    def padding_token_id(self) -> int:
+        """What is written after the end of an answer."""
+        return self.pad_token_id if self.pad_token_id is not None else (self.eos_token_ids or [0])[0]
+
+    def _check_combinations(self) -> None:
+        """Checks settings that need one another, which only a resolved config has to have."""
+        if self.cache_refresh_interval is not None and self.cache_implementation is None:
+            raise ValueError(
+                f"`cache_refresh_interval={self.cache_refresh_interval}` needs a cache. Set `cache_implementation` to "
+                '"prefix" or "dual", or leave it out.'
+            )
+        if self.max_active_blocks > 1 and self.commit_rule() in (None, "denoising_steps"):
+            raise ValueError(
+                f"`max_active_blocks={self.max_active_blocks}` needs a commit rule with a threshold, got "
+                f"{self.commit_rule()}. Set `entropy_threshold`, `confidence_threshold`, `entropy_bound` or "
+                "`confidence_factor`."
+            )
+        if self.max_new_tokens == 0 and self.denoising_steps is not None:
+            raise ValueError(
+                f"`denoising_steps={self.denoising_steps}` spreads the new tokens over passes, and `max_new_tokens=0` "
+                "appends none. Use a threshold, or no rule for one token per pass."
+            )
+        if self.max_new_tokens == 0 and self.stop_strings is not None:
+            raise ValueError("`stop_strings` end an answer, and `max_new_tokens=0` has none to end. Leave them out.")
 
     def _check_no_foreign_settings(self) -> None:
         for name, value in vars(self).items():
@@ -222,7 +323,7 @@ class DiffusionGenerationConfig(GenerationConfig):
                 )
 
     def _check_types(self) -> None:
-        for name in ("stop_at_eos", "output_certainty", "do_sample", "return_dict_in_generate"):
+        for name in ("stop_at_eos", "output_certainty", "do_sample", "return_dict_in_generate", "disable_compile"):
             if not isinstance(getattr(self, name), bool | None):
                 raise ValueError(f"`{name}` must be True or False, got {getattr(self, name)!r}.")
         for name in ("mask_token_id", "pad_token_id"):
@@ -231,6 +332,8 @@ class DiffusionGenerationConfig(GenerationConfig):
         eos = self.eos_token_id if isinstance(self.eos_token_id, list | tuple) else [self.eos_token_id]
         if not all(isinstance(token_id, int | None) for token_id in eos):
             raise ValueError(f"`eos_token_id` must be a token id or a list of them, got {self.eos_token_id!r}.")
+        if not isinstance(self.compile_config, CompileConfig | None):
+            raise ValueError(f"`compile_config` must be a transformers.CompileConfig, got {self.compile_config!r}.")
         if self.do_sample and self.temperature == 0:
             raise ValueError("`do_sample=True` draws tokens and `temperature=0` does not. Remove one of them.")
 
@@ -248,8 +351,10 @@ class DiffusionGenerationConfig(GenerationConfig):
                 f"max_new_tokens={self.max_new_tokens}. Use block_length={divisor} or {remedy}."
             )
         num_blocks = self.max_new_tokens // self.block_length
-        if self.denoising_steps is not None and (
-            self.denoising_steps % num_blocks or self.denoising_steps > self.max_new_tokens
+        if (
+            self.max_new_tokens
+            and self.denoising_steps is not None
+            and (self.denoising_steps % num_blocks or self.denoising_steps > self.max_new_tokens)
         ):
             raise ValueError(
                 f"`denoising_steps` must be a multiple of the number of blocks and at most `max_new_tokens`, got "

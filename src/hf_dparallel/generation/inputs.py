@@ -63,7 +63,8 @@ def check_prompts(
     """Returns prompts and attention mask, both `(batch_size, prompt_length)`, if they can be decoded.
 
     Raises:
-        ValueError: for prompts that are missing, empty, right-padded, outside the vocabulary or contain mask tokens.
+        ValueError: for prompts that are missing, empty, right-padded, outside the vocabulary, or with mask tokens
+            where they cannot be decoded.
     """
     if not isinstance(input_ids, torch.Tensor) or input_ids.ndim != 2:
         got = tuple(input_ids.shape) if isinstance(input_ids, torch.Tensor) else input_ids
@@ -78,6 +79,7 @@ def check_prompts(
         )
     input_ids = input_ids.long()
     _check_vocabulary(input_ids, vocabulary_size(model), config.mask_token_id)
+    _check_masks(input_ids, config)
     if attention_mask is None:
         _check_unmarked_padding(input_ids, config)
         attention_mask = torch.ones_like(input_ids)
@@ -129,11 +131,21 @@ def _check_vocabulary(input_ids: torch.LongTensor, vocab_size: int, mask_token_i
             f"`mask_token_id={mask_token_id}` is outside the model's vocabulary of {vocab_size} tokens. Set the id of "
             "the mask token that the model was trained with."
         )
-    if (input_ids == mask_token_id).any():
-        row = (input_ids == mask_token_id).any(dim=1).nonzero()[0].item()
+
+
+def _check_masks(input_ids: torch.LongTensor, config: DiffusionGenerationConfig) -> None:
+    token_id = config.mask_token_id
+    has_masks = (input_ids == token_id).any(dim=1)
+    if config.max_new_tokens and has_masks.any():
         raise ValueError(
-            f"`input_ids` contains the mask token ({mask_token_id}) in row {row}. Only the `max_new_tokens` after the "
-            "prompt are decoded: remove the mask tokens, `generate` appends its own."
+            f"`input_ids` contains the mask token ({token_id}) in row {has_masks.nonzero()[0].item()}, and "
+            f"{config.max_new_tokens} new tokens are to be appended. Set `max_new_tokens=0` to fill in the masks "
+            "of the prompt, or remove them."
+        )
+    if not config.max_new_tokens and not has_masks.any():
+        raise ValueError(
+            f"`max_new_tokens=0` fills in the mask tokens ({token_id}) of the prompt, and `input_ids` has "
+            "none. Set `max_new_tokens` to append new tokens."
         )
 
 

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`model.generate` for masked diffusion language models: semi-autoregressive decoding with several tokens a pass."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +16,11 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
-from . import commit_rules
-from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
-from .inputs import accepted_inputs, check_prompts, resolve_generation_config
-from .output import DiffusionGenerationOutput
-from .prediction import TokenPrediction, predict_tokens
-from .progress import CertaintyHistory, DraftStream, StopCheck
+from .decoder import DecodedRow, Decoder
+from .inputs import check_prompts, resolve_generation_config
+from .output import DiffusionGenerationOutput, collect_rows
+from .slots import SlotDecoder
 
 
 logger = logging.get_logger(__name__)
@@ -58,11 +56,11 @@ class DiffusionGenerationMixin(GenerationMixin):
         ```
         1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
         2. While there are unfinished rows:
-            a. Predict the masked tokens of each row's current block.
+            a. Predict the masked tokens of each row's open block.
             b. Pick the predictions to commit, by the commit rule; at least one in each row.
             c. Write them into the canvas.
             d. Move on: a row whose block is decided enters its next block, a row whose answer has ended leaves.
-        3. Pad what follows the end of each answer.
+        3. Put the rows together again, padded after the end of each answer.
         ```
 
         Rows are independent: in exact arithmetic a row gives the tokens that it gives alone, whatever else is in the
@@ -115,55 +113,89 @@ class DiffusionGenerationMixin(GenerationMixin):
             raise ValueError(
                 "`output_certainty=True` needs `return_dict_in_generate=True`, to return the certainty in."
             )
-        logits_processor = LogitsProcessorList(logits_processor or [])
         input_ids, attention_mask = check_prompts(
             input_ids if inputs is None else inputs, attention_mask, config, self
         )
-        canvas = Canvas(
-            input_ids,
-            attention_mask,
-            max_new_tokens=config.max_new_tokens,
-            block_length=config.block_length,
-            mask_token_id=config.mask_token_id,
-            eos_token_ids=_as_list(config.eos_token_id) if config.stop_at_eos else [],
-        )
         generators = _generators_per_row(generator, len(input_ids))
-        history = CertaintyHistory(canvas) if config.output_certainty else None
-        stop_check = StopCheck(canvas, _stopping_criteria(stopping_criteria, config, tokenizer))
-        stream = DraftStream(canvas, streamer) if streamer is not None else None
-
-        # 2. While there are unfinished rows:
-        while len(canvas.active):
-            # a. Predict the masked tokens of each row's current block.
-            columns = canvas.block_columns()
-            masked = canvas.masked_in(columns)
-            prediction = self._predict(canvas, columns, config, logits_processor, generators, history)
-            # b. Pick the predictions to commit, by the commit rule; at least one in each row.
-            accepted = _pick_commits(prediction, masked, canvas, config)
-            # c. Write them into the canvas.
-            canvas.commit(columns, prediction.tokens, accepted)
-            # d. Move on: a row whose block is decided enters its next block, a row whose answer has ended leaves.
-            canvas.advance()
-            stop_check.update()
-            if stream is not None:
-                stream.update(columns, prediction.tokens, stop_check.lengths())
-
-        # 3. Pad what follows the end of each answer.
-        lengths = stop_check.lengths()
-        answer_lengths = torch.minimum(lengths, canvas.length_to_first(_as_list(config.eos_token_id)))
-        canvas.truncate(lengths, _padding_token_id(config))
-        if stream is not None:
-            stream.end()
-        if not config.return_dict_in_generate:
-            return canvas.sequences
-        return DiffusionGenerationOutput(
-            sequences=canvas.sequences,
-            nfe=canvas.nfe,
-            tokens_per_forward=answer_lengths / canvas.nfe,
-            commit_step=canvas.commit_step,
-            entropies=history.entropies() if history is not None else None,
-            confidences=history.confidences() if history is not None else None,
+        decoder = Decoder(
+            self,
+            config,
+            logits_processor,
+            _stopping_criteria(stopping_criteria, config, tokenizer),
+            streamer,
+            generators.__getitem__ if generators is not None else None,
         )
+        decoder.add(list(range(len(input_ids))), input_ids, attention_mask)
+
+        # 2. While there are unfinished rows: one pass.
+        rows: dict[int, DecodedRow] = {}
+        while decoder:
+            for row in decoder.step():
+                if row.error is not None:
+                    raise row.error
+                rows[row.index] = row
+        if streamer is not None:
+            streamer.end()
+
+        # 3. Put the rows together again.
+        return collect_rows([rows[index] for index in sorted(rows)], input_ids, config)
+
+    def generate_many(
+        self,
+        prompts: Iterable[Sequence[int] | torch.Tensor],
+        generation_config: GenerationConfig | None = None,
+        batch_size: int = 16,
+        *,
+        logits_processor: LogitsProcessorList | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        generator_for: Callable[[int], torch.Generator] | None = None,
+        **kwargs,
+    ) -> SlotDecoder:
+        r"""
+        Decodes any number of prompts, `batch_size` at a time; when one is finished the next one takes its place.
+
+        Faster than [`generate`] in batches where the answers take different numbers of passes: no row waits for
+        another. Prompts of similar length next to one another need the least padding.
+
+        Args:
+            prompts (`Iterable`):
+                Token ids of each prompt, a list or a one-dimensional tensor, without padding. Read as needed.
+            generation_config ([`DiffusionGenerationConfig`], *optional*), kwargs:
+                Settings, as in [`generate`].
+            batch_size (`int`, *optional*, defaults to 16):
+                Prompts decoded together. Does not change the answers (up to the rounding of sums in batches).
+            logits_processor, stopping_criteria, tokenizer:
+                As in [`generate`].
+            generator_for (`Callable`, *optional*):
+                Gives the random state of a prompt, by its number. By default torch's global state is used, and draws
+                depend on the batch.
+
+        Returns:
+            [`SlotDecoder`]: an iterator over one [`DecodedRow`] for each prompt, in their order.
+
+        Raises:
+            ValueError: for an unknown argument or a setting out of range at once, and for a prompt that cannot be
+                decoded when it is its turn; iteration can go on after that.
+            FloatingPointError: if the model's logits are NaN, at the turn of the prompt.
+
+        Example:
+
+        ```python
+        >>> for row in model.generate_many(tokenizer(texts)["input_ids"], batch_size=32, entropy_threshold=0.5):
+        ...     print(tokenizer.decode(row.tokens, skip_special_tokens=True), row.nfe)
+        ```
+        """
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"`batch_size` must be a positive integer, got {batch_size!r}.")
+        config = resolve_generation_config(self, generation_config, tokenizer, **kwargs)
+        criteria = _stopping_criteria(stopping_criteria, config, tokenizer)
+        decoder = Decoder(self, config, logits_processor, criteria, generator_for=generator_for)
+
+        def check(prompt: torch.Tensor) -> tuple[torch.LongTensor, torch.LongTensor]:
+            return check_prompts(prompt.to(self.device), None, config, self)
+
+        return SlotDecoder(decoder, prompts, batch_size, check)
 
     def prepare_inputs_for_generation(self, *args, **kwargs):
         """Not used by diffusion decoding; PEFT asks for it on models of task type `CAUSAL_LM`."""
@@ -207,44 +239,6 @@ class DiffusionGenerationMixin(GenerationMixin):
             except OSError:
                 logger.info("No generation_config.json found: using the defaults of DiffusionGenerationConfig.")
 
-    def _predict(
-        self,
-        canvas: Canvas,
-        columns: torch.LongTensor,
-        config: DiffusionGenerationConfig,
-        logits_processor: LogitsProcessorList,
-        generators: list[torch.Generator] | None,
-        history: CertaintyHistory | None,
-    ) -> TokenPrediction:
-        """Runs the model and predicts the tokens at `columns` (`(active, block_length)`) of the canvas."""
-        if history is not None:
-            all_columns = torch.arange(canvas.new_ids.shape[1], device=columns.device).expand(len(columns), -1)
-            logits = self._logits_at(canvas, all_columns)
-            history.record(logits)
-            logits = logits.gather(1, columns[..., None].expand(-1, -1, logits.shape[-1]))
-        else:
-            logits = self._logits_at(canvas, columns)
-        if logits_processor:
-            logits = _process_logits(logits_processor, canvas, logits)
-        row_generators = None if generators is None else [generators[row] for row in canvas.active.tolist()]
-        prediction = predict_tokens(
-            logits, config.mask_token_id, config.temperature, config.top_k, config.top_p, row_generators
-        )
-        _check_not_nan(prediction.entropy, canvas, "logits processors" if logits_processor else "model")
-        return prediction
-
-    def _logits_at(self, canvas: Canvas, columns: torch.LongTensor) -> torch.Tensor:
-        """Logits of the active rows at `columns` of the canvas, `(active, columns, vocab_size)`."""
-        inputs = canvas.model_inputs()
-        positions = columns + canvas.prompt_length
-        if self._runs_head_where_asked:
-            return self(**inputs, logits_to_keep=positions).logits
-        # A class that we did not write: the head runs everywhere, and not every class takes positions.
-        logits = self(**accepted_inputs(self, inputs)).logits
-        if self._shift_logits_in_generate:
-            logits = torch.cat([logits[:, :1], logits[:, :-1]], dim=1)
-        return torch.take_along_dim(logits, positions[..., None], dim=1)
-
 
 def _check_arguments(
     inputs: torch.LongTensor | None, input_ids: torch.LongTensor | None, kwargs: dict[str, Any]
@@ -255,37 +249,6 @@ def _check_arguments(
     token_type_ids = kwargs.pop("token_type_ids", None)
     if token_type_ids is not None and token_type_ids.any():
         raise ValueError("`token_type_ids` must be all 0: a prompt is one segment. Leave it out.")
-
-
-def _pick_commits(
-    prediction: TokenPrediction, masked: torch.BoolTensor, canvas: Canvas, config: DiffusionGenerationConfig
-) -> torch.BoolTensor:
-    """Applies the commit rule that is set."""
-    if config.entropy_threshold is not None:
-        return commit_rules.commit_by_entropy(prediction.entropy, masked, config.entropy_threshold)
-    if config.confidence_threshold is not None:
-        return commit_rules.commit_by_confidence(prediction.confidence, masked, config.confidence_threshold)
-    steps_per_block = config.denoising_steps // canvas.num_blocks
-    step = canvas.step_in_block[canvas.active]
-    count = commit_rules.scheduled_count(canvas.block_length, steps_per_block, step)
-    return commit_rules.commit_by_count(prediction.confidence, masked, count)
-
-
-def _process_logits(processors: LogitsProcessorList, canvas: Canvas, logits: torch.Tensor) -> torch.Tensor:
-    """Processors know one position per row, so each position of the block is passed as a row of its own."""
-    rows, tokens, vocab_size = logits.shape
-    input_ids = canvas.sequences[canvas.active].repeat_interleave(tokens, dim=0)
-    return processors(input_ids, logits.float().reshape(rows * tokens, vocab_size)).view(rows, tokens, vocab_size)
-
-
-def _check_not_nan(entropy: torch.Tensor, canvas: Canvas, source: str) -> None:
-    is_nan = entropy.isnan().any(dim=1)
-    if is_nan.any():
-        rows = canvas.active[is_nan]
-        raise FloatingPointError(
-            f"The logits of the {source} are NaN at step {canvas.nfe[rows].tolist()} of row(s) {rows.tolist()}. Check "
-            "the weights and the dtype: float16 overflows in models trained in bfloat16, load those in bfloat16."
-        )
 
 
 def _stopping_criteria(
@@ -314,15 +277,3 @@ def _generators_per_row(
             f"`generator` must be one torch.Generator or one per row, got {len(generators)} for {batch_size} rows."
         )
     return generators
-
-
-def _padding_token_id(config: DiffusionGenerationConfig) -> int:
-    if config.pad_token_id is not None:
-        return config.pad_token_id
-    return (_as_list(config.eos_token_id) or [0])[0]
-
-
-def _as_list(token_ids: int | list[int] | None) -> list[int]:
-    if token_ids is None:
-        return []
-    return list(token_ids) if isinstance(token_ids, (list, tuple)) else [token_ids]

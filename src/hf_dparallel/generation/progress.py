@@ -14,31 +14,30 @@ class CertaintyHistory:
 
     def __init__(self, canvas: Canvas):
         self.canvas = canvas
-        self._entropies: list[torch.Tensor] = []
-        self._confidences: list[torch.Tensor] = []
+        self._passes: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
-    def record(self, logits: torch.Tensor) -> None:
-        """Adds a pass; `logits` of shape `(active, max_new_tokens, vocab_size)`."""
-        self._entropies.append(self._spread(entropy_from_logits(logits)))
-        self._confidences.append(self._spread(confidence_from_logits(logits)))
+    def record(self, columns: torch.LongTensor, logits: torch.Tensor) -> None:
+        """Adds a pass; `logits` of shape `(rows, columns, vocab_size)`, the scores at `columns`."""
+        decided = ~self.canvas.masked.gather(1, columns)
+        entropies = entropy_from_logits(logits).masked_fill(decided, torch.nan)
+        confidences = confidence_from_logits(logits).masked_fill(decided, torch.nan)
+        for row_id, entropy, confidence in zip(self.canvas.row_ids, entropies, confidences, strict=True):
+            self._passes.setdefault(row_id, []).append((entropy, confidence))
 
-    def entropies(self) -> torch.FloatTensor:
-        """Entropies in nats, `(batch_size, num_passes, max_new_tokens)`, NaN where nothing was masked."""
-        return torch.stack(self._entropies, dim=1)
-
-    def confidences(self) -> torch.FloatTensor:
-        """Largest probabilities, `(batch_size, num_passes, max_new_tokens)`, NaN where nothing was masked."""
-        return torch.stack(self._confidences, dim=1)
-
-    def _spread(self, certainty: torch.Tensor) -> torch.Tensor:
-        active, masked = self.canvas.active, self.canvas.masked
-        spread = torch.full(masked.shape, torch.nan, device=masked.device)
-        spread[active] = certainty.masked_fill(~masked[active], torch.nan)
-        return spread
+    def take(self, row_id: int) -> tuple[torch.FloatTensor, torch.FloatTensor]:
+        """Entropies (nats) and largest probabilities of a finished row, both `(nfe, columns)`, NaN where decided."""
+        # Rows are aligned on the right; the left padding of an infilled row may have changed on the way.
+        passes = self._passes.pop(row_id, [(torch.empty(0), torch.empty(0))])
+        width = min(len(entropies) for entropies, _ in passes)
+        entropies, confidences = (
+            torch.stack([certainty[len(certainty) - width :] for certainty in kind])
+            for kind in zip(*passes, strict=True)
+        )
+        return entropies, confidences
 
 
 class StopCheck:
-    """Ends the answers for which a stopping criterion holds, and knows how long every answer is.
+    """Ends the answers for which a stopping criterion holds.
 
     Criteria look at the end of a sequence. To mean the same as in left-to-right decoding they are called for every
     newly decided token, also when several were committed in one pass.
@@ -47,64 +46,73 @@ class StopCheck:
     def __init__(self, canvas: Canvas, criteria: StoppingCriteriaList):
         self.canvas = canvas
         self.criteria = criteria
-        self._checked = [0] * len(canvas.sequences)
-        self._stopped_at: dict[int, int] = {}
+        # By row, how many columns on the right have not been looked at.
+        self._unchecked: dict[int, int] = {}
 
     def update(self) -> None:
         """Looks at the tokens decided since the last call."""
-        if not self.criteria:
-            return
-        for row, decided in enumerate(self.canvas.decided_length().tolist()):
-            if row not in self._stopped_at:
-                self._check_row(row, decided)
-        if self._stopped_at:
-            stopped = torch.tensor(list(self._stopped_at), device=self.canvas.active.device)
-            self.canvas.active = self.canvas.active[~torch.isin(self.canvas.active, stopped)]
+        self._unchecked = {
+            row_id: self._unchecked.get(row_id, self.canvas.max_new_tokens) for row_id in self.canvas.row_ids
+        }
+        for row, row_id in enumerate(self.canvas.row_ids):
+            status = self.canvas.status[row]
+            left = self._first_stop(row, self._unchecked[row_id], max(status.undecided, status.after_end))
+            if left is not None:
+                status.after_end, status.is_finished = left, 1
+            self._unchecked[row_id] = status.undecided
 
-    def lengths(self) -> torch.LongTensor:
-        """Length of every answer, `(batch_size,)`: to the stop, or to the first end-of-sequence token, or all."""
-        lengths = self.canvas.length_to_first(self.canvas.eos_token_ids)
-        for row, length in self._stopped_at.items():
-            lengths[row] = min(length, int(lengths[row]))
-        return lengths
-
-    def _check_row(self, row: int, decided: int) -> None:
-        lengths = range(self._checked[row] + 1, decided + 1)
-        sequence = self.canvas.sequences[row : row + 1]
-        holds = [self.criteria(sequence[:, : self.canvas.prompt_length + length], None).all() for length in lengths]
+    def _first_stop(self, row: int, unchecked: int, undecided: int) -> int | None:
+        """Columns after the first newly decided token at which a criterion holds."""
+        sequence, width = self.canvas.sequences[row : row + 1], self.canvas.width
+        left = range(unchecked - 1, undecided - 1, -1)
+        holds = [self.criteria(sequence[:, : width - columns], None).all() for columns in left]
         # One wait for the device a row, however many tokens it has decided.
-        for length, stop in zip(lengths, torch.stack(holds).tolist() if holds else [], strict=True):
-            if stop:
-                self._stopped_at[row] = length
-                return
-        self._checked[row] = decided
+        stops = torch.stack(holds).tolist() if holds else []
+        return next((columns for columns, stop in zip(left, stops, strict=True) if stop), None)
 
 
 class DraftStream:
     """Feeds a streamer: decided tokens in order, and a draft of the rest of the block if it takes drafts."""
 
     def __init__(self, canvas: Canvas, streamer: BaseStreamer):
-        if len(canvas.sequences) > 1:
-            raise ValueError(f"`streamer` works with one prompt only, got a batch of {len(canvas.sequences)}.")
         self.canvas = canvas
         self.streamer = streamer
         self._sent = 0
-        streamer.put(canvas.sequences[:, : canvas.prompt_length].cpu())
 
-    def update(self, columns: torch.LongTensor, tokens: torch.LongTensor, lengths: torch.LongTensor) -> None:
-        """Sends what a pass has decided.
+    def start(self) -> None:
+        """Sends the prompt.
+
+        Raises:
+            ValueError: if there is more than one.
+        """
+        if len(self.canvas) > 1:
+            raise ValueError(f"`streamer` works with one prompt only, got a batch of {len(self.canvas)}.")
+        # Without the padding that compiled code needs.
+        first = self.canvas.width - self.canvas.max_new_tokens - self.canvas.prompt_lengths[0]
+        self._sent = self.canvas.width - self.canvas.max_new_tokens if self.canvas.max_new_tokens else first
+        self.streamer.put(self.canvas.sequences[:, first : self._sent].cpu())
+
+    def update(self, columns: torch.LongTensor, masked: torch.BoolTensor, tokens: torch.LongTensor) -> None:
+        """Sends what a pass has decided; all arguments are `(1, columns)`.
 
         Args:
-            columns, tokens (`torch.LongTensor` of shape `(1, block_length)`): the block and the predictions for it.
-            lengths (`torch.LongTensor` of shape `(1,)`): where the answer ends, as far as is known.
+            columns (`torch.LongTensor`): columns of the canvas.
+            masked (`torch.BoolTensor`): which of them were open.
+            tokens (`torch.LongTensor`): the predictions there.
         """
-        decided = min(int(self.canvas.decided_length()[0]), int(lengths[0]))
+        status, width = self.canvas.status[0], self.canvas.width
+        decided = width - max(status.undecided, status.after_end)
         if decided > self._sent:
-            self.streamer.put(self.canvas.new_ids[0, self._sent : decided].cpu())
+            self.streamer.put(self.canvas.sequences[0, self._sent : decided].cpu())
             self._sent = decided
-        if hasattr(self.streamer, "put_draft") and len(self.canvas.active):
-            draft = torch.where(self.canvas.masked[0, columns[0]], tokens[0], self.canvas.new_ids[0, columns[0]])
-            undecided = draft[columns[0] >= self._sent]
+        if hasattr(self.streamer, "put_draft") and not status.is_finished:
+            draft = self.canvas.sequences[0].clone()
+            still_masked = masked[0] & self.canvas.masked[0, columns[0]]
+            draft[columns[0, still_masked]] = tokens[0, still_masked]
+            end = width - status.last_block * self.canvas.block_length
+            # In a block that was entered in this pass nothing has been predicted yet.
+            undecided = draft[self._sent : end]
+            undecided = undecided[undecided != self.canvas.mask_token_id]
             if len(undecided):
                 self.streamer.put_draft(value=undecided.cpu())
 

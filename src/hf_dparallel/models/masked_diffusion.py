@@ -102,8 +102,7 @@ class MaskedDiffusionHead:
         )
         hidden_states = outputs.last_hidden_state
         if self.shift_logits:
-            # Position 0 has no predecessor and keeps its own prediction, as the published samplers do.
-            hidden_states = torch.cat([hidden_states[:, :1], hidden_states[:, :-1]], dim=1)
+            hidden_states = _shifted(hidden_states, position_ids)
         logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
 
         loss = None
@@ -115,6 +114,15 @@ class MaskedDiffusionHead:
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+def _shifted(hidden_states: torch.Tensor, position_ids: torch.LongTensor | None) -> torch.Tensor:
+    """Moves every prediction one token on. A first token keeps its own, as in the published samplers."""
+    shifted = torch.cat([hidden_states[:, :1], hidden_states[:, :-1]], dim=1)
+    if position_ids is None:
+        return shifted
+    # With padding on the left the first token is not the first column.
+    return torch.where((position_ids == 0)[..., None], hidden_states, shifted)
 
 
 def _cross_entropy(

@@ -1,10 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""From a dataset of prompts to token ids, to batches of them, and to the answers of a model."""
+"""From a dataset of prompts to token ids, and to the answers of a model."""
 
 import contextlib
 import hashlib
 import json
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,13 +47,6 @@ def tokenize_prompts(
     return prompt_ids
 
 
-def length_sorted_batches(rows: Sequence[int], prompt_ids: list[list[int]], batch_size: int) -> Iterator[list[int]]:
-    """Yields batches of rows whose prompts are of similar length, for little padding."""
-    by_length = sorted(rows, key=lambda row: len(prompt_ids[row]))
-    for start in range(0, len(by_length), batch_size):
-        yield by_length[start : start + batch_size]
-
-
 def check_batch_size(batch_size: int) -> None:
     """Raises a `ValueError` for a batch without rows."""
     if batch_size < 1:
@@ -88,38 +80,36 @@ def decode_rows(
     tokenizer: PreTrainedTokenizerBase,
     prompts: dict[int, list[int]],
     recipe: DiffusionGenerationConfig,
+    batch_size: int,
     seed: int,
-) -> tuple[dict[int, dict[str, Any]], float]:
-    """Decodes one batch of prompts, given by row.
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Decodes prompts, given by row, and yields the answers in their order.
 
     Each row has its own draws, from `seed` and its number, so that they do not depend on the batch.
 
-    Returns:
-        `tuple`: by row `prompt_ids`, `completion_ids`, `commit_step` and `nfe` (see [`generate_trajectories`]), and
-        the seconds that `generate` took.
+    Yields:
+        `tuple`: the row, and its `prompt_ids`, `completion_ids`, `commit_step` and `nfe` (see
+        [`generate_trajectories`]).
     """
-    inputs = tokenizer.pad({"input_ids": list(prompts.values())}, padding_side="left", return_tensors="pt")
-    inputs = inputs.to(model.device)
-    generators = [torch.Generator(model.device).manual_seed(stable_hash(seed, row)) for row in prompts]
-    start = time.perf_counter()
-    out = model.generate(
-        **inputs, generation_config=recipe, generator=generators, tokenizer=tokenizer, return_dict_in_generate=True
+    rows = list(prompts)
+    decoded = model.generate_many(
+        prompts.values(),
+        recipe,
+        batch_size,
+        tokenizer=tokenizer,
+        generator_for=lambda index: torch.Generator(model.device).manual_seed(stable_hash(seed, rows[index])),
     )
-    # Reading the result waits for the device.
-    new_ids = out.sequences[:, inputs["input_ids"].shape[1] :].tolist()
-    seconds = time.perf_counter() - start
-    answers = {}
-    for index, (row, prompt) in enumerate(prompts.items()):
-        # Padding after the end of the answer has commit step -1.
-        length = int((out.commit_step[index] >= 0).sum())
-        ids = _up_to_eos(new_ids[index][:length], recipe.eos_token_id)
-        answers[row] = {
-            "prompt_ids": prompt,
-            "completion_ids": ids,
-            "commit_step": out.commit_step[index, : len(ids)].tolist(),
-            "nfe": int(out.nfe[index]),
-        }
-    return answers, seconds
+    for row, answer in zip(rows, decoded, strict=True):
+        # Beyond the first end token decoding goes on with `stop_at_eos=False`.
+        yield (
+            row,
+            {
+                "prompt_ids": prompts[row],
+                "completion_ids": answer.tokens[: answer.num_tokens].tolist(),
+                "commit_step": answer.commit_step[: answer.num_tokens].tolist(),
+                "nfe": answer.nfe,
+            },
+        )
 
 
 def stable_hash(*parts: Any) -> int:
@@ -149,9 +139,3 @@ def _check_no_mask(prompt_ids: list[list[int]], column: str, mask_token_id: int 
             f"The column `{column}` contains the mask token ({mask_token_id}) in row {row}. Only what follows the "
             "prompt is decoded: remove the mask tokens from the prompts."
         )
-
-
-def _up_to_eos(ids: list[int], eos_token_id: int | list[int] | None) -> list[int]:
-    """Cuts after the first end-of-sequence token, beyond which decoding goes on with `stop_at_eos=False`."""
-    ends = eos_token_id if isinstance(eos_token_id, (list, tuple)) else [eos_token_id]
-    return next((ids[: index + 1] for index, token in enumerate(ids) if token in ends), ids)

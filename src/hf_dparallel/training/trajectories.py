@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ from .prompts import (
     check_new_columns,
     decode_rows,
     evaluation_mode,
-    length_sorted_batches,
     stable_hash,
     tokenize_prompts,
 )
@@ -115,15 +114,16 @@ def generate_trajectories(
         evaluation_mode(model),
         tqdm(total=store.count(mine), desc="Trajectories", disable=not state.is_main_process) as progress,
     ):
-        # Batches do not go beyond a group of shards, which are written together.
-        for shards in _chunks(mine, -(-batch_size // SHARD_SIZE)):
-            rows = [row for shard in shards for row in store.rows(shard)]
-            answers: dict[int, dict[str, Any]] = {}
-            for batch in length_sorted_batches(rows, prompt_ids, batch_size):
-                answers |= decode_rows(model, tokenizer, {row: prompt_ids[row] for row in batch}, recipe, seed)[0]
-                progress.update(len(batch))
-            for shard in shards:
+        # Shard after shard, prompts of similar length next to one another.
+        rows = [row for shard in mine for row in sorted(store.rows(shard), key=lambda row: len(prompt_ids[row]))]
+        answers: dict[int, dict[str, Any]] = {}
+        for row, answer in decode_rows(model, tokenizer, {r: prompt_ids[r] for r in rows}, recipe, batch_size, seed):
+            answers[row] = answer
+            progress.update()
+            shard = store.shard(row)
+            if all(other in answers for other in store.rows(shard)):
                 store.write(shard, _with_answers(dataset, store.rows(shard), answers))
+                answers = {}
     state.wait_for_everyone()
     return store.read()
 
@@ -171,11 +171,6 @@ def filter_trajectories(
             f"(the first one is {first[:200]!r}): is the answer in the form that the reward function reads?"
         )
     return dataset.select(kept)
-
-
-def _chunks(items: list[int], size: int) -> Iterator[list[int]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
 
 
 def _with_answers(dataset: "Dataset", rows: range, answers: dict[int, dict[str, Any]]) -> "Dataset":
@@ -254,6 +249,9 @@ class _ShardStore:
 
     def rows(self, shard: int) -> range:
         return range(shard * SHARD_SIZE, min((shard + 1) * SHARD_SIZE, self.num_rows))
+
+    def shard(self, row: int) -> int:
+        return row // SHARD_SIZE
 
     def count(self, shards: list[int]) -> int:
         return sum(len(self.rows(shard)) for shard in shards)

@@ -1,0 +1,205 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Speed of decoding, and how it compares with the official dParallel code on the same weights.
+
+    python benchmarks/decode.py --shape small --batch_sizes 1 8 --output benchmarks/results/decode_small.json
+    python benchmarks/decode.py --shape small --against ../dParallel --against_python ../official-env/bin/python
+
+The first form is `hf-dparallel benchmark`, without need of trl. With `--against`, a checkout of
+https://github.com/czg1225/dParallel decodes the same prompt with the same random weights in the same run, with its own
+modelling code in an environment of its own (it needs transformers 4.49 and einops), and the tokens are compared. Both
+use an entropy threshold that takes about `--passes` passes.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import HfArgumentParser, PreTrainedModel
+
+from hf_dparallel import LLaDAConfig
+from hf_dparallel.environment import describe_environment
+from hf_dparallel.evaluation.benchmark import (
+    BenchmarkArguments,
+    benchmark_config,
+    measure_peak_memory,
+    random_model,
+    random_prompts,
+    run_benchmark,
+)
+
+
+# By our name, the published function of each model.
+OFFICIAL_FUNCTIONS = {
+    "llada": {
+        "none": "generate",
+        "prefix": "generate_with_prefix_cache",
+        "dual": "generate_with_dual_cache",
+    },
+    "Dream": {"none": "diffusion_generate"},
+}
+# What the published configuration says beside the sizes, and our class takes for granted.
+OFFICIAL_LLADA_CONFIG = {
+    "alibi": False,
+    "attention_layer_norm": False,
+    "bias_for_layer_norm": False,
+    "block_type": "llama",
+    "embedding_dropout": 0.0,
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "init_device": "meta",
+    "input_emb_norm": False,
+    "layer_norm_type": "rms",
+    "layer_norm_with_affine": True,
+    "residual_dropout": 0.0,
+    "rope": True,
+    "rope_full_precision": True,
+    "scale_logits": False,
+}
+
+
+@dataclass
+class AgainstArguments:
+    """The other code, and where the figures go."""
+
+    against: str | None = field(default=None, metadata={"help": "A checkout of the official dParallel repository."})
+    against_python: str = field(default=sys.executable, metadata={"help": "Python of an environment that runs it."})
+    output: str | None = field(default=None, metadata={"help": "JSON file for the figures."})
+
+
+def compare(arguments: BenchmarkArguments, checkout: str, python: str) -> dict[str, Any]:
+    """Runs both implementations on one prompt and prints a table of both."""
+    dtype = getattr(torch, arguments.dtype)
+    model = random_model(arguments.shape, dtype, arguments.device, arguments.attn_implementation)
+    functions = OFFICIAL_FUNCTIONS[model.config.model_type]
+    caches = [cache for cache in arguments.caches if cache in functions]
+    prompt = random_prompts(model, 1, arguments.prompt_length)
+    threshold = find_threshold(model, prompt, arguments)
+    settings = {"gen_length": arguments.max_new_tokens, "block_length": arguments.block_length, "threshold": threshold}
+    runs = [{"function": functions[cache], **settings} for cache in caches]
+    official = run_official(model, prompt, runs, arguments, checkout, python)
+    print(f"\nentropy threshold {threshold:.4f}\n")
+    print("| Cache | Code | Passes | Seconds | Tokens/s | ms/pass | Memory, MB | Same tokens | Tokens/s, ratio |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | --- | ---: |")
+    rows = []
+    for cache, theirs in zip(caches, official, strict=True):
+        ours = time_ours(model, prompt, threshold, arguments, cache)
+        same = ours.pop("tokens") == theirs.pop("tokens")
+        rows.append({"cache": cache, "ours": ours, "official": theirs, "same_tokens": same})
+        for name, row in (("official", theirs), ("ours", ours)):
+            ratio = theirs["seconds"] / row["seconds"]
+            print(
+                f"| {cache} | {name} | {row['nfe']} | {row['seconds']:.2f} | "
+                f"{arguments.max_new_tokens / row['seconds']:.2f} | {1000 * row['seconds'] / row['nfe']:.0f} | "
+                f"{row['peak_memory_mb']:.0f} | {same} | {ratio:.2f} |",
+                flush=True,
+            )
+    return {
+        "rows": rows,
+        "threshold": threshold,
+        "settings": vars(arguments),
+        "num_threads": torch.get_num_threads(),
+        "environment": describe_environment(),
+    }
+
+
+def find_threshold(model: PreTrainedModel, prompt: torch.LongTensor, arguments: BenchmarkArguments) -> float:
+    """Bisects for the entropy threshold that decodes in about the wanted passes, with the fastest decoding."""
+    low, high = 0.0, 12.0
+    for _ in range(14):
+        middle = (low + high) / 2
+        nfe = decode(model, prompt, middle, arguments, "dual").nfe.item()
+        if nfe == arguments.passes[0]:
+            return middle
+        low, high = (middle, high) if nfe > arguments.passes[0] else (low, middle)
+    return middle
+
+
+def decode(
+    model: PreTrainedModel, prompt: torch.LongTensor, threshold: float, arguments: BenchmarkArguments, cache: str
+):
+    """Our `generate` with an entropy threshold."""
+    config = benchmark_config(
+        model, arguments.max_new_tokens, arguments.block_length, None if cache == "none" else cache
+    )
+    return model.generate(prompt, generation_config=config, entropy_threshold=threshold, return_dict_in_generate=True)
+
+
+def time_ours(
+    model: PreTrainedModel, prompt: torch.LongTensor, threshold: float, arguments: BenchmarkArguments, cache: str
+) -> dict[str, Any]:
+    """Median time of our `generate`, its passes and its tokens."""
+    seconds = []
+    for _ in range(arguments.repeats):
+        start = time.perf_counter()
+        out = decode(model, prompt, threshold, arguments, cache)
+        tokens = out.sequences[0, prompt.shape[1] :].tolist()
+        seconds.append(time.perf_counter() - start)
+    memory = measure_peak_memory(lambda: decode(model, prompt, threshold, arguments, cache), arguments.device)
+    return {
+        "seconds": statistics.median(seconds),
+        "nfe": out.nfe.item(),
+        "peak_memory_mb": memory,
+        "tokens": tokens,
+    }
+
+
+def run_official(
+    model: PreTrainedModel,
+    prompt: torch.LongTensor,
+    runs: list[dict[str, Any]],
+    arguments: BenchmarkArguments,
+    checkout: str,
+    python: str,
+) -> list[dict[str, Any]]:
+    """Runs the official functions on the same weights, in a process of the other environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        path = Path(folder, "config.json")
+        config = json.loads(path.read_text())
+        if isinstance(model.config, LLaDAConfig):
+            config |= OFFICIAL_LLADA_CONFIG | {"embedding_size": model.config.vocab_size}
+        # The official classes read the older form.
+        config |= {"rope_theta": model.config.rope_parameters["rope_theta"], "torch_dtype": arguments.dtype}
+        path.write_text(json.dumps(config))
+        task = {
+            "checkout": str(Path(checkout).resolve()),
+            "weights": folder,
+            "model_type": model.config.model_type,
+            "mask_token_id": model.config.mask_token_id,
+            "prompt": prompt.tolist(),
+            "runs": runs,
+            "dtype": arguments.dtype,
+            "device": arguments.device,
+            "repeats": arguments.repeats,
+            "num_threads": torch.get_num_threads(),
+        }
+        result = Path(folder, "result.json")
+        subprocess.run(
+            [python, str(Path(__file__).with_name("official_decode.py")), str(result)],
+            input=json.dumps(task),
+            text=True,
+            check=True,
+        )
+        return json.loads(result.read_text())
+
+
+def main() -> None:
+    arguments, against = HfArgumentParser([BenchmarkArguments, AgainstArguments]).parse_args_into_dataclasses()
+    if against.against is None:
+        figures = run_benchmark(arguments, print)
+    else:
+        figures = compare(arguments, against.against, against.against_python)
+    if against.output is not None:
+        Path(against.output).parent.mkdir(parents=True, exist_ok=True)
+        Path(against.output).write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What a program runs on: versions and devices."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from . import __version__
+
+
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "peft",
+    "trl",
+    "datasets",
+    "evaluate",
+    "accelerate",
+    "huggingface_hub",
+)
+
+
+def describe_environment() -> dict[str, Any]:
+    """Returns versions and devices."""
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "hf_dparallel": __version__,
+        **{name: _version(name) for name in _PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "gpus": gpus,
+        "bf16_on_gpu": bool(gpus) and torch.cuda.is_bf16_supported(),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

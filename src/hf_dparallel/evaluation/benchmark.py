@@ -1,0 +1,326 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Speed of decoding: models of any shape with random weights, on a fixed schedule, beside what the machine could do.
+
+Random weights are certain of nothing, so the tokens to commit are counted out: as many passes as asked for, spread
+over the blocks, whatever the model predicts.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ..environment import describe_environment
+from ..generation import commit_rules
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.decoder import Decoder
+from ..generation.prediction import TokenPrediction
+from ..models.dream.configuration_dream import DreamConfig
+from ..models.dream.modeling_dream import DreamForMaskedDiffusion
+from ..models.llada.configuration_llada import LLaDAConfig
+from ..models.llada.modeling_llada import LLaDAForMaskedDiffusion
+
+
+SHAPES: dict[str, LLaDAConfig | DreamConfig] = {
+    "llada-8b": LLaDAConfig(),
+    "dream-7b": DreamConfig(),
+    "small": LLaDAConfig(d_model=512, n_layers=8, n_heads=8, mlp_hidden_size=1536),
+    "tiny": LLaDAConfig(
+        d_model=64,
+        n_layers=2,
+        n_heads=4,
+        mlp_hidden_size=128,
+        vocab_size=512,
+        mask_token_id=500,
+        eos_token_id=481,
+        pad_token_id=481,
+    ),
+}
+# Wide enough for entropies between 0 and several nats.
+_HEAD_LOGIT_STD = 6.0
+_SECONDS_PER_PROBE = 0.5
+
+
+@dataclass
+class BenchmarkArguments:
+    """What is decoded, and how."""
+
+    shape: str = field(default="small", metadata={"help": f"Shape of the model: {', '.join(SHAPES)}."})
+    batch_sizes: list[int] = field(default_factory=lambda: [1], metadata={"help": "Prompts decoded together."})
+    caches: list[str] = field(
+        default_factory=lambda: ["none", "prefix", "dual"], metadata={"help": "Caches: none, prefix, dual."}
+    )
+    passes: list[int] = field(default_factory=lambda: [64], metadata={"help": "Forward passes for an answer."})
+    prompt_length: int = field(default=64, metadata={"help": "Tokens of a prompt."})
+    max_new_tokens: int = field(default=256, metadata={"help": "Tokens of an answer."})
+    block_length: int = field(default=32, metadata={"help": "Tokens of a block."})
+    dtype: str = field(default="auto", metadata={"help": "auto is bfloat16 on a GPU and float32 on a CPU."})
+    device: str = field(default="auto", metadata={"help": "auto is the GPU, if there is one."})
+    attn_implementation: str = field(default="sdpa", metadata={"help": "Attention of transformers to use."})
+    repeats: int = field(default=3, metadata={"help": "Decodes that are timed; their median counts."})
+
+    def __post_init__(self):
+        if self.shape not in SHAPES:
+            raise ValueError(f"`shape` must be one of {', '.join(SHAPES)}, got {self.shape!r}.")
+        unknown = [cache for cache in self.caches if cache not in ("none", "prefix", "dual")]
+        if unknown:
+            raise ValueError(f"`caches` must be among none, prefix and dual, got {', '.join(unknown)}.")
+        if self.device == "auto":
+            self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        if self.dtype == "auto":
+            self.dtype = "bfloat16" if self.device == "cuda" else "float32"
+        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise ValueError(f"`dtype` must be the name of a torch dtype, got {self.dtype!r}.")
+
+
+def random_model(shape: str, dtype: torch.dtype, device: str, attn_implementation: str = "sdpa") -> PreTrainedModel:
+    """Makes a model of one of `SHAPES` with random weights, always the same ones, directly on the device."""
+    config = SHAPES[shape]
+    config._attn_implementation = attn_implementation
+    model_class = LLaDAForMaskedDiffusion if isinstance(config, LLaDAConfig) else DreamForMaskedDiffusion
+    with torch.device("meta"):
+        model = model_class(config).to(dtype)
+    model = model.to_empty(device=device)
+    generator = torch.Generator(device).manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+            else:
+                is_head = name.startswith("lm_head")
+                std = _HEAD_LOGIT_STD / config.hidden_size**0.5 if is_head else config.initializer_range
+                parameter.normal_(std=std, generator=generator)
+        # The mask token scores 0 everywhere: the published samplers never end where it is the likeliest.
+        model.lm_head.weight[config.mask_token_id] = 0
+        # The rotary embedding's buffers are not parameters, and were made on the meta device.
+        model.model.rotary_emb = type(model.model.rotary_emb)(config, device=device)
+    return model.eval()
+
+
+class ScheduledDecoder(Decoder):
+    """Decodes in a given number of passes, which no threshold could do with random weights."""
+
+    def __init__(self, model: PreTrainedModel, config: DiffusionGenerationConfig, num_passes: int):
+        super().__init__(model, config)
+        num_blocks = config.max_new_tokens // config.block_length
+        if not num_blocks <= num_passes <= config.max_new_tokens:
+            raise ValueError(
+                f"`passes` must be between the number of blocks ({num_blocks}) and `max_new_tokens` "
+                f"({config.max_new_tokens}), got {num_passes}."
+            )
+        # By block, counted from the right as on the canvas: its passes.
+        blocks = torch.arange(num_blocks - 1, -1, -1)
+        self._passes = num_passes // num_blocks + (blocks < num_passes % num_blocks).long()
+
+    def _pick_commits(self, prediction: TokenPrediction, masked: torch.BoolTensor) -> torch.BoolTensor:
+        canvas = self.canvas
+        passes = self._passes.to(masked.device)[canvas.first_block]
+        count = commit_rules.scheduled_count(self.config.block_length, passes, canvas.step_in_block)
+        return commit_rules.commit_by_count(prediction.confidence, masked, count)
+
+
+@dataclass
+class Machine:
+    """What a machine can do at best.
+
+    Args:
+        bandwidth (`float`): bytes per second, read from memory in matrix-vector products.
+        flops (`float`): floating-point operations per second in matrix products.
+    """
+
+    bandwidth: float
+    flops: float
+
+
+def measure_machine(dtype: torch.dtype, device: str) -> Machine:
+    """Measures memory bandwidth and compute rate with large matrices of `dtype`."""
+    size = 16384 if device == "cuda" else 4096
+    matrix = torch.randn(size, size, device=device).to(dtype)
+    vector, other = matrix[:, :1].contiguous(), matrix[: size // 2].contiguous()
+    return Machine(
+        bandwidth=matrix.nbytes / _best_time(lambda: matrix @ vector, device),
+        flops=2 * size * size * (size // 2) / _best_time(lambda: other @ matrix, device),
+    )
+
+
+def floor_seconds(model: PreTrainedModel, machine: Machine, num_tokens: int, num_scored: int) -> float:
+    """The least time of a pass over `num_tokens` positions with the head on `num_scored`.
+
+    Every weight has to be read once, and every weight is multiplied once for each position; attention is left out.
+    """
+    head = model.lm_head.weight.numel()
+    body = sum(parameter.numel() for parameter in model.model.layers.parameters())
+    operations = 2 * (body * num_tokens + head * num_scored)
+    return max((body + head) * model.dtype.itemsize / machine.bandwidth, operations / machine.flops)
+
+
+def measure_decoding(
+    model: PreTrainedModel,
+    machine: Machine,
+    *,
+    batch_size: int,
+    prompt_length: int,
+    max_new_tokens: int,
+    block_length: int,
+    passes: int,
+    cache: str | None,
+    repeats: int,
+) -> dict[str, Any]:
+    """Decodes random prompts and returns the figures of a row of the benchmark's table."""
+    config = benchmark_config(model, max_new_tokens, block_length, cache)
+    prompts = random_prompts(model, batch_size, prompt_length)
+    computed = _computed_widths(model, config, prompts, passes)
+    device = model.device.type
+    times = [_timed(lambda: _decode(model, config, prompts, passes), device) for _ in range(repeats)]
+    seconds = statistics.median(times)
+    # On average half of a block is still masked.
+    num_scored = batch_size * (block_length + 1) // 2
+    floor = sum(floor_seconds(model, machine, batch_size * tokens, num_scored) for tokens in computed)
+    return {
+        "batch_size": batch_size,
+        "cache": cache or "none",
+        "passes": passes,
+        "ms_per_pass": 1000 * seconds / passes,
+        "tokens_per_s": batch_size * max_new_tokens / seconds,
+        "floor_ms_per_pass": 1000 * floor / passes,
+        "part_of_floor": floor / seconds,
+        "peak_memory_mb": measure_peak_memory(lambda: _decode(model, config, prompts, passes), device),
+    }
+
+
+def run_benchmark(arguments: BenchmarkArguments, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measures every combination of batch size, cache and number of passes, and returns the figures."""
+    dtype = getattr(torch, arguments.dtype)
+    model = random_model(arguments.shape, dtype, arguments.device, arguments.attn_implementation)
+    machine = measure_machine(dtype, arguments.device)
+    say(
+        f"{arguments.shape}, {arguments.dtype} on {arguments.device}: reads {machine.bandwidth / 1e9:.1f} GB/s, "
+        f"computes {machine.flops / 1e12:.2f} TFLOP/s\n"
+    )
+    say(table_header())
+    rows = []
+    for batch_size in arguments.batch_sizes:
+        for cache in arguments.caches:
+            for passes in arguments.passes:
+                row = measure_decoding(
+                    model,
+                    machine,
+                    batch_size=batch_size,
+                    prompt_length=arguments.prompt_length,
+                    max_new_tokens=arguments.max_new_tokens,
+                    block_length=arguments.block_length,
+                    passes=passes,
+                    cache=None if cache == "none" else cache,
+                    repeats=arguments.repeats,
+                )
+                rows.append(row)
+                say(table_line(row))
+    return {
+        "rows": rows,
+        "machine": asdict(machine),
+        "settings": vars(arguments),
+        "num_threads": torch.get_num_threads(),
+        "environment": describe_environment(),
+    }
+
+
+def table_header() -> str:
+    """The first two lines of the Markdown table."""
+    names = ("Batch", "Cache", "Passes", "ms/pass", "Tokens/s", "Floor, ms/pass", "Part of it", "Memory, MB")
+    return f"| {' | '.join(names)} |\n| ---: | --- |{' ---: |' * 6}"
+
+
+def table_line(row: dict[str, Any]) -> str:
+    """A row as a line of the Markdown table."""
+    return (
+        f"| {row['batch_size']} | {row['cache']} | {row['passes']} | {row['ms_per_pass']:.1f} | "
+        f"{row['tokens_per_s']:.1f} | {row['floor_ms_per_pass']:.1f} | {row['part_of_floor']:.0%} | "
+        f"{row['peak_memory_mb']:.0f} |"
+    )
+
+
+def benchmark_config(
+    model: PreTrainedModel, max_new_tokens: int, block_length: int, cache: str | None
+) -> DiffusionGenerationConfig:
+    """The settings that the benchmark decodes with."""
+    return DiffusionGenerationConfig(
+        max_new_tokens=max_new_tokens,
+        block_length=block_length,
+        stop_at_eos=False,
+        cache_implementation=cache,
+        mask_token_id=model.config.mask_token_id,
+        eos_token_id=model.config.eos_token_id,
+        pad_token_id=model.config.pad_token_id,
+    ).with_defaults()
+
+
+def random_prompts(model: PreTrainedModel, batch_size: int, length: int) -> torch.LongTensor:
+    """Random token ids, `(batch_size, length)`, always the same ones."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(10, 450, (batch_size, length), generator=generator).to(model.device)
+
+
+def measure_peak_memory(function, device: str) -> float:
+    """Megabytes that a call needs at most, beyond what was in use before it."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    # Linux counts the peak of a process, and starts anew when it is asked to.
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    before = _resident_mb("VmRSS")
+    function()
+    return _resident_mb("VmHWM") - before
+
+
+@torch.no_grad()
+def _decode(model: PreTrainedModel, config: DiffusionGenerationConfig, prompts: torch.LongTensor, passes: int) -> None:
+    decoder = ScheduledDecoder(model, config, passes)
+    decoder.add(list(range(len(prompts))), prompts, torch.ones_like(prompts))
+    while decoder:
+        decoder.step()
+
+
+def _computed_widths(
+    model: PreTrainedModel, config: DiffusionGenerationConfig, prompts: torch.LongTensor, passes: int
+) -> list[int]:
+    """How many columns each pass computes. Also warms up."""
+    widths: list[int] = []
+    hook = model.model.layers[0].register_forward_hook(lambda module, args, output: widths.append(output.shape[1]))
+    try:
+        _decode(model, config, prompts, passes)
+    finally:
+        hook.remove()
+    return widths
+
+
+def _timed(function, device: str) -> float:
+    _wait(device)
+    start = time.perf_counter()
+    function()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _best_time(function, device: str) -> float:
+    _timed(function, device)
+    times: list[float] = []
+    while sum(times) < _SECONDS_PER_PROBE:
+        times.append(_timed(function, device))
+    return min(times)
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _resident_mb(field: str) -> float:
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(field)) / 1024

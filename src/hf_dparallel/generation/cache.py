@@ -1,0 +1,108 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Keys and values of whole sequences, of which a pass replaces a part."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import pad
+from transformers import PreTrainedConfig
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+@dataclass
+class Window:
+    """What a pass computes: a run of columns of some rows.
+
+    Args:
+        rows (`torch.LongTensor` of shape `(rows,)`, *optional*): rows of the cache; `None` for all of them in order.
+        columns (`torch.LongTensor` of shape `(rows, columns)`): the columns of each.
+        writable (`torch.BoolTensor` of shape `(rows, columns)`, *optional*): the columns whose keys and values replace
+            the kept ones, by default all. The others are there because another row needs them.
+    """
+
+    rows: torch.LongTensor | None
+    columns: torch.LongTensor
+    writable: torch.BoolTensor | None = None
+
+
+class WindowLayer(CacheLayerMixin):
+    """Keys and values of one layer, `(rows, heads, width, head_dim)` each."""
+
+    is_sliding = False
+    window: Window
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: [`WindowCache.resize`] has made room."""
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
+        """Replaces the window's part and returns the keys and values of its rows, over the whole width."""
+        return self._replace(self.keys, key_states), self._replace(self.values, value_states)
+
+    def _replace(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        rows, columns, writable = self.window.rows, self.window.columns, self.window.writable
+        if columns.shape[1] == kept.shape[2] and writable is None:
+            if rows is None:
+                return kept.copy_(states)
+            kept[rows] = states
+            return states
+        index = torch.arange(len(kept), device=kept.device) if rows is None else rows
+        # Two index tensors around a slice: the indexed dimensions come first, (rows, columns, heads, head_dim).
+        states = states.transpose(1, 2)
+        if writable is not None:
+            states = torch.where(writable[..., None, None], states, kept[index[:, None], :, columns])
+        kept[index[:, None], :, columns] = states
+        return kept if rows is None else kept[rows]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Every position attends to the whole width."""
+        return self.keys.shape[2], 0
+
+    def get_seq_length(self) -> int:
+        """Nothing precedes the window: positions are passed explicitly."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """The width."""
+        return self.keys.shape[2]
+
+
+class WindowCache(Cache):
+    """Keys and values of all positions of the rows being decoded, kept from one pass to the next.
+
+    Before a forward pass, [`select`] says which columns of which rows it computes. Their keys and values replace those
+    that are kept, and their queries attend to the whole width. With the suffix as the window this is the prefix cache
+    of Fast-dLLM, with the block as the window its dual cache (https://huggingface.co/papers/2505.22618).
+
+    Args:
+        config ([`~transformers.PreTrainedConfig`]): of the model.
+        dtype (`torch.dtype`), device (`torch.device`): of keys and values.
+    """
+
+    def __init__(self, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device):
+        super().__init__(layers=[WindowLayer() for _ in range(config.num_hidden_layers)])
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        for layer in self.layers:
+            layer.keys, layer.values = (
+                torch.empty(0, config.num_key_value_heads, 0, head_dim, dtype=dtype, device=device) for _ in range(2)
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and width."""
+        return self.layers[0].keys.shape[0], self.layers[0].keys.shape[2]
+
+    def select(self, window: Window) -> None:
+        """Says what the next forward pass computes."""
+        for layer in self.layers:
+            layer.window = window
+
+    def resize(self, kept_rows: list[int], num_rows: int, width: int) -> None:
+        """Keeps `kept_rows`, in this order, makes room for `num_rows`, and fits the left edge to `width`."""
+        for layer in self.layers:
+            for name in ("keys", "values"):
+                kept = getattr(layer, name)
+                kept = kept[torch.tensor(kept_rows, dtype=torch.long, device=kept.device)]
+                kept = pad(kept, (0, 0, width - kept.shape[2], 0, 0, 0, 0, num_rows - len(kept_rows)))
+                # Compiled code may then replace a part of it in place, and still replay a CUDA graph.
+                torch._dynamo.mark_static_address(kept)
+                setattr(layer, name, kept)

@@ -1,0 +1,234 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The forward pass of decoding: which part of the canvas is computed, and which is remembered."""
+
+import torch
+from torch.nn.functional import pad
+from transformers import CompileConfig, PreTrainedModel
+from transformers.masking_utils import create_bidirectional_mask
+
+from .cache import Window, WindowCache
+from .canvas import Canvas
+from .inputs import accepted_inputs
+
+
+class CanvasForward:
+    """Computes every position of the canvas in every pass, and the head where it is asked to.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
+        canvas ([`Canvas`]): the rows being decoded.
+        compile_config ([`~transformers.CompileConfig`], *optional*): compiles the model with static shapes.
+    """
+
+    def __init__(self, model: PreTrainedModel, canvas: Canvas, compile_config: CompileConfig | None = None):
+        self.model = model
+        self.canvas = canvas
+        self.compile_config = compile_config
+        self._mask_key: tuple | None = None
+        self._masks: dict[int, torch.Tensor | None] = {}
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that a pass computes: for compiled code a power of two, the last row being repeated."""
+        rows = len(self.canvas)
+        return 1 << (rows - 1).bit_length() if self.compile_config is not None else rows
+
+    def logits(self, columns: torch.LongTensor) -> torch.Tensor:
+        """Scores of the tokens at `columns` (`(rows, columns)`) of each row, `(rows, columns, vocab_size)`."""
+        canvas = self.canvas
+        if self.model._runs_head_where_asked:
+            return self.run_model(canvas.sequences, canvas.position_ids, self.attention_mask(canvas.width), columns)
+        # A class that we did not write: the head runs everywhere, and not every class takes positions.
+        inputs = {
+            "input_ids": canvas.sequences,
+            "attention_mask": canvas.attention_mask if canvas.is_padded else None,
+            "position_ids": canvas.position_ids,
+        }
+        logits = self.model(**accepted_inputs(self.model, inputs)).logits
+        if self.model._shift_logits_in_generate:
+            logits = torch.cat([logits[:, :1], logits[:, :-1]], dim=1)
+        return torch.take_along_dim(logits, columns[..., None], dim=1)
+
+    def run_model(
+        self,
+        input_ids: torch.LongTensor,
+        position_ids: torch.LongTensor,
+        attention_mask: torch.Tensor | None,
+        scored: torch.LongTensor,
+        cache: WindowCache | None = None,
+    ) -> torch.Tensor:
+        """Runs the model, with the head at the places `scored` of `input_ids`, compiled or as it is."""
+        if self.compile_config is None:
+            return self.model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                past_key_values=cache,
+                logits_to_keep=scored,
+            ).logits
+        rows, num_scored = scored.shape
+        # As many places as there can be, so that there is one shape to compile.
+        missing = -num_scored % self.canvas.block_length
+        torch.compiler.cudagraph_mark_step_begin()
+        logits = (
+            self.model.get_compiled_call(self.compile_config)(
+                input_ids=self.repeated(input_ids),
+                attention_mask=attention_mask,
+                position_ids=self.repeated(position_ids),
+                past_key_values=cache,
+                logits_to_keep=self.repeated(pad(scored, (0, missing))),
+            )
+        ).logits
+        return logits[:rows, :num_scored]
+
+    def repeated(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Repeats the last row up to `num_rows`."""
+        index = torch.arange(self.num_rows, device=tensor.device).clamp(max=len(tensor) - 1)
+        return tensor[index]
+
+    def attention_mask(self, query_length: int) -> torch.Tensor | None:
+        """The mask in the form that the attention implementation takes.
+
+        transformers would make it anew in every pass, and wait for the device to see whether it masks anything.
+        """
+        canvas = self.canvas
+        if self.compile_config is None and not canvas.is_padded:
+            return None
+        if self._mask_key != (canvas.row_ids, canvas.width):
+            self._mask_key = (list(canvas.row_ids), canvas.width)
+            self._masks = {}
+        if query_length not in self._masks:
+            embeddings = torch.empty(self.num_rows, query_length, 0, dtype=self.model.dtype, device=self.model.device)
+            self._masks[query_length] = create_bidirectional_mask(
+                self.model.config.get_text_config(),
+                embeddings,
+                self.repeated(canvas.attention_mask),
+                # It does mask something, or compiled code has to meet a mask always.
+                allow_is_bidirectional_skip=False,
+            )
+        return self._masks[query_length]
+
+
+class CachedForward(CanvasForward):
+    """Computes the whole canvas where a row enters a block, and in between only the window of its open blocks.
+
+    Args:
+        suffix_is_cached (`bool`): whether the window ends with the open blocks ("dual"), or takes in all that follows
+            them ("prefix").
+        refresh_interval (`int`, *optional*): passes after which a row is computed as a whole again.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        canvas: Canvas,
+        compile_config: CompileConfig | None = None,
+        *,
+        suffix_is_cached: bool,
+        refresh_interval: int | None = None,
+    ):
+        super().__init__(model, canvas, compile_config)
+        self.suffix_is_cached = suffix_is_cached
+        self.refresh_interval = refresh_interval
+        self.cache = WindowCache(model.config.get_text_config(), model.dtype, model.device)
+        self._cached_rows: list[int] = []
+        # By row: its open blocks when it was last computed as a whole, and the passes since then.
+        self._refreshed: dict[int, tuple[int, int, int]] = {}
+
+    def logits(self, columns: torch.LongTensor) -> torch.Tensor:
+        """Scores of the tokens at `columns`, which are in the open blocks."""
+        self._fit_cache()
+        due = [row for row in range(len(self.canvas)) if self._count_pass(row)]
+        others = [row for row in range(len(self.canvas)) if row not in set(due)]
+        if not others:
+            return self._run(None, columns, *self._whole(len(due)))
+        if not due:
+            return self._run(None, columns, *self._window(others))
+        if self.compile_config is not None:
+            return self._run_both_on_all_rows(columns, due)
+        parts = []
+        for rows, window in ((due, self._whole(len(due))), (others, self._window(others))):
+            index = torch.tensor(rows, device=columns.device)
+            parts.append(self._run(index, columns[index], *window))
+        order = torch.tensor(due + others, device=columns.device).argsort()
+        return torch.cat(parts)[order]
+
+    def _run_both_on_all_rows(self, columns: torch.LongTensor, due: list[int]) -> torch.Tensor:
+        """As if only some rows were due, in the shapes that are compiled already."""
+        all_rows = list(range(len(self.canvas)))
+        is_due = torch.zeros(len(all_rows), 1, dtype=torch.bool, device=columns.device)
+        is_due[torch.tensor(due, device=columns.device)] = True
+        whole, _ = self._whole(len(all_rows))
+        window, writable = self._window(all_rows)
+        writable = ~is_due if writable is None else writable & ~is_due
+        of_due = self._run(None, columns, whole, is_due.expand_as(whole)).clone()
+        of_others = self._run(None, columns, window, writable.expand_as(window))
+        return torch.where(is_due[..., None], of_due, of_others)
+
+    def _fit_cache(self) -> None:
+        """Follows the rows that have left the canvas and those that were added."""
+        canvas = self.canvas
+        if (self._cached_rows, *self.cache.shape) != (canvas.row_ids, self.num_rows, canvas.width):
+            place = {row_id: row for row, row_id in enumerate(self._cached_rows)}
+            kept = [place[row_id] for row_id in canvas.row_ids if row_id in place]
+            self.cache.resize(kept, self.num_rows, canvas.width)
+        self._cached_rows = list(canvas.row_ids)
+        self._refreshed = {row_id: last for row_id, last in self._refreshed.items() if row_id in set(canvas.row_ids)}
+
+    def _count_pass(self, row: int) -> bool:
+        """Whether the row has to be computed as a whole in this pass."""
+        row_id, status = self.canvas.row_ids[row], self.canvas.status[row]
+        blocks = (status.first_block, status.last_block)
+        *previous, passes = self._refreshed.get(row_id, (None, None, 0))
+        is_due = tuple(previous) != blocks or passes == self.refresh_interval
+        self._refreshed[row_id] = (*blocks, 1 if is_due else passes + 1)
+        return is_due
+
+    def _whole(self, num_rows: int) -> tuple[torch.LongTensor, None]:
+        columns = torch.arange(self.canvas.width, device=self.canvas.sequences.device)
+        return columns.expand(num_rows, -1), None
+
+    def _window(self, rows: list[int]) -> tuple[torch.LongTensor, torch.BoolTensor | None]:
+        """The columns to compute in these rows, as many in each, and which of them each row may replace."""
+        canvas = self.canvas
+        starts, ends = [], []
+        for row in rows:
+            status = canvas.status[row]
+            starts.append(max(canvas.width - (status.first_block + 1) * canvas.block_length, 0))
+            ends.append(canvas.width - status.last_block * canvas.block_length * self.suffix_is_cached)
+        # A shifted model predicts a token one column earlier.
+        lead = int(self.model.shift_logits)
+        firsts = [max(start - lead, 0) for start in starts]
+        size = max(end - first for first, end in zip(firsts, ends, strict=True))
+        firsts = [min(first, canvas.width - size) for first in firsts]
+        device = canvas.sequences.device
+        columns = torch.tensor(firsts, device=device)[:, None] + torch.arange(size, device=device)
+        if all((first, first + size) == (start, end) for first, start, end in zip(firsts, starts, ends, strict=True)):
+            return columns, None
+        start, end = (torch.tensor(edge, device=device)[:, None] for edge in (starts, ends))
+        return columns, (columns >= start) & (columns < end)
+
+    def _run(
+        self,
+        rows: torch.LongTensor | None,
+        columns: torch.LongTensor,
+        window: torch.LongTensor,
+        writable: torch.BoolTensor | None,
+    ) -> torch.Tensor:
+        """Computes `window` of the rows and returns the scores at `columns`."""
+        canvas = self.canvas
+        sequences, position_ids = canvas.sequences, canvas.position_ids
+        mask = self.attention_mask(window.shape[1])
+        if rows is not None:
+            sequences, position_ids = sequences[rows], position_ids[rows]
+            mask = mask[rows] if mask is not None else None
+        if self.compile_config is None:
+            self.cache.select(Window(rows, window, writable))
+        else:
+            writable = self.repeated(writable) if writable is not None else None
+            self.cache.select(Window(None, self.repeated(window), writable))
+        # Columns that only fill up a row may lie outside.
+        scored = (columns - window[:, :1]).clamp(0, window.shape[1] - 1)
+        return self.run_model(
+            sequences.gather(1, window), position_ids.gather(1, window), mask, scored, cache=self.cache
+        )

@@ -1,0 +1,80 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Decoding of many prompts in a fixed number of slots: a finished row's slot takes the next prompt at once."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+
+from .decoder import DecodedRow, Decoder
+
+
+class SlotDecoder(Iterator[DecodedRow]):
+    """Iterator over the decoded prompts, in their order. What [`~DiffusionGenerationMixin.generate_many`] returns.
+
+    A prompt is read when a slot is free for it, so that the prompts may be endless. A prompt that cannot be decoded
+    raises its error when it is its turn, after all before it have been returned; the next call goes on with the one
+    after it. After an interruption, `finished` still has the rows that were decoded and not yet returned.
+
+    Args:
+        decoder ([`Decoder`]): decodes the rows.
+        prompts (`Iterable`): token ids, a list or a one-dimensional tensor each.
+        num_slots (`int`): rows decoded together.
+        check (`Callable`): checks a prompt of shape `(1, prompt_length)`, and returns it and its attention mask.
+
+    Attributes:
+        finished (`dict[int, DecodedRow]`): by number of the prompt, the rows that wait for an earlier one.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        prompts: Iterable[Sequence[int] | torch.Tensor],
+        num_slots: int,
+        check: Callable[[torch.Tensor], tuple[torch.LongTensor, torch.LongTensor]],
+    ):
+        self.finished: dict[int, DecodedRow | Exception] = {}
+        self._decoder = decoder
+        self._prompts = enumerate(prompts)
+        self._num_slots = num_slots
+        self._check = check
+        self._next = 0
+
+    def __iter__(self) -> "SlotDecoder":
+        return self
+
+    @torch.no_grad()
+    def __next__(self) -> DecodedRow:
+        while self._next not in self.finished:
+            self._fill_slots()
+            if not self._decoder and self._next not in self.finished:
+                raise StopIteration
+            if self._decoder:
+                self.finished |= {row.index: row for row in self._decoder.step()}
+        row = self.finished.pop(self._next)
+        self._next += 1
+        if isinstance(row, Exception):
+            raise row
+        if row.error is not None:
+            raise row.error
+        return row
+
+    def _fill_slots(self) -> None:
+        while len(self._decoder) < self._num_slots:
+            index, prompt = next(self._prompts, (None, None))
+            if index is None:
+                return
+            try:
+                self._decoder.add([index], *self._check(_as_batch(prompt)))
+            except ValueError as error:
+                self.finished[index] = ValueError(f"Prompt {index}: {error}")
+
+
+def _as_batch(prompt: Sequence[int] | torch.Tensor) -> torch.Tensor:
+    message = f"a prompt must be a list of token ids, got {prompt!r}."
+    try:
+        ids = torch.as_tensor(prompt)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(message) from error
+    if ids.ndim != 1 or (ids.is_floating_point() and len(ids)):
+        raise ValueError(message)
+    return ids.long()[None]

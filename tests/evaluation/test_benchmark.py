@@ -1,0 +1,116 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The benchmark counts what it says it counts; its times are not tested."""
+
+import pytest
+import torch
+
+from hf_dparallel.evaluation.benchmark import (
+    SHAPES,
+    BenchmarkArguments,
+    Machine,
+    floor_seconds,
+    measure_decoding,
+    random_model,
+    run_benchmark,
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_model("tiny", torch.float32, "cpu")
+
+
+def test_random_models_are_always_the_same_and_complete(model):
+    other = random_model("tiny", torch.float32, "cpu")
+    ids = torch.tensor([[3, 4, 500, 500]])
+    with torch.no_grad():
+        logits = model(ids).logits
+        assert torch.equal(other(ids).logits, logits)
+    assert logits.isfinite().all() and (logits[..., 500] == 0).all() and logits.std() > 3
+
+
+@pytest.mark.parametrize("passes", [30, 46, 33, 24])
+@pytest.mark.parametrize("cache", [None, "dual"])
+def test_decodes_in_the_step_counts_of_the_paper(model, passes, cache):
+    steps = []
+    hook = model.lm_head.register_forward_hook(lambda *args: steps.append(1))
+    row = measure_decoding(
+        model,
+        Machine(1e9, 1e9),
+        batch_size=2,
+        prompt_length=8,
+        max_new_tokens=256,
+        block_length=32,
+        passes=passes,
+        cache=cache,
+        repeats=1,
+    )
+    hook.remove()
+    # Warm-up, the timed decode, and the one whose memory is measured.
+    assert len(steps) == 3 * passes
+    assert row["passes"] == passes and row["tokens_per_s"] > 0
+    assert row["part_of_floor"] == pytest.approx(row["floor_ms_per_pass"] / row["ms_per_pass"])
+
+
+def test_floor_of_a_pass(model):
+    weights = sum(p.numel() for p in model.model.layers.parameters()) + model.lm_head.weight.numel()
+    body = weights - model.lm_head.weight.numel()
+    assert floor_seconds(model, Machine(1e6, 1e30), 100, 10) == pytest.approx(4 * weights / 1e6)
+    expected = 2 * (body * 100 + model.lm_head.weight.numel() * 10) / 1e6
+    assert floor_seconds(model, Machine(1e30, 1e6), 100, 10) == pytest.approx(expected)
+
+
+def test_too_few_passes(model):
+    with pytest.raises(ValueError, match=r"`passes` must be between the number of blocks \(8\) and .*got 4"):
+        measure_decoding(
+            model,
+            Machine(1, 1),
+            batch_size=1,
+            prompt_length=8,
+            max_new_tokens=256,
+            block_length=32,
+            passes=4,
+            cache=None,
+            repeats=1,
+        )
+
+
+def test_table_and_figures():
+    lines = []
+    figures = run_benchmark(
+        BenchmarkArguments(shape="tiny", caches=["none", "dual"], passes=[16], max_new_tokens=64, repeats=1),
+        lines.append,
+    )
+    assert [row["cache"] for row in figures["rows"]] == ["none", "dual"]
+    assert len(lines) == 4 and lines[-1].startswith("| 1 | dual | 16 | ")
+    assert figures["environment"]["torch"] and figures["machine"]["bandwidth"] > 0
+
+
+def test_shapes_are_those_of_the_published_models():
+    def count(config):
+        body = (
+            config.num_hidden_layers
+            * config.hidden_size
+            * (
+                2 * config.hidden_size
+                + 2 * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads)
+                + 3 * config.intermediate_size
+            )
+        )
+        return body + 2 * config.vocab_size * config.hidden_size
+
+    assert count(SHAPES["llada-8b"]) == pytest.approx(8.02e9, rel=0.01)
+    assert count(SHAPES["dream-7b"]) == pytest.approx(7.62e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"shape": "huge"}, r"`shape` must be one of llada-8b, dream-7b, small, tiny, got 'huge'"),
+        ({"caches": ["static"]}, r"`caches` must be among none, prefix and dual, got static"),
+        ({"dtype": "floaty"}, r"`dtype` must be the name of a torch dtype"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        BenchmarkArguments(**settings)

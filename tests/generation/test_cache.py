@@ -1,0 +1,186 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Prefix and dual cache: against the official samplers, against the exact path, and row by row."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForMaskedLM
+
+from ..conftest import make_dream, make_llada
+from .test_generate import exact_model, left_padded
+
+
+OFFICIAL_CACHES = {
+    "dparallel.generate_with_prefix_cache": "prefix",
+    "dparallel.generate_with_dual_cache": "dual",
+}
+NEW = {"max_new_tokens": 64, "stop_at_eos": False, "return_dict_in_generate": True}
+
+
+def golden_runs(golden_dir, name):
+    for line in (golden_dir / name / "generation.jsonl").read_text().splitlines():
+        run = json.loads(line)
+        # Without a threshold the official caches commit by entropy on a schedule, which is none of the commit rules.
+        if run["function"] in OFFICIAL_CACHES and run["params"]["threshold"] is not None:
+            yield run
+
+
+@pytest.mark.parametrize(("name", "num_runs"), [("llada", 120), ("llada_gqa", 120)])
+def test_equals_the_official_sampler(golden_dir, name, num_runs):
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model").eval()
+    runs = list(golden_runs(golden_dir, name))
+    assert len(runs) == num_runs
+    for run in runs:
+        prompt, params = torch.tensor([run["prompt_ids"]]), run["params"]
+        out = model.generate(
+            prompt,
+            block_length=params["block_length"],
+            entropy_threshold=params["threshold"],
+            cache_implementation=OFFICIAL_CACHES[run["function"]],
+            **NEW,
+        )
+        assert out.sequences[0, prompt.shape[1] :].tolist() == run["generated_ids"]
+        # The official functions run one more pass over a block that the first pass has decided as a whole.
+        blocks = out.commit_step[0].view(-1, params["block_length"])
+        decided_at_once = int((blocks.amin(dim=1) == blocks.amax(dim=1)).sum())
+        assert out.nfe.item() + decided_at_once == run["nfe_forward_calls"]
+
+
+@pytest.mark.parametrize("make", [make_llada, make_dream])
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_refresh_at_every_pass_is_the_exact_path(make, cache, attention):
+    model = exact_model(make)
+    model.set_attn_implementation(attention)
+    ids, attention_mask = left_padded([[2, 3], [4, 5, 6, 7], [8]])
+    kwargs = {"attention_mask": attention_mask, "block_length": 8, "entropy_threshold": 1.0, **NEW}
+    try:
+        exact = model.generate(ids, **kwargs)
+        cached = model.generate(ids, cache_implementation=cache, cache_refresh_interval=1, **kwargs)
+    finally:
+        model.set_attn_implementation("sdpa")
+    assert torch.equal(cached.sequences, exact.sequences) and torch.equal(cached.nfe, exact.nfe)
+
+
+@torch.no_grad()
+def naive_cached_generate(model, prompt, cache, block_length, threshold, refresh_interval, max_new_tokens):
+    """One row; keys and values are kept by running a copy of the model's attention on remembered hidden states.
+
+    What a cached pass sees of the columns that it does not compute are their keys and values at the last full pass.
+    Here they come from the hidden states of that pass, layer by layer.
+    """
+    sequence = torch.tensor(prompt + [model.config.mask_token_id] * max_new_tokens)
+    undecided = sequence == model.config.mask_token_id
+    kept: list[torch.Tensor] = []
+    for start in range(len(prompt), len(sequence), block_length):
+        end, step = start + block_length, 0
+        while undecided[start:end].any():
+            if step == 0 or (refresh_interval and step % refresh_interval == 0):
+                computed = torch.ones_like(undecided)
+            else:
+                place = torch.arange(len(sequence))
+                computed = (place >= start) & ((place < end) | (cache == "prefix"))
+            logits, kept = forward_with_frozen_inputs(model, sequence, computed, kept)
+            logits = logits.double()
+            logits[:, model.config.mask_token_id] = -torch.inf
+            p = logits.softmax(-1)
+            entropy = -(p * p.clamp(min=1e-300).log()).sum(-1)
+            entropy[~undecided] = torch.inf
+            entropy[end:] = torch.inf
+            chosen = entropy <= threshold
+            chosen[entropy.argmin()] = True
+            sequence[chosen] = logits.argmax(-1)[chosen]
+            undecided &= ~chosen
+            step += 1
+    return sequence[len(prompt) :].tolist()
+
+
+def forward_with_frozen_inputs(model, sequence, computed, kept):
+    """Runs the layers; where `computed` is false the input of each layer's keys and values is the kept one."""
+    backbone = model.model
+    position_ids = torch.arange(len(sequence))[None]
+    hidden = backbone.embed_tokens(sequence[None])
+    cos_sin = backbone.rotary_emb(hidden, position_ids)
+    inputs = []
+    for index, layer in enumerate(backbone.layers):
+        seen = hidden if not kept else torch.where(computed[None, :, None], hidden, kept[index])
+        inputs.append(seen)
+        hidden = layer(seen, attention_mask=None, position_embeddings=cos_sin, position_ids=position_ids)
+    return model.lm_head(backbone.norm(hidden))[0], inputs
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.lists(st.lists(st.integers(2, 62), min_size=1, max_size=9), min_size=1, max_size=4),
+    st.sampled_from(["prefix", "dual"]),
+    st.sampled_from([2, 4, 8]),
+    st.floats(0.0, 3.0),
+    st.sampled_from([None, 2, 3]),
+)
+def test_rows_of_a_batch_equal_the_naive_cache(prompts, cache, block_length, threshold, refresh_interval):
+    model = exact_model(make_llada)
+    ids, attention_mask = left_padded(prompts)
+    batch = model.generate(
+        ids,
+        attention_mask=attention_mask,
+        max_new_tokens=16,
+        block_length=block_length,
+        entropy_threshold=threshold,
+        cache_implementation=cache,
+        cache_refresh_interval=refresh_interval,
+        stop_at_eos=False,
+    )
+    for row, prompt in enumerate(prompts):
+        expected = naive_cached_generate(model, prompt, cache, block_length, threshold, refresh_interval, 16)
+        assert batch[row, ids.shape[1] :].tolist() == expected
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.lists(st.lists(st.integers(2, 62), min_size=1, max_size=9), min_size=2, max_size=4),
+    st.sampled_from(["prefix", "dual"]),
+    st.sampled_from([1, 3]),
+    st.integers(0, 62),
+)
+def test_a_row_of_a_shifted_model_in_a_batch_equals_the_row_alone(prompts, cache, max_active_blocks, eos):
+    model = exact_model(make_dream)
+    ids, attention_mask = left_padded(prompts)
+    kwargs = {
+        "max_new_tokens": 16,
+        "block_length": 4,
+        "entropy_threshold": 1.0,
+        "cache_implementation": cache,
+        "max_active_blocks": max_active_blocks,
+        "eos_token_id": eos,
+        "pad_token_id": 0,
+        "return_dict_in_generate": True,
+    }
+    batch = model.generate(ids, attention_mask=attention_mask, **kwargs)
+    for row, prompt in enumerate(prompts):
+        alone = model.generate(torch.tensor([prompt]), **kwargs)
+        assert batch.sequences[row, ids.shape[1] :].tolist() == alone.sequences[0, len(prompt) :].tolist()
+        assert batch.nfe[row] == alone.nfe[0]
+
+
+def test_a_dual_cache_pass_computes_the_block_only(tiny_llada):
+    widths = []
+    tiny_llada.model.layers[0].register_forward_hook(lambda module, args, output: widths.append(output.shape[1]))
+    out = tiny_llada.generate(
+        torch.tensor([[2, 3, 4]]), block_length=8, entropy_threshold=0.0, cache_implementation="dual", **NEW
+    )
+    assert out.nfe.item() == 64
+    assert widths == ([67] + [8] * 7) * 8
+
+
+def test_other_models_take_no_cache(tiny_llada):
+    tiny_llada._runs_head_where_asked = False
+    with pytest.raises(ValueError, match="`cache_implementation='dual'` needs a model of this package"):
+        tiny_llada.generate(torch.tensor([[2, 3, 4]]), cache_implementation="dual", block_length=8, **NEW)
+
+
+def test_refresh_interval_without_a_cache(tiny_llada):
+    with pytest.raises(ValueError, match="`cache_refresh_interval=2` needs a cache. Set `cache_implementation`"):
+        tiny_llada.generate(torch.tensor([[2, 3, 4]]), cache_refresh_interval=2, block_length=8, **NEW)

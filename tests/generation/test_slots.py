@@ -1,0 +1,138 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`generate_many`: each prompt as if decoded alone, in order, whatever happens to the others."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ..conftest import make_dream, make_llada
+from .test_generate import exact_model
+
+
+SETTINGS = {"max_new_tokens": 16, "block_length": 4, "entropy_threshold": 1.0, "pad_token_id": 0}
+prompt = st.lists(st.integers(2, 62), min_size=1, max_size=12)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.sampled_from([make_llada, make_dream]),
+    st.lists(prompt, max_size=9),
+    st.integers(1, 4),
+    st.sampled_from([None, "prefix", "dual"]),
+    st.integers(0, 62),
+)
+def test_each_prompt_is_decoded_as_if_alone(make, prompts, batch_size, cache, eos):
+    model = exact_model(make)
+    kwargs = SETTINGS | {"cache_implementation": cache, "eos_token_id": eos}
+    rows = list(model.generate_many(prompts, batch_size=batch_size, **kwargs))
+    assert [row.index for row in rows] == list(range(len(prompts)))
+    for row, ids in zip(rows, prompts, strict=True):
+        alone = model.generate(torch.tensor([ids]), return_dict_in_generate=True, **kwargs)
+        assert row.tokens.tolist() == alone.sequences[0, len(ids) :].tolist()
+        assert row.commit_step.tolist() == alone.commit_step[0].tolist()
+        assert row.nfe == alone.nfe[0] and row.tokens_per_forward == pytest.approx(alone.tokens_per_forward.item())
+
+
+def test_draws_do_not_depend_on_the_batch():
+    model = exact_model(make_llada)
+    prompts = [[2, 3], [4, 5, 6], [7], [8, 9]]
+    kwargs = SETTINGS | {"temperature": 1.0, "stop_at_eos": False}
+
+    def decode(batch_size):
+        rows = model.generate_many(
+            prompts, batch_size=batch_size, generator_for=lambda index: torch.Generator().manual_seed(index), **kwargs
+        )
+        return [row.tokens.tolist() for row in rows]
+
+    assert decode(1) == decode(3) == decode(4)
+
+
+def test_slots_are_refilled_at_once_and_prompts_read_as_needed(tiny_llada):
+    eos = tiny_llada.generate(torch.tensor([[2, 3]]), **SETTINGS)[0, 2].item()
+    read = []
+    endless = (read.append(n) or [2 + n % 60, 3] for n in itertools.count())
+    batches = []
+    tiny_llada.model.layers[0].register_forward_hook(lambda module, args, output: batches.append(len(output)))
+    rows = tiny_llada.generate_many(endless, batch_size=3, **(SETTINGS | {"eos_token_id": eos}))
+    taken = list(itertools.islice(rows, 40))
+    assert len({row.nfe for row in taken}) > 1
+    assert set(batches) == {3}
+    # What was read is returned, waits for an earlier row, or is being decoded.
+    assert len(read) == 40 + len(rows.finished) + len(rows._decoder)
+
+
+def test_a_failing_prompt_loses_no_other(tiny_llada):
+    prompts = [[2, 3], [99], [4], [], "abc", [5]]
+    rows = tiny_llada.generate_many(prompts, batch_size=4, **SETTINGS)
+    assert next(rows).index == 0
+    with pytest.raises(ValueError, match=r"Prompt 1: `input_ids\[0, 0\]` is 99, outside the model's vocabulary"):
+        next(rows)
+    assert next(rows).index == 2
+    with pytest.raises(ValueError, match=r"Prompt 3: `input_ids` is empty"):
+        next(rows)
+    with pytest.raises(ValueError, match=r"Prompt 4: a prompt must be a list of token ids, got 'abc'"):
+        next(rows)
+    assert next(rows).index == 5
+    with pytest.raises(StopIteration):
+        next(rows)
+
+
+def test_nan_in_one_row_loses_no_other():
+    model = make_llada()
+
+    def spoil(module, args, output):
+        # Only prompt 1 has token 5.
+        output[torch.tensor([5 in ids for ids in seen[-1].tolist()])] = torch.nan
+        return output
+
+    seen = []
+    model.model.embed_tokens.register_forward_hook(lambda module, args, output: seen.append(args[0]))
+    model.lm_head.register_forward_hook(spoil)
+    rows = model.generate_many([[2, 3], [4, 5], [6]], **(SETTINGS | {"stop_at_eos": False}))
+    assert next(rows).index == 0
+    with pytest.raises(FloatingPointError, match=r"NaN at step 0 of row 1"):
+        next(rows)
+    assert next(rows).index == 2
+
+
+def test_an_interruption_keeps_what_is_finished(tiny_llada):
+    eos = tiny_llada.generate(torch.tensor([[4, 3]]), **SETTINGS)[0, 2].item()
+    kwargs = SETTINGS | {"eos_token_id": eos, "entropy_threshold": 0.0}
+    alone = {n: tiny_llada.generate(torch.tensor([[n, 3]]), **kwargs)[0, 2:].tolist() for n in range(2, 20)}
+
+    def interrupt(module, args, output):
+        if rows.finished:
+            raise KeyboardInterrupt
+
+    tiny_llada.lm_head.register_forward_hook(interrupt)
+    rows = tiny_llada.generate_many([[n, 3] for n in range(2, 20)], batch_size=6, **kwargs)
+    taken = []
+    with pytest.raises(KeyboardInterrupt):
+        for row in rows:
+            taken.append(row)
+    kept = [*taken, *rows.finished.values()]
+    assert rows.finished and len(kept) > len(taken)
+    for row in kept:
+        assert row.tokens.tolist() == alone[row.index + 2]
+
+
+def test_bad_settings_are_refused_at_once(tiny_llada):
+    with pytest.raises(ValueError, match="`batch_size` must be a positive integer, got 0"):
+        tiny_llada.generate_many([[2]], batch_size=0)
+    with pytest.raises(ValueError, match="`block_length` must divide"):
+        tiny_llada.generate_many([[2]], max_new_tokens=16, block_length=5)
+
+
+def test_peft_model(tiny_llada):
+    import peft
+
+    prompts = [[2, 3], [4]]
+    model = peft.get_peft_model(
+        tiny_llada, peft.LoraConfig(r=2, target_modules=["q_proj", "o_proj"], init_lora_weights=False)
+    )
+    rows = [row.tokens.tolist() for row in model.generate_many(prompts, **SETTINGS)]
+    alone = [model.generate(input_ids=torch.tensor([ids]), **SETTINGS)[0, len(ids) :].tolist() for ids in prompts]
+    assert rows == alone
