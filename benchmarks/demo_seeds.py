@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Runs the demo over several seeds and writes the spread of its figures.
 
-    python benchmarks/demo_seeds.py --output benchmarks/results/demo_seeds.json
+    python benchmarks/demo_seeds.py --folder demo_seeds --output benchmarks/results/demo_seeds.json
 
 A seed changes the problems, the masks and the initialization of the adapter; the teacher is the bundled one. The table
 in docs/results.md is what this prints.
@@ -11,7 +11,6 @@ import argparse
 import json
 import platform
 import statistics
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,12 @@ METHODS = ("one token per pass", "few-step", "confidence threshold", "entropy th
 FIGURES = ("nfe", "tokens_per_forward", "speedup", "accuracy")
 
 
-def run_seeds(seeds: list[int]) -> list[dict[str, Any]]:
-    """Runs the demo for each seed and returns its reports."""
-    reports = []
+def run_seeds(seeds: list[int], folder: Path) -> list[dict[str, Any]]:
+    """Runs the demo for each seed that has no report in `folder` yet, and returns all reports."""
     for seed in seeds:
-        with tempfile.TemporaryDirectory() as folder:
-            reports.append(run_demo(DemoConfig(output_dir=folder, seed=seed)))
-    return reports
+        if not (folder / f"seed-{seed}" / "report.json").exists():
+            run_demo(DemoConfig(output_dir=str(folder / f"seed-{seed}"), seed=seed))
+    return [json.loads((folder / f"seed-{seed}" / "report.json").read_text()) for seed in seeds]
 
 
 def spread_table(reports: list[dict[str, Any]]) -> str:
@@ -64,9 +62,10 @@ def _spread(values: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--folder", type=Path, required=True, help="for the demo's outputs, a folder for each seed")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    reports = run_seeds(args.seeds)
+    reports = run_seeds(args.seeds, args.folder)
     result = {
         "hardware": {"processor": platform.processor() or platform.machine(), "cores": torch.get_num_threads()},
         "versions": {

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy, pad
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig, LLaDAConfig, LLaDAForMaskedDiffusion
 from hf_dparallel.demo.tokenizer import build_tokenizer
@@ -61,19 +61,6 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LLaDAForMaskedDiffusion:
     model = LLaDAForMaskedDiffusion(config)
     model.generation_config = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH)
     return model
-
-
-@torch.no_grad()
-def copy_weights(path: Path, model: LLaDAForMaskedDiffusion, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Copies the weights of another teacher; rows of embedding and head by their word, new words stay random."""
-    source = LLaDAForMaskedDiffusion.from_pretrained(path, dtype=torch.float32)
-    model.model.layers.load_state_dict(source.model.layers.state_dict())
-    model.model.norm.load_state_dict(source.model.norm.state_dict())
-    words = AutoTokenizer.from_pretrained(path).get_vocab()
-    for word, index in tokenizer.get_vocab().items():
-        if word in words:
-            model.model.embed_tokens.weight[index] = source.model.embed_tokens.weight[words[word]]
-            model.lm_head.weight[index] = source.lm_head.weight[words[word]]
 
 
 def make_drill(rng: random.Random) -> WordProblem:
@@ -145,7 +132,7 @@ def _mask_results(completion_ids: torch.Tensor, equals_id: int) -> tuple[torch.B
 
 
 def build_optimizers(
-    model: LLaDAForMaskedDiffusion, num_steps: int, learning_rate_scale: float
+    model: LLaDAForMaskedDiffusion, num_steps: int
 ) -> list[tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]]:
     """Muon for the matrices of the blocks, AdamW for embedding, head and norms; warm-up, then linear decay.
 
@@ -155,8 +142,8 @@ def build_optimizers(
     ids = {id(parameter) for parameter in matrices}
     others = [parameter for parameter in model.parameters() if id(parameter) not in ids]
     optimizers = (
-        torch.optim.Muon(matrices, lr=0.02 * learning_rate_scale, weight_decay=0.01),
-        torch.optim.AdamW(others, lr=2e-3 * learning_rate_scale, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.Muon(matrices, lr=0.02, weight_decay=0.01),
+        torch.optim.AdamW(others, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0),
     )
 
     def scale(step: int) -> float:
@@ -191,12 +178,8 @@ def save(model: LLaDAForMaskedDiffusion, tokenizer: PreTrainedTokenizerFast, log
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output_dir", type=Path, required=True)
-    parser.add_argument("--num_steps", type=int, default=4200)
-    parser.add_argument(
-        "--init_from", type=Path, help="Continue from this teacher, of another version of the language."
-    )
+    parser.add_argument("--num_steps", type=int, default=4800)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--learning_rate_scale", type=float, default=1.0)
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
@@ -206,9 +189,7 @@ def main() -> None:
     tokenizer = build_tokenizer()
     equals_id = tokenizer.convert_tokens_to_ids("=")
     model = build_model(tokenizer)
-    if args.init_from is not None:
-        copy_weights(args.init_from, model, tokenizer)
-    optimizers = build_optimizers(model, args.num_steps, args.learning_rate_scale)
+    optimizers = build_optimizers(model, args.num_steps)
     print(f"{model.num_parameters():,} parameters", flush=True)
 
     log, recent_losses, start = [], [], time.time()

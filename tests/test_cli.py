@@ -426,3 +426,15 @@ def test_demo_names_the_bundled_model_and_problems(hf, monkeypatch, checkpoint):
     flags = ["--model", "demo", "--dataset_name", "out/filtered.parquet", "--max_steps", "1", *TRAINING]
     assert hf("train", *flags)[0] == 0
     assert seen == [(3, "test"), None, (2, "train"), None, torch.float32]
+
+
+def test_benchmark(hf):
+    code, out, _ = hf(
+        *["benchmark", "--shape", "tiny", "--batch_sizes", "1", "2", "--caches", "none", "dual"],
+        *["--passes", "9", "--max_new_tokens", "64", "--repeats", "1", "--json", "figures.json"],
+    )
+    assert code == 0 and "| 2 | dual | 9 |" in out
+    rows = read_json("figures.json")["rows"]
+    assert [(row["batch_size"], row["cache"]) for row in rows] == [(1, "none"), (1, "dual"), (2, "none"), (2, "dual")]
+    code, _, err = hf("benchmark", "--shape", "huge")
+    assert code == 2 and "`shape` must be one of llada-8b, dream-7b, small, tiny, got 'huge'" in err

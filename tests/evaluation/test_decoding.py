@@ -90,28 +90,28 @@ def test_tokens_after_the_end_of_an_answer_do_not_count():
     assert seen[0] == seen[1] and min(map(len, seen[0])) < 8
 
 
-def test_only_generate_is_timed(monkeypatch):
+def test_only_decoding_is_timed(monkeypatch):
     model = make_llada()
     clock = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    original = model.generate
+    passes = []
 
-    def slow(**kwargs):
+    def slow(module, args, output):
         clock[0] += 2.0
-        return original(**kwargs)
+        passes.append(1)
 
     def reward(completions, **kwargs):
         clock[0] += 100.0
         return [1.0] * len(completions)
 
-    model.generate = slow
+    model.lm_head.register_forward_hook(slow)
     figures = evaluate_decoding(model, make_tokenizer(), make_prompts(4), reward, RECIPE, batch_size=2)
-    assert figures["latency_s"] == 1.0
+    assert figures["latency_s"] == 2.0 * len(passes) / 4
 
 
 def test_bad_arguments_are_found_before_decoding():
     model, tokenizer, prompts = make_llada().train(), make_tokenizer(), make_prompts(2)
-    model.generate = None
+    model.generate_many = None
 
     def needs_solution(completions, solution, level=1, **kwargs):
         return [1.0] * len(completions)
@@ -130,11 +130,11 @@ def test_bad_arguments_are_found_before_decoding():
 def test_an_exception_leaves_the_model_as_it_was():
     model = make_llada().train()
 
-    def interrupted(**kwargs):
+    def interrupted(module, args, output):
         assert not model.training
         raise KeyboardInterrupt
 
-    model.generate = interrupted
+    model.lm_head.register_forward_hook(interrupted)
     with pytest.raises(KeyboardInterrupt):
         evaluate_decoding(model, make_tokenizer(), make_prompts(2), reward_of_the_text, RECIPE)
     assert model.training

@@ -28,6 +28,7 @@ from hf_dparallel.training.prompts import evaluation_mode
 from ..conftest import make_dream, make_llada
 
 
+NUM_THREADS = torch.get_num_threads()
 RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)
 
 
@@ -106,42 +107,58 @@ def test_an_answer_ends_with_its_first_eos(stop_at_eos):
 
 def test_batches_may_be_larger_than_a_shard(small_shards, tmp_path):
     model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(14)
-    original, sizes = model.generate, []
-
-    def counting(**kwargs):
-        sizes.append(len(kwargs["input_ids"]))
-        return original(**kwargs)
-
-    model.generate = counting
+    sizes = []
+    model.lm_head.register_forward_hook(lambda module, args, output: sizes.append(len(output)))
     rows = generate_trajectories(model, tokenizer, prompts, RECIPE, batch_size=8, output_dir=tmp_path)
-    assert sizes == [8, 6] and len(list(tmp_path.glob("shard-*"))) == 4
+    assert max(sizes) == 8 and len(list(tmp_path.glob("shard-*"))) == 4
     assert rows[:] == generate_trajectories(make_llada(), tokenizer, prompts, RECIPE, batch_size=3)[:]
 
 
-def test_restart_neither_loses_nor_repeats_a_row(small_shards, tmp_path):
+def test_workers_decode_the_same_rows(small_shards, tmp_path):
+    tokenizer, prompts = make_tokenizer(), make_prompts(14)
+    recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, temperature=1.0)
+    expected = generate_trajectories(make_llada(), tokenizer, prompts, recipe)
+    rows = generate_trajectories(
+        make_llada(), tokenizer, prompts, recipe, batch_size=2, output_dir=tmp_path, num_workers=3
+    )
+    assert rows[:] == expected[:] and len(list(tmp_path.glob("shard-*"))) == 4
+    assert torch.get_num_threads() == NUM_THREADS
+
+
+def test_an_error_in_a_worker_ends_the_run(small_shards):
+    model = make_llada()
+    with torch.no_grad():
+        model.lm_head.weight[:] = torch.nan
+    with pytest.raises(FloatingPointError, match="NaN at step 0 of row 0"):
+        generate_trajectories(model, make_tokenizer(), make_prompts(6), RECIPE, num_workers=2)
+
+
+def test_restart_neither_loses_nor_repeats_a_row(small_shards, monkeypatch, tmp_path):
     model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(14)
     recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, temperature=1.0)
     expected = generate_trajectories(model, tokenizer, prompts, recipe)
 
-    decoded = []
-    original = model.generate
+    decode_rows, requested = trajectories.decode_rows, []
 
-    def interrupted(*args, **kwargs):
-        decoded.append(len(kwargs["input_ids"]))
-        if len(decoded) == 4:
+    def recording(model, tokenizer, prompts, *args):
+        requested.append(len(prompts))
+        return decode_rows(model, tokenizer, prompts, *args)
+
+    def interrupt(module, args, output):
+        if list(tmp_path.glob("shard-*.parquet")):
             raise KeyboardInterrupt
-        return original(*args, **kwargs)
 
-    model.generate = interrupted
+    monkeypatch.setattr(trajectories, "decode_rows", recording)
+    hook = model.lm_head.register_forward_hook(interrupt)
     with pytest.raises(KeyboardInterrupt):
         generate_trajectories(model, tokenizer, prompts, recipe, batch_size=2, output_dir=tmp_path)
+    hook.remove()
     assert len(list(tmp_path.glob("shard-*.parquet"))) == 1
     rows = generate_trajectories(model, tokenizer, prompts, recipe, batch_size=2, output_dir=tmp_path)
     assert rows[:] == expected[:]
-    # Four rows were on disk; ten were left, and those of the broken shard were done again.
-    assert sum(decoded[4:]) == 10
     assert generate_trajectories(model, tokenizer, prompts, recipe, output_dir=tmp_path)[:] == expected[:]
-    assert sum(decoded[4:]) == 10
+    # Four rows were on disk; ten were left, and those of the broken shard were done again.
+    assert requested == [14, 10, 0]
 
 
 def test_another_run_in_the_folder_is_refused(tmp_path):
@@ -285,7 +302,7 @@ def test_processes_under_torchrun_share_the_rows(small_shards, monkeypatch, tmp_
     assert reports[1]["decoded"] == [*range(4, 8), *range(12, 16)]
     # A single process finds the whole run in the folder.
     expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(18), RECIPE)
-    monkeypatch.setattr(trajectories, "decode_rows", None)
+    monkeypatch.setattr(trajectories, "decode_rows", lambda model, tokenizer, prompts, *args: iter(prompts))
     model = make_llada()
     rows = generate_trajectories(model, make_tokenizer(), make_prompts(18), RECIPE, output_dir=tmp_path / "out")
     assert rows[:] == expected[:]

@@ -7,8 +7,8 @@ A question such as
 
 has the answer
 
-    We start with 14 stamps . Then we get 6 more , so that is 14 + 6 = 20 . 5 stamps are taken away and
-    20 - 5 = 15 . The answer is 15 .
+    We start with 14 . Then we get 6 more , so that is 14 + 6 = 20 . Now another 5 go : 20 - 5 = 15 . The answer is
+    15 .
 
 Every sentence is drawn from several phrasings that share words at different places. That is what makes the certainty
 of a model of this language sequential, as in natural text: until the first words of a sentence stand, it cannot know
@@ -44,27 +44,41 @@ NAMES = (
 ITEMS = ("apples", "books", "cards", "coins", "eggs", "keys", "marbles", "nuts", "pens", "plums", "shells", "stamps")
 LARGEST_NUMBER = 40
 
-# Each entry is (weight, text). The likeliest phrasing has twice the weight of the next: it is what greedy decoding
-# writes, whatever the problem. The others are what keeps a model uncertain until it has begun to write.
+# Each entry is (weight, text). The first outweighs each of the others: greedy decoding writes it whatever the problem.
+# The others together outweigh it: the model stays uncertain until it has begun to write. They differ in length, in a
+# way that leaves the first one the likeliest also where only the end of a sentence or a number in it stands.
 _START = (
-    (5, "We start with {a} {items} ."),
-    (2, "At the start there are {a} {items} ."),
-    (2, "First , we have {a} {items} ."),
-    (1, "There are {a} {items} at first ."),
+    (5, "We start with {a} ."),
+    (2, "First , we have {a} ."),
+    (2, "{a} are there first ."),
+    (2, "There are {a} at first ."),
+    (2, "At the beginning we have {a} ."),
+    (2, "It begins with {a} ."),
+    (2, "At first there are {a} ."),
 )
-_STEP_OPENING = (
-    (5, "Then "),
-    (3, "After that "),
-    (2, ""),
-)
+_STEP_OPENING = ((5, "Then "), (2, "Now "), (2, "Later "), (2, "From here "), (2, "Next , "))
 _STEP_ACTION = {
-    "+": ((2, "we get {b} more "), (1, "{b} {items} are added "), (1, "another {b} {items} come ")),
-    "-": ((2, "we lose {b} {items} "), (1, "{b} {items} are taken away "), (1, "another {b} {items} go ")),
+    "+": (
+        (7, "we get {b} more "),
+        (2, "the count grows by {b} "),
+        (2, "somebody brings {b} "),
+        (2, "there are {b} more "),
+        (2, "another {b} come "),
+    ),
+    "-": (
+        (7, "we give {b} away "),
+        (2, "the count falls by {b} "),
+        (2, "somebody takes {b} "),
+        (2, "there are {b} fewer "),
+        (2, "another {b} go "),
+    ),
 }
 _STEP_RESULT = (
-    (2, ", so that is {a} {sign} {b} = {c} ."),
-    (1, "and {a} {sign} {b} = {c} ."),
-    (1, ": this makes {a} {sign} {b} = {c} now ."),
+    (5, ", so that is {a} {sign} {b} = {c} ."),
+    (2, ", which makes {a} {sign} {b} = {c} ."),
+    (2, ": this makes {a} {sign} {b} = {c} now ."),
+    (2, ": {a} {sign} {b} = {c} ."),
+    (2, "; in all {a} {sign} {b} = {c} ."),
 )
 _END = ((1, "The answer is {c} ."),)
 
@@ -137,13 +151,13 @@ def _draw_problem(rng: random.Random) -> WordProblem:
     words = {"name": rng.choice(NAMES), "items": rng.choice(ITEMS)}
     total = rng.randint(3, LARGEST_NUMBER)
     question = [rng.choice(_QUESTION_START).format(a=total, **words)]
-    solution = [_draw(rng, _START).format(a=total, **words)]
+    solution = [_draw(rng, _START).format(a=total)]
     for _ in range(rng.choice((2, 3, 3))):
         start, sign, change, total = draw_equation(rng, total)
         numbers = {"a": start, "b": change, "c": total, "sign": sign}
         question.append((rng.choice(_QUESTION_OPENING) + rng.choice(_QUESTION_STEP[sign])).format(**numbers, **words))
         step = _draw(rng, _STEP_OPENING) + _draw(rng, _STEP_ACTION[sign]) + _draw(rng, _STEP_RESULT)
-        solution.append(step.format(**numbers, **words))
+        solution.append(step.format(**numbers))
     question.append(rng.choice(_QUESTION_END).format(**words))
     solution.append(_draw(rng, _END).format(c=total))
     return WordProblem(" ".join(question), " ".join(solution), total)

@@ -97,7 +97,8 @@ def random_model(shape: str, dtype: torch.dtype, device: str, attn_implementatio
         # The mask token scores 0 everywhere: the published samplers never end where it is the likeliest.
         model.lm_head.weight[config.mask_token_id] = 0
         # The rotary embedding's buffers are not parameters, and were made on the meta device.
-        model.model.rotary_emb = type(model.model.rotary_emb)(config, device=device)
+        with torch.device(device):
+            model.model.rotary_emb = type(model.model.rotary_emb)(config)
     return model.eval()
 
 

@@ -31,6 +31,7 @@ def evaluate_decoding(
     batch_size: int = 16,
     description: str = "Evaluation",
     seed: int = 0,
+    num_workers: int = 1,
 ) -> dict[str, float]:
     r"""
     Decodes the prompts of a dataset and measures how good the answers are and what they cost.
@@ -52,6 +53,9 @@ def evaluate_decoding(
             Title of the progress bar.
         seed (`int`, *optional*, defaults to 0):
             Seed of the draws with `temperature > 0`; each row has its own, whatever the batch.
+
+        num_workers (`int`, *optional*, defaults to 1):
+            Threads that decode side by side, each `batch_size` prompts: on a CPU faster for small models.
 
     Returns:
         `dict[str, float]`:
@@ -79,7 +83,7 @@ def evaluate_decoding(
     prompts = {row: prompt_ids[row] for row in rows}
     start = time.perf_counter()
     with evaluation_mode(model), tqdm(total=len(prompts), desc=description) as progress:
-        for row, answer in decode_rows(model, tokenizer, prompts, recipe, batch_size, seed):
+        for row, answer in decode_rows(model, tokenizer, prompts, recipe, batch_size, seed, num_workers):
             answers[row] = answer
             progress.update()
     seconds = time.perf_counter() - start

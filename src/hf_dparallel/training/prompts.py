@@ -4,7 +4,9 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,34 +84,81 @@ def decode_rows(
     recipe: DiffusionGenerationConfig,
     batch_size: int,
     seed: int,
+    num_workers: int = 1,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Decodes prompts, given by row, and yields the answers in their order.
+    """Decodes prompts, given by row, and yields the answers: with one worker in the order of the prompts.
 
-    Each row has its own draws, from `seed` and its number, so that they do not depend on the batch.
+    Each row has its own draws, from `seed` and its number, so that they do not depend on the batch. With several
+    workers each is a thread that decodes its share of the prompts: on the cores of a CPU, small models are decoded
+    faster side by side than with all cores on one operation.
 
     Yields:
         `tuple`: the row, and its `prompt_ids`, `completion_ids`, `commit_step` and `nfe` (see
         [`generate_trajectories`]).
     """
-    rows = list(prompts)
-    decoded = model.generate_many(
-        prompts.values(),
-        recipe,
-        batch_size,
-        tokenizer=tokenizer,
-        generator_for=lambda index: torch.Generator(model.device).manual_seed(stable_hash(seed, rows[index])),
-    )
-    for row, answer in zip(rows, decoded, strict=True):
-        # Beyond the first end token decoding goes on with `stop_at_eos=False`.
-        yield (
-            row,
-            {
-                "prompt_ids": prompts[row],
-                "completion_ids": answer.tokens[: answer.num_tokens].tolist(),
-                "commit_step": answer.commit_step[: answer.num_tokens].tolist(),
-                "nfe": answer.nfe,
-            },
+
+    def decode(rows: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+        decoded = model.generate_many(
+            [prompts[row] for row in rows],
+            recipe,
+            batch_size,
+            tokenizer=tokenizer,
+            generator_for=lambda index: torch.Generator(model.device).manual_seed(stable_hash(seed, rows[index])),
         )
+        for row, answer in zip(rows, decoded, strict=True):
+            # Beyond the first end token decoding goes on with `stop_at_eos=False`.
+            completion = slice(answer.num_tokens)
+            yield (
+                row,
+                {
+                    "prompt_ids": prompts[row],
+                    "completion_ids": answer.tokens[completion].tolist(),
+                    "commit_step": answer.commit_step[completion].tolist(),
+                    "nfe": answer.nfe,
+                },
+            )
+
+    rows = list(prompts)
+    if num_workers == 1:
+        return decode(rows)
+    return _in_threads(decode, [rows[worker::num_workers] for worker in range(num_workers)])
+
+
+def _in_threads(work: Callable[[list[int]], Iterator[Any]], shares: list[list[int]]) -> Iterator[Any]:
+    """Yields what `work` yields for each share, as it comes; the first error ends all."""
+    results: queue.SimpleQueue = queue.SimpleQueue()
+    stop = threading.Event()
+    threads_each = max(1, torch.get_num_threads() // len(shares))
+
+    def run(share: list[int]) -> None:
+        # Of this thread only.
+        torch.set_num_threads(threads_each)
+        try:
+            for result in work(share):
+                if stop.is_set():
+                    return
+                results.put(result)
+            results.put(None)
+        except Exception as error:  # noqa: BLE001
+            results.put(error)
+
+    threads = [threading.Thread(target=run, args=[share], daemon=True) for share in shares]
+    for thread in threads:
+        thread.start()
+    try:
+        running = len(threads)
+        while running:
+            result = results.get()
+            if isinstance(result, Exception):
+                raise result
+            if result is None:
+                running -= 1
+            else:
+                yield result
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
 def stable_hash(*parts: Any) -> int:

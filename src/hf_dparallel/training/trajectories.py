@@ -51,6 +51,7 @@ def generate_trajectories(
     batch_size: int = 8,
     output_dir: str | os.PathLike | None = None,
     seed: int = 0,
+    num_workers: int = 1,
 ) -> "Dataset":
     r"""
     Lets a model answer the prompts of a dataset.
@@ -77,6 +78,9 @@ def generate_trajectories(
         seed (`int`, *optional*, defaults to 0):
             Seed of the draws with `temperature > 0`; each row has its own, so that they are the same after a restart.
 
+        num_workers (`int`, *optional*, defaults to 1):
+            Threads that decode side by side, each `batch_size` prompts: on a CPU faster for small models.
+
     Returns:
         `datasets.Dataset`: the columns of `dataset` and
 
@@ -100,7 +104,9 @@ def generate_trajectories(
                 f"`output_dir` is needed with {state.num_processes} processes: they share their rows through it."
             )
         with tempfile.TemporaryDirectory() as folder:
-            return generate_trajectories(model, tokenizer, dataset, generation_config, batch_size, folder, seed)
+            return generate_trajectories(
+                model, tokenizer, dataset, generation_config, batch_size, folder, seed, num_workers
+            )
 
     check_batch_size(batch_size)
     check_new_columns(dataset, _NEW_COLUMNS)
@@ -117,13 +123,14 @@ def generate_trajectories(
         # Shard after shard, prompts of similar length next to one another.
         rows = [row for shard in mine for row in sorted(store.rows(shard), key=lambda row: len(prompt_ids[row]))]
         answers: dict[int, dict[str, Any]] = {}
-        for row, answer in decode_rows(model, tokenizer, {r: prompt_ids[r] for r in rows}, recipe, batch_size, seed):
+        prompts = {row: prompt_ids[row] for row in rows}
+        for row, answer in decode_rows(model, tokenizer, prompts, recipe, batch_size, seed, num_workers):
             answers[row] = answer
             progress.update()
             shard = store.shard(row)
             if all(other in answers for other in store.rows(shard)):
                 store.write(shard, _with_answers(dataset, store.rows(shard), answers))
-                answers = {}
+                answers = {other: answers[other] for other in answers if store.shard(other) != shard}
     state.wait_for_everyone()
     return store.read()
 
