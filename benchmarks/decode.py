@@ -135,13 +135,13 @@ def time_ours(
     model: PreTrainedModel, prompt: torch.LongTensor, threshold: float, arguments: BenchmarkArguments, cache: str
 ) -> dict[str, Any]:
     """Median time of our `generate`, its passes and its tokens."""
+    memory = measure_peak_memory(lambda: decode(model, prompt, threshold, arguments, cache), arguments.device)
     seconds = []
     for _ in range(arguments.repeats):
         start = time.perf_counter()
         out = decode(model, prompt, threshold, arguments, cache)
         tokens = out.sequences[0, prompt.shape[1] :].tolist()
         seconds.append(time.perf_counter() - start)
-    memory = measure_peak_memory(lambda: decode(model, prompt, threshold, arguments, cache), arguments.device)
     return {
         "seconds": statistics.median(seconds),
         "nfe": out.nfe.item(),

@@ -5,6 +5,7 @@ Random weights are certain of nothing, so the tokens to commit are counted out: 
 over the blocks, whatever the model predicts.
 """
 
+import ctypes
 import statistics
 import time
 from collections.abc import Callable
@@ -174,7 +175,10 @@ def measure_decoding(
     """Decodes random prompts and returns the figures of a row of the benchmark's table."""
     config = benchmark_config(model, max_new_tokens, block_length, cache)
     prompts = random_prompts(model, batch_size, prompt_length)
-    computed = _computed_widths(model, config, prompts, passes)
+    computed: list[int] = []
+    memory = measure_peak_memory(
+        lambda: computed.extend(_computed_widths(model, config, prompts, passes)), model.device.type
+    )
     device = model.device.type
     times = [_timed(lambda: _decode(model, config, prompts, passes), device) for _ in range(repeats)]
     seconds = statistics.median(times)
@@ -189,7 +193,7 @@ def measure_decoding(
         "tokens_per_s": batch_size * max_new_tokens / seconds,
         "floor_ms_per_pass": 1000 * floor / passes,
         "part_of_floor": floor / seconds,
-        "peak_memory_mb": measure_peak_memory(lambda: _decode(model, config, prompts, passes), device),
+        "peak_memory_mb": memory,
     }
 
 
@@ -272,6 +276,8 @@ def measure_peak_memory(function, device: str) -> float:
         before = torch.cuda.memory_allocated()
         function()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
+    # What was freed before must not hide what is needed now.
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
     # Linux counts the peak of a process, and starts anew when it is asked to.
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
