@@ -77,7 +77,8 @@ def decode_cases(draw):
         st.one_of(
             st.floats(0.0, 4.0).map(lambda value: {"entropy_threshold": value}),
             st.floats(0.01, 1.0).map(lambda value: {"confidence_threshold": value}),
-            st.floats(0.0, 8.0).map(lambda value: {"entropy_bound": value}),
+            # At 0 the last bit of an entropy decides.
+            st.floats(0.01, 8.0).map(lambda value: {"entropy_bound": value}),
             st.floats(0.1, 6.0).map(lambda value: {"confidence_factor": value}),
             st.integers(1, block_length).map(lambda steps: {"denoising_steps": steps * num_blocks}),
         )

@@ -37,7 +37,7 @@ def commit_by_entropy_bound(entropy: torch.Tensor, masked: torch.Tensor, bound: 
     """
     ascending, order = entropy.masked_fill(~masked, torch.inf).sort(dim=-1, stable=True)
     # In ascending order the largest is the last, so what counts is the sum of those before it.
-    before = ascending.cumsum(dim=-1) - ascending
+    before = torch.nn.functional.pad(ascending.cumsum(dim=-1)[..., :-1], (1, 0))
     within = torch.zeros_like(masked).scatter_(-1, order, before <= bound)
     return masked & (within | _most_certain(-entropy, masked))
 
