@@ -15,6 +15,9 @@ from hf_dparallel.evaluation.benchmark import (
 )
 
 
+_LENGTHS = {"prompt_length": 8, "max_new_tokens": 256, "block_length": 32, "repeats": 1}
+
+
 @pytest.fixture(scope="module")
 def model():
     return random_model("tiny", torch.float32, "cpu")
@@ -34,17 +37,7 @@ def test_random_models_are_always_the_same_and_complete(model):
 def test_decodes_in_the_step_counts_of_the_paper(model, passes, cache):
     steps = []
     hook = model.lm_head.register_forward_hook(lambda *args: steps.append(1))
-    row = measure_decoding(
-        model,
-        Machine(1e9, 1e9),
-        batch_size=2,
-        prompt_length=8,
-        max_new_tokens=256,
-        block_length=32,
-        passes=passes,
-        cache=cache,
-        repeats=1,
-    )
+    row = measure_decoding(model, Machine(1e9, 1e9), batch_size=2, passes=passes, cache=cache, **_LENGTHS)
     hook.remove()
     # The one whose memory is measured, and the timed one.
     assert len(steps) == 2 * passes
@@ -62,17 +55,7 @@ def test_floor_of_a_pass(model):
 
 def test_too_few_passes(model):
     with pytest.raises(ValueError, match=r"`passes` must be between the number of blocks \(8\) and .*got 4"):
-        measure_decoding(
-            model,
-            Machine(1, 1),
-            batch_size=1,
-            prompt_length=8,
-            max_new_tokens=256,
-            block_length=32,
-            passes=4,
-            cache=None,
-            repeats=1,
-        )
+        measure_decoding(model, Machine(1, 1), batch_size=1, passes=4, cache=None, **_LENGTHS)
 
 
 def test_table_and_figures():

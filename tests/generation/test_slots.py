@@ -64,6 +64,18 @@ def test_slots_are_refilled_at_once_and_prompts_read_as_needed(tiny_llada):
     assert len(read) == 40 + len(rows.finished) + len(rows._decoder)
 
 
+def test_an_interrupted_reading_of_prompts_loses_none_that_were_read(tiny_llada):
+    def read():
+        yield [2, 3]
+        yield [4, 5, 6]
+        raise KeyboardInterrupt
+
+    rows = tiny_llada.generate_many(read(), batch_size=3, **SETTINGS)
+    with pytest.raises(KeyboardInterrupt):
+        next(rows)
+    assert [row.index for row in rows] == [0, 1]
+
+
 def test_a_failing_prompt_loses_no_other(tiny_llada):
     prompts = [[2, 3], [99], [4], [], "abc", [5]]
     rows = tiny_llada.generate_many(prompts, batch_size=4, **SETTINGS)

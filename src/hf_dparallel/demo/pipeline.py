@@ -98,13 +98,13 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     recipes = {rule: _fewest_passes(curve, original["accuracy"]) for rule, curve in curves.items()}
 
     print("\n2/5  Its trajectories on new problems, and which of them end in the right answer")
-    best = min(recipes.values(), key=lambda figures: figures["nfe"])
-    trajectories, counts = _make_trajectories(teacher, tokenizer, TRAJECTORY_RECIPE, config)
+    trajectories, counts = _make_trajectories(teacher, tokenizer, config)
 
     print("\n3/5  Certainty-forcing distillation")
     student = _distil(trajectories, tokenizer, config, teacher.dtype)
 
     print("\n4/5  The student: which thresholds keep the teacher's accuracy")
+    best = min(recipes.values(), key=lambda figures: figures["nfe"])
     curves["student"] = _sweep(student, tokenizer, tuning, config, "entropy_threshold")
     recipes["student"] = _fewest_passes(curves["student"], original["accuracy"])
     _recipe(recipes["student"]["recipe"]).save_pretrained(output_dir / "adapter")
@@ -190,11 +190,11 @@ def _fewest_passes(curve: list[dict[str, Any]], accuracy: float) -> dict[str, An
 
 
 def _make_trajectories(
-    teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: dict[str, Any], config: DemoConfig
+    teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig
 ) -> tuple["Dataset", dict[str, int]]:
     problems = word_problem_dataset(config.num_trajectories, config.seed, split="train")
     rows = generate_trajectories(
-        teacher, tokenizer, problems, _recipe(settings), config.batch_size, num_workers=config.num_workers
+        teacher, tokenizer, problems, _recipe(TRAJECTORY_RECIPE), config.batch_size, num_workers=config.num_workers
     )
     kept = filter_trajectories(rows, tokenizer, numeric_answer_reward)
     print(f"Kept {len(kept)} of {len(rows)}.")

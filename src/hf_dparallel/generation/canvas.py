@@ -52,8 +52,8 @@ class RowStatus:
     after_end: int
     after_eos: int
     nfe: int
-    is_nan: int
-    is_finished: int
+    is_nan: bool
+    is_finished: bool
 
 
 class Canvas:
@@ -212,9 +212,8 @@ class Canvas:
         return columns // self.block_length
 
     def _first_block(self, masked: torch.BoolTensor) -> torch.LongTensor:
-        columns_left = torch.arange(masked.shape[1], 0, -1, device=masked.device)
         # -1 // block_length is -1: no mask, no block.
-        return ((masked * columns_left).amax(dim=1) - 1).div(self.block_length, rounding_mode="floor")
+        return (_columns_left(masked) - 1).div(self.block_length, rounding_mode="floor")
 
     def _is_open(self) -> torch.BoolTensor:
         block = self._block()
@@ -230,11 +229,10 @@ class Canvas:
 
     def _read_status(self, is_nan: torch.BoolTensor) -> None:
         """The one transfer from the device in each pass."""
-        columns_left = torch.arange(self.width, 0, -1, device=self.masked.device)
-        undecided = (self.masked * columns_left).amax(dim=1)
-        is_new = columns_left <= self.max_new_tokens
-        is_eos = torch.isin(self.sequences, self.sequences.new_tensor(self.eos_token_ids)) & ~self.masked & is_new
-        after_eos = ((is_eos * columns_left).amax(dim=1) - 1).clamp(min=0)
+        undecided = _columns_left(self.masked)
+        is_eos = torch.isin(self.sequences, self.sequences.new_tensor(self.eos_token_ids)) & ~self.masked
+        is_eos[:, : self.width - self.max_new_tokens] = False
+        after_eos = (_columns_left(is_eos) - 1).clamp(min=0)
         after_end = after_eos if self.stop_at_eos else torch.zeros_like(after_eos)
         has_ended = undecided <= after_end
         fields = [
@@ -249,7 +247,7 @@ class Canvas:
             has_ended | is_nan,
         ]
         counts = torch.stack([field.long() for field in fields], dim=1).tolist()
-        self.status = [RowStatus(*row) for row in counts]
+        self.status = [RowStatus(*row[:-2], *map(bool, row[-2:])) for row in counts]
 
     def _result(self, row: int) -> FinishedRow:
         length = self.max_new_tokens or self.prompt_lengths[row]
@@ -258,7 +256,7 @@ class Canvas:
         tokens[length - status.after_end :] = self.pad_token_id
         commit_step[length - status.after_end :] = -1
         num_tokens = self.num_masks[row] - max(status.after_end, status.after_eos)
-        return FinishedRow(self.row_ids[row], tokens, commit_step, status.nfe, num_tokens, bool(status.is_nan))
+        return FinishedRow(self.row_ids[row], tokens, commit_step, status.nfe, num_tokens, status.is_nan)
 
     def _keep(self, rows: list[int]) -> None:
         for name in ("row_ids", "prompt_lengths", "num_masks", "status"):
@@ -274,3 +272,9 @@ class Canvas:
             return tensor
         value = {"sequences": self.pad_token_id, "commit_step": -1}.get(name, 0)
         return pad(tensor, (self.width - tensor.shape[1], 0), value=value)
+
+
+def _columns_left(marked: torch.BoolTensor) -> torch.LongTensor:
+    """Columns from the first marked one of each row to the right edge, 0 if none is marked."""
+    columns_left = torch.arange(marked.shape[1], 0, -1, device=marked.device)
+    return (marked * columns_left).amax(dim=1)

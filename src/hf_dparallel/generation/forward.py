@@ -6,6 +6,7 @@ from torch.nn.functional import pad
 from transformers import CompileConfig, PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
+from ..models.masked_diffusion import shift_predictions
 from .cache import Window, WindowCache
 from .canvas import Canvas
 from .inputs import accepted_inputs
@@ -46,7 +47,7 @@ class CanvasForward:
         }
         logits = self.model(**accepted_inputs(self.model, inputs)).logits
         if self.model._shift_logits_in_generate:
-            logits = torch.cat([logits[:, :1], logits[:, :-1]], dim=1)
+            logits = shift_predictions(logits, canvas.position_ids)
         return torch.take_along_dim(logits, columns[..., None], dim=1)
 
     def run_model(

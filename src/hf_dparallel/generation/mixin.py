@@ -192,8 +192,8 @@ class DiffusionGenerationMixin(GenerationMixin):
         criteria = _stopping_criteria(stopping_criteria, config, tokenizer)
         decoder = Decoder(self, config, logits_processor, criteria, generator_for=generator_for)
 
-        def check(prompt: torch.Tensor) -> tuple[torch.LongTensor, torch.LongTensor]:
-            return check_prompts(prompt.to(self.device), None, config, self)
+        def check(prompt: torch.Tensor) -> torch.LongTensor:
+            return check_prompts(prompt.to(self.device), None, config, self)[0]
 
         return SlotDecoder(decoder, prompts, batch_size, check)
 

@@ -58,7 +58,7 @@ class StopCheck:
             status = self.canvas.status[row]
             left = self._first_stop(row, self._unchecked[row_id], max(status.undecided, status.after_end))
             if left is not None:
-                status.after_end, status.is_finished = left, 1
+                status.after_end, status.is_finished = left, True
             self._unchecked[row_id] = status.undecided
 
     def _first_stop(self, row: int, unchecked: int, undecided: int) -> int | None:

@@ -4,6 +4,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from .decoder import DecodedRow, Decoder
 
@@ -19,7 +20,7 @@ class SlotDecoder(Iterator[DecodedRow]):
         decoder ([`Decoder`]): decodes the rows.
         prompts (`Iterable`): token ids, a list or a one-dimensional tensor each.
         num_slots (`int`): rows decoded together.
-        check (`Callable`): checks a prompt of shape `(1, prompt_length)`, and returns it and its attention mask.
+        check (`Callable`): checks a prompt of shape `(1, prompt_length)` and returns it, on the device of the model.
 
     Attributes:
         finished (`dict[int, DecodedRow]`): by number of the prompt, the rows that wait for an earlier one.
@@ -30,7 +31,7 @@ class SlotDecoder(Iterator[DecodedRow]):
         decoder: Decoder,
         prompts: Iterable[Sequence[int] | torch.Tensor],
         num_slots: int,
-        check: Callable[[torch.Tensor], tuple[torch.LongTensor, torch.LongTensor]],
+        check: Callable[[torch.Tensor], torch.LongTensor],
     ):
         self.finished: dict[int, DecodedRow | Exception] = {}
         self._decoder = decoder
@@ -59,14 +60,24 @@ class SlotDecoder(Iterator[DecodedRow]):
         return row
 
     def _fill_slots(self) -> None:
-        while len(self._decoder) < self._num_slots:
-            index, prompt = next(self._prompts, (None, None))
-            if index is None:
-                return
-            try:
-                self._decoder.add([index], *self._check(_as_batch(prompt)))
-            except ValueError as error:
-                self.finished[index] = ValueError(f"Prompt {index}: {error}")
+        prompts: dict[int, torch.LongTensor] = {}
+        try:
+            while len(self._decoder) + len(prompts) < self._num_slots:
+                index, prompt = next(self._prompts, (None, None))
+                if index is None:
+                    return
+                try:
+                    prompts[index] = self._check(_as_batch(prompt))[0]
+                except ValueError as error:
+                    self.finished[index] = ValueError(f"Prompt {index}: {error}")
+        finally:
+            # Together, and also if reading a further one was interrupted.
+            if prompts:
+                ids, is_prompt = (
+                    pad_sequence(rows, batch_first=True, padding_side="left")
+                    for rows in (list(prompts.values()), [torch.ones_like(ids) for ids in prompts.values()])
+                )
+                self._decoder.add(list(prompts), ids, is_prompt)
 
 
 def _as_batch(prompt: Sequence[int] | torch.Tensor) -> torch.Tensor:

@@ -102,7 +102,7 @@ class MaskedDiffusionHead:
         )
         hidden_states = outputs.last_hidden_state
         if self.shift_logits:
-            hidden_states = _shifted(hidden_states, position_ids)
+            hidden_states = shift_predictions(hidden_states, position_ids)
         logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
 
         loss = None
@@ -116,13 +116,18 @@ class MaskedDiffusionHead:
         )
 
 
-def _shifted(hidden_states: torch.Tensor, position_ids: torch.LongTensor | None) -> torch.Tensor:
-    """Moves every prediction one token on. A first token keeps its own, as in the published samplers."""
-    shifted = torch.cat([hidden_states[:, :1], hidden_states[:, :-1]], dim=1)
+def shift_predictions(predictions: torch.Tensor, position_ids: torch.LongTensor | None) -> torch.Tensor:
+    """Moves every prediction one token on. A first token keeps its own, as in the published samplers.
+
+    Args:
+        predictions (`torch.Tensor` of shape `(rows, length, size)`): logits, or the hidden states they come from.
+        position_ids (`torch.LongTensor` of shape `(rows, length)`, *optional*): without them there is no padding.
+    """
+    shifted = torch.cat([predictions[:, :1], predictions[:, :-1]], dim=1)
     if position_ids is None:
         return shifted
     # With padding on the left the first token is not the first column.
-    return torch.where((position_ids == 0)[..., None], hidden_states, shifted)
+    return torch.where((position_ids == 0)[..., None], predictions, shifted)
 
 
 def _cross_entropy(

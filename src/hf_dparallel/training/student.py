@@ -10,6 +10,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokeni
 from transformers.modeling_outputs import ModelOutput
 
 from ..models.auto import check_bidirectional
+from ..models.masked_diffusion import shift_predictions
 from .lora import add_adapter
 
 
@@ -94,7 +95,7 @@ class ScoredForward:
         outputs = model(**inputs)
         logits = outputs.logits
         if self.shifted:
-            logits = torch.cat([logits[:, :1], logits[:, :-1]], dim=1)
+            logits = shift_predictions(logits, inputs.get("position_ids"))
         outputs["logits"] = logits[scored]
         return outputs
 
