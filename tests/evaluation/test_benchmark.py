@@ -89,7 +89,7 @@ def test_shapes_are_those_of_the_published_models():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"shape": "huge"}, r"`shape` must be one of llada-8b, dream-7b, small, tiny, got 'huge'"),
+        ({"shape": "huge"}, r"`shape` must be one of llada-8b, dream-7b, small, small-dream, tiny, got 'huge'"),
         ({"caches": ["static"]}, r"`caches` must be among none, prefix and dual, got static"),
         ({"dtype": "floaty"}, r"`dtype` must be the name of a torch dtype"),
     ],

@@ -124,6 +124,90 @@ def test_random_masking_covers_the_response():
             assert torch.equal(masked, batch["labels"][view] != -100)
 
 
+def trajectory_row(steps, prompt_length=2):
+    ids = list(range(10, 10 + len(steps)))
+    return {"prompt_ids": [1] * prompt_length, "completion_ids": [*ids[:-1], EOS], "commit_step": steps}
+
+
+@pytest.mark.parametrize(("mask_ratio", "num_masked"), [(0.01, 1), (0.25, 1), (0.5, 2), (0.6, 3), (1.0, 4)])
+def test_trajectory_masking_masks_what_was_committed_last(mask_ratio, num_masked):
+    collator = make_collator(masking="trajectory", mask_ratio=mask_ratio, max_length=12)
+    row = trajectory_row([3, 0, 2, 1, 5, 7, 4, 6])
+    blocks = set()
+    for epoch in range(20):
+        collator.set_epoch(epoch)
+        first, second = (collator([row])["labels"][view, 2:] != -100 for view in range(2))
+        block = int((first | second).nonzero()[0]) // 4
+        steps = torch.tensor(row["commit_step"])[4 * block : 4 * block + 4]
+        masked = first[4 * block : 4 * block + 4]
+        assert masked.sum() == num_masked
+        assert sorted(steps[masked].tolist()) == sorted(steps.tolist())[4 - num_masked :]
+        assert torch.equal(second[4 * block : 4 * block + 4], ~masked)
+        blocks.add(block)
+    assert blocks == {0, 1}
+
+
+def test_trajectory_masking_puts_tokens_of_one_pass_in_random_order():
+    collator = make_collator(masking="trajectory", complementary_masking=False, max_length=8)
+    drawn = set()
+    for epoch in range(40):
+        collator.set_epoch(epoch)
+        drawn.add(tuple((collator([trajectory_row([0, 1, 1, 1])])["labels"][0, 2:6] != -100).tolist()))
+    assert drawn == {(False, True, True, False), (False, True, False, True), (False, False, True, True)}
+
+
+def test_trajectory_masking_takes_padding_for_committed_with_the_end():
+    collator = make_collator(masking="trajectory", mask_ratio=0.75, complementary_masking=False, max_length=6)
+    for epoch in range(10):
+        collator.set_epoch(epoch)
+        # The end token and the padding after it were committed in pass 3, the first token in pass 5.
+        labels = collator([trajectory_row([5, 3])])["labels"][0, 2:]
+        assert labels[0] == 10 and (labels[1:] == EOS).sum() == 2
+
+
+def test_trajectory_masking_of_all_blocks_gives_the_states_of_consistency_distillation():
+    """Any number of tokens decided, in the teacher's order; all that remain are scored."""
+    collator = make_collator(
+        masking="trajectory", mask_ratio="random", block_length=8, complementary_masking=False, max_length=10
+    )
+    row = trajectory_row([0, 1, 2, 3, 4, 5, 6, 7])
+    counts = set()
+    for epoch in range(200):
+        collator.set_epoch(epoch)
+        scored = collator([row])["labels"][0, 2:] != -100
+        assert scored.tolist() == sorted(scored.tolist())
+        counts.add(int(scored.sum()))
+    assert counts == set(range(1, 9))
+
+
+@pytest.mark.parametrize("steps", [[0], list(range(11))])
+def test_steps_that_do_not_fit(steps):
+    row = trajectory_row(list(range(8))) | {"commit_step": steps}
+    with pytest.raises(ValueError, match=f"`commit_step` must have one entry for each .*got {len(steps)} for 8"):
+        make_collator(masking="trajectory")([row])
+
+
+def test_mask_ratio_and_block_length_move_evenly_over_the_epochs():
+    settings = {"mask_ratio": 1.0, "initial_mask_ratio": 0.25, "block_length": 8, "initial_block_length": 4}
+    collator = make_collator(masking="trajectory", complementary_masking=False, max_length=10, **settings)
+    row = trajectory_row([0] * 8)
+    seen = []
+    for epoch in range(5):
+        collator.set_epoch(epoch, 4)
+        input_ids, labels = collator([row])["input_ids"][0], collator([row])["labels"][0]
+        visible = int((input_ids[2:] == MASK).nonzero()[0])
+        seen.append((int((labels != -100).sum()), visible))
+    # Of blocks of 4, 5 (4 + 4 / 3), 7 and 8 tokens; the last epoch is reached and kept.
+    assert [num for num, _ in seen[3:]] == [8, 8]
+    assert seen[0][0] == 1 and seen[1][0] in (3, 2) and seen[2][0] in (6, 1)
+    assert torch.equal(
+        collator([row])["labels"],
+        make_collator(
+            masking="trajectory", complementary_masking=False, max_length=10, block_length=8, mask_ratio=1.0
+        )([row])["labels"],
+    )
+
+
 def test_masks_do_not_depend_on_the_batch():
     batch = make_collator()(ROWS)
     for index, row in enumerate(ROWS):
@@ -196,7 +280,10 @@ def test_copies(clone):
         ({"mask_ratio": 1.5}, "got 1.5"),
         ({"mask_ratio": "half"}, "got 'half'"),
         ({"mask_ratio": None}, "got None"),
-        ({"masking": "blocks"}, '`masking` must be "semi_autoregressive".*or "random".*got \'blocks\''),
+        ({"initial_block_length": 0}, "`initial_block_length` must be a positive number of tokens, got 0."),
+        ({"initial_mask_ratio": 0.0}, r"`initial_mask_ratio` must be a number in \(0, 1\].*initial_mask_ratio=0.0"),
+        ({"initial_mask_ratio": 0.5, "mask_ratio": "random"}, "initial_mask_ratio=0.5 and mask_ratio='random'"),
+        ({"masking": "blocks"}, '`masking` must be "semi_autoregressive".*"random".*"trajectory".*got \'blocks\''),
     ],
 )
 def test_bad_settings(settings, message):

@@ -10,7 +10,14 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM, ModernBertConfig, ModernBertForMaskedLM, TrainingArguments
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from hf_dparallel import (
     CertaintyForcingConfig,
@@ -40,7 +47,10 @@ def make_rows(count, seed=0):
 
 def make_dataset(count, seed=0):
     # As `generate_trajectories` returns it: with columns that training does not look at.
-    return Dataset.from_list([row | {"nfe": 3, "commit_step": [1, 2]} for row in make_rows(count, seed)])
+    rows = make_rows(count, seed)
+    return Dataset.from_list(
+        [row | {"nfe": 3, "commit_step": list(range(len(row["completion_ids"])))} for row in rows]
+    )
 
 
 def make_args(output_dir, **settings):
@@ -329,8 +339,19 @@ def test_compute_metrics_sees_tokens_by_sequence(tmp_path):
 # Masks and resumption
 
 
-@pytest.mark.parametrize(("workers", "persistent", "dropout"), [(0, False, 0.1), (2, False, 0.1), (2, True, 0.0)])
-def test_a_resumed_run_ends_with_the_same_weights(tmp_path, workers, persistent, dropout):
+PROGRESSIVE = {"masking": "trajectory", "initial_mask_ratio": 0.1, "mask_ratio": 0.9, "initial_block_length": 2}
+
+
+@pytest.mark.parametrize(
+    ("workers", "persistent", "dropout", "masking"),
+    [
+        (0, False, 0.1, {"mask_ratio": "random"}),
+        (0, False, 0.1, PROGRESSIVE),
+        (2, False, 0.1, {"mask_ratio": "random"}),
+        (2, True, 0.0, {"mask_ratio": "random"}),
+    ],
+)
+def test_a_resumed_run_ends_with_the_same_weights(tmp_path, workers, persistent, dropout, masking):
     # (With persistent workers, torch draws other seeds for the resumed loader, and with them another dropout.)
     settings = {
         "peft_config": lora(lora_dropout=dropout),
@@ -340,7 +361,7 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, workers, persistent,
         "save_steps": 1,
         "dataloader_num_workers": workers,
         "dataloader_persistent_workers": persistent,
-        "mask_ratio": "random",
+        **masking,
     }
     whole = make_trainer(tmp_path, **settings)
     whole.train()
@@ -353,6 +374,24 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, workers, persistent,
         assert resumed.state.global_step == 6
         for name, weight in resumed.model.named_parameters():
             assert torch.equal(weight, expected[name]), (step, name)
+
+
+def test_mask_ratio_grows_over_the_epochs(tmp_path):
+    trainer = make_trainer(
+        tmp_path, rows=8, num_train_epochs=3, block_length=8, initial_block_length=4, initial_mask_ratio=0.25,
+        mask_ratio=1.0, complementary_masking=False, masking="trajectory",
+    )  # fmt: skip
+    epochs = []
+
+    class Record(TrainerCallback):
+        def on_epoch_begin(self, args, state, control, **kwargs):
+            labels = trainer.data_collator(list(trainer.train_dataset))["labels"]
+            epochs.append((labels != -100).sum(dim=1).tolist())
+
+    trainer.add_callback(Record())
+    trainer.train()
+    # A quarter of 4, 0.625 of 6 rounded up, all of 8 (a sequence is longer than the last block, with its padding).
+    assert epochs == [[1] * 8, [4] * 8, [8] * 8]
 
 
 def test_workers_do_not_change_the_run(tmp_path):
@@ -449,6 +488,13 @@ def with_lengths(*lengths):
 def test_data_that_cannot_be_used(tmp_path, dataset, message):
     with pytest.raises(ValueError, match=message):
         make_trainer(tmp_path, train_dataset=dataset)
+
+
+def test_trajectory_masking_needs_the_steps(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"`train_dataset` needs the column\(s\) \['commit_step'\].*it has \['completion_"
+    ):
+        make_trainer(tmp_path, train_dataset=Dataset.from_list(make_rows(2)), masking="trajectory")
 
 
 def test_evaluation_data_that_cannot_be_used(tmp_path):

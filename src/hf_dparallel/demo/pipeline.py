@@ -93,20 +93,20 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     tuning = word_problem_dataset(config.num_tuning_problems, config.seed + 1, split="test")
 
     print("\n1/5  The teacher: one token per pass, and which thresholds keep its accuracy")
-    original = _evaluate(teacher, tokenizer, tuning, config, {})
-    curves = {rule: _sweep(teacher, tokenizer, tuning, config, rule) for rule in _TUNING_GRID}
-    recipes = {rule: _fewest_passes(curve, original["accuracy"]) for rule, curve in curves.items()}
+    original = evaluate_recipe(teacher, tokenizer, tuning, config, {})
+    curves = {rule: sweep_thresholds(teacher, tokenizer, tuning, config, rule) for rule in _TUNING_GRID}
+    recipes = {rule: fewest_passes(curve, original["accuracy"]) for rule, curve in curves.items()}
 
     print("\n2/5  Its trajectories on new problems, and which of them end in the right answer")
-    trajectories, counts = _make_trajectories(teacher, tokenizer, config)
+    trajectories, counts = make_trajectories(teacher, tokenizer, config)
 
     print("\n3/5  Certainty-forcing distillation")
-    student = _distil(trajectories, tokenizer, config, teacher.dtype)
+    student = distil(trajectories, tokenizer, config, teacher.dtype)
 
     print("\n4/5  The student: which thresholds keep the teacher's accuracy")
     best = min(recipes.values(), key=lambda figures: figures["nfe"])
-    curves["student"] = _sweep(student, tokenizer, tuning, config, "entropy_threshold")
-    recipes["student"] = _fewest_passes(curves["student"], original["accuracy"])
+    curves["student"] = sweep_thresholds(student, tokenizer, tuning, config, "entropy_threshold")
+    recipes["student"] = fewest_passes(curves["student"], original["accuracy"])
     _recipe(recipes["student"]["recipe"]).save_pretrained(output_dir / "adapter")
 
     print("\n5/5  The comparison on held-out problems")
@@ -149,13 +149,14 @@ def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:
     return DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **settings)
 
 
-def _evaluate(
+def evaluate_recipe(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     problems: "Dataset",
     config: DemoConfig,
     settings: dict[str, Any],
 ) -> dict[str, Any]:
+    """Accuracy and passes with the given decoding settings, which are returned as `recipe`."""
     name = " ".join(f"{key} {value}" for key, value in settings.items()) or "one token per pass"
     figures: dict[str, Any] = evaluate_decoding(
         model,
@@ -170,7 +171,7 @@ def _evaluate(
     return {**figures, "recipe": settings}
 
 
-def _sweep(
+def sweep_thresholds(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     problems: "Dataset",
@@ -178,10 +179,10 @@ def _sweep(
     rule: str,
 ) -> list[dict[str, Any]]:
     """Evaluates a threshold rule over its grid."""
-    return [_evaluate(model, tokenizer, problems, config, {rule: value}) for value in _TUNING_GRID[rule]]
+    return [evaluate_recipe(model, tokenizer, problems, config, {rule: value}) for value in _TUNING_GRID[rule]]
 
 
-def _fewest_passes(curve: list[dict[str, Any]], accuracy: float) -> dict[str, Any]:
+def fewest_passes(curve: list[dict[str, Any]], accuracy: float) -> dict[str, Any]:
     """The point with the fewest passes that keeps the accuracy; the most accurate one if none does."""
     keeping = [figures for figures in curve if figures["accuracy"] >= accuracy - TOLERANCE]
     if not keeping:
@@ -189,9 +190,10 @@ def _fewest_passes(curve: list[dict[str, Any]], accuracy: float) -> dict[str, An
     return min(keeping, key=lambda figures: figures["nfe"])
 
 
-def _make_trajectories(
+def make_trajectories(
     teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig
 ) -> tuple["Dataset", dict[str, int]]:
+    """Lets the teacher answer, and returns the right answers and how many there were of both kinds."""
     problems = word_problem_dataset(config.num_trajectories, config.seed, split="train")
     rows = generate_trajectories(
         teacher, tokenizer, problems, _recipe(TRAJECTORY_RECIPE), config.batch_size, num_workers=config.num_workers
@@ -202,10 +204,17 @@ def _make_trajectories(
     return kept, {"trajectories_kept": len(kept), "trajectories_dropped": len(rows) - len(kept)}
 
 
-def _distil(
-    trajectories: "Dataset", tokenizer: PreTrainedTokenizerBase, config: DemoConfig, dtype: torch.dtype
+def distil(
+    trajectories: "Dataset",
+    tokenizer: PreTrainedTokenizerBase,
+    config: DemoConfig,
+    dtype: torch.dtype,
+    **settings: Any,
 ) -> PreTrainedModel:
-    """Trains a LoRA adapter on the trajectories and returns the student with the adapter merged, in `dtype`."""
+    """Trains a LoRA adapter on the trajectories and returns the student with the adapter merged, in `dtype`.
+
+    `settings` of [`CertaintyForcingConfig`] take the place of those of the demo.
+    """
     from peft import LoraConfig
 
     from ..training.config import CertaintyForcingConfig
@@ -213,24 +222,23 @@ def _distil(
 
     model, _ = load_teacher(torch.float32)
     longest_prompt = max(map(len, trajectories["prompt_ids"]))
-    args = CertaintyForcingConfig(
-        output_dir=str(Path(config.output_dir) / "checkpoints"),
-        max_steps=config.num_train_steps,
-        per_device_train_batch_size=32,
-        learning_rate=2e-3,
-        lr_scheduler_type="linear",
-        warmup_steps=10,
-        block_length=BLOCK_LENGTH,
+    defaults = {
+        "max_steps": config.num_train_steps,
+        "per_device_train_batch_size": 32,
+        "learning_rate": 2e-3,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 10,
+        "block_length": BLOCK_LENGTH,
         # Decoding enters each block fully masked, which a fixed ratio would never show.
-        mask_ratio="random",
-        max_length=longest_prompt + MAX_NEW_TOKENS,
-        bf16=dtype == torch.bfloat16,
-        activation_checkpointing=False,
-        use_cpu=True,
-        save_strategy="no",
-        logging_steps=10,
-        seed=config.seed,
-    )
+        "mask_ratio": "random",
+        "max_length": longest_prompt + MAX_NEW_TOKENS,
+        "bf16": dtype == torch.bfloat16,
+        "activation_checkpointing": False,
+        "use_cpu": True,
+        "save_strategy": "no",
+        "seed": config.seed,
+    }
+    args = CertaintyForcingConfig(str(Path(config.output_dir) / "checkpoints"), **(defaults | settings))
     trainer = CertaintyForcingTrainer(
         model,
         args,
@@ -262,7 +270,7 @@ def _compare(
     measured = {}
     for name, (model, recipe) in methods.items():
         value = "".join(f" {value}" for value in recipe.values())
-        measured[name + value] = _evaluate(model, tokenizer, problems, config, recipe)
+        measured[name + value] = evaluate_recipe(model, tokenizer, problems, config, recipe)
     return make_rows(measured)
 
 

@@ -30,6 +30,9 @@ SHAPES: dict[str, LLaDAConfig | DreamConfig] = {
     "llada-8b": LLaDAConfig(),
     "dream-7b": DreamConfig(),
     "small": LLaDAConfig(d_model=512, n_layers=8, n_heads=8, mlp_hidden_size=1536),
+    "small-dream": DreamConfig(
+        hidden_size=512, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=2, intermediate_size=1536
+    ),
     "tiny": LLaDAConfig(
         d_model=64,
         n_layers=2,

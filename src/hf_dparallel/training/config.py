@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
-from .data_collator import check_masking_settings
+from .data_collator import MASKINGS, check_masking_settings
 
 
 @dataclass
@@ -25,10 +25,16 @@ class CertaintyForcingConfig(TrainingArguments):
         mask_ratio (`float` or `"random"`, *optional*, defaults to `0.5`):
             Probability of masking a token of the active block, in (0, 1]; `"random"` draws it uniformly for every row.
         masking (`str`, *optional*, defaults to `"semi_autoregressive"`):
-            `"semi_autoregressive"` masks one block and everything after it; `"random"` masks the whole response.
+            `"semi_autoregressive"` masks one block and everything after it; `"random"` masks the whole response;
+            `"trajectory"` masks what the teacher committed last in one block, and everything after it, and needs the
+            column `commit_step`.
         complementary_masking (`bool`, *optional*, defaults to `True`):
             Whether to also train, in the same step, on the view that masks exactly the other tokens of the block. The
             loss of a sequence is then the sum of its two views.
+        initial_block_length (`int`, *optional*):
+            Block length in the first epoch, from which it goes evenly to `block_length` in the last one.
+        initial_mask_ratio (`float`, *optional*):
+            Mask ratio in the first epoch, from which it goes evenly to the number `mask_ratio` in the last one.
         max_length (`int`, *optional*, defaults to `384`):
             Length in tokens to which prompt and completion together are padded with EOS. Longer rows are an error.
 
@@ -95,13 +101,22 @@ class CertaintyForcingConfig(TrainingArguments):
     masking: str = field(
         default="semi_autoregressive",
         metadata={
-            "help": "'semi_autoregressive' masks one block and everything after it, 'random' the whole response.",
-            "choices": ["semi_autoregressive", "random"],
+            "help": "'semi_autoregressive' masks one block and everything after it, 'random' the whole response, "
+            "'trajectory' what the teacher committed last in one block, and everything after it.",
+            "choices": list(MASKINGS),
         },
     )
     complementary_masking: bool = field(
         default=True,
         metadata={"help": "Whether to also train on the view that masks exactly the other tokens of the block."},
+    )
+    initial_block_length: int | None = field(
+        default=None,
+        metadata={"help": "Block length in the first epoch, if it is to grow to `block_length` over the epochs."},
+    )
+    initial_mask_ratio: float | None = field(
+        default=None,
+        metadata={"help": "Mask ratio in the first epoch, if it is to grow to `mask_ratio` over the epochs."},
     )
     max_length: int = field(
         default=384,
@@ -119,7 +134,7 @@ class CertaintyForcingConfig(TrainingArguments):
 
     def __post_init__(self):
         self.mask_ratio = _number_or_text(self.mask_ratio)
-        check_masking_settings(self.block_length, self.mask_ratio, self.masking, self.max_length)
+        check_masking_settings(self)
         self._check_loss_settings()
         # As a plain default it would win over a `gradient_checkpointing=False`, its older name.
         if self.activation_checkpointing is None and self.gradient_checkpointing is None:

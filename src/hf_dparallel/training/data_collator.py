@@ -2,31 +2,54 @@
 """Semi-autoregressive forward masking: from clean trajectories to what the student sees and is scored on."""
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from .dataset import TOKENIZED_COLUMNS
+
 
 _IGNORED = -100
-_COLUMNS = ("prompt_ids", "completion_ids")
+MASKING_SETTINGS = (
+    "block_length",
+    "mask_ratio",
+    "masking",
+    "complementary_masking",
+    "initial_block_length",
+    "initial_mask_ratio",
+    "max_length",
+)
+MASKINGS = ("semi_autoregressive", "random", "trajectory")
 
 
-def check_masking_settings(block_length: int, mask_ratio: float | str | None, masking: str, max_length: int) -> None:
-    """Raises a `ValueError` that names the first setting of the masking that makes no sense."""
-    for name, value in (("block_length", block_length), ("max_length", max_length)):
-        if not isinstance(value, int) or value < 1:
+def check_masking_settings(settings: Any) -> None:
+    """Raises a `ValueError` that names the first of `MASKING_SETTINGS`, all attributes of `settings`, out of range."""
+    for name in ("block_length", "max_length", "initial_block_length"):
+        value = getattr(settings, name)
+        if not (isinstance(value, int) and value >= 1) and not (value is None and name.startswith("initial")):
             raise ValueError(f"`{name}` must be a positive number of tokens, got {value!r}.")
-    if mask_ratio != "random" and not (isinstance(mask_ratio, int | float) and 0 < mask_ratio <= 1):
+    ratio, initial_ratio = settings.mask_ratio, settings.initial_mask_ratio
+    if ratio != "random" and not _is_ratio(ratio):
         raise ValueError(
-            f'`mask_ratio` must be a number in (0, 1] or "random" (drawn anew for every row), got {mask_ratio!r}. '
+            f'`mask_ratio` must be a number in (0, 1] or "random" (drawn anew for every row), got {ratio!r}. '
             "The paper uses mask_ratio=0.5."
         )
-    if masking not in ("semi_autoregressive", "random"):
+    if initial_ratio is not None and not (_is_ratio(initial_ratio) and _is_ratio(ratio)):
         raise ValueError(
-            f'`masking` must be "semi_autoregressive" (one active block, as for LLaDA) or "random" (the whole '
-            f"response, as for Dream), got {masking!r}."
+            "`initial_mask_ratio` must be a number in (0, 1], from which the ratio goes to the number `mask_ratio`, "
+            f"got initial_mask_ratio={initial_ratio!r} and mask_ratio={ratio!r}."
         )
+    if settings.masking not in MASKINGS:
+        raise ValueError(
+            '`masking` must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole response, '
+            f'as for Dream) or "trajectory" (what the teacher committed last in a block), got {settings.masking!r}.'
+        )
+
+
+def _is_ratio(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 < value <= 1
 
 
 @dataclass
@@ -45,6 +68,11 @@ class DataCollatorForSemiAutoregressiveMasking:
     block are masked, so that each of them is learned once. Rows `0..B-1` are the first views and rows `B..2B-1` the
     second. A view whose draw masks no token is a row without labels; its loss is zero.
 
+    With `masking="trajectory"` the draw is not random: masked is what the teacher committed last in the block, read
+    from the column `commit_step`, so that the student meets the states of the teacher's own decoding. Tokens of one
+    pass are put in a random order, and the padding counts as committed with the last token. (The pseudo-trajectories
+    of d3LLM, https://github.com/hao-ai-lab/d3LLM.)
+
     The masks depend only on the tokens of the row, on `seed` and on the epoch (see [`set_epoch`]), not on the batch,
     the order or the number of workers. A resumed run therefore sees the masks of an uninterrupted one.
 
@@ -56,13 +84,15 @@ class DataCollatorForSemiAutoregressiveMasking:
         block_length (`int`, *optional*, defaults to 32):
             Number of tokens in a block. Unused with `masking="random"`.
         mask_ratio (`float` or `str`, *optional*, defaults to 0.5):
-            Probability of masking a token of the active block, in (0, 1]; or `"random"`, drawn uniformly from (0, 1]
-            for every row.
+            Probability of masking a token of the active block, in (0, 1] (with `masking="trajectory"` the fraction
+            that is masked); or `"random"`, drawn uniformly from (0, 1] for every row.
         masking (`str`, *optional*, defaults to `"semi_autoregressive"`):
-            `"semi_autoregressive"`, or `"random"`: the whole response, EOS padding included, is active (as the
-            published code trains Dream).
+            `"semi_autoregressive"`; `"random"`: the whole response, EOS padding included, is active (as the published
+            code trains Dream); or `"trajectory"`: one block, masked in the order in which the teacher decoded it.
         complementary_masking (`bool`, *optional*, defaults to `True`):
             Whether to add the complementary view of every sequence.
+        initial_block_length (`int`, *optional*), initial_mask_ratio (`float`, *optional*):
+            Values in the first epoch, from which they go evenly to `block_length` and `mask_ratio` in the last one.
         max_length (`int`, *optional*, defaults to 384):
             Length of all sequences, prompt included.
         seed (`int`, *optional*, defaults to 0):
@@ -100,23 +130,37 @@ class DataCollatorForSemiAutoregressiveMasking:
     mask_ratio: float | str = 0.5
     masking: str = "semi_autoregressive"
     complementary_masking: bool = True
+    initial_block_length: int | None = None
+    initial_mask_ratio: float | None = None
     max_length: int = 384
     seed: int = 0
     _epoch: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        check_masking_settings(self.block_length, self.mask_ratio, self.masking, self.max_length)
-        # In shared memory, so that workers that are already running (persistent ones) see a new epoch.
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        check_masking_settings(self)
+        # The epoch and the number of epochs, in shared memory, so that workers that are already running (persistent
+        # ones) see a new epoch.
+        self._epoch = torch.tensor([0, 1]).share_memory_()
 
     @property
     def num_views(self) -> int:
         """Number of rows that a sequence gives."""
         return 2 if self.complementary_masking else 1
 
-    def set_epoch(self, epoch: int) -> None:
-        """Draws other masks from now on, in worker processes too."""
-        self._epoch.fill_(epoch)
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return (*TOKENIZED_COLUMNS, "commit_step") if self.masking == "trajectory" else TOKENIZED_COLUMNS
+
+    def set_epoch(self, epoch: int, num_epochs: int = 1) -> None:
+        """Draws other masks from now on, in worker processes too.
+
+        Args:
+            epoch (`int`): counted from 0.
+            num_epochs (`int`, *optional*, defaults to 1): of the whole training: how far `epoch` is on the way from
+                the initial mask ratio and block length to the final ones.
+        """
+        self._epoch.copy_(torch.tensor([epoch, num_epochs]))
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         r"""
@@ -139,15 +183,14 @@ class DataCollatorForSemiAutoregressiveMasking:
 
     def _mask(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The padded sequence `(length,)`, and for each view what is masked and what is scored `(views, length)`."""
-        prompt, completion = self._read(example)
+        prompt, completion, commit_step = self._read(example)
         sequence = torch.full((self.max_length,), self.eos_token_id)
         sequence[: len(prompt)] = prompt
         sequence[len(prompt) : len(prompt) + len(completion)] = completion
 
         generator = self._generator(prompt, completion)
         start, end = self._draw_active_span(len(prompt), len(completion), generator)
-        ratio = 1 - torch.rand((), generator=generator) if self.mask_ratio == "random" else self.mask_ratio
-        drawn = torch.rand(end - start, generator=generator) < ratio
+        drawn = self._draw_masked(commit_step[start - len(prompt) : end - len(prompt)], generator)
 
         scored = torch.zeros(self.num_views, self.max_length, dtype=torch.bool)
         scored[0, start:end] = drawn
@@ -157,31 +200,57 @@ class DataCollatorForSemiAutoregressiveMasking:
         masked[:, end:] = True
         return sequence, masked, scored
 
-    def _draw_active_span(self, prompt_length: int, completion_length: int, generator: torch.Generator):
+    def _draw_active_span(
+        self, prompt_length: int, completion_length: int, generator: torch.Generator
+    ) -> tuple[int, int]:
         """First position of the active block, and the first one after it."""
         if self.masking == "random":
             return prompt_length, self.max_length
         # Unlike in the published code, a block that holds nothing but padding (or nothing at all) is never drawn.
-        num_blocks = -(-completion_length // self.block_length)
+        block_length = round(self._on_the_way(self.initial_block_length, self.block_length))
+        num_blocks = -(-completion_length // block_length)
         block = int(torch.randint(num_blocks, (), generator=generator))
-        start = prompt_length + block * self.block_length
-        return start, min(start + self.block_length, self.max_length)
+        start = prompt_length + block * block_length
+        return start, min(start + block_length, self.max_length)
+
+    def _draw_masked(self, commit_step: torch.Tensor, generator: torch.Generator) -> torch.BoolTensor:
+        """Which tokens of the active block are masked in the first view."""
+        if self.mask_ratio == "random":
+            ratio = 1 - float(torch.rand((), generator=generator))
+        else:
+            ratio = self._on_the_way(self.initial_mask_ratio, self.mask_ratio)
+        noise = torch.rand(len(commit_step), generator=generator)
+        if self.masking != "trajectory":
+            return noise < ratio
+        # Those of the last steps, in the order of the noise within a step.
+        by_noise = noise.argsort()
+        order = by_noise[commit_step[by_noise].argsort(stable=True)]
+        num_masked = math.ceil(ratio * len(order))
+        return torch.zeros_like(noise, dtype=torch.bool).index_fill(0, order[len(order) - num_masked :], True)
+
+    def _on_the_way(self, first: float | None, last: Any) -> float:
+        """The value in this epoch of a setting that goes from `first` to `last`, if it starts elsewhere."""
+        epoch, num_epochs = self._epoch.tolist()
+        if first is None or num_epochs <= 1:
+            return last
+        return first + (last - first) * min(epoch / (num_epochs - 1), 1.0)
 
     def _generator(self, prompt: torch.Tensor, completion: torch.Tensor) -> torch.Generator:
         """A generator seeded by the content of the row, the seed and the epoch."""
-        header = torch.tensor([self.seed, int(self._epoch), len(prompt)])
+        header = torch.tensor([self.seed, int(self._epoch[0]), len(prompt)])
         digest = hashlib.blake2b(torch.cat([header, prompt, completion]).numpy().tobytes(), digest_size=8).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
-    def _read(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        missing = [column for column in _COLUMNS if column not in example]
+    def _read(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Prompt, completion, and the step of each token of the completion and its padding (0 if it is not used)."""
+        missing = [column for column in self.columns if column not in example]
         if missing:
             raise ValueError(
-                f"Rows must have the columns `prompt_ids` and `completion_ids`; {missing} missing, got "
-                f"{sorted(example)}. Make them with `generate_trajectories`, or pass `prompt` and `completion` "
-                "columns to `CertaintyForcingTrainer`, which tokenizes them."
+                f"Rows must have the columns {list(self.columns)}; {missing} missing, got {sorted(example)}. Make "
+                "them with `generate_trajectories`, or pass `prompt` and `completion` columns to "
+                "`CertaintyForcingTrainer`, which tokenizes them."
             )
-        prompt, completion = (torch.as_tensor(example[column], dtype=torch.long) for column in _COLUMNS)
+        prompt, completion = (torch.as_tensor(example[column], dtype=torch.long) for column in TOKENIZED_COLUMNS)
         length = len(prompt) + len(completion)
         if len(completion) == 0:
             raise ValueError("`completion_ids` must not be empty: there is nothing to learn. Drop such rows.")
@@ -191,7 +260,18 @@ class DataCollatorForSemiAutoregressiveMasking:
                 f"{len(completion)} with max_length={self.max_length}. `max_length` must be at least {length}; or "
                 "drop the row."
             )
-        return prompt, completion
+        return prompt, completion, self._read_steps(example)
+
+    def _read_steps(self, example: dict[str, Any]) -> torch.Tensor:
+        if self.masking != "trajectory":
+            return torch.zeros(self.max_length)
+        steps = torch.as_tensor(example["commit_step"], dtype=torch.long)
+        if len(steps) != len(example["completion_ids"]):
+            raise ValueError(
+                f"`commit_step` must have one entry for each of `completion_ids`, got {len(steps)} for "
+                f"{len(example['completion_ids'])}."
+            )
+        return torch.cat([steps, steps[-1:].expand(self.max_length)])
 
 
 __all__ = ["DataCollatorForSemiAutoregressiveMasking", "check_masking_settings"]

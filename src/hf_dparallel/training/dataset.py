@@ -2,6 +2,7 @@
 """Training data for certainty-forcing distillation: tokenized if it has to be, and checked before training."""
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
@@ -17,7 +18,11 @@ _TEXT_COLUMNS = ("prompt", "completion")
 
 
 def prepare_dataset(
-    dataset: Any, name: str, processing_class: PreTrainedTokenizerBase | None, max_length: int | None
+    dataset: Any,
+    name: str,
+    processing_class: PreTrainedTokenizerBase | None,
+    max_length: int | None,
+    required_columns: Sequence[str] = TOKENIZED_COLUMNS,
 ) -> Any:
     r"""
     Returns `dataset` with the columns `prompt_ids` and `completion_ids`, and checks their lengths.
@@ -36,11 +41,19 @@ def prepare_dataset(
             The tokenizer. Needed for text columns.
         max_length (`int`, *optional*):
             The most tokens that a prompt and completion may have together. `None`: any number.
+        required_columns (`Sequence[str]`, *optional*):
+            The columns that are needed in the end: more than `prompt_ids` and `completion_ids` cannot be tokenized.
 
     Raises:
         ValueError: if the data set is empty, lacks columns, has empty completions or rows longer than `max_length`.
     """
     columns = _first_row(dataset, name).keys()
+    missing = sorted(set(required_columns) - set(TOKENIZED_COLUMNS) - columns)
+    if missing:
+        raise ValueError(
+            f"`{name}` needs the column(s) {missing} for this masking; it has {sorted(columns)}. Make the data with "
+            '`generate_trajectories`, or set `masking="semi_autoregressive"`.'
+        )
     if not columns >= set(TOKENIZED_COLUMNS):
         if not columns >= set(_TEXT_COLUMNS):
             raise ValueError(

@@ -23,7 +23,7 @@ from transformers.modeling_outputs import ModelOutput
 from transformers.trainer_utils import EvalLoopOutput
 
 from .config import CertaintyForcingConfig
-from .data_collator import DataCollatorForSemiAutoregressiveMasking
+from .data_collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .dataset import TOKENIZED_COLUMNS, prepare_dataset
 from .losses import CertaintyForcingTerms, certainty_forcing_terms
 from .metrics import MetricSums
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 _IGNORED = -100
-_MASKING_SETTINGS = ("block_length", "mask_ratio", "masking", "complementary_masking", "max_length")
 
 
 class MaskingEpochCallback(TrainerCallback):
@@ -51,7 +50,7 @@ class MaskingEpochCallback(TrainerCallback):
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         # Counted here, because for streamed data, whose length is unknown, `state.epoch` is no whole number.
-        self.data_collator.set_epoch(self.next_epoch)
+        self.data_collator.set_epoch(self.next_epoch, state.num_train_epochs)
         self.next_epoch += 1
 
 
@@ -168,11 +167,13 @@ class CertaintyForcingTrainer(Trainer):
         callbacks = list(callbacks or [])
         self._eval_collator = data_collator
         self._max_length = None
+        self._columns: tuple[str, ...] = TOKENIZED_COLUMNS
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             callbacks.append(MaskingEpochCallback(data_collator))
             # A copy, which stays at epoch 0: each evaluation has the same masks, and leaves those of training alone.
             self._eval_collator = dataclasses.replace(data_collator)
             self._max_length = data_collator.max_length
+            self._columns = data_collator.columns
         with args.main_process_first(desc="preparing the data"):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset", processing_class)
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset", processing_class)
@@ -323,7 +324,7 @@ class CertaintyForcingTrainer(Trainer):
                 key: self._prepare_dataset(value, f"{name}[{key!r}]", processing_class)
                 for key, value in dataset.items()
             }
-        return prepare_dataset(dataset, name, processing_class, self._max_length)
+        return prepare_dataset(dataset, name, processing_class, self._max_length, self._columns)
 
     @contextlib.contextmanager
     def _collating_for_evaluation(self) -> Iterator[None]:
@@ -337,7 +338,7 @@ class CertaintyForcingTrainer(Trainer):
     def _set_signature_columns_if_needed(self) -> None:
         # The collator reads these, not the arguments of the model's forward.
         if self._signature_columns is None:
-            self._signature_columns = list(TOKENIZED_COLUMNS)
+            self._signature_columns = list(self._columns)
 
 
 def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module) -> CertaintyForcingConfig:
@@ -359,7 +360,7 @@ def _default_collator(
         mask_token_id=special_token_id("mask_token_id", model, processing_class),
         eos_token_id=special_token_id("eos_token_id", model, processing_class),
         seed=args.data_seed if args.data_seed is not None else args.seed,
-        **{name: getattr(args, name) for name in _MASKING_SETTINGS},
+        **{name: getattr(args, name) for name in MASKING_SETTINGS},
     )
 
 
