@@ -26,6 +26,7 @@ from hf_dparallel import (
     certainty_forcing_loss,
 )
 from hf_dparallel.demo.tokenizer import build_tokenizer
+from hf_dparallel.training.student import base_model
 
 from ..conftest import make_dream, make_llada
 
@@ -160,8 +161,8 @@ def test_model_without_logits_to_keep(tmp_path):
     batch = trainer.data_collator(make_rows(3))
     trainer.model.eval()
     loss, outputs = trainer.compute_loss(trainer.model, batch, return_outputs=True)
-    assert outputs.logits.shape == ((batch["labels"] != -100).sum(), 64)
     logits = trainer.model(input_ids=batch["input_ids"]).logits
+    assert torch.equal(outputs["predictions"], logits[batch["labels"] != -100].argmax(dim=-1))
     torch.testing.assert_close(loss, 2 * certainty_forcing_loss(logits, batch["labels"]))
 
 
@@ -175,6 +176,65 @@ def test_model_whose_logits_are_shifted_outside(tmp_path):
     logits = model(input_ids=batch["input_ids"]).logits
     expected = 2 * certainty_forcing_loss(torch.cat([logits[:, :1], logits[:, :-1]], dim=1), batch["labels"])
     torch.testing.assert_close(trainer.compute_loss(model, batch), expected)
+
+
+def naive_loss(model, batch):
+    """The loss by way of the logits of all positions."""
+    return 2 * certainty_forcing_loss(model(input_ids=batch["input_ids"]).logits, batch["labels"])
+
+
+@pytest.mark.parametrize("make_model", [make_llada, make_dream, make_modernbert])
+@pytest.mark.parametrize("chunk", [1, 5, 1000])
+@pytest.mark.parametrize("masking", ["semi_autoregressive", "random"])
+def test_loss_and_gradients_in_chunks_are_those_of_the_naive_loss(tmp_path, monkeypatch, make_model, chunk, masking):
+    monkeypatch.setattr("hf_dparallel.models.masked_diffusion._CHUNK_NUMEL", chunk * 64)
+    head = "decoder" if make_model is make_modernbert else "lm_head"
+    adapter = lora(target_modules=[head, "Wqkv" if head == "decoder" else "q_proj"], init_lora_weights=False)
+    trainer = make_trainer(tmp_path, make_model(), peft_config=adapter, masking=masking)
+    batch = trainer.data_collator(make_rows(4))
+    trainable = {name: weight for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    assert any(head in name for name in trainable)
+    trainer.model.train()
+
+    expected = naive_loss(trainer.model, batch)
+    expected_gradients = torch.autograd.grad(expected, list(trainable.values()))
+    loss = trainer.compute_loss(trainer.model, batch)
+    gradients = torch.autograd.grad(loss, list(trainable.values()))
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    for name, gradient, expected_gradient in zip(trainable, gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-5, msg=name)
+
+
+def test_no_more_logits_than_a_chunk_are_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_dparallel.models.masked_diffusion._CHUNK_NUMEL", 5 * 127)
+    model = make_llada(vocab_size=127)
+    trainer = make_trainer(tmp_path, model, peft_config=lora(), masking="random", activation_checkpointing=False)
+    batch = trainer.data_collator(make_rows(2))
+    sizes, saved = [], []
+    base_model(trainer.model).lm_head.register_forward_hook(lambda module, args, output: sizes.append(len(output)))
+    trainer.model.train()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(tuple(t.shape)) or t, lambda t: t):
+        loss = trainer.compute_loss(trainer.model, batch)
+    num_scored = int((batch["labels"] != -100).sum())
+    chunks = [5] * (num_scored // 5) + [num_scored % 5] * (num_scored % 5 > 0)
+    assert len(chunks) > 4 and sizes == chunks
+    weight = {(127, 32), (32, 127)}
+    assert {shape for shape in saved if 127 in shape} - weight == {(chunks[-1], 127)}
+    loss.backward()
+    # The last chunk is not computed again.
+    assert sizes == chunks + chunks[-2::-1]
+
+
+@pytest.mark.parametrize("make_model", [make_llada, make_modernbert])
+def test_a_batch_in_which_nothing_is_scored(tmp_path, make_model):
+    trainer = make_trainer(tmp_path, make_model(), peft_config=lora())
+    batch = trainer.data_collator(make_rows(2))
+    batch["labels"] = torch.full_like(batch["labels"], -100)
+    trainer.model.train()
+    loss = trainer.compute_loss(trainer.model, batch)
+    loss.backward()
+    assert loss.item() == 0
+    assert all((weight.grad == 0).all() for weight in trainer.model.parameters() if weight.grad is not None)
 
 
 # Accumulation

@@ -1,12 +1,21 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What LLaDA and Dream share: a bidirectional backbone with a head that runs only where it is asked to."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils.generic import can_return_tuple
+
+
+# Logits in memory at a time: 64 MB in float32, and several times as much for the loss. With a vocabulary of 126k these
+# are 132 positions.
+_CHUNK_NUMEL = 2**24
 
 
 def make_bidirectional(backbone: nn.Module) -> None:
@@ -22,6 +31,7 @@ def make_bidirectional(backbone: nn.Module) -> None:
 class MaskedDiffusionHead:
     """The forward pass of a masked diffusion language model over `self.model` and `self.lm_head`."""
 
+    config: PreTrainedConfig
     model: nn.Module
     lm_head: nn.Module
     # Whether the hidden state at position i - 1 predicts token i, as in models that start from an AR checkpoint.
@@ -58,6 +68,7 @@ class MaskedDiffusionHead:
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: int | torch.Tensor | None = None,
+        logits_function: Callable[[torch.Tensor, slice], torch.Tensor] | None = None,
         **kwargs,
     ) -> MaskedLMOutput:
         r"""
@@ -86,6 +97,11 @@ class MaskedDiffusionHead:
             num_items_in_batch (`int` or `torch.Tensor`, *optional*):
                 Number of labels that `loss` is divided by, instead of those in this batch. The Trainer passes it when
                 it accumulates gradients.
+            logits_function (`Callable`, *optional*):
+                With a boolean mask as `logits_to_keep`: a differentiable function that is called for the logits of
+                some kept positions at a time, `(num_positions, vocab_size)`, and which of all they are (a `slice`).
+                `logits` is then what it returned, put together. Only the logits of one call are in memory at a time,
+                in the backward pass too, where all but the last are computed again.
 
         Returns:
             [`~transformers.modeling_outputs.MaskedLMOutput`] with `logits` of shape `(batch_size, num_positions,
@@ -103,7 +119,11 @@ class MaskedDiffusionHead:
         hidden_states = outputs.last_hidden_state
         if self.shift_logits:
             hidden_states = shift_predictions(hidden_states, position_ids)
-        logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
+        hidden_states = slice_logits_to_keep(hidden_states, logits_to_keep)
+        if logits_function is None:
+            logits = self.lm_head(hidden_states)
+        else:
+            logits = apply_in_chunks(self.lm_head, logits_function, hidden_states, self.config.vocab_size)
 
         loss = None
         if labels is not None:
@@ -128,6 +148,33 @@ def shift_predictions(predictions: torch.Tensor, position_ids: torch.LongTensor 
         return shifted
     # With padding on the left the first token is not the first column.
     return torch.where((position_ids == 0)[..., None], predictions, shifted)
+
+
+def apply_in_chunks(
+    head: Callable[[torch.Tensor], torch.Tensor],
+    function: Callable[[torch.Tensor, slice], torch.Tensor],
+    hidden_states: torch.Tensor,
+    vocab_size: int,
+) -> torch.Tensor:
+    """`function` of `head(hidden_states)`, with a bounded number of logits in memory.
+
+    The backward pass computes the logits of each chunk again (https://huggingface.co/papers/1604.06174), but not those
+    of the last one: its backward pass comes first, when nothing would be gained by having dropped them.
+    """
+    size = max(1, _CHUNK_NUMEL // vocab_size)
+    # One call also where nothing is kept, so that the result is connected to the parameters.
+    starts = range(0, max(len(hidden_states), 1), size)
+    parts = []
+    for start in starts:
+        chunk = slice(start, start + size)
+
+        def apply(hidden: torch.Tensor, chunk: slice = chunk) -> torch.Tensor:
+            return function(head(hidden), chunk)
+
+        states = hidden_states[chunk]
+        is_last = start == starts[-1]
+        parts.append(apply(states) if is_last else checkpoint(apply, states, use_reentrant=False))
+    return torch.cat(parts)
 
 
 def _cross_entropy(

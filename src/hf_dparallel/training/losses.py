@@ -67,23 +67,48 @@ def certainty_forcing_terms(
     """
     if not temperature > 0:
         raise ValueError(f"`temperature` must be positive, got {temperature}. The paper uses temperature=0.5.")
-    rows, logits, targets = _select_scored(logits, labels)
-    num_rows = labels.shape[0]
+    logits, targets = _select_scored(logits, labels)
+    return sum_by_row(token_terms(logits, targets, temperature), labels)
 
+
+def token_terms(logits: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+    """What the loss needs to know of each scored token, computed in float32.
+
+    Args:
+        logits (`torch.Tensor` of shape `(num_scored, vocab_size)`): their scores.
+        targets (`torch.LongTensor` of shape `(num_scored,)`): their labels.
+        temperature (`float`): of the certainty term.
+
+    Returns:
+        `torch.FloatTensor` of shape `(num_scored, 4)`: the cross-entropy; the entropy at `temperature`; the entropy at
+        temperature 1; and the likeliest token. The last two are detached.
+    """
     cross_entropy = nn.functional.cross_entropy(logits.float(), targets, reduction="none")
-    # The set of correct predictions is a constant: no gradient flows through its choice (Eq. 6).
-    correct = logits.detach().argmax(dim=-1) == targets
     sharpened_entropy = entropy_from_logits(logits, temperature)
-    num_masked = _sum_rows(torch.ones_like(cross_entropy), rows, num_rows)
-    num_correct = _sum_rows(correct.to(cross_entropy.dtype), rows, num_rows)
     with torch.no_grad():
-        entropy = _sum_rows(entropy_from_logits(logits), rows, num_rows) / num_masked.clamp(min=1)
+        entropy = entropy_from_logits(logits)
+        # Token ids are exact in float32 up to 2 ** 24.
+        predicted = logits.argmax(dim=-1).float()
+    return torch.stack([cross_entropy, sharpened_entropy, entropy, predicted], dim=-1)
+
+
+def sum_by_row(terms: torch.Tensor, labels: torch.Tensor) -> CertaintyForcingTerms:
+    """Puts the [`token_terms`] of all scored tokens, in row-major order, together by row of `labels`."""
+    cross_entropy, sharpened_entropy, entropy, predicted = terms.unbind(dim=-1)
+    rows, positions = (labels != _IGNORED).nonzero(as_tuple=True)
+    # The set of correct predictions is a constant: no gradient flows through its choice (Eq. 6).
+    correct = (predicted.detach() == labels[rows, positions]).to(terms.dtype)
+
+    def row_sum(values: torch.Tensor) -> torch.Tensor:
+        return values.new_zeros(len(labels)).index_add(0, rows, values)
+
+    num_masked, num_correct = row_sum(torch.ones_like(correct)), row_sum(correct)
     return CertaintyForcingTerms(
-        consistency=_sum_rows(cross_entropy, rows, num_rows) / num_masked.clamp(min=1),
-        certainty=_sum_rows(sharpened_entropy * correct, rows, num_rows) / num_correct.clamp(min=1),
+        consistency=row_sum(cross_entropy) / num_masked.clamp(min=1),
+        certainty=row_sum(sharpened_entropy * correct) / num_correct.clamp(min=1),
         num_masked=num_masked,
         num_correct=num_correct,
-        entropy=entropy,
+        entropy=row_sum(entropy.detach()) / num_masked.clamp(min=1),
     )
 
 
@@ -140,25 +165,28 @@ def certainty_forcing_loss(
     return terms.objective(certainty_weight, consistency_weight).mean()
 
 
-def _select_scored(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Row index, logits and label of every scored token, in row-major order."""
+def _select_scored(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and label of every scored token, in row-major order."""
     if labels.dim() != 2:
         raise ValueError(f"`labels` must have shape (rows, length), got {tuple(labels.shape)}.")
-    rows, positions = (labels != _IGNORED).nonzero(as_tuple=True)
+    scored = labels != _IGNORED
+    targets = labels[scored]
     if logits.dim() == 3 and logits.shape[:2] == labels.shape:
-        logits = logits[rows, positions]
-    elif logits.dim() != 2 or logits.shape[0] != rows.shape[0]:
+        logits = logits[scored]
+    elif logits.dim() != 2 or len(logits) != len(targets):
         raise ValueError(
             f"`logits` must have shape (rows, length, vocab_size) = ({labels.shape[0]}, {labels.shape[1]}, "
-            f"vocab_size), as `labels` has, or (num_scored, vocab_size) = ({rows.shape[0]}, vocab_size), one row for "
+            f"vocab_size), as `labels` has, or (num_scored, vocab_size) = ({len(targets)}, vocab_size), one row for "
             f"each label that is not -100; got {tuple(logits.shape)}. Pass `logits_to_keep=labels != -100` to the "
             "model for the latter."
         )
-    return rows, logits, labels[rows, positions]
+    return logits, targets
 
 
-def _sum_rows(values: torch.Tensor, rows: torch.Tensor, num_rows: int) -> torch.Tensor:
-    return values.new_zeros(num_rows).index_add(0, rows, values)
-
-
-__all__ = ["CertaintyForcingTerms", "certainty_forcing_loss", "certainty_forcing_terms"]
+__all__ = [
+    "CertaintyForcingTerms",
+    "certainty_forcing_loss",
+    "certainty_forcing_terms",
+    "sum_by_row",
+    "token_terms",
+]

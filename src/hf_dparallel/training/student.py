@@ -1,16 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The model that is trained: loaded, checked, adapted, and run."""
 
-import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.modeling_outputs import ModelOutput
 
 from ..models.auto import check_bidirectional
-from ..models.masked_diffusion import shift_predictions
+from ..models.masked_diffusion import MaskedDiffusionHead, apply_in_chunks, shift_predictions
 from .lora import add_adapter
 
 
@@ -75,7 +74,7 @@ def special_token_id(
 
 
 class ScoredForward:
-    """Runs a model, wrapped or not, so that its `logits` are those of the scored positions alone.
+    """Runs a model, wrapped or not, and a function of the logits of the scored positions alone.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
@@ -86,18 +85,25 @@ class ScoredForward:
         base = base_model(model)
         # What `enable_diffusion_generation(..., shift_logits=True)` was told about a model of another class.
         self.shifted = getattr(base, "_shift_logits_in_generate", False)
-        self.selective = "logits_to_keep" in inspect.signature(base.forward).parameters and not self.shifted
+        self.in_chunks = isinstance(base, MaskedDiffusionHead)
 
-    def __call__(self, model: nn.Module, inputs: dict[str, torch.Tensor], scored: torch.Tensor) -> ModelOutput:
-        """Returns the outputs of `model`, with `logits` of shape `(num_scored, vocab_size)`."""
-        if self.selective:
-            return model(**inputs, logits_to_keep=scored)
-        outputs = model(**inputs)
-        logits = outputs.logits
+    def __call__(
+        self,
+        model: nn.Module,
+        inputs: dict[str, torch.Tensor],
+        scored: torch.BoolTensor,
+        function: Callable[[torch.Tensor, slice], torch.Tensor],
+    ) -> torch.Tensor:
+        """Returns `function` of the logits at the `scored` positions, and of which of them these are.
+
+        Inside the forward pass where the model can do that: the parameters of its head may be there only then.
+        """
+        if self.in_chunks:
+            return model(**inputs, logits_to_keep=scored, logits_function=function).logits
+        logits = model(**inputs).logits
         if self.shifted:
             logits = shift_predictions(logits, inputs.get("position_ids"))
-        outputs["logits"] = logits[scored]
-        return outputs
+        return apply_in_chunks(nn.Identity(), function, logits[scored], logits.shape[-1])
 
 
 __all__ = ["ScoredForward", "base_model", "prepare_student", "special_token_id"]

@@ -19,13 +19,12 @@ from transformers import (
     Trainer,
     TrainerCallback,
 )
-from transformers.modeling_outputs import ModelOutput
 from transformers.trainer_utils import EvalLoopOutput
 
 from .config import CertaintyForcingConfig
 from .data_collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .dataset import TOKENIZED_COLUMNS, prepare_dataset
-from .losses import CertaintyForcingTerms, certainty_forcing_terms
+from .losses import CertaintyForcingTerms, sum_by_row, token_terms
 from .metrics import MetricSums
 from .student import ScoredForward, prepare_student, special_token_id
 
@@ -203,7 +202,7 @@ class CertaintyForcingTrainer(Trainer):
         inputs: dict[str, torch.Tensor],
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | None = None,
-    ) -> torch.Tensor | tuple[torch.Tensor, ModelOutput]:
+    ) -> torch.Tensor | tuple[torch.Tensor, dict[str, torch.Tensor]]:
         r"""
         The certainty-forcing loss of a batch: one forward pass with all views as rows.
 
@@ -213,7 +212,7 @@ class CertaintyForcingTrainer(Trainer):
             inputs (`dict[str, torch.Tensor]`):
                 What the collator made: `input_ids`, `labels` and more arguments of the model.
             return_outputs (`bool`, *optional*, defaults to `False`):
-                Whether to return the outputs too. Their `logits` have shape `(num_scored, vocab_size)`.
+                Whether to return, as `predictions` of shape `(num_scored,)`, the likeliest tokens too.
             num_items_in_batch (`torch.Tensor`, *optional*):
                 In training, the *sequences* of the whole accumulated batch, as a mean over processes: the sum of the
                 loss over the sequences of this batch is divided by it. If `None`, the loss is the mean over them.
@@ -221,8 +220,14 @@ class CertaintyForcingTrainer(Trainer):
         mode = "train" if model.training else "eval"
         inputs = dict(inputs)
         labels = inputs.pop("labels")
-        outputs = self._forward(model, inputs, scored=labels != _IGNORED)
-        terms = certainty_forcing_terms(outputs.logits, labels, temperature=self.args.certainty_temperature)
+        scored = labels != _IGNORED
+        targets = labels[scored]
+
+        def score(logits: torch.Tensor, chunk: slice) -> torch.Tensor:
+            return token_terms(logits, targets[chunk], self.args.certainty_temperature)
+
+        by_token = self._forward(model, inputs, scored, score)
+        terms = sum_by_row(by_token, labels)
         objective = terms.objective(self.args.certainty_weight, self.args.consistency_weight)
 
         num_sequences = labels.shape[0] / self._num_views
@@ -230,7 +235,7 @@ class CertaintyForcingTrainer(Trainer):
             num_sequences = num_items_in_batch
         loss = objective.sum() / num_sequences
         self._record(terms, mode)
-        return (loss, outputs) if return_outputs else loss
+        return (loss, {"predictions": by_token[:, -1].long()}) if return_outputs else loss
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
@@ -284,11 +289,11 @@ class CertaintyForcingTrainer(Trainer):
         ignore_keys: list[str] | None = None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         """The loss, and what `compute_metrics` sees: predicted tokens and labels `(sequences, views, length)`."""
-        loss, logits, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-        if logits is None:
+        loss, predicted, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        if predicted is None:
             return loss, None, None
         predictions = torch.full_like(labels, _IGNORED)
-        predictions[labels != _IGNORED] = logits.argmax(dim=-1)
+        predictions[labels != _IGNORED] = predicted
         # The Trainer cuts the last batch to its number of sequences along the first dimension.
         predictions, labels = (x.unflatten(0, (self._num_views, -1)).transpose(0, 1) for x in (predictions, labels))
         return loss, predictions, labels
