@@ -17,6 +17,8 @@ _PUBLIC_NAMES = {
     "generation.configuration": ("DiffusionGenerationConfig",),
     "generation.mixin": ("DiffusionGenerationMixin",),
     "generation.output": ("DiffusionGenerationOutput",),
+    "evaluation.callback": ("DecodingCallback",),
+    "evaluation.decoding": ("evaluate_decoding",),
     "models.auto": ("enable_diffusion_generation",),
     "models.dream.configuration_dream": ("DreamConfig",),
     "models.dream.modeling_dream": ("DreamForMaskedDiffusion",),
@@ -37,6 +39,8 @@ __all__ = ["__version__", *sorted(_MODULE_OF)]  # noqa: PLE0604
 if TYPE_CHECKING:
     from .certainty import confidence_from_logits as confidence_from_logits
     from .certainty import entropy_from_logits as entropy_from_logits
+    from .evaluation.callback import DecodingCallback as DecodingCallback
+    from .evaluation.decoding import evaluate_decoding as evaluate_decoding
     from .generation.configuration import DiffusionGenerationConfig as DiffusionGenerationConfig
     from .generation.mixin import DiffusionGenerationMixin as DiffusionGenerationMixin
     from .generation.output import DiffusionGenerationOutput as DiffusionGenerationOutput

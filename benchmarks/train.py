@@ -1,0 +1,161 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Time and memory of a training step (loss and backward pass, LoRA), on models of any shape with random weights.
+
+    python benchmarks/train.py --against ../dParallel --output benchmarks/results/train_small_against_official.json
+
+With `--against`, the loss function of a checkout of the official code runs on the same model and the same masked
+batch. Its drawing of masks is replaced by ours, so that the two losses can be compared; they agree for one sequence
+(the official code averages over the tokens of all sequences of a batch, ours first over those of each).
+"""
+
+import importlib.util
+import json
+import statistics
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig
+from transformers import HfArgumentParser, Trainer
+
+from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer
+from hf_dparallel.environment import describe_environment
+from hf_dparallel.evaluation.benchmark import measure_peak_memory, random_model, random_prompts
+
+
+@dataclass
+class TrainingBenchmarkArguments:
+    """What is trained on what."""
+
+    shape: str = field(default="small", metadata={"help": "Shape of the model, as in benchmarks/decode.py."})
+    batch_size: int = field(default=2, metadata={"help": "Sequences of a batch; each gives two masked views."})
+    max_length: int = field(default=384, metadata={"help": "Tokens of a sequence."})
+    prompt_length: int = field(default=64, metadata={"help": "Tokens of its prompt."})
+    block_length: int = field(default=32, metadata={"help": "Tokens of a block."})
+    masking: str = field(default="semi_autoregressive", metadata={"help": "As in CertaintyForcingConfig."})
+    lora_rank: int = field(default=32, metadata={"help": "Rank of the adapter."})
+    dtype: str = field(default="float32", metadata={"help": "Of the weights."})
+    device: str = field(default="cpu", metadata={"help": "cpu or cuda."})
+    repeats: int = field(default=3, metadata={"help": "Steps that are timed; their median counts."})
+    against: str | None = field(default=None, metadata={"help": "A checkout of the official dParallel repository."})
+    output: str | None = field(default=None, metadata={"help": "JSON file for the figures."})
+
+
+class Step:
+    """A model with an adapter, a masked batch, and the loss functions to run on them."""
+
+    def __init__(self, arguments: TrainingBenchmarkArguments, output_dir: str):
+        model = random_model(arguments.shape, getattr(torch, arguments.dtype), arguments.device)
+        tokens = random_prompts(model, arguments.batch_size, arguments.max_length).tolist()
+        rows = [
+            {"prompt_ids": ids[: arguments.prompt_length], "completion_ids": ids[arguments.prompt_length :]}
+            for ids in tokens
+        ]
+        self.trainer = CertaintyForcingTrainer(
+            model,
+            CertaintyForcingConfig(
+                output_dir,
+                block_length=arguments.block_length,
+                max_length=arguments.max_length,
+                masking=arguments.masking,
+                activation_checkpointing=False,
+                use_cpu=arguments.device == "cpu",
+            ),
+            train_dataset=rows,
+            peft_config=LoraConfig(r=arguments.lora_rank, lora_alpha=arguments.lora_rank),
+        )
+        self.model = self.trainer.model.train()
+        self.batch = {name: tensor.to(model.device) for name, tensor in self.trainer.data_collator(rows).items()}
+        self.clean = torch.tensor(tokens, device=model.device)
+        self.mask_token_id = model.config.mask_token_id
+
+    def ours(self) -> torch.Tensor:
+        """The loss of the trainer."""
+        return self.trainer.compute_loss(self.model, self.batch)
+
+    def official(self, checkout: str) -> Callable[[], torch.Tensor]:
+        """The `compute_loss` of the official trainer, given our masks."""
+        module = load_official_training(checkout)
+        views = [self.batch[name].chunk(2) for name in ("input_ids", "labels")]
+        masked = [labels != -100 for labels in views[1]]
+        module.forward_process_semi_ar = lambda *args, **kwargs: (*views[0], *masked)
+        # Made without the Trainer's `__init__`, which `compute_loss` needs nothing of.
+        trainer = module.DLMTrainer.__new__(module.DLMTrainer)
+        trainer.temperature, trainer.entropy_weight, trainer.block_size = 0.5, 2, 32
+        trainer.mask_token_id = self.mask_token_id
+        return lambda: trainer.compute_loss(self.model, {"input_ids": self.clean, "prompt_lengths": None})
+
+
+def load_official_training(checkout: str) -> types.ModuleType:
+    """Imports the official training script, which imports DeepSpeed without needing it for the loss."""
+    sys.modules.setdefault("deepspeed", types.ModuleType("deepspeed"))
+    spec = importlib.util.spec_from_file_location("official_training", Path(checkout, "LLaDA", "llada_train.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not issubclass(module.DLMTrainer, Trainer):
+        raise TypeError(f"{checkout} is not a checkout of the official dParallel repository.")
+    return module
+
+
+def measure(name: str, step: Step, loss_function: Callable[[], torch.Tensor], device: str, repeats: int):
+    """Median time, peak memory beyond what is in use before, and the loss of a step."""
+
+    def run() -> float:
+        loss = loss_function()
+        loss.backward()
+        step.model.zero_grad()
+        return loss.item()
+
+    # Of its own before the memory is measured: what is allocated once is not the step's.
+    run()
+    memory = measure_peak_memory(run, device)
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        loss = run()
+        seconds.append(time.perf_counter() - start)
+    return {"code": name, "seconds": statistics.median(seconds), "peak_memory_mb": memory, "loss": loss}
+
+
+def main() -> None:
+    (arguments,) = HfArgumentParser(TrainingBenchmarkArguments).parse_args_into_dataclasses()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        step = Step(arguments, folder)
+        losses = {"ours": step.ours}
+        if arguments.against is not None:
+            losses["official"] = step.official(arguments.against)
+        for checkpointing in (False, True):
+            if checkpointing:
+                step.model.activation_checkpointing_enable({"use_reentrant": False})
+                step.model.enable_input_require_grads()
+            for name, loss_function in losses.items():
+                figures = measure(name, step, loss_function, arguments.device, arguments.repeats)
+                rows.append({"activation_checkpointing": checkpointing, **figures})
+    print("| Activation checkpointing | Code | Seconds | Memory, MB | Loss | Time, ratio | Memory, ratio |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    for row in rows:
+        base = next(r for r in rows if r["activation_checkpointing"] == row["activation_checkpointing"])
+        print(
+            f"| {'on' if row['activation_checkpointing'] else 'off'} | {row['code']} | {row['seconds']:.2f} | "
+            f"{row['peak_memory_mb']:.0f} | {row['loss']:.4f} | {row['seconds'] / base['seconds']:.2f} | "
+            f"{row['peak_memory_mb'] / base['peak_memory_mb']:.2f} |"
+        )
+    if arguments.output is not None:
+        result = {
+            "rows": rows,
+            "settings": vars(arguments),
+            "num_threads": torch.get_num_threads(),
+            "environment": describe_environment(),
+        }
+        Path(arguments.output).write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Decoding while it trains: how many tokens a pass the student has come to, and at which accuracy."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import TrainerCallback
+
+from ..generation.configuration import DiffusionGenerationConfig
+from ..training.prompts import tokenize_prompts
+from ..training.rewards import RewardFunction, check_reward_columns
+from ..training.trainer import CertaintyForcingTrainer
+from .decoding import evaluate_decoding
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_AVERAGED = ("accuracy", "nfe", "tokens_per_forward")
+
+
+class DecodingCallback(TrainerCallback):
+    r"""
+    A [`~transformers.TrainerCallback`] that decodes some prompts at every evaluation, with the adapter as it is then,
+    and logs what matters in the end, to all trackers that the trainer reports to:
+
+    - `eval_decoding_accuracy`: fraction of right answers.
+    - `eval_decoding_nfe`: mean number of forward passes of an answer.
+    - `eval_decoding_tokens_per_forward`: mean over answers of tokens, without padding, over passes.
+    - `eval_decoding_score`: the tokens per forward where the accuracy is at least `min_accuracy`, and else by how much
+      it falls short, a negative number. With `load_best_model_at_end=True` and
+      `metric_for_best_model="decoding_score"` the trainer keeps the checkpoint with the most tokens per forward among
+      those that are accurate enough.
+
+    Under several processes each decodes its share of the prompts.
+
+    Args:
+        trainer ([`CertaintyForcingTrainer`]):
+            The trainer that the callback is added to. It needs an `eval_dataset`, a `processing_class`, and an
+            `eval_strategy`: that says how often.
+        dataset (`datasets.Dataset`):
+            Prompts as for [`generate_trajectories`], and the columns that the reward functions read. A few dozen do.
+        reward_funcs (`Callable` or `list[Callable]`):
+            An answer is right if every function gives it 1 or more. See [`filter_trajectories`].
+        generation_config ([`DiffusionGenerationConfig`], *optional*):
+            The decoding recipe. By default the model's own.
+        batch_size (`int`, *optional*, defaults to 16):
+            Prompts decoded together.
+        min_accuracy (`float`, *optional*, defaults to 0.0):
+            The accuracy below which no checkpoint is the best one.
+
+    Raises:
+        ValueError: at once, if nothing would ever be decoded, a prompt cannot be tokenized, a column of the rewards is
+            missing, there are fewer prompts than processes, or the model is split over processes (FSDP, DeepSpeed
+            ZeRO-3), whose numbers of passes would differ.
+
+    Example:
+
+    ```python
+    >>> trainer = CertaintyForcingTrainer(model, args, train_dataset, eval_dataset, tokenizer)  # doctest: +SKIP
+    >>> recipe = DiffusionGenerationConfig(max_new_tokens=256, block_length=32, entropy_threshold=0.5)
+    >>> trainer.add_callback(  # doctest: +SKIP
+    ...     DecodingCallback(trainer, problems, numeric_answer_reward, recipe, min_accuracy=0.75)
+    ... )
+    ```
+    """
+
+    def __init__(
+        self,
+        trainer: CertaintyForcingTrainer,
+        dataset: "Dataset",
+        reward_funcs: RewardFunction | list[RewardFunction],
+        generation_config: DiffusionGenerationConfig | None = None,
+        batch_size: int = 16,
+        min_accuracy: float = 0.0,
+    ):
+        _check_trainer(trainer, len(dataset))
+        tokenize_prompts(dataset, trainer.processing_class)
+        check_reward_columns(reward_funcs, dataset.column_names)
+        self.trainer = trainer
+        self.dataset = dataset
+        self.reward_funcs = reward_funcs
+        self.generation_config = generation_config
+        self.batch_size = batch_size
+        self.min_accuracy = min_accuracy
+        self._last_step = -1
+
+    def on_evaluate(self, args, state, control, metrics: dict[str, float], **kwargs):
+        # The Trainer evaluates each of several data sets on its own.
+        if state.global_step == self._last_step:
+            return
+        self._last_step = state.global_step
+        figures = self._decode()
+        # Before the Trainer looks for the best checkpoint in `metrics`.
+        metrics.update(figures)
+        self.trainer.log(figures)
+
+    def _decode(self) -> dict[str, float]:
+        trainer = self.trainer
+        share = self.dataset.shard(trainer.args.world_size, trainer.args.process_index)
+        figures = evaluate_decoding(
+            trainer.accelerator.unwrap_model(trainer.model),
+            trainer.processing_class,
+            share,
+            self.reward_funcs,
+            self.generation_config,
+            self.batch_size,
+            description="Decoding",
+        )
+        sums = torch.tensor([len(share) * figures[name] for name in _AVERAGED], device=trainer.args.device)
+        means = (trainer.accelerator.reduce(sums) / len(self.dataset)).tolist()
+        averages = dict(zip(_AVERAGED, means, strict=True))
+        shortfall = averages["accuracy"] - self.min_accuracy
+        averages["score"] = averages["tokens_per_forward"] if shortfall >= 0 else shortfall
+        return {f"eval_decoding_{name}": value for name, value in averages.items()}
+
+
+def _check_trainer(trainer: CertaintyForcingTrainer, num_prompts: int) -> None:
+    if trainer.args.eval_strategy == "no" or trainer.eval_dataset is None:
+        raise ValueError(
+            "`DecodingCallback` runs at each evaluation, and the trainer has none: "
+            f"eval_strategy={trainer.args.eval_strategy.value!r}, eval_dataset={trainer.eval_dataset!r}. Set "
+            '`eval_strategy="steps"`, `eval_steps` and an `eval_dataset`.'
+        )
+    if trainer.processing_class is None:
+        raise ValueError("`DecodingCallback` needs the tokenizer. Pass `processing_class=` to the trainer.")
+    if num_prompts < trainer.args.world_size:
+        raise ValueError(
+            f"`dataset` must have a prompt for each of the {trainer.args.world_size} processes, got {num_prompts}."
+        )
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        raise ValueError(
+            "`DecodingCallback` needs the whole model in each process, which decodes its share of the prompts in its "
+            "own number of passes. With FSDP or DeepSpeed, evaluate the saved checkpoints with `evaluate_decoding`."
+        )
+
+
+__all__ = ["DecodingCallback"]

@@ -1,0 +1,113 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+import pytest
+import torch
+from datasets import Dataset
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from hf_dparallel import CertaintyForcingTrainer, DecodingCallback, DiffusionGenerationConfig, evaluate_decoding
+from hf_dparallel.evaluation import callback as callback_module
+
+from ..conftest import make_llada
+from ..training.test_trainer import lora, make_args, make_dataset, weights_of
+from ..training.test_trajectories import make_prompts, make_tokenizer
+from .test_decoding import reward_of_the_text
+
+
+RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)
+
+
+def make_trainer(tmp_path, **settings):
+    defaults = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "save_strategy": "steps"}
+    args = make_args(tmp_path, **(defaults | settings))
+    return CertaintyForcingTrainer(
+        make_llada(), args, make_dataset(6), make_dataset(3), make_tokenizer(), peft_config=lora()
+    )
+
+
+def test_decodes_with_the_adapter_as_it_is_and_logs_to_the_trackers(tmp_path):
+    trainer = make_trainer(tmp_path, report_to="tensorboard")
+    prompts = make_prompts(10)
+    trainer.add_callback(DecodingCallback(trainer, prompts, reward_of_the_text, RECIPE, batch_size=4))
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "eval_decoding_nfe" in entry]
+    assert [entry["step"] for entry in logged] == [1, 2, 3]
+    expected = evaluate_decoding(trainer.model, trainer.processing_class, prompts, reward_of_the_text, RECIPE)
+    for name in ("accuracy", "nfe", "tokens_per_forward"):
+        assert logged[-1][f"eval_decoding_{name}"] == pytest.approx(expected[name], rel=1e-6)
+        assert len({entry[f"eval_decoding_{name}"] for entry in logged}) > (name == "nfe")
+    assert logged[-1]["eval_decoding_score"] == logged[-1]["eval_decoding_tokens_per_forward"]
+
+    (folder,) = {path.parent for path in tmp_path.rglob("events.out.tfevents.*")}
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    recorded = events.Scalars("eval/decoding_tokens_per_forward")
+    assert [event.step for event in recorded] == [1, 2, 3]
+    assert recorded[-1].value == pytest.approx(expected["tokens_per_forward"])
+
+
+def test_does_not_disturb_the_training(tmp_path):
+    weights = []
+    for decodes in (False, True):
+        trainer = make_trainer(tmp_path / str(decodes))
+        if decodes:
+            recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, temperature=1.0)
+            trainer.add_callback(DecodingCallback(trainer, make_prompts(4), reward_of_the_text, recipe))
+        trainer.train()
+        weights.append(weights_of(trainer.model))
+    for name, weight in weights[0].items():
+        assert torch.equal(weight, weights[1][name]), name
+
+
+@pytest.mark.parametrize(
+    ("figures", "best"),
+    [
+        # The fastest of those that are accurate enough.
+        ([(0.9, 2.0), (0.5, 9.0), (0.8, 3.0)], 3),
+        ([(0.9, 4.0), (0.5, 9.0), (0.8, 3.0)], 1),
+        # The most accurate one if none is.
+        ([(0.4, 2.0), (0.7, 1.5), (0.6, 3.0)], 2),
+    ],
+)
+def test_best_checkpoint(tmp_path, monkeypatch, figures, best):
+    trainer = make_trainer(
+        tmp_path, load_best_model_at_end=True, metric_for_best_model="decoding_score", greater_is_better=True
+    )
+    runs = iter(figures)
+
+    def scripted(*args, **kwargs):
+        accuracy, tokens_per_forward = next(runs)
+        return {"accuracy": accuracy, "nfe": 1.0, "tokens_per_forward": tokens_per_forward, "num_prompts": 4}
+
+    monkeypatch.setattr(callback_module, "evaluate_decoding", scripted)
+    trainer.add_callback(DecodingCallback(trainer, make_prompts(4), reward_of_the_text, RECIPE, min_accuracy=0.75))
+    trainer.train()
+    assert trainer.state.best_model_checkpoint == str(tmp_path / f"checkpoint-{best}")
+
+
+def test_several_evaluation_sets_are_one_decoding(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path, save_strategy="no")
+    trainer.eval_dataset = {"a": make_dataset(2), "b": make_dataset(2, seed=1)}
+    trainer.add_callback(DecodingCallback(trainer, make_prompts(4), reward_of_the_text, RECIPE))
+    trainer.train()
+    assert len([entry for entry in trainer.state.log_history if "eval_decoding_nfe" in entry]) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"args": {"eval_strategy": "no"}}, r"`DecodingCallback` runs at each evaluation, .*eval_strategy='no'"),
+        ({"attribute": ("eval_dataset", None)}, r"and the trainer has none: .*eval_dataset=None. Set `eval_strategy"),
+        ({"attribute": ("processing_class", None)}, r"needs the tokenizer. Pass `processing_class=`"),
+        ({"attribute": ("is_fsdp_enabled", True)}, r"needs the whole model in each process"),
+        ({"dataset": Dataset.from_dict({"prompt": []})}, r"`dataset` must have a prompt for each of the 1 processes"),
+        ({"dataset": Dataset.from_dict({"text": ["a"]})}, r"`dataset` needs a column `prompt`"),
+        ({"rewards": lambda completions, solution, **kwargs: []}, r"solution"),
+    ],
+)
+def test_bad_settings(tmp_path, change, message):
+    trainer = make_trainer(tmp_path, **change.get("args", {}))
+    if "attribute" in change:
+        setattr(trainer, *change["attribute"])
+    dataset, rewards = change.get("dataset", make_prompts(4)), change.get("rewards", reward_of_the_text)
+    with pytest.raises(ValueError, match=message):
+        DecodingCallback(trainer, dataset, rewards, RECIPE)
