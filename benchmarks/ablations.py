@@ -58,6 +58,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "trajectory": ("teacher's order", {"masking": "trajectory"}),
     "trajectory-one-view": ("teacher's order, one view", {"masking": "trajectory", "complementary_masking": False}),
+    "trajectory-one-view-400": (
+        "teacher's order, one view, twice the steps",
+        {"masking": "trajectory", "complementary_masking": False, "max_steps": 400},
+    ),
     "trajectory-progressive": (
         "teacher's order, one view, ratio 10 to 80 %, blocks of 16 to 32",
         {

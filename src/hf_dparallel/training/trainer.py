@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +20,9 @@ from transformers import (
     Trainer,
     TrainerCallback,
 )
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
+from .checkpoints import explained_write_errors, last_complete_checkpoint
 from .config import CertaintyForcingConfig
 from .data_collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .dataset import TOKENIZED_COLUMNS, prepare_dataset
@@ -196,6 +198,25 @@ class CertaintyForcingTrainer(Trainer):
         self._forward = ScoredForward(self.model)
         self.model.add_model_tags(self._tag_names)
 
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
+        r"""
+        Trains, see [`~transformers.Trainer.train`].
+
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*):
+                The checkpoint to go on from. `True` is the last one in `output_dir` that was written to its end: a
+                run that is killed while it saves can be resumed.
+            kwargs:
+                Further arguments of [`~transformers.Trainer.train`].
+
+        Raises:
+            ValueError: if there is no checkpoint to go on from.
+            OSError: if a checkpoint cannot be written; those before it are intact.
+        """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir) or True
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
     def compute_loss(
         self,
         model: nn.Module,
@@ -308,6 +329,17 @@ class CertaintyForcingTrainer(Trainer):
         """Writes a draft of a model card, tagged with the method."""
         tags = [tags] if isinstance(tags, str) else list(tags or [])
         super().create_model_card(*args, tags=[*tags, *(tag for tag in self._tag_names if tag not in tags)], **kwargs)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        last = last_complete_checkpoint(self.args.output_dir)
+        kept = f"{last} is intact: go on with `resume_from_checkpoint=True`." if last else "There is none before it."
+        with explained_write_errors(Path(self.args.output_dir, f"checkpoint-{self.state.global_step}"), kept):
+            super()._save_checkpoint(model, trial)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # After it comes the file that says that a checkpoint is whole: of all processes.
+        self.accelerator.wait_for_everyone()
 
     @property
     def _num_views(self) -> int:

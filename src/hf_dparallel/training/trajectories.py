@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
+from .checkpoints import explained_write_errors
 from .prompts import (
     check_batch_size,
     check_new_columns,
@@ -269,7 +270,9 @@ class _ShardStore:
         return [shard for shard in share if not self._path(shard).exists()]
 
     def write(self, shard: int, rows: "Dataset") -> None:
-        _write_atomically(self._path(shard), rows.to_parquet)
+        kept = "The shards before it are intact, and the run goes on where it stopped."
+        with explained_write_errors(self._path(shard), kept):
+            _write_atomically(self._path(shard), rows.to_parquet)
 
     def read(self) -> "Dataset":
         from datasets import Dataset, concatenate_datasets

@@ -1,0 +1,70 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Which checkpoints are whole, and what to do when one cannot be written."""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from transformers.trainer_utils import sort_checkpoints
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+_TRAINER_STATE = "trainer_state.json"
+
+
+def last_complete_checkpoint(output_dir: str) -> str | None:
+    """The last checkpoint in a folder that was written to its end; `None` if there is none.
+
+    A process that is killed while it saves leaves a folder with some files missing or cut short, which is the last one
+    by its name. The Trainer writes `trainer_state.json` after all others.
+    """
+    if not Path(output_dir).is_dir():
+        return None
+    for checkpoint in reversed(sort_checkpoints(output_dir)):
+        if _is_complete(Path(checkpoint)):
+            return checkpoint
+        logger.warning(f"{checkpoint} was not written to its end, so an earlier checkpoint is used.")
+    return None
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    try:
+        json.loads((checkpoint / _TRAINER_STATE).read_text())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def explained_write_errors(path: str | Path, kept: str) -> Iterator[None]:
+    """Says what was being written, how much room there is, and what is safe, if writing fails.
+
+    Raises:
+        OSError: from the error of the library that was writing.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_write_error(error):
+            raise
+        parent = next(folder for folder in Path(path).absolute().parents if folder.exists())
+        free = shutil.disk_usage(parent).free / 2**20
+        raise OSError(
+            f"Could not write {str(path)!r} ({error}); {free:.0f} MB are free there. {kept} Free some space, or check "
+            "the permissions and quotas, and run it again."
+        ) from error
+
+
+def _is_write_error(error: Exception) -> bool:
+    """Whether the operating system refused: torch and safetensors have errors of their own for that."""
+    if isinstance(error, OSError):
+        return True
+    text = str(error)
+    return (type(error).__name__ == "SafetensorError" and "I/O error" in text) or "inline_container" in text
+
+
+__all__ = ["explained_write_errors", "last_complete_checkpoint"]

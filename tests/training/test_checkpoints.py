@@ -1,0 +1,219 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Runs that are killed, and disks that are full."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+
+from hf_dparallel import generate_trajectories
+from hf_dparallel.training import trajectories
+from hf_dparallel.training.checkpoints import explained_write_errors, last_complete_checkpoint
+
+from ..conftest import make_llada
+from .test_trainer import lora, make_trainer, weights_of
+from .test_trajectories import RECIPE, make_prompts, make_tokenizer
+
+
+ROOT = Path(__file__).parents[2]
+SAVING = {"save_strategy": "steps", "save_steps": 1, "rows": 6, "mask_ratio": "random"}
+
+
+def run_script(script: str, *arguments) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("damage", ["no state", "half a state", "nothing in it"])
+def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path, damage):
+    whole = make_trainer(tmp_path, peft_config=lora(lora_dropout=0.1), **SAVING)
+    whole.train()
+    last = tmp_path / "checkpoint-3"
+    state = last / "trainer_state.json"
+    if damage == "half a state":
+        state.write_text(state.read_text()[:100])
+    else:
+        for path in [state] if damage == "no state" else list(last.iterdir()):
+            path.unlink()
+    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
+
+    resumed = make_trainer(tmp_path, peft_config=lora(lora_dropout=0.1), **SAVING)
+    resumed.train(resume_from_checkpoint=True)
+    for name, weight in weights_of(whole.model).items():
+        assert torch.equal(dict(resumed.model.named_parameters())[name], weight), name
+    # It has been written anew.
+    assert last_complete_checkpoint(str(tmp_path)) == str(last)
+
+
+def test_no_checkpoint_to_go_on_from(tmp_path):
+    assert last_complete_checkpoint(str(tmp_path / "none")) is None
+    with pytest.raises(ValueError, match="No valid checkpoint found in output directory"):
+        make_trainer(tmp_path).train(resume_from_checkpoint=True)
+
+
+def test_other_errors_are_left_alone(tmp_path):
+    with (
+        pytest.raises(RuntimeError, match="^size mismatch$"),
+        explained_write_errors(tmp_path / "file", "All is well."),
+    ):
+        raise RuntimeError("size mismatch")
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from tests.training.test_checkpoints import SAVING
+from tests.training.test_trainer import lora, make_trainer
+from transformers import TrainerCallback
+
+class FillTheDisk(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            # No file can grow beyond it, as on a disk that is full.
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), -1))
+
+trainer = make_trainer(sys.argv[1], peft_config=lora(), **SAVING)
+trainer.add_callback(FillTheDisk())
+trainer.train()
+"""
+
+
+# Too little for the adapter, and too little for the state of the optimizer, which is twice its size.
+@pytest.mark.parametrize("room", [4_000, 40_000])
+def test_full_disk(tmp_path, room):
+    result = run_script(FULL_DISK, tmp_path, room)
+    assert result.returncode == 1
+    message = result.stderr.splitlines()[-1]
+    assert message.startswith(f"OSError: Could not write '{tmp_path}/checkpoint-2' (")
+    assert (
+        f"MB are free there. {tmp_path}/checkpoint-1 is intact: go on with `resume_from_checkpoint=True`." in message
+    )
+    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-1")
+    make_trainer(tmp_path, peft_config=lora(), **SAVING).train(resume_from_checkpoint=True)
+    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-3")
+
+
+KILLED_RUNS = """
+import os, random, signal, sys, time
+from pathlib import Path
+from tests.training.test_checkpoints import {run} as run
+
+folder, num_kills = Path(sys.argv[1]), int(sys.argv[2])
+
+def start(output_dir):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            run(output_dir)
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+def wait(pid, seconds):
+    # Returns the exit code, or None if it is still running.
+    end = time.monotonic() + seconds
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > end:
+            return None
+        time.sleep(0.002)
+
+begin = time.monotonic()
+assert wait(start(folder / "whole"), 300) == 0
+duration = time.monotonic() - begin
+draw = random.Random(0)
+kills = runs = 0
+while kills < num_kills:
+    output_dir = folder / f"run-{{runs}}"
+    runs += 1
+    while True:
+        pid = start(output_dir)
+        code = wait(pid, draw.uniform(0, duration))
+        if code is not None:
+            assert code == 0, code
+            break
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        kills += 1
+print(kills, runs)
+"""
+
+
+FULL_DISK_OF_TRAJECTORIES = """
+import resource, signal, sys
+from hf_dparallel import generate_trajectories
+from hf_dparallel.training import trajectories
+from tests.conftest import make_llada
+from tests.training.test_trajectories import RECIPE, make_prompts, make_tokenizer
+
+trajectories.SHARD_SIZE = 4
+model, tokenizer = make_llada(), make_tokenizer()
+generate_trajectories(model, tokenizer, make_prompts(8), RECIPE, 4, sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, -1))
+generate_trajectories(model, tokenizer, make_prompts(12), RECIPE, 4, sys.argv[2])
+"""
+
+
+def test_full_disk_while_decoding(tmp_path):
+    result = run_script(FULL_DISK_OF_TRAJECTORIES, tmp_path / "a", tmp_path / "b")
+    message = result.stderr.splitlines()[-1]
+    assert result.returncode == 1 and message.startswith("OSError: Could not write '"), result.stderr
+    assert "MB are free there. The shards before it are intact, and the run goes on where it stopped." in message
+
+
+def train(output_dir):
+    """As a job that is started again after each failure."""
+    trainer = make_trainer(
+        output_dir, peft_config=lora(lora_dropout=0.1), **(SAVING | {"rows": 24, "num_train_epochs": 2})
+    )
+    trainer.train(resume_from_checkpoint=last_complete_checkpoint(str(output_dir)) is not None)
+    trainer.save_model(output_dir / "final")
+
+
+def decode(output_dir):
+    """As a job that is started again after each failure."""
+    trajectories.SHARD_SIZE = 4
+    rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(400), RECIPE, 8, output_dir)
+    rows.to_parquet(output_dir / "rows.parquet")
+
+
+def kill_again_and_again(run: str, folder: Path) -> int:
+    """Kills `run` 20 times at random points, starts it again each time, and returns how often it came to its end."""
+    result = run_script(KILLED_RUNS.format(run=run), folder, 20)
+    assert result.returncode == 0, result.stderr[-2000:]
+    kills, runs = map(int, result.stdout.split()[-2:])
+    assert kills >= 20
+    return runs
+
+
+@pytest.mark.slow
+def test_trajectories_that_are_killed_again_and_again_are_the_same(tmp_path):
+    runs = kill_again_and_again("decode", tmp_path)
+    expected = Dataset.from_parquet(str(tmp_path / "whole" / "rows.parquet"))
+    assert len(expected) == 400
+    for run in range(runs):
+        assert Dataset.from_parquet(str(tmp_path / f"run-{run}" / "rows.parquet"))[:] == expected[:], run
+
+
+@pytest.mark.slow
+def test_training_that_is_killed_again_and_again_ends_with_the_same_weights(tmp_path):
+    from safetensors.torch import load_file
+
+    runs = kill_again_and_again("train", tmp_path)
+    expected = load_file(tmp_path / "whole" / "final" / "adapter_model.safetensors")
+    for run in range(runs):
+        measured = load_file(tmp_path / f"run-{run}" / "final" / "adapter_model.safetensors")
+        assert measured.keys() == expected.keys()
+        for name, weight in expected.items():
+            assert torch.equal(measured[name], weight), (run, name)
