@@ -3,10 +3,14 @@
 
 import json
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.utils import DistributedType
+from datasets import Dataset
 from transformers import AutoModelForMaskedLM
 from transformers.trainer_utils import SchedulerType
 from trl import get_peft_config
@@ -120,4 +124,35 @@ def test_configurations_are_those_of_the_paper(name, hub_id, rank, epochs, setti
 
 
 def test_every_configuration_is_tested():
-    assert {path.stem for path in CONFIGS.iterdir()} == {"llada-8b", "llada-1.5", "dream-7b"}
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {"llada-8b", "llada-1.5", "dream-7b"}
+    assert {path.stem for path in (CONFIGS / "accelerate").iterdir()} == set(LAUNCHERS)
+
+
+LAUNCHERS = {
+    "ddp": DistributedType.MULTI_GPU,
+    "fsdp2": DistributedType.FSDP,
+    "deepspeed_zero2": DistributedType.DEEPSPEED,
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_accelerate_reads_its_configurations(name):
+    config = load_config_from_file(str(CONFIGS / "accelerate" / f"{name}.yaml"))
+    assert config.distributed_type == LAUNCHERS[name] and config.mixed_precision == "bf16"
+
+
+def test_accelerate_launches_the_command(tmp_path, checkpoint):
+    """As the configuration says to, on two CPU processes instead of eight GPUs."""
+    rows = [{"prompt_ids": [2, 3], "completion_ids": [4 + row, 1]} for row in range(4)]
+    Dataset.from_list(rows).to_parquet(tmp_path / "rows.parquet")
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--mixed_precision", "no"]
+    command += ["--config_file", str(CONFIGS / "accelerate" / "ddp.yaml"), "--num_processes", "2"]
+    command += ["--module", "hf_dparallel.cli", "train", "--config", str(CONFIGS / "llada-8b.yaml")]
+    command += ["--dataset_name", str(tmp_path / "rows.parquet"), "--model", checkpoint, "--output_dir", "student"]
+    command += ["--max_length", "32", "--num_train_epochs", "1", "--gradient_accumulation_steps", "1"]
+    result = subprocess.run([*command, *ON_THIS_MACHINE], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert (tmp_path / "student" / "adapter_model.safetensors").is_file()
+    state = json.loads((tmp_path / "student" / "checkpoint-2" / "trainer_state.json").read_text())
+    # Four rows, one in each process at a time.
+    assert state["max_steps"] == 2

@@ -1,10 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-import json
-import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -266,41 +263,6 @@ def test_ragged_micro_batches_count_their_sequences(tmp_path):
     _, measured = train_once(tmp_path, 5, per_device_train_batch_size=3, gradient_accumulation_steps=2)
     for name, weight in expected.items():
         torch.testing.assert_close(measured[name], weight, rtol=1e-6, atol=1e-6)
-
-
-DISTRIBUTED_RUN = """
-import json, sys
-from tests.training.test_trainer import lora, make_dataset, make_trainer
-
-output_dir, batch_size = sys.argv[1], int(sys.argv[2])
-trainer = make_trainer(
-    output_dir, rows=8, peft_config=lora(), optim="sgd", max_grad_norm=0.0, eval_dataset=make_dataset(5, seed=1),
-    per_device_train_batch_size=batch_size, per_device_eval_batch_size=2, gradient_accumulation_steps=2,
-)
-trainer.train()
-metrics = trainer.evaluate()
-if trainer.args.process_index == 0:
-    names = ("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")
-    logged = [value for entry in trainer.state.log_history if "loss" in entry for value in map(entry.get, names)]
-    weights = [weight.abs().sum().item() for weight in trainer.model.parameters() if weight.requires_grad]
-    with open(f"{output_dir}/result.json", "w") as file:
-        json.dump([*logged, *(metrics[f"eval_{name}"] for name in names), *weights], file)
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_are_one_batch(tmp_path):
-    results = []
-    for processes in (1, 2):
-        output_dir = tmp_path / str(processes)
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-        script = tmp_path / "run.py"
-        script.write_text(DISTRIBUTED_RUN)
-        root = str(Path(__file__).parents[2])
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-        subprocess.run([*command, str(script), str(output_dir), str(2 // processes)], check=True, env=environment)
-        results.append(json.loads((output_dir / "result.json").read_text()))
-    assert results[1] == pytest.approx(results[0], rel=1e-5, abs=1e-6)
 
 
 # Metrics
