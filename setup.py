@@ -32,11 +32,13 @@ INSTALL_REQUIRES = [
     "trl>=1.16",
 ]
 EXTRAS = {
+    "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
     "viz": ["matplotlib>=3.9"],  # the picture of `hf-dparallel demo`
 }
 EXTRAS["dev"] = [
     *EXTRAS["math"],
+    *EXTRAS["quantization"],
     *EXTRAS["viz"],
     "hypothesis",
     "mkdocs-material>=9.5",

@@ -26,7 +26,12 @@ from transformers import HfArgumentParser, Trainer
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.evaluation.benchmark import measure_peak_memory, random_model, random_prompts
+from hf_dparallel.evaluation.benchmark import (
+    measure_peak_memory,
+    measure_tensor_memory,
+    random_model,
+    random_prompts,
+)
 
 
 @dataclass
@@ -114,13 +119,29 @@ def measure(name: str, step: Step, loss_function: Callable[[], torch.Tensor], de
 
     # Of its own before the memory is measured: what is allocated once is not the step's.
     run()
-    memory = measure_peak_memory(run, device)
+    memory = {
+        "tensors_mb": measure_tensor_memory(run, device),
+        "process_mb": measure_peak_memory(run, device),
+    }
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
         loss = run()
         seconds.append(time.perf_counter() - start)
-    return {"code": name, "seconds": statistics.median(seconds), "peak_memory_mb": memory, "loss": loss}
+    return {"code": name, "seconds": statistics.median(seconds), **memory, "loss": loss}
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """Every figure, and those of the first row (the official code, if it ran) over them."""
+    base = rows[0]
+    print("| Code | Checkpointing | Seconds | Tensors, MB | Process, MB | Loss | Time, ratio | Tensors, ratio |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for row in rows:
+        print(
+            f"| {row['code']} | {'on' if row['activation_checkpointing'] else 'off'} | {row['seconds']:.2f} | "
+            f"{row['tensors_mb']:.0f} | {row['process_mb']:.0f} | {row['loss']:.4f} | "
+            f"{base['seconds'] / row['seconds']:.2f} | {base['tensors_mb'] / row['tensors_mb']:.2f} |"
+        )
 
 
 def main() -> None:
@@ -128,9 +149,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         step = Step(arguments, folder)
-        losses = {"ours": step.ours}
-        if arguments.against is not None:
-            losses["official"] = step.official(arguments.against)
+        losses = {} if arguments.against is None else {"official": step.official(arguments.against)}
+        losses["ours"] = step.ours
         for checkpointing in (False, True):
             if checkpointing:
                 step.model.activation_checkpointing_enable({"use_reentrant": False})
@@ -138,15 +158,7 @@ def main() -> None:
             for name, loss_function in losses.items():
                 figures = measure(name, step, loss_function, arguments.device, arguments.repeats)
                 rows.append({"activation_checkpointing": checkpointing, **figures})
-    print("| Activation checkpointing | Code | Seconds | Memory, MB | Loss | Time, ratio | Memory, ratio |")
-    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
-    for row in rows:
-        base = next(r for r in rows if r["activation_checkpointing"] == row["activation_checkpointing"])
-        print(
-            f"| {'on' if row['activation_checkpointing'] else 'off'} | {row['code']} | {row['seconds']:.2f} | "
-            f"{row['peak_memory_mb']:.0f} | {row['loss']:.4f} | {row['seconds'] / base['seconds']:.2f} | "
-            f"{row['peak_memory_mb'] / base['peak_memory_mb']:.2f} |"
-        )
+    print_table(rows)
     if arguments.output is not None:
         result = {
             "rows": rows,

@@ -36,6 +36,7 @@ def prepare_student(
     """
     if isinstance(model, str):
         model = AutoModelForMaskedLM.from_pretrained(model)
+    _check_quantized_layers(model)
     check_bidirectional(base_model(model))
     if peft_config is not None:
         model = add_adapter(model, peft_config)
@@ -45,6 +46,18 @@ def prepare_student(
             "`PeftModel.from_pretrained(..., is_trainable=True)`, or pass `peft_config` to add a new one."
         )
     return model
+
+
+def _check_quantized_layers(model: nn.Module) -> None:
+    """Keeps bitsandbytes from its 4-bit kernel for CPUs, which has no gradient and says so only in a warning."""
+    for module in model.modules():
+        if getattr(module, "support_avx512bf16_for_cpu", False) and module.weight.device.type == "cpu":
+            module.support_avx512bf16_for_cpu = False
+            if getattr(module.weight.quant_state, "packing_format_for_cpu", False):
+                raise ValueError(
+                    "The 4-bit weights of the model have been repacked for a CPU kernel without gradients, because "
+                    "the model was run on the CPU. Load it anew for training, or train on a GPU."
+                )
 
 
 def base_model(model: "PreTrainedModel | PeftModel") -> PreTrainedModel:

@@ -1,0 +1,56 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The estimate of a step's memory against the allocations of a real one."""
+
+import pytest
+import torch
+
+from hf_dparallel import LLaDAConfig
+from hf_dparallel.evaluation.benchmark import measure_tensor_memory
+from hf_dparallel.training.memory import estimate_training_memory
+
+from ..conftest import make_dream, make_llada
+from .test_trainer import lora, make_trainer
+
+
+@pytest.mark.parametrize("make_model", [make_llada, make_dream])
+@pytest.mark.parametrize("activation_checkpointing", [False, True])
+@pytest.mark.parametrize(("batch_size", "vocab_size"), [(1, 8192), (3, 512)])
+def test_estimate_is_what_a_step_allocates(tmp_path, make_model, activation_checkpointing, batch_size, vocab_size):
+    sizes = {"n_layers": 6, "d_model": 64} if make_model is make_llada else {"num_hidden_layers": 6, "hidden_size": 64}
+    settings = {"max_length": 96, "block_length": 32}
+    trainer = make_trainer(
+        tmp_path, make_model(vocab_size=vocab_size, **sizes), peft_config=lora(),
+        activation_checkpointing=activation_checkpointing, **settings,
+    )  # fmt: skip
+    config = trainer.model.get_base_model().config
+    rows = [{"prompt_ids": [2] * 10, "completion_ids": [3] * 60}] * batch_size
+    batch = trainer.data_collator(rows)
+    trainer.model.train()
+    if activation_checkpointing:
+        trainer.model.activation_checkpointing_enable({"use_reentrant": False})
+
+    def step():
+        trainer.compute_loss(trainer.model, batch).backward()
+
+    step()
+    measured = 2**20 * measure_tensor_memory(step, "cpu")
+    estimate = estimate_training_memory(
+        config, dtype=torch.float32, batch_size=batch_size, lora_rank=4,
+        activation_checkpointing=activation_checkpointing, **settings,
+    )  # fmt: skip
+    assert estimate.activations == pytest.approx(measured, rel=0.1)
+    parameters = list(trainer.model.parameters())
+    assert estimate.weights == sum(weight.nbytes for weight in parameters if not weight.requires_grad)
+    assert estimate.adapter == 4 * sum(weight.nbytes for weight in parameters if weight.requires_grad)
+
+
+def test_llada_8b_on_one_gpu():
+    """The paper trained it in 23 GB, without checkpointing; with it and 4 bits it fits a consumer's GPU."""
+    gigabytes = [
+        estimate_training_memory(LLaDAConfig(), activation_checkpointing=checkpointing, load_in_4bit=quantized).total
+        / 1e9
+        for checkpointing, quantized in ((False, False), (True, False), (True, True))
+    ]
+    assert gigabytes[0] == pytest.approx(23, rel=0.1)
+    assert gigabytes[0] > gigabytes[1] > 2 * gigabytes[2]
+    assert gigabytes[2] < 8
