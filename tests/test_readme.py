@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Every Python block of the README and the quickstart runs as it stands, on the bundled teacher and a few problems."""
 
+import functools
 import re
 from itertools import islice
 from pathlib import Path
@@ -76,3 +77,11 @@ def test_pages_use_public_names_only(page):
 def test_documented_python_compiles(page):
     for source in python_blocks(ROOT / "docs" / page):
         compile(source, page, "exec")
+
+
+def test_variants_of_the_training_are_settings_that_exist(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = python_blocks(ROOT / "docs" / "variants.md")
+    assert len(blocks) == 7
+    for source in blocks:
+        exec(source, {"CertaintyForcingConfig": functools.partial(hf_dparallel.CertaintyForcingConfig, use_cpu=True)})
