@@ -4,11 +4,13 @@
     python benchmarks/ablations.py --folder ablations --output benchmarks/results/ablations.json
 
 Every variant is the demo's distillation with other settings of the same trainer. What is in `folder` already is not
-run again, so several processes may share it, each with variants of its own (`--variants`).
+run again, so several processes may share it, each with variants of its own (`--variants`), once a first one has made
+the trajectories of a seed.
 """
 
 import argparse
 import json
+import os
 import statistics
 import time
 from pathlib import Path
@@ -101,7 +103,9 @@ class Ablations:
         path = self.folder / f"{name}.json"
         if not path.exists():
             print(f"\n{self.folder.name}: {name}", flush=True)
-            path.write_text(json.dumps(run(), indent=2) + "\n")
+            temporary = path.with_suffix(f".{os.getpid()}")
+            temporary.write_text(json.dumps(run(), indent=2) + "\n")
+            os.replace(temporary, path)
         return json.loads(path.read_text())
 
     def _run_teacher(self) -> dict[str, Any]:

@@ -8,10 +8,12 @@ Both ways decode the same prompts in the same order, in turn, and the median of 
 """
 
 import argparse
+import contextlib
 import json
 import random
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,8 @@ from hf_dparallel.environment import describe_environment
 from hf_dparallel.training.prompts import tokenize_prompts
 
 
-NUM_PROMPTS = 128
-REPEATS = 5
+NUM_PROMPTS = 96
+REPEATS = 3
 SETTINGS = {"max_new_tokens": 64, "block_length": 8, "entropy_threshold": 0.5}
 
 
@@ -41,11 +43,17 @@ def varied_prompts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
 
 
 def decode_in_slots(model: PreTrainedModel, prompts: list[list[int]], batch_size: int, **settings) -> dict[str, Any]:
-    """Seconds, tokens and passes with `generate_many`."""
-    start = time.perf_counter()
-    rows = list(model.generate_many(prompts, batch_size=batch_size, **SETTINGS, **settings))
-    seconds = time.perf_counter() - start
-    return {"seconds": seconds, "tokens": sum(row.num_tokens for row in rows), "nfe": [row.nfe for row in rows]}
+    """Seconds, tokens and forward passes with `generate_many`."""
+    with counted_passes(model) as passes:
+        start = time.perf_counter()
+        rows = list(model.generate_many(prompts, batch_size=batch_size, **SETTINGS, **settings))
+        seconds = time.perf_counter() - start
+    return {
+        "seconds": seconds,
+        "tokens": sum(row.num_tokens for row in rows),
+        "passes": len(passes),
+        "nfe": [row.nfe for row in rows],
+    }
 
 
 def decode_in_batches(
@@ -55,16 +63,29 @@ def decode_in_batches(
     batch_size: int,
     **settings,
 ) -> dict[str, Any]:
-    """Seconds and tokens with one `generate` after the other."""
+    """Seconds, tokens and forward passes with one `generate` after the other."""
     tokens = 0
-    start = time.perf_counter()
-    for first in range(0, len(prompts), batch_size):
-        batch = tokenizer.pad(
-            {"input_ids": prompts[first : first + batch_size]}, padding_side="left", return_tensors="pt"
-        )
-        out = model.generate(**batch, return_dict_in_generate=True, **SETTINGS, **settings)
-        tokens += int((out.commit_step >= 0).sum())
-    return {"seconds": time.perf_counter() - start, "tokens": tokens}
+    with counted_passes(model) as passes:
+        start = time.perf_counter()
+        for first in range(0, len(prompts), batch_size):
+            batch = tokenizer.pad(
+                {"input_ids": prompts[first : first + batch_size]}, padding_side="left", return_tensors="pt"
+            )
+            out = model.generate(**batch, return_dict_in_generate=True, **SETTINGS, **settings)
+            tokens += int((out.commit_step >= 0).sum())
+        seconds = time.perf_counter() - start
+    return {"seconds": seconds, "tokens": tokens, "passes": len(passes)}
+
+
+@contextlib.contextmanager
+def counted_passes(model: PreTrainedModel) -> Iterator[list]:
+    """A list that grows by one with each forward pass, of however many rows."""
+    passes: list = []
+    hook = model.model.register_forward_hook(lambda *args: passes.append(None))
+    try:
+        yield passes
+    finally:
+        hook.remove()
 
 
 def main() -> None:
@@ -82,7 +103,8 @@ def main() -> None:
         batch_rows.append({"batch_size": batch_size, "tokens_per_s": rate})
         print(f"| {batch_size} | {rate:.0f} | {rate / batch_rows[0]['tokens_per_s']:.2f} |", flush=True)
 
-    print("\n| Cache | Batch | Batches, tokens/s | Slots, tokens/s | Ratio |\n| --- | ---: | ---: | ---: | ---: |")
+    print("\n| Cache | Batch | Batches, tokens/s | Slots, tokens/s | Ratio | Passes, batches | Passes, slots |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for cache in (None, "dual"):
         for batch_size in (4, 8, 16):
             pairs = [
@@ -99,11 +121,14 @@ def main() -> None:
                 "slots_tokens_per_s": statistics.median(slots),
                 "batches_tokens_per_s": statistics.median(batches),
                 "ratio": statistics.median(slot / batch for slot, batch in zip(slots, batches, strict=True)),
+                "slots_passes": pairs[0][0]["passes"],
+                "batches_passes": pairs[0][1]["passes"],
             }
             slot_rows.append(row)
             print(
                 f"| {row['cache']} | {batch_size} | {row['batches_tokens_per_s']:.0f} | "
-                f"{row['slots_tokens_per_s']:.0f} | {row['ratio']:.2f} |",
+                f"{row['slots_tokens_per_s']:.0f} | {row['ratio']:.2f} | {row['batches_passes']} | "
+                f"{row['slots_passes']} |",
                 flush=True,
             )
     nfe = decode_in_slots(model, begun, 16)["nfe"]

@@ -48,7 +48,10 @@ def test_decodes_with_the_adapter_as_it_is_and_logs_to_the_trackers(tmp_path):
 def test_does_not_disturb_the_training(tmp_path):
     weights = []
     for decodes in (False, True):
-        trainer = make_trainer(tmp_path / str(decodes))
+        args = make_args(tmp_path / str(decodes), eval_strategy="steps", eval_steps=1, num_train_epochs=2)
+        trainer = CertaintyForcingTrainer(
+            make_llada(), args, make_dataset(6), make_dataset(3), make_tokenizer(), peft_config=lora(lora_dropout=0.3)
+        )
         if decodes:
             recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, temperature=1.0)
             trainer.add_callback(DecodingCallback(trainer, make_prompts(4), reward_of_the_text, recipe))
@@ -90,6 +93,14 @@ def test_several_evaluation_sets_are_one_decoding(tmp_path, monkeypatch):
     trainer.add_callback(DecodingCallback(trainer, make_prompts(4), reward_of_the_text, RECIPE))
     trainer.train()
     assert len([entry for entry in trainer.state.log_history if "eval_decoding_nfe" in entry]) == 3
+    assert "eval_decoding_nfe" in trainer.evaluate()
+
+
+def test_every_evaluation_decodes(tmp_path):
+    trainer = make_trainer(tmp_path, save_strategy="no")
+    trainer.add_callback(DecodingCallback(trainer, make_prompts(4), reward_of_the_text, RECIPE))
+    trainer.train()
+    assert "eval_decoding_nfe" in trainer.evaluate() and "eval_decoding_nfe" in trainer.evaluate()
 
 
 @pytest.mark.parametrize(
@@ -101,6 +112,9 @@ def test_several_evaluation_sets_are_one_decoding(tmp_path, monkeypatch):
         ({"attribute": ("is_fsdp_enabled", True)}, r"needs the whole model in each process"),
         ({"dataset": Dataset.from_dict({"prompt": []})}, r"`dataset` must have a prompt for each of the 1 processes"),
         ({"dataset": Dataset.from_dict({"text": ["a"]})}, r"`dataset` needs a column `prompt`"),
+        ({"dataset": make_prompts(4).add_column("completion_ids", [[1]] * 4)}, r"already has the column"),
+        ({"batch_size": 0}, r"`batch_size` must be at least 1, got 0"),
+        ({"recipe": DiffusionGenerationConfig(mask_token_id=2)}, r"contains the mask token \(2\)"),
         ({"rewards": lambda completions, solution, **kwargs: []}, r"solution"),
     ],
 )
@@ -110,4 +124,4 @@ def test_bad_settings(tmp_path, change, message):
         setattr(trainer, *change["attribute"])
     dataset, rewards = change.get("dataset", make_prompts(4)), change.get("rewards", reward_of_the_text)
     with pytest.raises(ValueError, match=message):
-        DecodingCallback(trainer, dataset, rewards, RECIPE)
+        DecodingCallback(trainer, dataset, rewards, change.get("recipe", RECIPE), change.get("batch_size", 16))

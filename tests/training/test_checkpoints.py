@@ -52,8 +52,28 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path, d
 
 def test_no_checkpoint_to_go_on_from(tmp_path):
     assert last_complete_checkpoint(str(tmp_path / "none")) is None
-    with pytest.raises(ValueError, match="No valid checkpoint found in output directory"):
+    message = "`resume_from_checkpoint=True` needs a checkpoint in .* that was written to its end, and there is none"
+    with pytest.raises(ValueError, match=message):
         make_trainer(tmp_path).train(resume_from_checkpoint=True)
+    # As a process leaves it that is killed while it saves for the first time.
+    (tmp_path / "checkpoint-1").mkdir()
+    with pytest.raises(ValueError, match=message):
+        make_trainer(tmp_path).train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_that_is_being_written_over_is_not_whole(tmp_path, monkeypatch):
+    make_trainer(tmp_path, peft_config=lora(), **SAVING).train()
+    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-3")
+    again = make_trainer(tmp_path, peft_config=lora(), **SAVING)
+
+    def stop(output_dir):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(again, "_save_optimizer_and_scheduler", stop)
+    with pytest.raises(KeyboardInterrupt):
+        again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    # It has the new weights, and the old state of the optimizer.
+    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
 
 
 def test_other_errors_are_left_alone(tmp_path):

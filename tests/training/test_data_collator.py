@@ -280,6 +280,10 @@ def test_copies(clone):
         ({"mask_ratio": 1.5}, "got 1.5"),
         ({"mask_ratio": "half"}, "got 'half'"),
         ({"mask_ratio": None}, "got None"),
+        (
+            {"initial_block_length": 2, "masking": "random"},
+            "`initial_block_length=2` has no meaning with `masking='random'`",
+        ),
         ({"initial_block_length": 0}, "`initial_block_length` must be a positive number of tokens, got 0."),
         ({"initial_mask_ratio": 0.0}, r"`initial_mask_ratio` must be a number in \(0, 1\].*initial_mask_ratio=0.0"),
         ({"initial_mask_ratio": 0.5, "mask_ratio": "random"}, "initial_mask_ratio=0.5 and mask_ratio='random'"),

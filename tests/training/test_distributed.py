@@ -94,9 +94,14 @@ def test_two_processes_give_the_losses_and_weights_of_one_and_take_over_its_run(
 
 
 SHARD = """
+import dataclasses
+import sys
 import torch
+torch.distributed.init_process_group("gloo")
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from accelerate.utils import FullyShardedDataParallelPlugin
+from hf_dparallel.training.trainer import _keep_float32_outputs
 from tests.training.test_trainer import lora, make_rows, make_trainer
 from hf_dparallel.models import masked_diffusion
 
@@ -116,17 +121,27 @@ def gradients():
 
 expected, expected_gradients = gradients()
 mesh = init_device_mesh("cpu", (2,))
+# What accelerate makes of `mixed_precision: bf16`, with sums and outputs rounded.
+plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+plugin.set_mixed_precision("bf16")
+assert plugin.mixed_precision_policy.output_dtype == torch.bfloat16
+_keep_float32_outputs(plugin)
+policy = plugin.mixed_precision_policy
+if sys.argv[1] == "float32":
+    policy = dataclasses.replace(policy, param_dtype=None, reduce_dtype=None)
 for layer in model.get_base_model().model.layers:
-    fully_shard(layer, mesh=mesh)
-fully_shard(model, mesh=mesh)
+    fully_shard(layer, mesh=mesh, mp_policy=dataclasses.replace(policy, output_dtype=policy.param_dtype))
+fully_shard(model, mesh=mesh, mp_policy=policy)
 loss, sharded_gradients = gradients()
-torch.testing.assert_close(loss, expected)
+rough = {"rtol": 0.1, "atol": 1.0} if sys.argv[1] == "bfloat16" else {"rtol": 1e-4, "atol": 1e-5}
+torch.testing.assert_close(loss, expected, **rough)
 for name, gradient in expected_gradients.items():
-    torch.testing.assert_close(sharded_gradients[name], gradient, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(sharded_gradients[name], gradient, **rough)
 torch.distributed.destroy_process_group()
 """
 
 
-def test_loss_of_a_model_that_fsdp2_splits_over_processes(tmp_path):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_loss_of_a_model_that_fsdp2_splits_over_processes(tmp_path, dtype):
     """The head is split as well, and is there only within the forward pass."""
-    run_in_two_processes("import torch.distributed\ntorch.distributed.init_process_group('gloo')\n" + SHARD, tmp_path)
+    run_in_two_processes(SHARD, tmp_path, dtype)

@@ -15,6 +15,7 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
+from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_dparallel import (
     CertaintyForcingConfig,
@@ -222,6 +223,29 @@ def test_no_more_logits_than_a_chunk_are_in_memory(tmp_path, monkeypatch):
     assert sizes == chunks + chunks[-2::-1]
 
 
+class Replicas(torch.nn.DataParallel):
+    """As on two GPUs: tensors cut along their rows, other arguments as they are, outputs put together."""
+
+    def forward(self, **inputs):
+        halves = [
+            {
+                name: value.chunk(2)[half] if isinstance(value, torch.Tensor) else value
+                for name, value in inputs.items()
+            }
+            for half in range(2)
+        ]
+        return MaskedLMOutput(logits=torch.cat([self.module(**half).logits for half in halves]))
+
+
+@pytest.mark.parametrize("make_model", [make_llada, make_modernbert])
+def test_loss_of_a_model_on_several_gpus_of_one_process(tmp_path, make_model):
+    trainer = make_trainer(tmp_path, make_model())
+    batch = trainer.data_collator(make_rows(4))
+    trainer.model.eval()
+    expected = trainer.compute_loss(trainer.model, batch)
+    torch.testing.assert_close(trainer.compute_loss(Replicas(trainer.model).eval(), batch), expected)
+
+
 @pytest.mark.parametrize("make_model", [make_llada, make_modernbert])
 def test_a_batch_in_which_nothing_is_scored(tmp_path, make_model):
     trainer = make_trainer(tmp_path, make_model(), peft_config=lora())
@@ -414,6 +438,15 @@ def test_mask_ratio_grows_over_the_epochs(tmp_path):
     trainer.train()
     # A quarter of 4, 0.625 of 6 rounded up, all of 8 (a sequence is longer than the last block, with its padding).
     assert epochs == [[1] * 8, [4] * 8, [8] * 8]
+
+
+@pytest.mark.parametrize("settings", [{"num_train_epochs": 1}, {"max_steps": 2, "stream": True}])
+def test_a_ratio_that_cannot_grow_is_refused(tmp_path, settings):
+    data = make_dataset(6)
+    data = data.to_iterable_dataset() if settings.pop("stream", False) else data
+    trainer = make_trainer(tmp_path, train_dataset=data, initial_mask_ratio=0.1, **settings)
+    with pytest.raises(ValueError, match="`initial_mask_ratio=0.1` is the value of the first of several epochs"):
+        trainer.train()
 
 
 def test_workers_do_not_change_the_run(tmp_path):

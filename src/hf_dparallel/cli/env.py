@@ -28,6 +28,7 @@ class EnvironmentArguments:
     )
     per_device_train_batch_size: int = field(default=1, metadata={"help": "Sequences on a device, for the estimate."})
     max_length: int = field(default=384, metadata={"help": "Tokens of a sequence, for the estimate."})
+    block_length: int = field(default=32, metadata={"help": "Tokens that are scored in a sequence, for the estimate."})
     lora_r: int = field(default=32, metadata={"help": "Rank of the adapter, for the estimate."})
 
 
@@ -59,6 +60,7 @@ def say_estimates(model: str, arguments: EnvironmentArguments) -> list[dict[str,
                 config,
                 batch_size=arguments.per_device_train_batch_size,
                 max_length=arguments.max_length,
+                block_length=arguments.block_length,
                 lora_rank=arguments.lora_r,
                 activation_checkpointing=checkpointing,
                 load_in_4bit=load_in_4bit,

@@ -7,8 +7,10 @@ import torch
 from transformers import TrainerCallback
 
 from ..generation.configuration import DiffusionGenerationConfig
-from ..training.prompts import tokenize_prompts
+from ..generation.inputs import resolve_generation_config
+from ..training.prompts import check_batch_size, check_new_columns, tokenize_prompts
 from ..training.rewards import RewardFunction, check_reward_columns
+from ..training.student import base_model
 from ..training.trainer import CertaintyForcingTrainer
 from .decoding import evaluate_decoding
 
@@ -75,21 +77,23 @@ class DecodingCallback(TrainerCallback):
         min_accuracy: float = 0.0,
     ):
         _check_trainer(trainer, len(dataset))
-        tokenize_prompts(dataset, trainer.processing_class)
+        check_batch_size(batch_size)
+        check_new_columns(dataset, ["completion_ids"])
         check_reward_columns(reward_funcs, dataset.column_names)
+        recipe = resolve_generation_config(base_model(trainer.model), generation_config, trainer.processing_class)
+        tokenize_prompts(dataset, trainer.processing_class, recipe.mask_token_id)
         self.trainer = trainer
         self.dataset = dataset
         self.reward_funcs = reward_funcs
         self.generation_config = generation_config
         self.batch_size = batch_size
         self.min_accuracy = min_accuracy
-        self._last_step = -1
 
     def on_evaluate(self, args, state, control, metrics: dict[str, float], **kwargs):
-        # The Trainer evaluates each of several data sets on its own.
-        if state.global_step == self._last_step:
+        # The Trainer evaluates each of several data sets on its own: once is enough.
+        names = self.trainer.eval_dataset
+        if isinstance(names, dict) and not any(name.startswith(f"eval_{next(iter(names))}_") for name in metrics):
             return
-        self._last_step = state.global_step
         figures = self._decode()
         # Before the Trainer looks for the best checkpoint in `metrics`.
         metrics.update(figures)

@@ -98,9 +98,9 @@ class MaskedDiffusionHead:
                 Number of labels that `loss` is divided by, instead of those in this batch. The Trainer passes it when
                 it accumulates gradients.
             logits_function (`Callable`, *optional*):
-                With a boolean mask as `logits_to_keep`: a differentiable function that is called for the logits of
-                some kept positions at a time, `(num_positions, vocab_size)`, and which of all they are (a `slice`).
-                `logits` is then what it returned, put together. Only the logits of one call are in memory at a time,
+                A differentiable function that is called for the logits of some kept positions of all rows at a time,
+                `(num_positions, vocab_size)`, and which of all they are (a `slice`). `logits` is then what it
+                returned, put together. Only the logits of one call are in memory at a time,
                 in the backward pass too, where all but the last are computed again.
 
         Returns:
@@ -161,6 +161,7 @@ def apply_in_chunks(
     The backward pass computes the logits of each chunk again (https://huggingface.co/papers/1604.06174), but not those
     of the last one: its backward pass comes first, when nothing would be gained by having dropped them.
     """
+    hidden_states = hidden_states.flatten(0, -2)
     size = max(1, _CHUNK_NUMEL // vocab_size)
     # One call also where nothing is kept, so that the result is connected to the parameters.
     starts = range(0, max(len(hidden_states), 1), size)

@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from transformers.trainer_utils import sort_checkpoints
-from transformers.utils import logging
 
-
-logger = logging.get_logger(__name__)
 
 _TRAINER_STATE = "trainer_state.json"
 
@@ -24,11 +21,13 @@ def last_complete_checkpoint(output_dir: str) -> str | None:
     """
     if not Path(output_dir).is_dir():
         return None
-    for checkpoint in reversed(sort_checkpoints(output_dir)):
-        if _is_complete(Path(checkpoint)):
-            return checkpoint
-        logger.warning(f"{checkpoint} was not written to its end, so an earlier checkpoint is used.")
-    return None
+    checkpoints = sort_checkpoints(output_dir)
+    return next((checkpoint for checkpoint in reversed(checkpoints) if _is_complete(Path(checkpoint))), None)
+
+
+def forget_checkpoint(checkpoint: Path) -> None:
+    """Marks a checkpoint that is about to be written over as incomplete."""
+    (checkpoint / _TRAINER_STATE).unlink(missing_ok=True)
 
 
 def _is_complete(checkpoint: Path) -> bool:
@@ -67,4 +66,4 @@ def _is_write_error(error: Exception) -> bool:
     return (type(error).__name__ == "SafetensorError" and "I/O error" in text) or "inline_container" in text
 
 
-__all__ = ["explained_write_errors", "last_complete_checkpoint"]
+__all__ = ["explained_write_errors", "forget_checkpoint", "last_complete_checkpoint"]

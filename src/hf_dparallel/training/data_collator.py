@@ -3,6 +3,7 @@
 
 import hashlib
 import math
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,11 @@ def check_masking_settings(settings: Any) -> None:
         raise ValueError(
             "`initial_mask_ratio` must be a number in (0, 1], from which the ratio goes to the number `mask_ratio`, "
             f"got initial_mask_ratio={initial_ratio!r} and mask_ratio={ratio!r}."
+        )
+    if settings.masking == "random" and settings.initial_block_length is not None:
+        raise ValueError(
+            f"`initial_block_length={settings.initial_block_length}` has no meaning with `masking='random'`, which "
+            "has no blocks. Leave it out."
         )
     if settings.masking not in MASKINGS:
         raise ValueError(
@@ -151,6 +157,17 @@ class DataCollatorForSemiAutoregressiveMasking:
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
         return (*TOKENIZED_COLUMNS, "commit_step") if self.masking == "trajectory" else TOKENIZED_COLUMNS
+
+    def check_epochs(self, num_epochs: int) -> None:
+        """Raises a `ValueError` if a setting is to change over the epochs, and there are not several."""
+        initial = {name: getattr(self, name) for name in ("initial_block_length", "initial_mask_ratio")}
+        initial = {name: value for name, value in initial.items() if value is not None}
+        if initial and not 1 < num_epochs < sys.maxsize:
+            name, value = next(iter(initial.items()))
+            raise ValueError(
+                f"`{name}={value}` is the value of the first of several epochs, and this training has one, or its "
+                "data are streamed and their epochs not known. Set `num_train_epochs`, or leave it out."
+            )
 
     def set_epoch(self, epoch: int, num_epochs: int = 1) -> None:
         """Draws other masks from now on, in worker processes too.

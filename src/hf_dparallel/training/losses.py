@@ -94,6 +94,11 @@ def token_terms(logits: torch.Tensor, targets: torch.Tensor, temperature: float)
 
 def sum_by_row(terms: torch.Tensor, labels: torch.Tensor) -> CertaintyForcingTerms:
     """Puts the [`token_terms`] of all scored tokens, in row-major order, together by row of `labels`."""
+    if terms.dtype != torch.float32:
+        raise ValueError(
+            f"`terms` must be float32, got {terms.dtype}: something between the model and its loss rounds what the "
+            "model returns. With FSDP2, set `output_dtype=torch.float32` in its mixed-precision policy."
+        )
     cross_entropy, sharpened_entropy, entropy, predicted = terms.unbind(dim=-1)
     rows, positions = (labels != _IGNORED).nonzero(as_tuple=True)
     # The set of correct predictions is a constant: no gradient flows through its choice (Eq. 6).

@@ -149,8 +149,7 @@ def _run_step(
         targets = torch.zeros(scored.numel(), dtype=torch.long)
 
         def score(logits: torch.Tensor, chunk: slice) -> torch.Tensor:
-            logits = logits.flatten(0, -2)
-            return token_terms(logits, targets[: len(logits)], temperature=0.5)
+            return token_terms(logits, targets[chunk], temperature=0.5)
 
         with _LiveMemory(known) as memory:
             terms = model(input_ids=input_ids, logits_to_keep=scored, logits_function=score).logits

@@ -91,7 +91,7 @@ class ScoredForward:
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model before it is wrapped for several processes: its signature says what it can do.
+            The model before it is wrapped for several processes.
     """
 
     def __init__(self, model: "PreTrainedModel | PeftModel"):
@@ -111,12 +111,17 @@ class ScoredForward:
 
         Inside the forward pass where the model can do that: the parameters of its head may be there only then.
         """
-        if self.in_chunks:
+        if self.in_chunks and not isinstance(model, nn.DataParallel):
             return model(**inputs, logits_to_keep=scored, logits_function=function).logits
-        logits = model(**inputs).logits
-        if self.shifted:
-            logits = shift_predictions(logits, inputs.get("position_ids"))
-        return apply_in_chunks(nn.Identity(), function, logits[scored], logits.shape[-1])
+        if self.in_chunks:
+            # Each replica has its part of the rows, and could not tell which of all positions its are.
+            logits = model(**inputs, logits_to_keep=scored).logits
+        else:
+            logits = model(**inputs).logits
+            if self.shifted:
+                logits = shift_predictions(logits, inputs.get("position_ids"))
+            logits = logits[scored]
+        return apply_in_chunks(nn.Identity(), function, logits, logits.shape[-1])
 
 
 __all__ = ["ScoredForward", "base_model", "prepare_student", "special_token_id"]

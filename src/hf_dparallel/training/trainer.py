@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from .checkpoints import explained_write_errors, last_complete_checkpoint
+from .checkpoints import explained_write_errors, forget_checkpoint, last_complete_checkpoint
 from .config import CertaintyForcingConfig
 from .data_collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .dataset import TOKENIZED_COLUMNS, prepare_dataset
@@ -46,6 +46,7 @@ class MaskingEpochCallback(TrainerCallback):
         self.next_epoch = 0
 
     def on_train_begin(self, args, state, control, **kwargs):
+        self.data_collator.check_epochs(state.num_train_epochs)
         # A run that is resumed within an epoch begins at, say, 1.5.
         self.next_epoch = int(state.epoch)
 
@@ -179,6 +180,11 @@ class CertaintyForcingTrainer(Trainer):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset", processing_class)
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset", processing_class)
 
+        if args.accelerator_config.dispatch_batches is None and data_collator_views(data_collator) > 1:
+            # For streamed data one process would make the batches of all and cut them anywhere, also between the
+            # views of a sequence.
+            args.accelerator_config.dispatch_batches = False
+
         super().__init__(
             model=model,
             args=args,
@@ -192,6 +198,7 @@ class CertaintyForcingTrainer(Trainer):
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
         )
+        _keep_float32_outputs(getattr(self.accelerator.state, "fsdp_plugin", None))
         # Evaluation would not compute a loss for a model whose forward has no `labels`; the loss is ours in any case.
         self.label_names = ["labels"]
         self._metrics = {mode: MetricSums(self.args.device) for mode in ("train", "eval")}
@@ -214,7 +221,12 @@ class CertaintyForcingTrainer(Trainer):
             OSError: if a checkpoint cannot be written; those before it are intact.
         """
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir) or True
+            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                raise ValueError(
+                    f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
+                    "to its end, and there is none. Train without it."
+                )
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def compute_loss(
@@ -333,7 +345,10 @@ class CertaintyForcingTrainer(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         last = last_complete_checkpoint(self.args.output_dir)
         kept = f"{last} is intact: go on with `resume_from_checkpoint=True`." if last else "There is none before it."
-        with explained_write_errors(Path(self.args.output_dir, f"checkpoint-{self.state.global_step}"), kept):
+        checkpoint = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
+        with explained_write_errors(checkpoint, kept):
+            if self.args.should_save:
+                forget_checkpoint(checkpoint)
             super()._save_checkpoint(model, trial)
 
     def _save_rng_state(self, output_dir: str) -> None:
@@ -343,7 +358,7 @@ class CertaintyForcingTrainer(Trainer):
 
     @property
     def _num_views(self) -> int:
-        return getattr(self.data_collator, "num_views", 1)
+        return data_collator_views(self.data_collator)
 
     def _record(self, terms: CertaintyForcingTerms, mode: str) -> None:
         """Adds a batch to the metrics, without waiting for the device."""
@@ -388,6 +403,18 @@ def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module) -> 
             "`TrainingArguments`."
         )
     return args
+
+
+def data_collator_views(data_collator: DataCollator) -> int:
+    """Number of rows that a sequence gives."""
+    return getattr(data_collator, "num_views", 1)
+
+
+def _keep_float32_outputs(fsdp_plugin: Any) -> None:
+    """Keeps FSDP2 from rounding what the model returns: the terms of the loss, and token ids."""
+    policy: Any = getattr(fsdp_plugin, "mixed_precision_policy", None)
+    if hasattr(policy, "output_dtype"):
+        fsdp_plugin.mixed_precision_policy = dataclasses.replace(policy, output_dtype=torch.float32)
 
 
 def _default_collator(
