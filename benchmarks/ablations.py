@@ -141,9 +141,9 @@ class Ablations:
 
 
 def spread(values: list[float]) -> str:
-    """Mean and standard deviation."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.1f} ± {deviation:.1f}"
+    """Mean and, of several values, standard deviation."""
+    mean = f"{statistics.mean(values):.1f}"
+    return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
 def table(runs: list[dict[str, dict[str, Any]]], names: list[str]) -> str:

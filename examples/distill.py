@@ -87,6 +87,7 @@ def main(example: ExampleArguments, args: CertaintyForcingConfig, model_args: Mo
     out = student.generate(**inputs, **settings, block_length=32, return_dict_in_generate=True)
     print(tokenizer.decode(out.sequences[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
     print(f"The first question took {passes_before} forward passes; now it takes {out.nfe[0]}.")
+    trainer.accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ if trainer.args.process_index == 0:
 trainer.accelerator.wait_for_everyone()
 # From a checkpoint of one process, in the middle of the epoch.
 make_run(sys.argv[2], num_processes=2).train(resume_from_checkpoint=f"{sys.argv[3]}/checkpoint-2")
+trainer.accelerator.end_training()
 """
 
 

@@ -260,6 +260,7 @@ def test_a_batch_has_rows():
 SCRIPT = """
 import sys
 from pathlib import Path
+from accelerate import PartialState
 sys.path.insert(0, {root!r})
 from tests.training.test_trajectories import *
 trajectories.SHARD_SIZE = 4
@@ -271,6 +272,7 @@ trajectories.decode_rows = recording
 rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts({count}), RECIPE, 2, sys.argv[1])
 report = {{"decoded": sorted(decoded), "returned": len(rows)}}
 Path(sys.argv[1], "process-" + os.environ.get("RANK", "0") + ".json").write_text(json.dumps(report))
+PartialState().destroy_process_group()
 """
 
 

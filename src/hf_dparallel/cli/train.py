@@ -87,6 +87,8 @@ def run(argv: Sequence[str]) -> None:
         figures = last_metrics(trainer.state.log_history) | {"output_dir": training.output_dir}
         say_table(figures)
         write_json(figures, output.json)
+    # Processes that end without it may abort.
+    trainer.accelerator.end_training()
 
 
 def load_student(arguments: ModelArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

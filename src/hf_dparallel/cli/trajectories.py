@@ -74,6 +74,8 @@ def run(argv: Sequence[str]) -> None:
         figures = summarize(rows, kept) | {"file": str(path)}
         say_table(figures)
         write_json(figures, output.json)
+    # Processes that end without it may abort.
+    PartialState().destroy_process_group()
 
 
 def summarize(rows: datasets.Dataset, kept: datasets.Dataset) -> dict[str, Any]:

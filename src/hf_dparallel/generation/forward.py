@@ -6,7 +6,7 @@ from torch.nn.functional import pad
 from transformers import CompileConfig, PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
-from ..models.masked_diffusion import shift_predictions
+from ..shift import shift_predictions
 from .cache import Window, WindowCache
 from .canvas import Canvas
 from .inputs import accepted_inputs

@@ -12,6 +12,8 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils.generic import can_return_tuple
 
+from ..shift import shift_predictions
+
 
 # Logits in memory at a time: 64 MB in float32, and several times as much for the loss. With a vocabulary of 126k these
 # are 132 positions.
@@ -134,20 +136,6 @@ class MaskedDiffusionHead:
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-
-def shift_predictions(predictions: torch.Tensor, position_ids: torch.LongTensor | None) -> torch.Tensor:
-    """Moves every prediction one token on. A first token keeps its own, as in the published samplers.
-
-    Args:
-        predictions (`torch.Tensor` of shape `(rows, length, size)`): logits, or the hidden states they come from.
-        position_ids (`torch.LongTensor` of shape `(rows, length)`, *optional*): without them there is no padding.
-    """
-    shifted = torch.cat([predictions[:, :1], predictions[:, :-1]], dim=1)
-    if position_ids is None:
-        return shifted
-    # With padding on the left the first token is not the first column.
-    return torch.where((position_ids == 0)[..., None], predictions, shifted)
 
 
 def apply_in_chunks(
