@@ -9,6 +9,7 @@ Both ways decode the same prompts in the same order, in turn, and the median of 
 
 import argparse
 import contextlib
+import itertools
 import json
 import random
 import statistics
@@ -88,53 +89,64 @@ def counted_passes(model: PreTrainedModel) -> Iterator[list]:
         hook.remove()
 
 
+def measure_batch_sizes(model: PreTrainedModel, prompts: list[list[int]]) -> list[dict[str, Any]]:
+    """Prints a table of the throughput by batch size, and returns its rows."""
+    rows: list[dict[str, Any]] = []
+    print("| Batch | Tokens/s | Over batch 1 |\n| ---: | ---: | ---: |")
+    for batch_size in (1, 4, 16, 64):
+        some = prompts[:16] if batch_size == 1 else prompts
+        runs = [decode_in_slots(model, some, batch_size) for _ in range(REPEATS)]
+        rate = statistics.median(run["tokens"] / run["seconds"] for run in runs)
+        rows.append({"batch_size": batch_size, "tokens_per_s": rate})
+        print(f"| {batch_size} | {rate:.0f} | {rate / rows[0]['tokens_per_s']:.2f} |", flush=True)
+    return rows
+
+
+def compare_slots_with_batches(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]]
+) -> list[dict[str, Any]]:
+    """Prints a table of both ways by cache and batch size, and returns its rows."""
+    rows = []
+    print("\n| Cache | Batch | Batches, tokens/s | Slots, tokens/s | Ratio | Passes, batches | Passes, slots |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for cache, batch_size in itertools.product((None, "dual"), (4, 8, 16)):
+        settings = {"batch_size": batch_size, "cache_implementation": cache}
+        pairs = [
+            (
+                decode_in_slots(model, prompts, **settings),
+                decode_in_batches(model, tokenizer, prompts, **settings),
+            )
+            for _ in range(REPEATS)
+        ]
+        slots, batches = ([run["tokens"] / run["seconds"] for run in runs] for runs in zip(*pairs, strict=True))
+        row = {
+            "cache": cache or "none",
+            "batch_size": batch_size,
+            "slots_tokens_per_s": statistics.median(slots),
+            "batches_tokens_per_s": statistics.median(batches),
+            "ratio": statistics.median(slot / batch for slot, batch in zip(slots, batches, strict=True)),
+            "slots_passes": pairs[0][0]["passes"],
+            "batches_passes": pairs[0][1]["passes"],
+        }
+        rows.append(row)
+        print(
+            f"| {row['cache']} | {batch_size} | {row['batches_tokens_per_s']:.0f} | {row['slots_tokens_per_s']:.0f} | "
+            f"{row['ratio']:.2f} | {row['batches_passes']} | {row['slots_passes']} |",
+            flush=True,
+        )
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     model, tokenizer = load_teacher()
     whole, begun = varied_prompts(model, tokenizer)
-
-    batch_rows, slot_rows = [], []
-    print("| Batch | Tokens/s | Over batch 1 |\n| ---: | ---: | ---: |")
-    for batch_size in (1, 4, 16, 64):
-        runs = [decode_in_slots(model, whole[: 16 if batch_size == 1 else None], batch_size) for _ in range(REPEATS)]
-        rate = statistics.median(run["tokens"] / run["seconds"] for run in runs)
-        batch_rows.append({"batch_size": batch_size, "tokens_per_s": rate})
-        print(f"| {batch_size} | {rate:.0f} | {rate / batch_rows[0]['tokens_per_s']:.2f} |", flush=True)
-
-    print("\n| Cache | Batch | Batches, tokens/s | Slots, tokens/s | Ratio | Passes, batches | Passes, slots |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for cache in (None, "dual"):
-        for batch_size in (4, 8, 16):
-            pairs = [
-                (
-                    decode_in_slots(model, begun, batch_size, cache_implementation=cache),
-                    decode_in_batches(model, tokenizer, begun, batch_size, cache_implementation=cache),
-                )
-                for _ in range(REPEATS)
-            ]
-            slots, batches = ([run["tokens"] / run["seconds"] for run in runs] for runs in zip(*pairs, strict=True))
-            row = {
-                "cache": cache or "none",
-                "batch_size": batch_size,
-                "slots_tokens_per_s": statistics.median(slots),
-                "batches_tokens_per_s": statistics.median(batches),
-                "ratio": statistics.median(slot / batch for slot, batch in zip(slots, batches, strict=True)),
-                "slots_passes": pairs[0][0]["passes"],
-                "batches_passes": pairs[0][1]["passes"],
-            }
-            slot_rows.append(row)
-            print(
-                f"| {row['cache']} | {batch_size} | {row['batches_tokens_per_s']:.0f} | "
-                f"{row['slots_tokens_per_s']:.0f} | {row['ratio']:.2f} | {row['batches_passes']} | "
-                f"{row['slots_passes']} |",
-                flush=True,
-            )
-    nfe = decode_in_slots(model, begun, 16)["nfe"]
+    nfe = decode_in_slots(model, begun, batch_size=16)["nfe"]
     result = {
-        "batch_size": batch_rows,
-        "slots": slot_rows,
+        "batch_size": measure_batch_sizes(model, whole),
+        "slots": compare_slots_with_batches(model, tokenizer, begun),
         "passes": {"mean": statistics.mean(nfe), "min": min(nfe), "max": max(nfe)},
         "dtype": str(model.dtype),
         "num_threads": torch.get_num_threads(),
