@@ -53,7 +53,6 @@ def evaluate_decoding(
             Title of the progress bar.
         seed (`int`, *optional*, defaults to 0):
             Seed of the draws with `temperature > 0`; each row has its own, whatever the batch.
-
         num_workers (`int`, *optional*, defaults to 1):
             Threads that decode side by side, each `batch_size` prompts: on a CPU faster for small models.
 

@@ -102,8 +102,8 @@ class MaskedDiffusionHead:
             logits_function (`Callable`, *optional*):
                 A differentiable function that is called for the logits of some kept positions of all rows at a time,
                 `(num_positions, vocab_size)`, and which of all they are (a `slice`). `logits` is then what it
-                returned, put together. Only the logits of one call are in memory at a time,
-                in the backward pass too, where all but the last are computed again.
+                returned, put together. Only the logits of one call are in memory at a time, in the backward pass too,
+                where all but the last are computed again.
 
         Returns:
             [`~transformers.modeling_outputs.MaskedLMOutput`] with `logits` of shape `(batch_size, num_positions,

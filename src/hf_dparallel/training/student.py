@@ -37,7 +37,7 @@ def prepare_student(
     """
     if isinstance(model, str):
         model = AutoModelForMaskedLM.from_pretrained(model)
-    _check_quantized_layers(model)
+    _avoid_kernels_without_gradients(model)
     check_bidirectional(base_model(model))
     if peft_config is not None:
         model = add_adapter(model, peft_config)
@@ -49,7 +49,7 @@ def prepare_student(
     return model
 
 
-def _check_quantized_layers(model: nn.Module) -> None:
+def _avoid_kernels_without_gradients(model: nn.Module) -> None:
     """Keeps bitsandbytes from its 4-bit kernel for CPUs, which has no gradient and says so only in a warning."""
     for module in model.modules():
         if getattr(module, "support_avx512bf16_for_cpu", False) and module.weight.device.type == "cpu":
