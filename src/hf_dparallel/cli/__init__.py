@@ -19,7 +19,7 @@ COMMANDS = {
     "trajectories": "let a teacher answer the prompts of a dataset, and keep the right answers",
     "train": "certainty-forcing distillation on trajectories",
     "generate": "answer one prompt",
-    "evaluate": "measure accuracy and cost of decoding on a dataset",
+    "evaluate": "measure accuracy and cost of decoding on a dataset, or on benchmarks (--tasks, --preset)",
     "benchmark": "measure the speed of decoding on this machine",
     "env": "show versions and devices, for bug reports, or estimate the memory of a training",
 }

@@ -15,6 +15,8 @@ from .arguments import (
     OutputArguments,
 )
 from .console import say_table, write_json
+from .evaluate_tasks import asks_for_tasks
+from .evaluate_tasks import run as run_tasks
 from .loading import get_reward, load_model, load_prompts
 
 
@@ -32,6 +34,9 @@ class RewardArguments:
 
 def run(argv: Sequence[str]) -> None:
     """Prints accuracy, passes, tokens per pass and latency."""
+    if asks_for_tasks(argv):
+        run_tasks(argv)
+        return
     parser = CommandParser(
         "evaluate",
         COMMANDS["evaluate"],

@@ -94,7 +94,7 @@ def harness_config(name: str) -> dict[str, Any]:
 def _harmless_functions(path: Path) -> dict[str, Callable]:
     """The functions of a module, without the statement that loads and runs `code_eval` when it is imported."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    kept = [
+    kept: list[ast.stmt] = [
         node
         for node in tree.body
         if isinstance(node, ast.FunctionDef | ast.ImportFrom)

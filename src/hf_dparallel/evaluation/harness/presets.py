@@ -1,9 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The benchmarks of the dParallel paper (https://huggingface.co/papers/2509.26488) with its settings, and its methods."""
+"""The benchmarks and the methods of https://huggingface.co/papers/2509.26488, with its settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
+
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._index import Entry, Kind
 
 from .code_tasks import complete_from_chat, extract_from_chat
 
@@ -32,13 +36,15 @@ class Benchmark:
     metric: str
     changes: dict[str, Any] = field(default_factory=dict)
 
-    def spec(self, preset: str, is_group: bool) -> dict[str, Any]:
-        """The task for the harness's task manager: a group with it alone, the only form in which it can be changed."""
-        kind = "group" if is_group else "task"
-        return {
-            "group": f"{preset}-{self.task}",
-            "task": [{kind: self.task, "num_fewshot": self.num_fewshot, **self.changes}],
-        }
+    def register(self, preset: str, task_manager: TaskManager) -> str:
+        """Makes the task known as a group with it alone, because only a member of a group can be changed, and returns
+        the group's name.
+        """
+        name = f"{preset}-{self.task}"
+        kind = "group" if task_manager.task_index[self.task].kind is Kind.GROUP else "task"
+        members = [{kind: self.task, "num_fewshot": self.num_fewshot, **self.changes}]
+        task_manager.task_index[name] = Entry(name, Kind.GROUP, None, {"group": name, "task": members})
+        return name
 
 
 @dataclass(frozen=True)
@@ -86,8 +92,8 @@ PRESETS = {
                 0.5,
                 "pass@1,create_test",
                 {
-                    "doc_to_text": "Write a solution to the following problem and make sure that it passes the tests:\n"
-                    "```python\n{{ prompt }}\n```\n ",
+                    "doc_to_text": "Write a solution to the following problem and make sure that it passes the "
+                    "tests:\n```python\n{{ prompt }}\n```\n ",
                     "generation_kwargs": {"until": [], "do_sample": False},
                     "filter_list": _filter("create_test", complete_from_chat),
                 },
@@ -158,9 +164,30 @@ METHODS = {
 }
 
 
+def choose_benchmarks(preset: str, tasks: Sequence[str] | None = None) -> list[Benchmark]:
+    """The benchmarks of a preset, or those of them that are named.
+
+    Raises:
+        ValueError: if one of the names is none of the preset's.
+    """
+    benchmarks = {benchmark.task: benchmark for benchmark in PRESETS[preset].benchmarks}
+    unknown = [task for task in tasks or [] if task not in benchmarks]
+    if unknown:
+        raise ValueError(
+            f"`preset={preset}` has the tasks {', '.join(benchmarks)}, and not {', '.join(unknown)}. Leave it out, or "
+            "run it without a preset."
+        )
+    return [benchmarks[task] for task in tasks or benchmarks]
+
+
 def method_settings(
-    method: str, preset: Preset, benchmark: Benchmark, canvas: int = CANVAS_LENGTH, block_length: int = BLOCK_LENGTH
+    method: str, preset: Preset, benchmark: Benchmark, changes: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """The decoding settings of a row. As in the paper, the whole canvas is decoded, past the end of the answer too."""
-    common = {"max_new_tokens": canvas, "block_length": block_length, "stop_at_eos": False}
-    return common | METHODS[method].settings(preset, benchmark, canvas)
+    """The decoding settings of a row. As in the paper, the whole canvas is decoded, past the end of the answer too.
+
+    Args:
+        changes (`Mapping`): what is to differ; `max_new_tokens` also changes the number of passes in proportion.
+    """
+    canvas = changes.get("max_new_tokens", CANVAS_LENGTH)
+    common = {"max_new_tokens": canvas, "block_length": BLOCK_LENGTH, "stop_at_eos": False}
+    return common | METHODS[method].settings(preset, benchmark, canvas) | dict(changes)

@@ -66,7 +66,7 @@ def read_gen_kwargs(
     until = _as_list(settings.pop("until", None))
     limits = [settings.pop(name, None) for name in _LIMITS]
     limit = next((int(value) for value in limits if value is not None), None)
-    DiffusionGenerationConfig(**settings)  # refuses what is unknown or contradicts itself
+    check_gen_kwargs(settings)
     given = DiffusionGenerationConfig(**defaults)
     if limit is not None and "max_new_tokens" not in settings:
         if limit < 1:
@@ -80,6 +80,16 @@ def read_gen_kwargs(
     until += _as_list(recipe.stop_strings)
     recipe = recipe.updated(stop_strings=None)
     return RequestSettings(recipe, tuple(dict.fromkeys(until)), limit or recipe.max_new_tokens)
+
+
+def check_gen_kwargs(gen_kwargs: Mapping[str, Any]) -> None:
+    """Refuses settings that are unknown or contradict one another.
+
+    Raises:
+        ValueError: naming them.
+    """
+    words = ("until", *_LIMITS)
+    DiffusionGenerationConfig(**{name: value for name, value in gen_kwargs.items() if name not in words})
 
 
 def _as_list(strings: str | list[str] | None) -> list[str]:
