@@ -8,10 +8,12 @@ from typing import Any
 
 from lm_eval.tasks import TaskManager
 
+from ...environment import describe_environment
 from ..report import make_rows, markdown_table
+from .costs import COST_NAMES
 from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, Benchmark, method_settings
-from .run import TaskOptions, run_tasks, scores_of
+from .run import TaskOptions, num_samples_of, run_tasks, scores_of
 
 
 def compare_methods(
@@ -48,7 +50,11 @@ def compare_methods(
                 task = benchmark.register(preset_name, task_manager)
                 results = run_tasks(model, name, [task], task_manager, settings, options, folder)
                 if results is not None:
-                    measured[benchmark.task, method] = _figures(results, benchmark) | {"settings": settings}
+                    measured[benchmark.task, method] = {
+                        **_figures(results, benchmark),
+                        "settings": settings,
+                        "batch_size": model.batch_size,
+                    }
             rows = comparison_rows(measured, benchmarks, methods)
             if output_dir is not None and rows:
                 write_comparison(rows, preset_name, name, output_dir)
@@ -86,7 +92,7 @@ def write_comparison(rows: Sequence[dict[str, Any]], preset: str, model: str, ou
     """Writes `report.json` and `report.md`."""
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    report = {"preset": preset, "model": model, "rows": rows}
+    report = {"preset": preset, "model": model, "rows": rows, "environment": describe_environment()}
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     text = f"# {model}: the benchmarks of {preset}\n\n{comparison_tables(rows)}"
     (folder / "report.md").write_text(text, encoding="utf-8")
@@ -100,6 +106,7 @@ def _figures(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]
         "accuracy_stderr": scores.get(f"{metric}_stderr,{name}"),
         "metric": benchmark.metric,
         "num_fewshot": benchmark.num_fewshot,
-        **{key.removesuffix(",none"): value for key, value in scores.items() if key.endswith(",none")},
+        "num_samples": num_samples_of(results, benchmark.task),
+        **{figure: scores.pop(f"{figure},none") for figure in (*COST_NAMES, "tokens_per_s")},
         "scores": scores,
     }

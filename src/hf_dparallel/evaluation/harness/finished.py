@@ -47,9 +47,9 @@ class FinishedRequests(dict[str, dict[str, Any]]):
                 file.write("\n")
         for line in text.split("\n"):
             try:
-                record = json.loads(line)
+                record = dict(json.loads(line))
                 self[record.pop("key")] = record
-            except (ValueError, KeyError, AttributeError):
+            except (ValueError, KeyError, TypeError):
                 continue
 
 

@@ -52,8 +52,8 @@ def masked_counts(length: int, num_samples: int, generator: torch.Generator) -> 
     This is the published stratification. Each count alone is uniform, and together they are spread evenly.
     """
     first = torch.randint(1, length + 1, (), generator=generator)
-    steps = torch.arange(num_samples, dtype=torch.float64) * length / num_samples
-    return (first + steps.round().long() - 1) % length + 1
+    steps = torch.arange(num_samples) * length // num_samples
+    return (first + steps - 1) % length + 1
 
 
 def mask_answers(length: int, counts: torch.LongTensor, generator: torch.Generator) -> torch.BoolTensor:

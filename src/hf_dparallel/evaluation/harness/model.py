@@ -27,6 +27,9 @@ from .settings import RequestSettings, read_gen_kwargs
 
 logger = logging.get_logger(__name__)
 
+# Tokens of a window where the model's config names no longest input.
+_WINDOW = 4096
+
 
 @register_model("hf-dparallel")
 class DiffusionHarnessLM(TemplateLM):
@@ -100,7 +103,7 @@ class DiffusionHarnessLM(TemplateLM):
                 pretrained, dtype=dtype, device_map=self._device, **loading
             )
         else:
-            self.model, self._device = pretrained, pretrained.device
+            self.model, self._device = pretrained, getattr(pretrained, "device", self._device)
         _check_decodes(self.model)
         if adapter is not None:
             self.model.load_adapter(adapter)
@@ -183,7 +186,7 @@ class DiffusionHarnessLM(TemplateLM):
         for request, record in zip(requests, records, strict=True):
             self.cache_hook.add_partial("generate_until", request.args[:2], record["text"])
         attach_costs(requests, [record["cost"] for record in records])
-        self.costs |= cost_of_requests(requests)
+        self.costs = cost_of_requests(requests)
         return [record["text"] for record in records]
 
     def _loglikelihood_tokens(
@@ -209,7 +212,8 @@ class DiffusionHarnessLM(TemplateLM):
             windows = utils.get_rolling_token_windows(
                 token_list=self.tok_encode(request.args[0]),
                 prefix_token=self.prefix_token_id,
-                max_seq_len=self.max_length or 4096,
+                # With the context.
+                max_seq_len=(self.max_length or _WINDOW) - 1,
                 context_len=1,
             )
             parts = [(None, *utils.make_disjoint_window(window)) for window in windows]

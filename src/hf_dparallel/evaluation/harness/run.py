@@ -102,6 +102,11 @@ def tasks_of(results: Mapping[str, Any], name: str) -> Iterable[str]:
     return [task for member in members for task in tasks_of(results, member)]
 
 
+def num_samples_of(results: Mapping[str, Any], name: str) -> int:
+    """How many samples a task or group was measured on."""
+    return sum(results["n-samples"][task]["effective"] for task in tasks_of(results, name))
+
+
 def scores_of(results: Mapping[str, Any], name: str) -> dict[str, float]:
     """The figures of a task or group, by the harness's names: figure, filter."""
     return {
@@ -118,6 +123,6 @@ def _take_costs(samples: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
         costs = [cost for arguments in sample["arguments"] for cost in arguments[2:] if "nfe" in cost]
         if costs:
             sample["arguments"] = [arguments[:2] for arguments in sample["arguments"]]
-            sample |= mean_cost(costs)
+            sample |= costs[0] if len(costs) == 1 else mean_cost(costs)
             by_document[sample["doc_id"]] = costs
     return [cost for costs in by_document.values() for cost in costs]
