@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..evaluation.decoding import evaluate_decoding
-from . import COMMANDS
 from .arguments import (
     BatchArguments,
     CommandParser,
@@ -18,6 +17,12 @@ from .console import say_table, write_json
 from .evaluate_tasks import asks_for_tasks
 from .evaluate_tasks import run as run_tasks
 from .loading import get_reward, load_model, load_prompts
+
+
+_DESCRIPTION = (
+    "Measure accuracy and cost of decoding on a dataset. With --tasks or --preset: on tasks of the "
+    "lm-evaluation-harness (`hf-dparallel evaluate --tasks NAME --help`)."
+)
 
 
 @dataclass
@@ -39,7 +44,7 @@ def run(argv: Sequence[str]) -> None:
         return
     parser = CommandParser(
         "evaluate",
-        COMMANDS["evaluate"],
+        _DESCRIPTION,
         [LoadingArguments, DatasetArguments, RewardArguments, BatchArguments, DecodingArguments, OutputArguments],
     )
     loading, data, reward, batch, decoding, output = parser.parse(argv)
