@@ -32,11 +32,13 @@ INSTALL_REQUIRES = [
     "trl>=1.16",
 ]
 EXTRAS = {
+    "eval": ["lm_eval[math]>=0.4.13,<0.5"],  # `hf-dparallel evaluate --tasks`
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
     "viz": ["matplotlib>=3.9"],  # the picture of `hf-dparallel demo`
 }
 EXTRAS["dev"] = [
+    *EXTRAS["eval"],
     *EXTRAS["math"],
     *EXTRAS["quantization"],
     *EXTRAS["viz"],
@@ -65,7 +67,7 @@ setup(
     keywords=["diffusion language models", "parallel decoding", "distillation", "LLaDA", "Dream", "transformers"],
     package_dir={"": "src"},
     packages=find_packages("src"),
-    package_data={"hf_dparallel": ["py.typed", "demo/teacher/*"]},
+    package_data={"hf_dparallel": ["py.typed", "demo/teacher/*", "evaluation/harness/tasks/*.yaml"]},
     # That of transformers and trl.
     python_requires=">=3.11",
     install_requires=INSTALL_REQUIRES,

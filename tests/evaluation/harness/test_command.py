@@ -16,8 +16,10 @@ from transformers import AutoModelForMaskedLM
 from hf_dparallel import cli
 from hf_dparallel.evaluation.harness import model as harness_model
 from hf_dparallel.evaluation.harness.code_tasks import TASKS_FOLDER
+from hf_dparallel.evaluation.harness.finished import FinishedRequests
 
 from ...conftest import make_llada
+from ...training.test_distributed import run_in_two_processes
 from ...training.test_trajectories import make_tokenizer
 from .conftest import DATASETS
 
@@ -203,6 +205,39 @@ def test_help_names_both_ways(hf):
     assert code == 0 and "--preset {paper-llada,paper-dream}" in out and "--allow_code_execution" in out
     code, out, _ = hf("--help")
     assert code == 0 and "With --tasks or --preset" in " ".join(out.split())
+
+
+_IN_TWO_PROCESSES = """
+import json, sys
+from lm_eval.tasks import TaskManager
+from hf_dparallel.evaluation.harness.run import TaskOptions, run_tasks, scores_of
+from tests.evaluation.harness.conftest import make_lm
+
+tasks, output_dir = sys.argv[1:]
+lm = make_lm(finished_requests=f"{output_dir}/finished.jsonl", mc_num=8)
+assert lm.world_size == 2
+manager = TaskManager(include_path=[tasks], include_defaults=False)
+results = run_tasks(lm, "tiny", ["counting", "choosing"], manager, {"max_new_tokens": 16}, TaskOptions(), output_dir)
+assert (results is None) == (lm.rank == 1)
+if results is not None:
+    with open(f"{output_dir}/scores.json", "w") as file:
+        json.dump({name: scores_of(results, name) for name in results["results"]}, file)
+"""
+
+
+@pytest.mark.slow  # two processes, and each imports the harness
+@pytest.mark.usefixtures("_few_tasks")
+def test_two_processes_share_the_samples(on_tasks, folder, tmp_path):
+    run_in_two_processes(_IN_TWO_PROCESSES, tmp_path, folder / "tasks", tmp_path)
+    decoded = [len(FinishedRequests(tmp_path / f"finished.jsonl.{rank}")) for rank in (0, 1)]
+    assert decoded == [3 + 6, 3 + 6]
+    file = tmp_path / "alone.json"
+    argv = ["--tasks", "counting,choosing", "--mc_num", "8", "--max_new_tokens", "16", "--json", file, *DECODING]
+    assert on_tasks(*argv)[0] == 0
+    together, alone = json.loads((tmp_path / "scores.json").read_text()), json.loads(file.read_text())["results"]
+    for scores in (together["counting"], alone["counting"]):
+        del scores["latency_s,none"], scores["tokens_per_s,none"]
+    assert together == alone
 
 
 @pytest.mark.slow  # the harness looks through its 15 thousand files

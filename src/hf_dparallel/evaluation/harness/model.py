@@ -94,7 +94,8 @@ class DiffusionHarnessLM(TemplateLM):
         self.mc_num = _positive("mc_num", mc_num)
         self.check_greedy = check_greedy
         self.seed = seed
-        state = PartialState()
+        # Without `cpu`, processes on CPUs would not know of one another.
+        state = PartialState(cpu=not torch.accelerator.is_available())
         self._rank, self._world_size = state.process_index, state.num_processes
         self._device = torch.device(device) if device is not None else state.device
         loading = {"revision": revision, "trust_remote_code": trust_remote_code}
