@@ -44,7 +44,7 @@ _KEPT_OUTPUT = 4096
 # Of linux/seccomp.h: struct seccomp_notif (id, pid, flags, number, architecture, instruction pointer, six arguments)
 # and seccomp_notif_resp (id, value, error, flags).
 _NOTIFICATION, _RESPONSE = "QIIiIQ6Q", "QqiI"
-_RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1
+_RECEIVE, _SEND, _IS_VALID, _CONTINUE = 0xC0502100, 0xC0182101, 0x40082102, 1
 
 
 class SandboxUnavailableError(RuntimeError):
@@ -214,7 +214,7 @@ class _Supervisor:
         identity, thread, _, number, *_ = struct.unpack(_NOTIFICATION, buffer)
         error = flags = 0
         if number == self._numbers["sync"]:
-            place = self._place_of(thread)
+            place = self._place_of(thread, identity)
             if self._start is None:
                 self._start, self._started_at = place, time.monotonic()
             elif place is not None and place == self._start:
@@ -230,13 +230,15 @@ class _Supervisor:
             fcntl.ioctl(self._listener, _SEND, struct.pack(_RESPONSE, identity, 0, error, flags))
         return False
 
-    def _place_of(self, thread: int) -> tuple[int, str, str] | None:
-        """Returns thread, stack pointer and instruction pointer of a thread that waits for our answer."""
+    def _place_of(self, thread: int, identity: int) -> tuple[int, str, str] | None:
+        """Returns thread, stack pointer and instruction pointer of a thread, if it still waits for our answer."""
         path = Path(f"/proc/{self._process.pid}/task/{thread}/syscall")
         while True:
             try:
                 words = path.read_text().split()
-            except FileNotFoundError:
+                # A signal can have made it give up the call meanwhile.
+                fcntl.ioctl(self._listener, _IS_VALID, struct.pack("Q", identity))
+            except (FileNotFoundError, ProcessLookupError):
                 return None
             except PermissionError as error:
                 raise SandboxUnavailableError(

@@ -37,7 +37,7 @@ fstatfs:138:44 fsync:74:82 ftruncate:77:46 futex:202:98 getcpu:309:168 getcwd:79
 geteuid:107:175 getgid:104:176 getgroups:115:158 getitimer:36:102 getpeername:52:205 getpgid:121:155 getpgrp:111:-
 getpid:39:172 getppid:110:173 getpriority:140:141 getrandom:318:278 getresgid:120:150 getresuid:118:148
 getrlimit:97:163 getrusage:98:165 getsid:124:156 getsockname:51:204 getsockopt:55:209 gettid:186:178
-gettimeofday:96:169 getuid:102:174 link:86:- linkat:265:37 lseek:8:62 lstat:6:- madvise:28:233 membarrier:324:283
+gettimeofday:96:169 getuid:102:174 lseek:8:62 lstat:6:- madvise:28:233 membarrier:324:283
 mincore:27:232 mkdir:83:- mkdirat:258:34 mmap:9:222 mprotect:10:226 mremap:25:216 msync:26:227 munmap:11:215
 nanosleep:35:101 newfstatat:262:79 pause:34:- pipe2:293:59 pipe:22:- poll:7:- ppoll:271:73 pread64:17:67 preadv:295:69
 pselect6:270:72 pwrite64:18:68 pwritev:296:70 read:0:63 readlink:89:- readlinkat:267:78 readv:19:65 recvfrom:45:207
