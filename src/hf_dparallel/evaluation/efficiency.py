@@ -74,8 +74,8 @@ def decoding_efficiency(
     >>> from hf_dparallel.evaluation.efficiency import decoding_efficiency
 
     >>> decoding_efficiency([[11, 12, 13, 2], [11, 2, 2, 2]], [3, 1], eos_token_id=2, latency_s=[3.0, 1.0])
-    {'nfe': 2.0, 'tokens_per_forward': 1.0, 'tokens_per_forward_with_padding': 2.0, 'tokens_per_second': 1.0, \
-'latency_p50_s': 2.0, 'latency_p90_s': 2.8, 'latency_p99_s': 2.98}
+    {'nfe': 2.0, 'tokens_per_forward': 1.0, 'tokens_per_forward_with_padding': 2.0, 'tokens_per_second': 1.0,
+     'latency_p50_s': 2.0, 'latency_p90_s': 2.8, 'latency_p99_s': 2.98}
     ```
     """
     _check_lengths(completion_ids, nfe, max_new_tokens, latency_s)
