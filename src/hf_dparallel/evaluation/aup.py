@@ -16,13 +16,12 @@ def accuracy_under_parallelism(
     alpha: float = 3.0,
     max_drop: float = 5.0,
 ) -> float:
-    r"""
+    """
     Computes the weighted area under the curve of accuracy over tokens per forward pass.
 
-    With the points $(\rho_i, y_i)$ in the order of their tokens per forward pass $\rho_i$,
+    With the points (ρᵢ, yᵢ) in the order of their tokens per forward pass ρ, and with accuracies y in percent,
 
-    $$\mathrm{AUP} = \rho_1 y_1 + \frac{1}{2} \sum_{i=2}^{m} (\rho_i - \rho_{i-1}) (y_i W(y_i) + y_{i-1} W(y_{i-1})),
-    \quad W(y) = \min(e^{-\alpha (1 - y / y_{\max})}, 1).$$
+        AUP = ρ₁ y₁ + ½ Σ (ρᵢ − ρᵢ₋₁) (yᵢ W(yᵢ) + yᵢ₋₁ W(yᵢ₋₁)), where W(y) = min(exp(−α (1 − y / y_max)), 1).
 
     The rectangle left of the slowest point is not weighted; neighbouring points are joined by trapezoids. Points more
     than `max_drop` below the accuracy of the slowest one are left out, and their neighbours are joined.
@@ -33,10 +32,10 @@ def accuracy_under_parallelism(
         accuracy (`Sequence[float]`):
             Of each setting, in percent.
         max_accuracy (`float`, *optional*):
-            $y_{\max}$, the best accuracy of all the methods that are compared on the task, in percent. By default that
+            y_max, the best accuracy of all the methods that are compared on the task, in percent. By default that
             of this method: then values of different methods cannot be compared.
         alpha (`float`, *optional*, defaults to 3.0):
-            How strongly a loss of accuracy is punished.
+            α: how strongly a loss of accuracy is punished.
         max_drop (`float`, *optional*, defaults to 5.0):
             Percentage points that count as too great a loss.
 

@@ -170,7 +170,7 @@ def _restrict_files(folder: str) -> None:
 def _library_folders() -> set[str]:
     paths = sysconfig.get_paths()
     installed = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return installed | {sysconfig.get_config_var("LIBDIR") or "/usr/lib", "/lib", "/lib64", "/usr/lib", "/usr/lib64"}
+    return installed | {f"{sys.base_prefix}/lib", "/lib", "/lib64", "/usr/lib", "/usr/lib64"}
 
 
 def _install_filter(program: Sequence[_Instruction], flags: int = 0) -> int:
