@@ -312,6 +312,13 @@ def test_nothing_is_inherited(monkeypatch, canary):
     os.close(descriptor)
 
 
+def test_hashes_are_the_same_in_every_run():
+    """The order of a set of texts decides what some programs do."""
+    results = [run_program("raise ValueError(hash('text'))") for _ in range(2)]
+    assert results[0] == results[1]
+    assert results[0].message.startswith("ValueError: ")
+
+
 def test_nothing_outside_is_changed(canary):
     before = canary.stat()
     assert_passes(
@@ -478,6 +485,10 @@ def test_without_the_kernels_help_nothing_is_run(missing, tmp_path):
 
 
 def test_other_systems_are_refused(monkeypatch):
+    """They can import the modules all the same."""
+    hide = "import sys\nsys.platform = 'win32'\nsys.modules.update(fcntl=None, resource=None)\n"
+    result = run_script(hide + IMPORT + "from evaluation.sandbox import run_program\nrun_program('pass')")
+    assert "SandboxUnavailableError: Programs are run on 64-bit Linux" in result.stderr
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not sandbox_child.is_known_machine()
     with pytest.raises(SandboxUnavailableError, match="64-bit Linux"):

@@ -13,7 +13,6 @@ supervisor compares the stack pointer with that of the same call before the prog
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import select
@@ -32,6 +31,9 @@ from typing import IO
 
 from . import sandbox_child
 
+
+if sys.platform != "win32":  # where `run_program` says what is missing
+    import fcntl
 
 MAX_FILES = 64
 MAX_FILE_BYTES = 2**20
@@ -275,13 +277,14 @@ class _Supervisor:
 
 
 def _start_child(folder: str, control: socket.socket, stderr: IO[bytes]) -> subprocess.Popen:
+    # No variable of ours, so `-I` is not needed, under which Python would not read its own.
     environment = {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
     # One thread each, or libraries of linear algebra take the whole machine and all of the address space.
     environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     # Some interpreters do not start without it.
     environment |= {name: os.environ[name] for name in ["LD_LIBRARY_PATH"] if name in os.environ}
     return subprocess.Popen(
-        [sys.executable, "-I", "-B", sandbox_child.__file__, str(control.fileno())],
+        [sys.executable, "-P", "-s", "-B", sandbox_child.__file__, str(control.fileno())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=stderr,

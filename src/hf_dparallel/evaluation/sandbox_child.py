@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The inside of the sandbox: a script that locks its own process up for good and then runs a program in it.
 
-Started by `sandbox.py` as `python -I -B sandbox_child.py FD`; what it guarantees is written there. It imports nothing
-of this package, whose imports take seconds.
+Started by `sandbox.py` as `python -P -s -B sandbox_child.py FD`; what it guarantees is written there. It imports
+nothing of this package, whose imports take seconds.
 """
 
 import array
@@ -14,7 +14,6 @@ import json
 import operator
 import os
 import platform
-import resource
 import socket
 import struct
 import sys
@@ -23,6 +22,9 @@ from _thread import allocate_lock, stack_size, start_new_thread
 from collections.abc import Sequence
 from typing import Any
 
+
+if sys.platform != "win32":  # where `is_known_machine` is all that is used
+    import resource
 
 # Machine: its audit architecture, and the column of its numbers in the tables of system calls.
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
@@ -73,7 +75,6 @@ _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_
 _NUM_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 
 _Instruction = tuple[int, int, int, int]
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def syscall_numbers() -> dict[str, int]:
@@ -111,8 +112,12 @@ def main() -> None:
     forever.acquire()
 
 
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _call(name: str, *arguments) -> int:
-    result = _libc.syscall(syscall_numbers()[name], *arguments)
+    result = _libc().syscall(syscall_numbers()[name], *arguments)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
@@ -135,7 +140,8 @@ def _limit_resources(cpu_s: int, memory_bytes: int, file_bytes: int) -> None:
 
 
 def _give_up_privileges() -> None:
-    if _libc.prctl(1, 9, 0, 0, 0) or _libc.prctl(38, 1, 0, 0, 0):  # PR_SET_PDEATHSIG to SIGKILL, PR_SET_NO_NEW_PRIVS
+    prctl = _libc().prctl
+    if prctl(1, 9, 0, 0, 0) or prctl(38, 1, 0, 0, 0):  # PR_SET_PDEATHSIG to SIGKILL, PR_SET_NO_NEW_PRIVS
         raise OSError(ctypes.get_errno(), "prctl failed")
     # The capabilities of root, such as that of raising limits.
     _call("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
