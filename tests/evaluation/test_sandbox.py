@@ -210,8 +210,20 @@ def test_success_cannot_be_faked(program):
     ],
 )
 def test_endless_programs_are_ended(program):
-    result = ends_within(8, program, timeout_s=0.5)
+    result = ends_within(20, program, timeout_s=0.5)
     assert result == ProgramResult(False, "timed_out", "The program had not ended after 0.5 s.")
+
+
+def test_messages_cannot_change_a_terminal():
+    result = run_program("raise ValueError('\\x1b]0;title\\x07 \\x1b[2J\\u202e')")
+    assert result.message == "ValueError: ?]0;title? ?[2J?"
+
+
+def test_ends_that_cannot_be_told_from_calls_within_are_refused(monkeypatch):
+    """As on a kernel that does not show stack pointers."""
+    monkeypatch.setattr(sandbox._Supervisor, "_place_of", lambda self, thread, identity: (thread, "0x0", "0x0"))
+    with pytest.raises(SandboxUnavailableError, match="could not be told from a call within it, so none was run"):
+        run_program("pass")
 
 
 def test_only_the_end_of_the_output_is_kept():
@@ -253,7 +265,7 @@ def test_no_process_can_be_started(contained):
     ],
 )
 def test_fork_bombs_and_surviving_children(program, contained, sandboxes):
-    ends_within(8, program, timeout_s=0.5)
+    ends_within(20, program, timeout_s=0.5)
     assert not processes_of(sandboxes)
 
 

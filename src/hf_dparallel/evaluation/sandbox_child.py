@@ -103,8 +103,9 @@ def main() -> None:
     _install_filter(_permitted_calls())
     stack_size(settings["stack_bytes"])
     # There is no Python frame below the program's, so there is none whose lines it could make to be skipped: the loop
-    # over the steps is C code. `sync` calls the supervisor, which looks at the stack pointer.
-    steps: tuple[tuple[Any, ...], ...] = ((os.sync,), (exec, settings["program"], {}), (os.sync,))
+    # over the steps is C code. `sync` calls the supervisor, which looks at the stack pointer. It sees from the first
+    # two calls that those outside the program are alike.
+    steps: tuple[tuple[Any, ...], ...] = ((os.sync,), (os.sync,), (exec, settings["program"], {}), (os.sync,))
     del settings
     start_new_thread(collections.deque, (itertools.starmap(operator.call, steps), 0))
     forever = allocate_lock()
