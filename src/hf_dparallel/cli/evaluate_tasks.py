@@ -2,18 +2,20 @@
 """`hf-dparallel evaluate --tasks ...` and `--preset ...`: benchmarks of the lm-evaluation-harness."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
+from transformers import AutoConfig
 from transformers.utils import find_adapter_config_file
 
 from .arguments import BatchArguments, CommandParser, DecodingArguments, LoadingArguments, OutputArguments
 from .console import note, say, write_json
 from .loading import load_model
+from .loading import loading as loading_by_name
 
 
 _METHODS = ("original", "dual-cache", "few-step", "conf-threshold", "consistency-distillation", "dparallel")
@@ -165,17 +167,18 @@ def _run_preset(
     settings: dict[str, Any],
 ) -> dict[str, Any] | None:
     from ..evaluation.harness.comparison import compare_methods, comparison_tables
-    from ..evaluation.harness.presets import METHODS, choose_benchmarks
+    from ..evaluation.harness.presets import METHODS, PRESETS, choose_benchmarks, method_settings
     from ..evaluation.harness.selection import make_task_manager, select_tasks
+    from ..evaluation.harness.settings import check_gen_kwargs
 
     benchmarks = choose_benchmarks(str(tasks.preset), tasks.tasks)
     methods = tasks.methods or ["dparallel"]
     adapters = {"base": None, "adapter": loading.adapter, "consistency_adapter": tasks.consistency_adapter}
-    if len(methods) > 1 or methods == ["consistency-distillation"]:
+    if methods != ["dparallel"]:
+        _check_adapters(loading, {method: METHODS[method].checkpoint for method in methods}, adapters)
+    for benchmark in benchmarks:
         for method in methods:
-            checkpoint = METHODS[method].checkpoint
-            if checkpoint != "base" and adapters[checkpoint] is None:
-                raise ValueError(f"`methods` has {method}, which needs an adapter. Add --{checkpoint} NAME.")
+            check_gen_kwargs(method_settings(method, PRESETS[str(tasks.preset)], benchmark, settings))
     task_manager = make_task_manager(tasks.include_path)
     select_tasks(task_manager, [benchmark.task for benchmark in benchmarks], tasks.allow_code_execution)
     task_manager.load([benchmark.register(str(tasks.preset), task_manager) for benchmark in benchmarks])
@@ -219,6 +222,20 @@ def _with_adapter(loading: LoadingArguments, adapter: str | None) -> LoadingArgu
     if adapter is None or find_adapter_config_file(adapter) is not None:
         return dataclasses.replace(loading, adapter=adapter)
     return dataclasses.replace(loading, model=adapter, adapter=None)
+
+
+def _check_adapters(
+    loading: LoadingArguments, checkpoints: dict[str, str], adapters: Mapping[str, str | None]
+) -> None:
+    """Checks that there is what the last method needs before the first is measured, which can take hours."""
+    for method, checkpoint in checkpoints.items():
+        adapter = adapters[checkpoint]
+        if adapter is None and checkpoint != "base":
+            raise ValueError(f"`methods` has {method}, which needs an adapter. Add --{checkpoint} NAME.")
+        if adapter is not None:
+            with loading_by_name(checkpoint, adapter):
+                if _with_adapter(loading, adapter).model == adapter:
+                    AutoConfig.from_pretrained(adapter)
 
 
 def _options(tasks: TaskArguments):

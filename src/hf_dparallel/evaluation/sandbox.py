@@ -7,13 +7,12 @@ and capabilities, for ordinary users and for root, and without namespaces, so in
 missing no program runs. What is guaranteed, and what is not, is listed in docs/metrics.md.
 
 A program passes if it runs off its end: no exit, however called, and nothing that it writes counts. After the program
-comes a system call that the supervisor answers, made by C code that lies below the program on its thread's stack; the
-supervisor compares the stack pointer with that of the same call before the program. There is no secret to find.
+comes a system call that the supervisor answers, made by the C code that called the program; the supervisor compares
+thread and stack pointer with those of the same call before the program. There is no secret to find.
 """
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import select
@@ -33,6 +32,9 @@ from typing import IO
 from . import sandbox_child
 
 
+if sys.platform != "win32":  # where `run_program` says what is missing
+    import fcntl
+
 MAX_FILES = 64
 MAX_FILE_BYTES = 2**20
 MAX_THREADS = 64
@@ -44,7 +46,7 @@ _KEPT_OUTPUT = 4096
 # Of linux/seccomp.h: struct seccomp_notif (id, pid, flags, number, architecture, instruction pointer, six arguments)
 # and seccomp_notif_resp (id, value, error, flags).
 _NOTIFICATION, _RESPONSE = "QIIiIQ6Q", "QqiI"
-_RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1
+_RECEIVE, _SEND, _IS_VALID, _CONTINUE = 0xC0502100, 0xC0182101, 0x40082102, 1
 
 
 class SandboxUnavailableError(RuntimeError):
@@ -97,9 +99,8 @@ def run_programs(
     ```python
     >>> from hf_dparallel.evaluation.sandbox import run_programs
 
-    >>> run_programs(["assert 1 + 1 == 2", "raise SystemExit(0)"])
-    [ProgramResult(passed=True, status='passed', message=''), ProgramResult(passed=False, status='failed', \
-message='The program ended before its last statement.')]
+    >>> [result.status for result in run_programs(["assert 1 + 1 == 2", "raise SystemExit(0)"])]
+    ['passed', 'failed']
     ```
     """
     if num_workers < 1:
@@ -135,7 +136,8 @@ class _Supervisor:
         self._output = b""
         self._numbers = sandbox_child.syscall_numbers()
         self._num_files = self._num_threads = 0
-        # Thread, stack pointer and instruction pointer at the first `sync`.
+        # Thread, stack pointer and instruction pointer at the first `sync` and, once the program runs, at the second.
+        self._first: tuple[int, str, str] | None = None
         self._start: tuple[int, str, str] | None = None
         self._listener = -1
         self._control, theirs = socket.socketpair()
@@ -214,10 +216,7 @@ class _Supervisor:
         identity, thread, _, number, *_ = struct.unpack(_NOTIFICATION, buffer)
         error = flags = 0
         if number == self._numbers["sync"]:
-            place = self._place_of(thread)
-            if self._start is None:
-                self._start, self._started_at = place, time.monotonic()
-            elif place is not None and place == self._start:
+            if self._arrive(self._place_of(thread, identity)):
                 return True
         elif number == self._numbers["clone"]:
             self._num_threads += 1
@@ -230,13 +229,30 @@ class _Supervisor:
             fcntl.ioctl(self._listener, _SEND, struct.pack(_RESPONSE, identity, 0, error, flags))
         return False
 
-    def _place_of(self, thread: int) -> tuple[int, str, str] | None:
-        """Returns thread, stack pointer and instruction pointer of a thread that waits for our answer."""
+    def _arrive(self, place: tuple[int, str, str] | None) -> bool:
+        """Whether `sync` is called at the end of the program; the first two calls are before it, at the same place."""
+        if self._start is not None:
+            return place == self._start
+        if self._first is None:
+            self._first = place
+        elif place is None or place != self._first or int(place[1], 16) == 0:
+            raise SandboxUnavailableError(
+                "The end of a program could not be told from a call within it, so none was run: the call is made at "
+                f"{self._first} and {place} (thread, stack pointer, instruction pointer)."
+            )
+        else:
+            self._start, self._started_at = place, time.monotonic()
+        return False
+
+    def _place_of(self, thread: int, identity: int) -> tuple[int, str, str] | None:
+        """Returns thread, stack pointer and instruction pointer of a thread, if it still waits for our answer."""
         path = Path(f"/proc/{self._process.pid}/task/{thread}/syscall")
         while True:
             try:
                 words = path.read_text().split()
-            except FileNotFoundError:
+                # A signal can have made it give up the call meanwhile.
+                fcntl.ioctl(self._listener, _IS_VALID, struct.pack("Q", identity))
+            except (FileNotFoundError, ProcessLookupError):
                 return None
             except PermissionError as error:
                 raise SandboxUnavailableError(
@@ -260,9 +276,9 @@ class _Supervisor:
             return ProgramResult(False, "timed_out", "The program took more processor time than it may.")
         lines = self._output.decode(errors="replace").split("\n")
         written = [line.strip() for line in lines if line.strip()]
-        return ProgramResult(
-            False, "failed", written[-1] if written else "The program ended before its last statement."
-        )
+        message = written[-1] if written else "The program ended before its last statement."
+        # Escape sequences would change the terminal that shows it.
+        return ProgramResult(False, "failed", "".join(c if c.isprintable() else "?" for c in message))
 
     def _check_started(self) -> None:
         if self._start is None:
@@ -274,13 +290,14 @@ class _Supervisor:
 
 
 def _start_child(folder: str, control: socket.socket, stderr: IO[bytes]) -> subprocess.Popen:
+    # No variable of ours, so `-I` is not needed, under which Python would not read its own.
     environment = {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
     # One thread each, or libraries of linear algebra take the whole machine and all of the address space.
     environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     # Some interpreters do not start without it.
     environment |= {name: os.environ[name] for name in ["LD_LIBRARY_PATH"] if name in os.environ}
     return subprocess.Popen(
-        [sys.executable, "-I", "-B", sandbox_child.__file__, str(control.fileno())],
+        [sys.executable, "-P", "-s", "-B", sandbox_child.__file__, str(control.fileno())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=stderr,

@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The inside of the sandbox: a script that locks its own process up for good and then runs a program in it.
 
-Started by `sandbox.py` as `python -I -B sandbox_child.py FD`; what it guarantees is written there. It imports nothing
-of this package, whose imports take seconds.
+Started by `sandbox.py` as `python -P -s -B sandbox_child.py FD`; what it guarantees is written there. It imports
+nothing of this package, whose imports take seconds.
 """
 
 import array
@@ -14,7 +14,6 @@ import json
 import operator
 import os
 import platform
-import resource
 import socket
 import struct
 import sys
@@ -23,6 +22,9 @@ from _thread import allocate_lock, stack_size, start_new_thread
 from collections.abc import Sequence
 from typing import Any
 
+
+if sys.platform != "win32":  # where `is_known_machine` is all that is used
+    import resource
 
 # Machine: its audit architecture, and the column of its numbers in the tables of system calls.
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
@@ -37,7 +39,7 @@ fstatfs:138:44 fsync:74:82 ftruncate:77:46 futex:202:98 getcpu:309:168 getcwd:79
 geteuid:107:175 getgid:104:176 getgroups:115:158 getitimer:36:102 getpeername:52:205 getpgid:121:155 getpgrp:111:-
 getpid:39:172 getppid:110:173 getpriority:140:141 getrandom:318:278 getresgid:120:150 getresuid:118:148
 getrlimit:97:163 getrusage:98:165 getsid:124:156 getsockname:51:204 getsockopt:55:209 gettid:186:178
-gettimeofday:96:169 getuid:102:174 link:86:- linkat:265:37 lseek:8:62 lstat:6:- madvise:28:233 membarrier:324:283
+gettimeofday:96:169 getuid:102:174 lseek:8:62 lstat:6:- madvise:28:233 membarrier:324:283
 mincore:27:232 mkdir:83:- mkdirat:258:34 mmap:9:222 mprotect:10:226 mremap:25:216 msync:26:227 munmap:11:215
 nanosleep:35:101 newfstatat:262:79 pause:34:- pipe2:293:59 pipe:22:- poll:7:- ppoll:271:73 pread64:17:67 preadv:295:69
 pselect6:270:72 pwrite64:18:68 pwritev:296:70 read:0:63 readlink:89:- readlinkat:267:78 readv:19:65 recvfrom:45:207
@@ -73,7 +75,6 @@ _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_
 _NUM_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 
 _Instruction = tuple[int, int, int, int]
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def syscall_numbers() -> dict[str, int]:
@@ -102,8 +103,9 @@ def main() -> None:
     _install_filter(_permitted_calls())
     stack_size(settings["stack_bytes"])
     # There is no Python frame below the program's, so there is none whose lines it could make to be skipped: the loop
-    # over the steps is C code. `sync` calls the supervisor, which looks at the stack pointer.
-    steps: tuple[tuple[Any, ...], ...] = ((os.sync,), (exec, settings["program"], {}), (os.sync,))
+    # over the steps is C code. `sync` calls the supervisor, which looks at the stack pointer. It sees from the first
+    # two calls that those outside the program are alike.
+    steps: tuple[tuple[Any, ...], ...] = ((os.sync,), (os.sync,), (exec, settings["program"], {}), (os.sync,))
     del settings
     start_new_thread(collections.deque, (itertools.starmap(operator.call, steps), 0))
     forever = allocate_lock()
@@ -111,8 +113,12 @@ def main() -> None:
     forever.acquire()
 
 
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _call(name: str, *arguments) -> int:
-    result = _libc.syscall(syscall_numbers()[name], *arguments)
+    result = _libc().syscall(syscall_numbers()[name], *arguments)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
@@ -135,7 +141,8 @@ def _limit_resources(cpu_s: int, memory_bytes: int, file_bytes: int) -> None:
 
 
 def _give_up_privileges() -> None:
-    if _libc.prctl(1, 9, 0, 0, 0) or _libc.prctl(38, 1, 0, 0, 0):  # PR_SET_PDEATHSIG to SIGKILL, PR_SET_NO_NEW_PRIVS
+    prctl = _libc().prctl
+    if prctl(1, 9, 0, 0, 0) or prctl(38, 1, 0, 0, 0):  # PR_SET_PDEATHSIG to SIGKILL, PR_SET_NO_NEW_PRIVS
         raise OSError(ctypes.get_errno(), "prctl failed")
     # The capabilities of root, such as that of raising limits.
     _call("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
@@ -170,7 +177,7 @@ def _restrict_files(folder: str) -> None:
 def _library_folders() -> set[str]:
     paths = sysconfig.get_paths()
     installed = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return installed | {sysconfig.get_config_var("LIBDIR") or "/usr/lib", "/lib", "/lib64", "/usr/lib", "/usr/lib64"}
+    return installed | {f"{sys.base_prefix}/lib", "/lib", "/lib64", "/usr/lib", "/usr/lib64"}
 
 
 def _install_filter(program: Sequence[_Instruction], flags: int = 0) -> int:

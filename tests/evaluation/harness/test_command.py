@@ -14,6 +14,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import cli
+from hf_dparallel.cli import evaluate_tasks
 from hf_dparallel.evaluation.harness import model as harness_model
 from hf_dparallel.evaluation.harness.code_tasks import TASKS_FOLDER
 from hf_dparallel.evaluation.harness.finished import FinishedRequests
@@ -101,11 +102,12 @@ def test_tasks_are_measured_and_not_decoded_again(on_tasks, tmp_path, monkeypatc
     figures = json.loads((tmp_path / "figures.json").read_text())
     (samples,) = tmp_path.glob("*/samples_counting_*.jsonl")
     rows = [json.loads(line) for line in samples.read_text().splitlines()]
-    means = {name: sum(row[name] for row in rows) / 6 for name in ("nfe", "tokens_per_forward", "latency_s")}
+    means = {name: sum(row[name] for row in rows) / 6 for name in ("nfe", "num_tokens", "latency_s")}
+    means["tokens_per_forward"] = means["num_tokens"] / means["nfe"]
     scores = figures["results"]["counting"]
     assert {name: scores[f"{name},none"] for name in means} == pytest.approx(means)
     # `max_gen_toks: 13` of the task takes two blocks of 8.
-    assert scores["tokens_per_forward_with_padding,none"] == pytest.approx(sum(16 / row["nfe"] for row in rows) / 6)
+    assert scores["tokens_per_forward_with_padding,none"] == pytest.approx(16 / means["nfe"])
 
     monkeypatch.setattr(harness_model, "decode_answers", lambda *args: pytest.fail("decodes again"))
     code, out, _ = on_tasks(*argv, "--batch_size", "1")
@@ -170,6 +172,9 @@ def test_a_preset_alone_decodes_the_model_as_it_is_given(hf, folder, tmp_path):
     assert row["settings"]["entropy_threshold"] == 0.5
 
 
+ORIGINAL = ["--preset", "paper-llada", "--methods", "original"]
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
@@ -185,6 +190,16 @@ def test_a_preset_alone_decodes_the_model_as_it_is_given(hf, folder, tmp_path):
             1,
             "which needs an adapter. Add --adapter",
         ),
+        (
+            ["--preset", "paper-llada", "--methods", "original,dparallel", "--adapter", "./no"],
+            1,
+            "`adapter=./no` does not",
+        ),
+        (
+            ["--preset", "paper-llada", "--methods", "original", "--gen_kwargs", "entropy_threshold=1"],
+            1,
+            "At most one",
+        ),
         (["--preset", "paper-llada", "--tasks", "mbpp_instruct"], 1, "and not mbpp_instruct"),
         (["--tasks", "counting", "--methods", "original"], 2, "need a `preset`"),
         (["--tasks", "counting", "--gen_kwargs", "entropy_treshold=1"], 1, "Unknown generation setting"),
@@ -195,7 +210,7 @@ def test_a_preset_alone_decodes_the_model_as_it_is_given(hf, folder, tmp_path):
 )
 @pytest.mark.usefixtures("_few_tasks")
 def test_mistakes_are_named_before_the_model_is_loaded(on_tasks, monkeypatch, argv, code, message):
-    monkeypatch.setattr(cli.evaluate_tasks, "load_model", lambda *args: pytest.fail("loads the model"))
+    monkeypatch.setattr(evaluate_tasks, "load_model", lambda *args: pytest.fail("loads the model"))
     assert on_tasks(*argv)[0] == code
     assert message in on_tasks(*argv)[2]
 

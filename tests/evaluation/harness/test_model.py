@@ -14,6 +14,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
 from peft import LoraConfig, get_peft_model
 
+from hf_dparallel.evaluation.efficiency import count_answer_tokens
 from hf_dparallel.evaluation.harness import DiffusionHarnessLM, answers
 from hf_dparallel.evaluation.harness import model as harness_model
 from hf_dparallel.evaluation.harness.answers import cut_at
@@ -24,7 +25,7 @@ from ...training.test_trajectories import make_tokenizer
 from .conftest import CANVAS, make_lm, make_requests
 
 
-TEXTS = ["3 4 5", "7", "9 8 7 6 5 4", "<s> 20 21", "3 4 5", "40 41"]
+TEXTS = ["3 4 5", "7", "9 8 7 6 5 4", "<s> 20 21", "3 4 5", "16 35"]
 
 
 def decode_alone(text, **settings):
@@ -61,10 +62,12 @@ def test_answers_and_costs_are_those_of_each_prompt_alone(batch_size):
         context, gen_kwargs, cost = request.args
         assert context in TEXTS and gen_kwargs == {}
         assert cost["nfe"] == out.nfe.item()
-        assert cost["tokens_per_forward"] == pytest.approx(out.tokens_per_forward.item())
-        assert cost["num_tokens"] == (out.commit_step >= 0).sum().item()
+        assert cost["num_tokens"] == count_answer_tokens(out.sequences[0, -16:].tolist(), eos_token_id=1)
+        assert cost["tokens_per_forward"] == cost["num_tokens"] / cost["nfe"]
         assert cost["tokens_per_forward_with_padding"] == 16 / cost["nfe"]
         assert cost["latency_s"] > 0
+    # Fourteen tokens, the end token and padding.
+    assert requests[-1].args[2]["num_tokens"] == 14
     info = lm.get_model_info()["decoding_cost"]["task"]
     costs = [request.args[2] for request in requests]
     assert info["nfe"] == pytest.approx(sum(cost["nfe"] for cost in costs) / len(costs))

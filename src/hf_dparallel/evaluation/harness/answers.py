@@ -62,7 +62,7 @@ def decode_answers(
             if tokens and tokens[-1] in settings.recipe.eos_token_ids:
                 tokens.pop()
             text = tokenizer.decode(tokens, skip_special_tokens=True)
-            cost = request_cost(row.nfe, row.num_tokens, len(row.tokens), row.seconds)
+            cost = request_cost(row.nfe, len(tokens), len(row.tokens), row.seconds)
             yield key, {"text": cut_at(text, settings.until), "cost": cost}
 
 

@@ -107,6 +107,6 @@ def _figures(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]
         "metric": benchmark.metric,
         "num_fewshot": benchmark.num_fewshot,
         "num_samples": num_samples_of(results, benchmark.task),
-        **{figure: scores.pop(f"{figure},none") for figure in (*COST_NAMES, "tokens_per_s")},
+        **{figure: scores.pop(f"{figure},none") for figure in COST_NAMES},
         "scores": scores,
     }

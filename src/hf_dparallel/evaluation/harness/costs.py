@@ -9,15 +9,22 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 
-COST_NAMES = ("nfe", "num_tokens", "tokens_per_forward", "tokens_per_forward_with_padding", "latency_s")
+COST_NAMES = (
+    "nfe",
+    "num_tokens",
+    "tokens_per_forward",
+    "tokens_per_forward_with_padding",
+    "latency_s",
+    "tokens_per_s",
+)
 
 
 def request_cost(nfe: int, num_tokens: int, canvas_length: int, seconds: float) -> dict[str, float]:
     """Returns the figures of one answer.
 
     - `nfe`: forward passes.
-    - `num_tokens`: tokens up to and including the first end token or the last token of a stop string.
-    - `tokens_per_forward`: `num_tokens` over `nfe`: padding after the end does not count.
+    - `num_tokens`: tokens before the first end token, or up to and including the last one of a stop string.
+    - `tokens_per_forward`: `num_tokens` over `nfe`: neither the end token nor padding counts.
     - `tokens_per_forward_with_padding`: the whole canvas over `nfe`.
     - `latency_s`: seconds from entering the batch to the end; in a batch, other answers are decoded in that time too.
     """
@@ -31,9 +38,22 @@ def request_cost(nfe: int, num_tokens: int, canvas_length: int, seconds: float) 
 
 
 def mean_cost(costs: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Returns the mean of each figure, and `tokens_per_s`: all tokens over the sum of the latencies."""
-    means = {name: sum(cost[name] for cost in costs) / len(costs) for name in COST_NAMES}
-    return means | {"tokens_per_s": means["num_tokens"] / means["latency_s"] if means["latency_s"] else 0.0}
+    """Returns the mean of each figure, and `tokens_per_s`.
+
+    Quotients are those of the sums over all answers, as in [`decoding_efficiency`], so that long answers weigh more.
+    """
+    names = ("nfe", "num_tokens", "latency_s")
+    means = {name: sum(cost[name] for cost in costs) / len(costs) for name in names}
+    canvas = sum(cost["tokens_per_forward_with_padding"] * cost["nfe"] for cost in costs) / len(costs)
+    nfe, num_tokens, latency = means.values()
+    return {
+        "nfe": nfe,
+        "num_tokens": num_tokens,
+        "tokens_per_forward": num_tokens / nfe if nfe else 0.0,
+        "tokens_per_forward_with_padding": canvas / nfe if nfe else 0.0,
+        "latency_s": latency,
+        "tokens_per_s": num_tokens / latency if latency else 0.0,
+    }
 
 
 def attach_costs(requests: Sequence["Instance"], costs: Sequence[dict[str, float]]) -> None:

@@ -275,7 +275,7 @@ class DiffusionHarnessLM(TemplateLM):
         if room < 1:
             raise ValueError(
                 f"`max_new_tokens={num_new_tokens}` leaves no room for a prompt in the {self.max_length} tokens of "
-                "`max_length`. Decode fewer."
+                "`max_length`. Set a smaller `max_new_tokens`."
             )
         logger.warning_once(f"Prompts longer than {room} tokens are cut on the left, to leave room for the answer.")
         return ids[-room:]
