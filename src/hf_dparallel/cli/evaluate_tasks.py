@@ -12,7 +12,7 @@ import yaml
 from transformers import AutoConfig
 from transformers.utils import find_adapter_config_file
 
-from .arguments import BatchArguments, CommandParser, DecodingArguments, LoadingArguments, OutputArguments
+from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments
 from .console import note, say, write_json
 from .loading import load_model
 from .loading import loading as loading_by_name
@@ -43,6 +43,9 @@ class TaskArguments:
     )
     consistency_adapter: str | None = field(
         default=None, metadata={"help": "Adapter of the method consistency-distillation (--adapter is dparallel's)."}
+    )
+    batch_size: int = field(
+        default=16, metadata={"help": "Requests decoded together. Does not change the answers, but their latency."}
     )
     include_path: str | None = field(
         default=None, metadata={"help": "Folder with more tasks, as YAML files.", "metavar": "DIR"}
@@ -78,6 +81,8 @@ class TaskArguments:
     )
 
     def __post_init__(self):
+        if self.batch_size < 1:
+            raise ValueError(f"`batch_size` must be at least 1, got {self.batch_size}.")
         self.tasks, self.methods = _split(self.tasks), _split(self.methods)
         if self.tasks is None and self.preset is None:
             raise ValueError("Name `tasks` or a `preset`.")
@@ -112,16 +117,16 @@ def run(argv: Sequence[str]) -> None:
     parser = CommandParser(
         "evaluate",
         "Measure scores and costs on tasks of the lm-evaluation-harness.",
-        [LoadingArguments, TaskArguments, BatchArguments, DecodingArguments, OutputArguments],
+        [LoadingArguments, TaskArguments, DecodingArguments, OutputArguments],
     )
-    loading, tasks, batch, decoding, output = parser.parse(argv)
+    loading, tasks, decoding, output = parser.parse(argv)
     if find_spec("lm_eval") is None:
         raise ImportError("`evaluate --tasks` needs the lm-evaluation-harness: `pip install 'hf-dparallel[eval]'`.")
     settings = _given_settings(tasks, decoding)
     if tasks.preset is not None:
-        report = _run_preset(loading, tasks, batch, decoding, settings)
+        report = _run_preset(loading, tasks, decoding, settings)
     else:
-        report = _run_tasks(loading, tasks, batch, decoding, settings)
+        report = _run_tasks(loading, tasks, decoding, settings)
     if report is not None:
         write_json(report, output.json)
         if tasks.output_dir is not None:
@@ -131,7 +136,6 @@ def run(argv: Sequence[str]) -> None:
 def _run_tasks(
     loading: LoadingArguments,
     tasks: TaskArguments,
-    batch: BatchArguments,
     decoding: DecodingArguments,
     settings: dict[str, Any],
 ) -> dict[str, Any] | None:
@@ -144,7 +148,7 @@ def _run_tasks(
     names = select_tasks(task_manager, tasks.tasks or [], tasks.allow_code_execution)
     # Before the model, which takes longer: a data set that cannot be loaded.
     task_manager.load(names)
-    model = _harness_model(loading, tasks, batch, decoding)
+    model = _harness_model(loading, tasks, decoding)
     results = run_tasks(model, loading.model, names, task_manager, settings, _options(tasks), tasks.output_dir)
     if results is None:
         return None
@@ -162,14 +166,13 @@ def _run_tasks(
 def _run_preset(
     loading: LoadingArguments,
     tasks: TaskArguments,
-    batch: BatchArguments,
     decoding: DecodingArguments,
     settings: dict[str, Any],
 ) -> dict[str, Any] | None:
-    from ..evaluation.harness.comparison import compare_methods, comparison_tables
     from ..evaluation.harness.presets import METHODS, PRESETS, choose_benchmarks, method_settings
     from ..evaluation.harness.selection import make_task_manager, select_tasks
     from ..evaluation.harness.settings import check_gen_kwargs
+    from ..evaluation.harness.tables import compare_methods, comparison_tables
 
     benchmarks = choose_benchmarks(str(tasks.preset), tasks.tasks)
     methods = tasks.methods or ["dparallel"]
@@ -183,7 +186,7 @@ def _run_preset(
     select_tasks(task_manager, [benchmark.task for benchmark in benchmarks], tasks.allow_code_execution)
     task_manager.load([benchmark.register(str(tasks.preset), task_manager) for benchmark in benchmarks])
     rows = compare_methods(
-        lambda checkpoint: _harness_model(_with_adapter(loading, adapters[checkpoint]), tasks, batch, decoding),
+        lambda checkpoint: _harness_model(_with_adapter(loading, adapters[checkpoint]), tasks, decoding),
         loading.model,
         str(tasks.preset),
         benchmarks,
@@ -199,9 +202,7 @@ def _run_preset(
     return {"preset": tasks.preset, "model": loading.model, "rows": rows}
 
 
-def _harness_model(
-    loading: LoadingArguments, tasks: TaskArguments, batch: BatchArguments, decoding: DecodingArguments
-):
+def _harness_model(loading: LoadingArguments, tasks: TaskArguments, decoding: DecodingArguments):
     from ..evaluation.harness.model import DiffusionHarnessLM
 
     model, tokenizer = load_model(loading)
@@ -209,7 +210,7 @@ def _harness_model(
     return DiffusionHarnessLM(
         model,
         tokenizer=tokenizer,
-        batch_size=batch.batch_size,
+        batch_size=tasks.batch_size,
         mc_num=tasks.mc_num,
         check_greedy=tasks.check_greedy,
         seed=decoding.seed,

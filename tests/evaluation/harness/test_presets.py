@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.evaluation.harness import comparison
 from hf_dparallel.evaluation.harness import model as harness_model
+from hf_dparallel.evaluation.harness import tables
 from hf_dparallel.evaluation.harness.costs import request_cost
 from hf_dparallel.evaluation.harness.presets import METHODS, PRESETS, choose_benchmarks, method_settings
 from hf_dparallel.evaluation.harness.run import TaskOptions
@@ -115,7 +115,7 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
     wrong = ["I do not know."] * len(answers)
     script_answers(monkeypatch, answers + wrong)
     measure = partial(
-        comparison.compare_methods,
+        tables.compare_methods,
         lambda checkpoint: make_lm(),
         "tiny",
         preset,

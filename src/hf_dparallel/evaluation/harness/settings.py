@@ -39,7 +39,13 @@ class RequestSettings:
     def fingerprint(self) -> str:
         """All that the answer depends on, as text."""
         settings = self.recipe.settings()
-        for name in ("compile_config", "disable_compile", "return_dict_in_generate", "output_certainty"):
+        for name in (
+            "calibration",
+            "compile_config",
+            "disable_compile",
+            "return_dict_in_generate",
+            "output_certainty",
+        ):
             settings.pop(name, None)
         return json.dumps([settings, self.until, self.max_tokens], sort_keys=True)
 
