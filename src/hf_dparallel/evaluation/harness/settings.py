@@ -15,6 +15,8 @@ from ...generation.inputs import resolve_generation_config
 # The harness's words for the longest answer, the first that is given counts.
 _LIMITS = ("max_gen_toks", "max_tokens", "max_completion_tokens")
 _BLOCK_LENGTH = 32
+# Settings that do not change an answer.
+_WITHOUT_EFFECT = ("calibration", "compile_config", "disable_compile", "return_dict_in_generate", "output_certainty")
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,7 @@ class RequestSettings:
     def fingerprint(self) -> str:
         """All that the answer depends on, as text."""
         settings = self.recipe.settings()
-        for name in (
-            "calibration",
-            "compile_config",
-            "disable_compile",
-            "return_dict_in_generate",
-            "output_certainty",
-        ):
-            settings.pop(name, None)
+        settings = {name: value for name, value in settings.items() if name not in _WITHOUT_EFFECT}
         return json.dumps([settings, self.until, self.max_tokens], sort_keys=True)
 
 
