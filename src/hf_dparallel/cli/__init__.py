@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "certainty-forcing distillation on trajectories",
     "generate": "answer one prompt",
     "evaluate": "measure accuracy and cost of decoding on a dataset",
+    "inspect": "step through a decode, in the terminal or on a page, and draw how certainty grows",
     "benchmark": "measure the speed of decoding on this machine",
     "env": "show versions and devices, for bug reports, or estimate the memory of a training",
 }
