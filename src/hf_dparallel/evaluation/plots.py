@@ -81,7 +81,7 @@ def plot_token_convergence(convergence: Mapping[str, tuple[Sequence[str], torch.
     """
     from matplotlib import colormaps
 
-    panels = _make_axes(1, len(convergence), (5.2 * len(convergence), 4.0), sharey=True)
+    panels = _make_axes(1, len(convergence), (5.2 * len(convergence), 4.4), sharey=True)
     for axes, (method, (names, confidences)) in zip(panels, convergence.items(), strict=True):
         for index, name in enumerate(names):
             color = colormaps["viridis"](0.95 * index / max(len(names) - 1, 1))
@@ -89,7 +89,7 @@ def plot_token_convergence(convergence: Mapping[str, tuple[Sequence[str], torch.
             axes.plot(passes, confidences[:, index], color=color, marker=".", label=_plain(name))
         axes.set(title=method, xlabel="Forward pass", ylim=(0, 1.02))
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small", loc="lower right", title="Token")
+        axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, columnspacing=1.0)
     panels[0].set_ylabel("Confidence")
     return panels[0].figure
 
@@ -142,7 +142,7 @@ def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.Flo
     for axes, (method, confidence) in zip(axes_of_maps, certainty.items(), strict=True):
         num_passes, num_tokens = confidence.shape
         edges = (0.5, num_tokens + 0.5, num_passes + 0.5, 0.5)
-        image = axes.imshow(confidence, vmin=0, vmax=1, aspect="auto", interpolation="nearest", extent=edges)
+        image = axes.imshow(confidence.numpy(), vmin=0, vmax=1, aspect="auto", interpolation="nearest", extent=edges)
         axes.set(title=method, xlabel="Position of the new token", ylabel="Forward pass")
         axes.yaxis.get_major_locator().set_params(integer=True)
     if axes_of_maps:
@@ -150,5 +150,5 @@ def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.Flo
 
 
 def _plain(text: str) -> str:
-    """Matplotlib reads `$` as mathematics, and hides names that begin with an underscore."""
-    return repr(text).replace("$", r"\$")
+    """Matplotlib reads `$` as mathematics, and has no glyphs for control characters."""
+    return repr(text)[1:-1].replace("$", r"\$")
