@@ -55,7 +55,7 @@ class PageArguments:
 
 @dataclass
 class FigureArguments(DatasetArguments):
-    dataset: str | None = field(
+    dataset: str | None = field(  # type: ignore[assignment]  # not every use of the command needs one
         default=None, metadata={"help": "Prompts for --figures, as for `hf-dparallel evaluate`."}
     )
     figures: str | None = field(
@@ -167,7 +167,7 @@ def score_thresholds(
     score: Callable[[DiffusionGenerationOutput], dict[str, float]],
 ) -> dict[str, list[dict[str, float]]]:
     """Decodes at several confidence thresholds, without and with the adapter, and scores the answers."""
-    answers = {}
+    answers: dict[str, list[dict[str, float]]] = {}
     for name, has_it in {"without adapter": False, "with adapter": True}.items():
         if has_it and not has_adapter(model):
             continue

@@ -109,14 +109,14 @@ def token_convergence(
     decided = (out.commit_step[row] >= 0).nonzero().flatten()
     num_tokens = min(num_tokens, len(decided))
     positions = decided[torch.linspace(0, len(decided) - 1, num_tokens, device=decided.device).round().long()]
-    kept = _kept(out.confidences[row : row + 1], int(out.nfe[row]))[0]
+    kept = _kept(history(out, "confidences")[row : row + 1], int(out.nfe[row]))[0]
     return positions.tolist(), kept[:, positions]
 
 
 def committed_confidence(out: DiffusionGenerationOutput) -> torch.FloatTensor:
     """Mean confidence with which the tokens of each answer were committed, `(batch_size,)` (the paper's Fig. 2a)."""
     committed = out.commit_step >= 0
-    at_commit = out.confidences.gather(1, out.commit_step.clamp(min=0)[:, None])[:, 0]
+    at_commit = history(out, "confidences").gather(1, out.commit_step.clamp(min=0)[:, None])[:, 0]
     return at_commit.masked_fill(~committed, 0).sum(dim=1) / committed.sum(dim=1)
 
 
@@ -162,7 +162,8 @@ def prediction_reliability(
     Raises:
         ValueError: if no answer took part in one of `passes`.
     """
-    num_passes = out.candidates.shape[1]
+    predictions, probabilities = history(out, "candidates"), history(out, "candidate_probabilities")
+    num_passes = predictions.shape[1]
     chosen = list(range(num_passes)) if passes is None else list(passes)
     beyond = [step for step in chosen if not 0 <= step < num_passes]
     if beyond:
@@ -171,7 +172,7 @@ def prediction_reliability(
         )
     if reference is None:
         reference = committed_tokens(out)
-    predicted, confidence = out.candidates[:, chosen, :, 0], out.candidate_probabilities[:, chosen, :, 0]
+    predicted, confidence = predictions[:, chosen, :, 0], probabilities[:, chosen, :, 0]
     is_compared = (predicted >= 0) & (reference >= 0)[:, None]
     is_right = (predicted == reference[:, None])[is_compared].float()
     confidence = confidence[is_compared]
@@ -186,6 +187,20 @@ def committed_tokens(out: DiffusionGenerationOutput) -> torch.LongTensor:
     """The tokens that a decode has committed, `(batch_size, max_new_tokens)`, -1 where it has committed none."""
     tokens = out.sequences[:, out.sequences.shape[1] - out.commit_step.shape[1] :]
     return tokens.masked_fill(out.commit_step < 0, -1)
+
+
+def history(out: DiffusionGenerationOutput, name: str) -> torch.Tensor:
+    """Returns what the passes of a decode predicted, by its name in [`DiffusionGenerationOutput`].
+
+    Raises:
+        ValueError: if it was not kept.
+    """
+    values = getattr(out, name)
+    if values is None:
+        raise ValueError(
+            f"`out` has no {name}. Decode with `output_certainty=True` and `return_dict_in_generate=True`."
+        )
+    return values
 
 
 def _kept(confidences: torch.FloatTensor, num_passes: int) -> torch.FloatTensor:

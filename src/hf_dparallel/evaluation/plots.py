@@ -33,7 +33,7 @@ def plot_certainty_and_tradeoff(
             By method, points with `tokens_per_forward` and `accuracy`, in the order in which they are joined.
     """
     widths = [*[1] * len(certainty), 1.15]
-    *maps, tradeoff = _make_axes(1, len(widths), (4.4 * len(certainty) + 5.2, 4.2), width_ratios=widths)
+    figure, (*maps, tradeoff) = _make_axes(len(widths), (4.4 * len(certainty) + 5.2, 4.2), width_ratios=widths)
     _draw_maps(maps, certainty)
     for (method, points), marker in zip(curves.items(), cycle(_MARKERS), strict=False):
         x = [point["tokens_per_forward"] for point in points]
@@ -42,14 +42,14 @@ def plot_certainty_and_tradeoff(
     tradeoff.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
     tradeoff.grid(alpha=0.3)
     tradeoff.legend(loc="lower left")
-    return tradeoff.figure
+    return figure
 
 
 def plot_confidence_maps(certainty: Mapping[str, torch.FloatTensor]) -> "Figure":
     """Draws Fig. 7: by method, the mean confidence of every position at every pass, `(num_passes, tokens)`."""
-    axes = _make_axes(1, len(certainty), (4.4 * len(certainty) + 1.0, 4.2))
+    figure, axes = _make_axes(len(certainty), (4.4 * len(certainty) + 1.0, 4.2))
     _draw_maps(axes, certainty)
-    return axes[0].figure
+    return figure
 
 
 def plot_confidence_at_passes(certainty: Mapping[str, torch.FloatTensor], passes: Sequence[int] = (8, 16)) -> "Figure":
@@ -61,15 +61,15 @@ def plot_confidence_at_passes(certainty: Mapping[str, torch.FloatTensor], passes
         passes (`Sequence[int]`, *optional*, defaults to `(8, 16)`):
             The passes, counted from 1, one panel each.
     """
-    panels = _make_axes(1, len(passes), (5.2 * len(passes), 3.8), sharey=True)
+    figure, panels = _make_axes(len(passes), (5.2 * len(passes), 3.8), sharey=True)
     for axes, number in zip(panels, passes, strict=True):
         for method, confidence in certainty.items():
             axes.plot(range(1, confidence.shape[1] + 1), confidence[number - 1], label=method)
         axes.set(title=f"Pass {number}", xlabel="Position of the new token", ylim=(0, 1.02))
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("Mean confidence")
-    panels[0].figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return panels[0].figure
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
 
 
 def plot_token_convergence(convergence: Mapping[str, tuple[Sequence[str], torch.FloatTensor]]) -> "Figure":
@@ -81,7 +81,7 @@ def plot_token_convergence(convergence: Mapping[str, tuple[Sequence[str], torch.
     """
     from matplotlib import colormaps
 
-    panels = _make_axes(1, len(convergence), (5.2 * len(convergence), 4.4), sharey=True)
+    figure, panels = _make_axes(len(convergence), (5.2 * len(convergence), 4.4), sharey=True)
     for axes, (method, (names, confidences)) in zip(panels, convergence.items(), strict=True):
         for index, name in enumerate(names):
             color = colormaps["viridis"](0.95 * index / max(len(names) - 1, 1))
@@ -91,7 +91,7 @@ def plot_token_convergence(convergence: Mapping[str, tuple[Sequence[str], torch.
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, columnspacing=1.0)
     panels[0].set_ylabel("Confidence")
-    return panels[0].figure
+    return figure
 
 
 def plot_confidence_and_accuracy(
@@ -108,7 +108,7 @@ def plot_confidence_and_accuracy(
             for each threshold. They are joined in the order of their confidence.
     """
     num_panels = len(reliability) + bool(answers)
-    panels = _make_axes(1, num_panels, (4.6 * num_panels, 4.2))
+    figure, panels = _make_axes(num_panels, (4.6 * num_panels, 4.2))
     for axes, (title, methods) in zip(panels, reliability.items(), strict=False):
         for (method, measured), marker in zip(methods.items(), cycle(_MARKERS), strict=False):
             filled = measured.count > 0
@@ -125,26 +125,28 @@ def plot_confidence_and_accuracy(
     for axes in panels:
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    return panels[0].figure
+    return figure
 
 
-def _make_axes(rows: int, columns: int, size: tuple[float, float], **kwargs) -> list["Axes"]:
+def _make_axes(columns: int, size: tuple[float, float], **kwargs) -> tuple["Figure", list["Axes"]]:
     """Makes a figure without pyplot, which would keep it in memory and need a display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained", dpi=130)
     FigureCanvasAgg(figure)
-    return list(figure.subplots(rows, columns, squeeze=False, **kwargs)[0])
+    return figure, list(figure.subplots(1, columns, squeeze=False, **kwargs)[0])
 
 
 def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.FloatTensor]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for axes, (method, confidence) in zip(axes_of_maps, certainty.items(), strict=True):
         num_passes, num_tokens = confidence.shape
         edges = (0.5, num_tokens + 0.5, num_passes + 0.5, 0.5)
         image = axes.imshow(confidence.numpy(), vmin=0, vmax=1, aspect="auto", interpolation="nearest", extent=edges)
         axes.set(title=method, xlabel="Position of the new token", ylabel="Forward pass")
-        axes.yaxis.get_major_locator().set_params(integer=True)
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     if axes_of_maps:
         axes.figure.colorbar(image, ax=list(axes_of_maps), label="Mean confidence", shrink=0.9)
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
 from ..generation.output import DiffusionGenerationOutput
-from .certainty import decode_with_certainty
+from .certainty import decode_with_certainty, history
 
 
 # Settings that say nothing about how an answer came about.
@@ -116,10 +116,6 @@ def trace_output(
     Raises:
         ValueError: if `out` has no certainty.
     """
-    if out.candidates is None:
-        raise ValueError(
-            "`out` has no candidates to show. Decode with `output_certainty=True` and `return_dict_in_generate=True`."
-        )
     length = out.commit_step.shape[1]
     prompt_ids = out.sequences[row, : out.sequences.shape[1] - length].tolist()
     while prompt_ids and prompt_ids[0] == config.padding_token_id:
@@ -144,15 +140,10 @@ def _shown_settings(config: DiffusionGenerationConfig) -> dict[str, Any]:
 
 
 def _predictions(out: DiffusionGenerationOutput, row: int, step: int, texts: dict[int, str]) -> dict[int, Prediction]:
-    positions = (~out.entropies[row, step].isnan()).nonzero().flatten()
-    columns = zip(
-        positions.tolist(),
-        out.entropies[row, step, positions].tolist(),
-        out.confidences[row, step, positions].tolist(),
-        out.candidates[row, step, positions].tolist(),
-        out.candidate_probabilities[row, step, positions].tolist(),
-        strict=True,
-    )
+    kinds = ("entropies", "confidences", "candidates", "candidate_probabilities")
+    of_pass = [history(out, kind)[row, step] for kind in kinds]
+    positions = (~of_pass[0].isnan()).nonzero().flatten()
+    columns = zip(positions.tolist(), *(values[positions].tolist() for values in of_pass), strict=True)
     return {
         position: Prediction(entropy, confidence, [(texts[t], p) for t, p in zip(tokens, probabilities, strict=True)])
         for position, entropy, confidence, tokens, probabilities in columns

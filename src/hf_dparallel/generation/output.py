@@ -45,10 +45,11 @@ class DiffusionGenerationOutput(ModelOutput):
             Their probabilities, NaN elsewhere.
     """
 
-    sequences: torch.LongTensor | None = None
-    nfe: torch.LongTensor | None = None
-    tokens_per_forward: torch.FloatTensor | None = None
-    commit_step: torch.LongTensor | None = None
+    # Always there; `ModelOutput` asks for the defaults.
+    sequences: torch.LongTensor = None
+    nfe: torch.LongTensor = None
+    tokens_per_forward: torch.FloatTensor = None
+    commit_step: torch.LongTensor = None
     entropies: torch.FloatTensor | None = None
     confidences: torch.FloatTensor | None = None
     candidates: torch.LongTensor | None = None
