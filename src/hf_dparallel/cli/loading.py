@@ -49,10 +49,10 @@ def load_model(arguments: LoadingArguments) -> tuple[PreTrainedModel, PreTrained
 
 
 def load_demo_teacher(dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Returns the bundled teacher and its tokenizer."""
+    """Returns the bundled teacher, in float32 by default so that figures do not depend on the batch, and tokenizer."""
     from ..demo.pipeline import load_teacher
 
-    return load_teacher(dtype=None if dtype == "auto" else getattr(torch, dtype))
+    return load_teacher(torch.float32 if dtype == "auto" else getattr(torch, dtype))
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> list[int]:

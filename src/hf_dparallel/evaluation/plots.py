@@ -35,13 +35,20 @@ def plot_certainty_and_tradeoff(
     widths = [*[1] * len(certainty), 1.15]
     figure, (*maps, tradeoff) = _make_axes(len(widths), (4.4 * len(certainty) + 5.2, 4.2), width_ratios=widths)
     _draw_maps(maps, certainty)
-    for (method, points), marker in zip(curves.items(), cycle(_MARKERS), strict=False):
-        x = [point["tokens_per_forward"] for point in points]
-        y = [100 * point["accuracy"] for point in points]
-        tradeoff.plot(x, y, marker=marker, label=method)
-    tradeoff.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
-    tradeoff.grid(alpha=0.3)
-    tradeoff.legend(loc="lower left")
+    _draw_tradeoff(tradeoff, curves)
+    return figure
+
+
+def plot_tradeoff(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
+    """Draws Fig. 5: accuracy against tokens per forward pass.
+
+    Args:
+        curves (`dict[str, Sequence[dict]]`):
+            By method, points with `tokens_per_forward` and `accuracy`, in the order in which they are joined; with
+            `accuracy_interval`, its ends are drawn too.
+    """
+    figure, (axes,) = _make_axes(1, (6.4, 4.4))
+    _draw_tradeoff(axes, curves)
     return figure
 
 
@@ -149,6 +156,19 @@ def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.Flo
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     if axes_of_maps:
         axes.figure.colorbar(image, ax=list(axes_of_maps), label="Mean confidence", shrink=0.9)
+
+
+def _draw_tradeoff(axes: "Axes", curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    for (method, points), marker in zip(curves.items(), cycle(_MARKERS), strict=False):
+        x = [point["tokens_per_forward"] for point in points]
+        y = [100 * point["accuracy"] for point in points]
+        (line,) = axes.plot(x, y, marker=marker, label=method)
+        if all("accuracy_interval" in point for point in points):
+            low, high = zip(*(point["accuracy_interval"] for point in points), strict=True)
+            axes.vlines(x, [100 * end for end in low], [100 * end for end in high], line.get_color(), alpha=0.35)
+    axes.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower left")
 
 
 def _plain(text: str) -> str:
