@@ -68,7 +68,7 @@ def photograph_page(page: Path, output_dir: Path) -> None:
 
 
 def shrink(path: Path) -> None:
-    """Pictures of the documentation have at most 255 colours, and a width that fits a screen."""
+    """Figures in the documentation have at most 255 colours, and a width that fits a screen."""
     image = Image.open(path).convert("RGB")
     if image.width > MAX_WIDTH:
         image = image.resize((MAX_WIDTH, round(image.height * MAX_WIDTH / image.width)), Image.Resampling.LANCZOS)
@@ -88,9 +88,9 @@ def main() -> None:
             raise SystemExit(code)
         photograph_page(page, arguments.output_dir)
         for figure in figures.glob("*.png"):
+            shrink(figure)
             shutil.copy(figure, arguments.output_dir / f"inspect_{figure.name}")
     for path in arguments.output_dir.glob("inspect_*.png"):
-        shrink(path)
         print(f"{path}: {path.stat().st_size / 1024:.0f} KB")
 
 

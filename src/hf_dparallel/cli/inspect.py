@@ -88,6 +88,10 @@ def run(argv: Sequence[str]) -> None:
     text = prompt.read() if is_asked else None
     dataset = load_prompts(figures, default_split="test") if figures.figures is not None else None
     reward = get_reward(figures.reward, dataset) if figures.reward is not None else None
+    # Before the decoding, which may take long.
+    for folder in (figures.figures, page.output_file and Path(page.output_file).parent):
+        if folder is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_model(loading)
     if page.compare and not has_adapter(model):
         raise ValueError("`compare` shows the model with and without its adapter, and it has none. Add --adapter.")
@@ -117,7 +121,7 @@ def show(traces: Sequence[DecodeTrace], output_file: str | None) -> list[dict[st
         if output_file is None:
             for line in pass_lines(trace, color):
                 say(line)
-        say(answer_text(trace, color) + "\n")
+        say(answer_text(trace, color))
     if output_file is not None:
         write_page(traces, output_file)
         say(f"Page: {output_file}")
@@ -151,7 +155,6 @@ def make_figures(
         for name, (method, has_it) in methods.items()
     }
     answers = None if score is None else score_thresholds(model, recipe, decode, score)
-    folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name, figure in draw_figures(decodes, tokenizer, answers).items():
         files.append(str(folder / f"{name}.png"))

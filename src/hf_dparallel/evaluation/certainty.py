@@ -174,8 +174,8 @@ def prediction_reliability(
         reference = committed_tokens(out)
     predicted, confidence = predictions[:, chosen, :, 0], probabilities[:, chosen, :, 0]
     is_compared = (predicted >= 0) & (reference >= 0)[:, None]
-    is_right = (predicted == reference[:, None])[is_compared].float()
-    confidence = confidence[is_compared]
+    is_right = (predicted == reference[:, None])[is_compared].float().cpu()
+    confidence = confidence[is_compared].cpu()
     bins = (confidence * num_bins).long().clamp(max=num_bins - 1)
     count = torch.bincount(bins, minlength=num_bins)
     sums = [torch.bincount(bins, weights=values, minlength=num_bins) for values in (confidence, is_right)]
