@@ -35,7 +35,7 @@ EXTRAS = {
     "eval": ["lm_eval[math]>=0.4.13,<0.5"],  # `hf-dparallel evaluate --tasks`
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
-    "viz": ["matplotlib>=3.9"],  # the picture of `hf-dparallel demo`
+    "viz": ["matplotlib>=3.9"],  # the pictures of `hf-dparallel demo` and `inspect`
 }
 EXTRAS["dev"] = [
     *EXTRAS["eval"],
@@ -50,6 +50,7 @@ EXTRAS["dev"] = [
     "pytest-timeout",
     "pytest-xdist",
     "ruff",
+    "selenium>=4.30",
     "tensorboard",
     "types-PyYAML",
 ]
@@ -67,7 +68,9 @@ setup(
     keywords=["diffusion language models", "parallel decoding", "distillation", "LLaDA", "Dream", "transformers"],
     package_dir={"": "src"},
     packages=find_packages("src"),
-    package_data={"hf_dparallel": ["py.typed", "demo/teacher/*", "evaluation/harness/tasks/*.yaml"]},
+    package_data={
+        "hf_dparallel": ["py.typed", "demo/teacher/*", "evaluation/*.html", "evaluation/harness/tasks/*.yaml"]
+    },
     # That of transformers and trl.
     python_requires=">=3.11",
     install_requires=INSTALL_REQUIRES,

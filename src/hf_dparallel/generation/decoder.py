@@ -26,7 +26,8 @@ class DecodedRow(FinishedRow):
     """A finished row with its certainty history, or with what went wrong in it.
 
     Args:
-        entropies, confidences (`torch.FloatTensor` of shape `(nfe, max_new_tokens)`, *optional*): as in
+        entropies, confidences (`torch.FloatTensor` of shape `(nfe, max_new_tokens)`, *optional*), candidates,
+        candidate_probabilities (of shape `(nfe, max_new_tokens, 5)`, *optional*): as in
             [`DiffusionGenerationOutput`].
         seconds (`float`): wall-clock time from the row's entry into the batch to its end, other rows' share included.
         error (`Exception`, *optional*): why the row was not decoded to its end.
@@ -34,6 +35,8 @@ class DecodedRow(FinishedRow):
 
     entropies: torch.FloatTensor | None = None
     confidences: torch.FloatTensor | None = None
+    candidates: torch.LongTensor | None = None
+    candidate_probabilities: torch.FloatTensor | None = None
     seconds: float = 0.0
     error: Exception | None = None
 
@@ -159,11 +162,9 @@ class Decoder:
 
     def _decoded(self, row: FinishedRow) -> DecodedRow:
         self._generators.pop(row.index, None)
-        entropies, confidences = self.history.take(row.index) if self.history is not None else (None, None)
+        certainty = self.history.take(row.index) if self.history is not None else {}
         seconds = time.perf_counter() - self._added_at.pop(row.index)
-        return DecodedRow(
-            **vars(row), entropies=entropies, confidences=confidences, seconds=seconds, error=self._error(row)
-        )
+        return DecodedRow(**vars(row), **certainty, seconds=seconds, error=self._error(row))
 
     def _error(self, row: FinishedRow) -> Exception | None:
         if not row.is_nan:
