@@ -113,7 +113,7 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
     benchmarks = choose_benchmarks(preset)
     answers = [answer for benchmark in benchmarks for answer in right_answers(benchmark.task)]
     wrong = ["I do not know."] * len(answers)
-    script_answers(monkeypatch, answers + wrong)
+    script_answers(monkeypatch, answers + wrong[:-1] + answers[-1:])
     measure = partial(
         tables.compare_methods,
         lambda checkpoint: make_lm(),
@@ -125,8 +125,14 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
         changes={"max_new_tokens": 64},
     )
     rows = measure(methods=["original", "few-step"], output_dir=str(tmp_path))
-    assert [(row["title"], row["accuracy"]) for row in rows] == [("Original", 1.0), ("Few-step Decoding", 0.0)] * 4
+    assert [(row["title"], row["accuracy"]) for row in rows] == [
+        *[("Original", 1.0), ("Few-step Decoding", 0.0)] * 3,
+        *[("Original", 1.0), ("Few-step Decoding", 0.5)],
+    ]
+    # One of two: a standard error of 0.5.
+    assert rows[-1]["accuracy_interval"] == [0.0, 1.0]
     assert [row["num_samples"] for row in rows[::2]] == [3, 7, 2, 2]
+    assert rows[0]["accuracy_interval"] == [1.0, 1.0]
     few_step = rows[1]
     assert (few_step["nfe"], few_step["speedup"]) == (16, pytest.approx(4.0))
     assert few_step["tokens_per_forward"] == 12 / 16 and few_step["tokens_per_forward_with_padding"] == 4

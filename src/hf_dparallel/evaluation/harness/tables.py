@@ -101,9 +101,13 @@ def write_comparison(rows: Sequence[dict[str, Any]], preset: str, model: str, ou
 def _figures(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]:
     scores = scores_of(results, benchmark.task)
     metric, _, name = benchmark.metric.partition(",")
+    accuracy = scores[benchmark.metric]
+    # The harness gives none for a single sample.
+    stderr = scores.get(f"{metric}_stderr,{name}")
+    bounds = [accuracy - 1.96 * stderr, accuracy + 1.96 * stderr] if stderr is not None else None
     return {
-        "accuracy": scores[benchmark.metric],
-        "accuracy_stderr": scores.get(f"{metric}_stderr,{name}"),
+        "accuracy": accuracy,
+        "accuracy_interval": [min(max(bound, 0.0), 1.0) for bound in bounds] if bounds is not None else None,
         "metric": benchmark.metric,
         "num_fewshot": benchmark.num_fewshot,
         "num_samples": num_samples_of(results, benchmark.task),
