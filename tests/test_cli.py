@@ -14,7 +14,7 @@ import torch
 import yaml
 from transformers import AutoModelForMaskedLM
 
-from hf_dparallel import cli
+from hf_dparallel import DiffusionGenerationConfig, cli
 from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.demo import pipeline
 
@@ -385,6 +385,36 @@ def test_sweeps_and_their_comparison(hf, checkpoint, questions):
     assert hf("evaluate", *flags, "--num_samples", "4", "--output_dir", "c")[0] == 0
     code, _, err = hf("report", "a", "c")
     assert code == 1 and f"a and {checkpoint} cannot be compared: `data` is" in err
+
+
+def test_calibrate(hf, checkpoint, questions):
+    flags = ["--model", checkpoint, "--dataset", questions, "--prompt_column", "question", "--max_new_tokens", "8"]
+    flags += ["--max_accuracy_drop", "0.9", "--confidence", "0.5", "--block_lengths", "4", "8", "--output_dir", "out"]
+    code, out, _ = hf("calibrate", *flags, "--sweep", "entropy_threshold=1,3", "--json", "c.json")
+    figures = read_json("c.json")
+    assert (
+        code == 0 and len(figures["trials"]) == 4 and figures["num_prompts"] == {"calibration": 4, "confirmation": 4}
+    )
+    recipe = DiffusionGenerationConfig.from_pretrained("out")
+    assert recipe.max_new_tokens == 8 and recipe.calibration["max_accuracy_drop"] == 0.9
+    assert figures["recipe"] == {
+        "block_length": recipe.block_length,
+        "entropy_threshold": recipe.entropy_threshold,
+    }
+    assert f"block_length {recipe.block_length}, entropy_threshold {recipe.entropy_threshold} keeps" in out
+    # Its record belongs to the recipe, and goes with it.
+    assert recipe.updated(return_dict_in_generate=True).calibration == recipe.calibration
+    assert recipe.updated(entropy_threshold=0.1).calibration is None
+
+    code, _, err = hf(
+        "calibrate", *flags[:-2], "--max_accuracy_drop", "0.01", "--confidence", "0.9999", "--output_dir", "none"
+    )
+    assert code == 1 and not Path("none").exists()
+    assert "For no setting could it be confirmed on 4 prompts that it loses at most 1 points" in last_line(err)
+    code, _, err = hf("calibrate", *flags, "--num_samples", "1")
+    assert code == 1 and "`dataset` must have at least 2 prompts" in err
+    code, _, err = hf("calibrate", *flags, "--max_accuracy_drop", "1")
+    assert code == 2 and "`max_accuracy_drop` must be above 0 and below 1, got 1.0" in err
 
 
 def test_bad_sweeps_and_reports(hf, questions):
