@@ -37,9 +37,8 @@ EXTRAS = {
     "viz": ["matplotlib>=3.9"],  # the picture of `hf-dparallel demo`
 }
 EXTRAS["dev"] = [
-    *EXTRAS["math"],
-    *EXTRAS["quantization"],
-    *EXTRAS["viz"],
+    *(requirement for extra in EXTRAS.values() for requirement in extra),
+    "build",
     "hypothesis",
     "mkdocs-material>=9.5",
     "mkdocstrings[python]>=1.0",
@@ -49,6 +48,7 @@ EXTRAS["dev"] = [
     "pytest-xdist",
     "ruff",
     "tensorboard",
+    "twine",
     "types-PyYAML",
 ]
 

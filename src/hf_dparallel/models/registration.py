@@ -3,8 +3,8 @@
 
 The Auto classes import torch, which takes longer than all of transformers. So each part is registered when it can be
 asked for: the names of the configurations when `AutoConfig` is imported, the tokenizer when `AutoTokenizer` is, and
-the models when the first configuration of one is made. (Earlier would be too early: modules that our classes need import
-the Auto classes themselves, and would be half imported.)
+the models when the first configuration of one is made. (Earlier would be too early: modules that our classes need
+import the Auto classes themselves, and would be half imported.)
 """
 
 import functools
@@ -16,7 +16,7 @@ from types import ModuleType
 
 
 def register_configurations() -> None:
-    """Makes `AutoConfig` know our `model_type`s as it knows its own: by names, which it looks up when it needs them."""
+    """Makes `AutoConfig` know our `model_type`s as it knows its own: by names, looked up when they are needed."""
     from transformers.models.auto import configuration_auto
 
     for model_type, name in {"llada": "LLaDAConfig", "Dream": "DreamConfig"}.items():
