@@ -19,9 +19,9 @@ def read_version() -> str:
     return match[1]
 
 
-# The tests have run with these lower bounds and with the versions of constraints.txt, both with torch 2.13; `make
-# wheel-test` installs either. transformers 5.22 fails. The bound of torch is that of transformers, and not tested: a new
-# torch is the most costly thing to ask of a cluster.
+# The tests of models, decoding, training and the command line have run with these lower bounds, and all tests with the
+# versions of constraints.txt, both with torch 2.13; `make wheel-test` installs either. transformers 5.22 fails. The
+# bound of torch is that of transformers, and not tested: a new torch is the most costly thing to ask of a cluster.
 INSTALL_REQUIRES = [
     "torch>=2.6",
     "transformers>=5.23",
