@@ -3,16 +3,17 @@
 
 Pages are found by their names. The blocks of a page run one after the other in one namespace, on the bundled teacher
 and a few problems. The README and the quickstart run as they stand; on other pages the names in `GIVEN` and the public
-names of the package may be used without saying where they come from.
+names of the package may be used without saying where they come from. A page that needs more, such as a server, is run
+by a test of its own, which names it.
 """
 
 import ast
 import functools
+import itertools
 import re
 import shlex
 from collections.abc import Callable
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +51,22 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", flags=re.MULTILINE | re.DOTALL)
 
 
-def read(page: str) -> str:
+def read(page: str | Path) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-def blocks(page: str, language: str) -> list[str]:
+def blocks(page: str | Path, language: str) -> list[str]:
     return [text for found, text in _BLOCK.findall(read(page)) if found == language]
 
 
-def run_blocks(page: str, given: dict[str, Any]) -> dict[str, Any]:
+def python_blocks(page: str | Path) -> list[str]:
+    return blocks(page, "python")
+
+
+def run_blocks(page: str | Path, given: dict[str, Any] | None = None) -> dict[str, Any]:
     """Runs the Python blocks of a page in one namespace, which it returns."""
-    namespace = {"__name__": "__main__", **given}
-    for index, source in enumerate(blocks(page, "python"), start=1):
+    namespace = {"__name__": "__main__", **(given or {})}
+    for index, source in enumerate(python_blocks(page), start=1):
         if any(name == page and line in source.splitlines() for name, line in NOT_RUN):
             continue
         for hub_id, local_path in LOCAL_PATHS.items():
@@ -72,7 +77,7 @@ def run_blocks(page: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def word_problems_as_gsm8k(*args, **kwargs) -> datasets.Dataset:
     """Stands for `load_dataset("openai/gsm8k", ...)`: the same columns, in the language of the bundled teacher."""
-    problems = islice(generate_word_problems(seed=0, split="train"), 4)
+    problems = itertools.islice(generate_word_problems(seed=0, split="train"), 4)
     rows = [{"question": p.question, "answer": f"{p.solution}\n#### {p.answer}"} for p in problems]
     return datasets.Dataset.from_list(rows)
 
@@ -81,7 +86,7 @@ def tokenized_solutions(split: str) -> datasets.Dataset:
     """What `generate_trajectories` would make of a perfect teacher's answers."""
     _, tokenizer = load_teacher()
     rows = []
-    for problem in islice(generate_word_problems(seed=0, split=split), 4):
+    for problem in itertools.islice(generate_word_problems(seed=0, split=split), 4):
         completion_ids = tokenizer(problem.solution)["input_ids"] + [tokenizer.eos_token_id]
         row = {"prompt_ids": tokenizer(problem.question)["input_ids"], "completion_ids": completion_ids}
         rows.append({**row, "commit_step": list(range(len(completion_ids))), "nfe": 64, "answer": problem.answer})
@@ -101,7 +106,7 @@ GIVEN: dict[str, Callable[[], Any]] = {
     "torch": lambda: torch,
     "model": lambda: load_teacher()[0],
     "tokenizer": lambda: load_teacher()[1],
-    "texts": lambda: [problem.question for problem in islice(generate_word_problems(seed=0), 3)],
+    "texts": lambda: [problem.question for problem in itertools.islice(generate_word_problems(seed=0), 3)],
     "problems": lambda: word_problem_dataset(2, seed=0, split="test"),
     "trajectories": lambda: tokenized_solutions("train"),
     "held_out": lambda: tokenized_solutions("test"),
@@ -116,10 +121,15 @@ def given_names(page: str) -> dict[str, Any]:
     """Those of the given and the public names that the page uses."""
     if page in AS_THEY_STAND:
         return {}
-    trees = [ast.parse(source) for source in blocks(page, "python")]
+    trees = [ast.parse(source) for source in python_blocks(page)]
     used = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
     public = {name: getattr(hf_dparallel, name) for name in used & set(hf_dparallel.__all__)}
     return public | {name: make() for name, make in GIVEN.items() if name in used}
+
+
+def has_a_test_of_its_own(page: str) -> bool:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    return any("test_readme import" in text and f'"{Path(page).name}"' in text for text in texts)
 
 
 @pytest.fixture(autouse=True)
@@ -128,13 +138,16 @@ def _in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", word_problems_as_gsm8k)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in AS_THEY_STAND and blocks(page, "python")])
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page not in AS_THEY_STAND and python_blocks(page) and not has_a_test_of_its_own(page)],
+)
 def test_python_runs(page):
     run_blocks(page, given_names(page))
 
 
 def test_readme_decodes_trains_and_loads_the_adapter(tmp_path, capsys):
-    names = run_blocks("README.md", {})
+    names = run_blocks("README.md")
 
     assert "forward passes" in capsys.readouterr().out
     assert 0 < len(names["trajectories"]) <= 4
@@ -143,7 +156,7 @@ def test_readme_decodes_trains_and_loads_the_adapter(tmp_path, capsys):
 
 
 def test_quickstart_decodes_a_batch(capsys):
-    names = run_blocks("docs/quickstart.md", {})
+    names = run_blocks("docs/quickstart.md")
 
     assert names["out"].nfe.shape == (2,)
     assert names["sequences"].equal(names["out"].sequences)
@@ -152,7 +165,7 @@ def test_quickstart_decodes_a_batch(capsys):
 
 @pytest.mark.parametrize("page", AS_THEY_STAND)
 def test_first_pages_use_public_names_only(page):
-    for source in blocks(page, "python"):
+    for source in python_blocks(page):
         imported = re.findall(r"^from hf_dparallel(\S*) import (.+)$", source, flags=re.MULTILINE)
         assert all(submodule == "" for submodule, _ in imported)
         for _, names in imported:
@@ -161,7 +174,7 @@ def test_first_pages_use_public_names_only(page):
 
 def test_blocks_that_are_not_run_exist():
     for page, line in NOT_RUN:
-        assert any(line in source.splitlines() for source in blocks(page, "python")), (page, line)
+        assert any(line in source.splitlines() for source in python_blocks(page)), (page, line)
 
 
 # Commands.
@@ -178,7 +191,8 @@ def arguments_of_ours(words: list[str]) -> list[str] | None:
     """What follows `hf-dparallel`, or `hf_dparallel.cli` under a launcher."""
     for name in ("hf-dparallel", "hf_dparallel.cli"):
         if name in words:
-            return words[words.index(name) + 1 :]
+            rest = words[words.index(name) + 1 :]
+            return list(itertools.takewhile(lambda word: word not in ("<", ">", "&"), rest))
     return None
 
 
