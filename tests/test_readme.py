@@ -2,7 +2,7 @@
 """The README and every page of docs/: Python runs, commands parse, links lead somewhere.
 
 Pages are found by their names. The blocks of a page run one after the other in one namespace, on the bundled teacher
-and a few problems. The README and the quickstart run as they stand; on other pages the names in `GIVEN` and the public
+and a few problems. The pages in `AS_THEY_STAND` run so; on others the names in `GIVEN` and the public
 names of the package may be used without saying where they come from. A page that needs more, such as a server, is run
 by a test of its own, which names it.
 """
@@ -37,7 +37,7 @@ TEACHER = Path(hf_dparallel.__file__).parent / "demo" / "teacher"
 LOCAL_PATHS = {"GSAI-ML/LLaDA-8B-Instruct": TEACHER.as_posix()}
 # docs/index.md is the README.
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if path.stem != "index")]
-AS_THEY_STAND = ["README.md", "docs/quickstart.md"]
+AS_THEY_STAND = ["README.md", "docs/quickstart.md", "docs/inspect.md"]
 # Python blocks that cannot run here: (page, a line of the block) -> why.
 NOT_RUN: dict[tuple[str, str], str] = {
     (
@@ -163,7 +163,15 @@ def test_quickstart_decodes_a_batch(capsys):
     assert capsys.readouterr().out.count("tokens per pass") == 2
 
 
-@pytest.mark.parametrize("page", AS_THEY_STAND)
+def test_inspect_writes_a_page_and_figures(tmp_path):
+    names = run_blocks("docs/inspect.md")
+
+    assert [trace.nfe for trace in names["traces"]] == [int(out.nfe) for out in names["decodes"].values()]
+    assert "One prompt, two recipes" in (tmp_path / "decode.html").read_text()
+    assert len(list(tmp_path.glob("*.png"))) == 4
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
 def test_first_pages_use_public_names_only(page):
     for source in python_blocks(page):
         imported = re.findall(r"^from hf_dparallel(\S*) import (.+)$", source, flags=re.MULTILINE)

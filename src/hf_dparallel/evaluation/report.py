@@ -129,7 +129,7 @@ def write_report(report: Mapping[str, Any], output_dir: str | os.PathLike, notes
 
         aup = [f"| {curve} | {value:.1f} |" for curve, value in aup_of(report["rows"]).items()]
         paragraphs.append("\n".join(["| Curve | AUP |", "| --- | ---: |", *aup]))
-        plot_tradeoff(curves, folder / "curves.png")
+        plot_tradeoff(curves).savefig(folder / "curves.png")
         paragraphs.append("![Accuracy against tokens per forward pass](curves.png)")
     (folder / "report.md").write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
 
