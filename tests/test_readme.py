@@ -197,11 +197,14 @@ def shell_commands(page: str) -> list[list[str]]:
 
 def arguments_of_ours(words: list[str]) -> list[str] | None:
     """What follows `hf-dparallel`, or `hf_dparallel.cli` under a launcher."""
-    for name in ("hf-dparallel", "hf_dparallel.cli"):
-        if name in words:
-            rest = words[words.index(name) + 1 :]
-            return list(itertools.takewhile(lambda word: word not in ("<", ">", "&"), rest))
-    return None
+    words = list(itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), words))
+    if words[:1] == ["hf-dparallel"]:
+        rest = words[1:]
+    elif "hf_dparallel.cli" in words:
+        rest = words[words.index("hf_dparallel.cli") + 1 :]
+    else:
+        return None
+    return list(itertools.takewhile(lambda word: word not in ("<", ">", "&"), rest))
 
 
 class _ParsedError(Exception):
