@@ -35,6 +35,10 @@ class CertaintyHistory:
         )
         return entropies, confidences
 
+    def discard(self, row_id: int) -> None:
+        """Forgets a row that was given up."""
+        self._passes.pop(row_id, None)
+
 
 class StopCheck:
     """Ends the answers for which a stopping criterion holds.
