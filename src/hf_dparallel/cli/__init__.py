@@ -19,6 +19,8 @@ COMMANDS = {
     "trajectories": "let a teacher answer the prompts of a dataset, and keep the right answers",
     "train": "certainty-forcing distillation on trajectories",
     "generate": "answer one prompt",
+    "chat": "talk to a model in the terminal",
+    "serve": "answer requests of OpenAI clients over HTTP",
     "evaluate": "measure accuracy and cost of decoding on a dataset",
     "benchmark": "measure the speed of decoding on this machine",
     "env": "show versions and devices, for bug reports, or estimate the memory of a training",
