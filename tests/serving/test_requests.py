@@ -21,7 +21,7 @@ def test_a_plain_chat(served):
     ids = served.tokenizer.apply_chat_template(CHAT["messages"], add_generation_prompt=True)["input_ids"]
     assert [prompt.tolist() for prompt in request.prompts] == [ids]
     # The recipe of the model, and over it that of the server.
-    assert (request.config.max_new_tokens, request.config.entropy_threshold) == (64, 0.5)
+    assert (request.config.max_new_tokens, request.config.entropy_threshold) == (64, 1.5)
     assert (request.max_tokens, request.stop, request.stream, request.include_usage) == (64, [], False, False)
 
 

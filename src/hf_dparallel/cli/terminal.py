@@ -18,8 +18,8 @@ _YELLOW, _PLAIN = "\033[33m", "\033[0m"
 class AnswerStreamer(BaseStreamer):
     """Writes decided text as it comes and, on a terminal, the draft of what follows in yellow behind it.
 
-    The draft is taken back by moving up the rows that it fills, not to a saved place: that works in tmux, over ssh, and
-    when the text has scrolled. (transformers' `TextDiffusionStreamer` saves the place.)
+    The draft is taken back by moving up the rows that it fills. transformers' `TextDiffusionStreamer` goes back to a
+    saved place, which is wrong once the text has scrolled, and in tmux.
 
     Args:
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): decodes the tokens.

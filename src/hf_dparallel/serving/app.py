@@ -15,7 +15,14 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from .engine import Engine, EngineClosedError, OverloadedError, Progress, Prompt
-from .requests import CompletionRequest, RequestError, ServedModel, read_chat_request, read_text_request
+from .requests import (
+    CompletionRequest,
+    RequestError,
+    ServedModel,
+    read_chat_request,
+    read_text_request,
+    unknown_model,
+)
 from .responses import ResponseForm, error_body, server_sent_event, usage
 from .text import AnswerText
 
@@ -78,7 +85,11 @@ class Answers:
 
     def _listener(self, index: int) -> Callable[[Progress], None]:
         loop = asyncio.get_running_loop()
-        return lambda progress: loop.call_soon_threadsafe(self._events.put_nowait, (index, progress))
+
+        def listen(progress: Progress) -> None:
+            loop.call_soon_threadsafe(self._events.put_nowait, (index, progress))
+
+        return listen
 
 
 class AnswerStream(StreamingResponse):
@@ -150,9 +161,7 @@ class Api:
         """GET /v1/models/{name}"""
         self._authorize(request)
         if request.path_params["name"] != self.served.name:
-            raise RequestError(
-                f"No such model. This server has `{self.served.name}`.", "model", 404, "model_not_found"
-            )
+            raise unknown_model(request.path_params["name"], self.served)
         return JSONResponse(self._model())
 
     async def health(self, request: Request) -> Response:

@@ -201,7 +201,8 @@ class Engine:
                 decoder.add_prompts(entering)
             finished = {row.index: row for row in decoder.step()}
             progress = decoder.progress()
-        except Exception as error:  # noqa: BLE001 - whatever it is, requests with other settings go on
+        except Exception as error:
+            # Whatever it is, requests with other settings go on.
             logger.error("A pass failed; the requests in it end with an error.", exc_info=True)
             del self._decoders[key]
             for row_id in row_ids:

@@ -169,6 +169,12 @@ def read_text_request(body: dict[str, Any], served: ServedModel) -> CompletionRe
     return _read_request(body, ids, served, "prompt")
 
 
+def unknown_model(name: str, served: ServedModel) -> RequestError:
+    """Returns the error for a model that is not served."""
+    message = f"The model `{_shortened(name)}` does not exist. This server has `{served.name}`."
+    return RequestError(message, "model", 404, "model_not_found")
+
+
 def _check_fields(body: dict[str, Any], served: ServedModel, prompt_field: str) -> None:
     for name, value in body.items():
         if name in _NEUTRAL_VALUES:
@@ -180,12 +186,7 @@ def _check_fields(body: dict[str, Any], served: ServedModel, prompt_field: str) 
             )
     _check_type(body, "model", str, "the name of the model")
     if body.get("model") not in (None, served.name):
-        raise RequestError(
-            f"The model `{_shortened(body['model'])}` does not exist. This server has `{served.name}`.",
-            "model",
-            404,
-            "model_not_found",
-        )
+        raise unknown_model(body["model"], served)
 
 
 def _read_messages(messages: Any) -> list[dict[str, str]]:
@@ -207,7 +208,7 @@ def _read_messages(messages: Any) -> list[dict[str, str]]:
 def _read_content(content: Any, place: str) -> str:
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) and content else [None]
+    parts: list[Any] = content if isinstance(content, list) and content else [None]
     if not all(isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in parts):
         raise RequestError(
             f'`{place}.content` must be a text or a list of {{"type": "text", "text": ...}}; other content is not '
