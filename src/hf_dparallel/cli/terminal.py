@@ -36,8 +36,10 @@ class AnswerStreamer(BaseStreamer):
         self._shows_drafts = self._out.isatty() and os.environ.get("TERM") != "dumb"
         self._tokens: list[int] = []
         self._has_prompt = False
-        # Where the decided text ends in its row, and how many rows the draft reaches below that.
+        # Where the decided text ends in its row, what is at the right edge if that is where it ends, and how many rows
+        # the draft reaches below that.
         self._column = 0
+        self._at_edge = ""
         self._draft_rows = 0
 
     def put(self, value: torch.Tensor) -> None:
@@ -78,14 +80,17 @@ class AnswerStreamer(BaseStreamer):
             return
         taken_back, columns = self._take_back(), shutil.get_terminal_size().columns
         self._column = flow(new, self._column, columns)[1]
-        # At the right edge a terminal waits for the next character before it enters the next row.
-        wrap, self._column = (" \r", 0) if self._column >= columns else ("", self._column)
-        self._write(taken_back + new + wrap)
+        if new:
+            self._at_edge = last_cell(new) if self._column >= columns else ""
+        self._write(taken_back + new)
 
     def _take_back(self) -> str:
         """What to write to get to the end of the decided text and remove all after it."""
         up, self._draft_rows = f"\033[{self._draft_rows}A" if self._draft_rows else "", 0
-        return f"{up}\033[{self._column + 1}G\033[J"
+        # At the right edge a terminal waits for the next character before it enters the next row. To get there again,
+        # the last character has to be written again.
+        column = self._column - sum(map(width, self._at_edge))
+        return f"{up}\033[{column + 1}G\033[J{self._at_edge}"
 
     def _write(self, text: str) -> None:
         self._out.write(text)
@@ -98,13 +103,24 @@ def printable(text: str) -> str:
     return "".join(char for char in text if char == "\n" or unicodedata.category(char) not in ("Cc", "Cs"))
 
 
+def width(char: str) -> int:
+    """Returns how many cells of a terminal a character takes."""
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def last_cell(text: str) -> str:
+    """Returns the last character of a text that takes room, with the accents on it."""
+    start = max((place for place, char in enumerate(text) if width(char)), default=0)
+    return text[start:]
+
+
 def flow(text: str, column: int, columns: int) -> tuple[int, int]:
     """Returns how many rows further, and in which column, a text ends on a terminal with so many columns."""
     rows = 0
     for char in text:
-        width = 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        width *= unicodedata.category(char) not in ("Mn", "Me", "Cf")
-        if char == "\n" or column + width > columns:
+        if char == "\n" or column + width(char) > columns:
             rows, column = rows + 1, 0
-        column += width * (char != "\n")
+        column += width(char) * (char != "\n")
     return rows, column
