@@ -34,16 +34,20 @@ INSTALL_REQUIRES = [
 EXTRAS = {
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
+    "serve": ["starlette>=1.10", "uvicorn>=0.54"],  # `hf-dparallel serve`
     "viz": ["matplotlib>=3.9"],  # the picture of `hf-dparallel demo`
 }
 EXTRAS["dev"] = [
     *EXTRAS["math"],
     *EXTRAS["quantization"],
+    *EXTRAS["serve"],
     *EXTRAS["viz"],
+    "httpx",
     "hypothesis",
     "mkdocs-material>=9.5",
     "mkdocstrings[python]>=1.0",
     "mypy",
+    "openai>=3.54",
     "pytest>=8",
     "pytest-timeout",
     "pytest-xdist",
