@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel chat`, with lines from a pipe and at a terminal."""
 
+import contextlib
 import io
 import json
 import os
@@ -195,6 +196,15 @@ class Session:
         seen, _, self.text = self.text.partition(text)
         return seen
 
+    def interrupt_until(self, text: str) -> None:
+        """Presses ^C until `text` comes: readline misses one that comes between its prompt and its reading."""
+        for _ in range(20):
+            self.send("\x03")
+            with contextlib.suppress(AssertionError):
+                self.read_until(text, seconds=5)
+                return
+        raise AssertionError(f"no {text!r} in {self.text!r}")
+
     def send(self, text: str) -> None:
         os.write(self.terminal, text.encode())
 
@@ -210,8 +220,7 @@ def test_at_a_terminal(checkpoint):
         session.send("\x03")
         session.read_until("(stopped)")
         session.read_until("> ")
-        session.send("\x03")
-        session.read_until("/quit or Ctrl-D ends the program.")
+        session.interrupt_until("/quit or Ctrl-D ends the program.")
         for setting in ("block_length 4", "max_new_tokens 8", "entropy_threshold 0.5"):
             session.send(f"/set {setting}\n")
             session.read_until(f"\n{setting}")

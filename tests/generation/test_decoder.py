@@ -20,7 +20,7 @@ def make_decoder(model, **settings) -> Decoder:
     return Decoder(model, resolve_generation_config(model, None, **(SETTINGS | settings)))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     st.sampled_from([make_llada, make_dream]),
     # By prompt: the pass before which it is added, and how many passes later it is given up.
