@@ -120,6 +120,7 @@ def test_requests_with_the_same_settings_share_passes_and_slots_are_refilled(mod
 def test_groups_with_different_settings_take_turns(model, make_engine):
     gate, engine = Gate(model), make_engine(num_slots=5)
     prompts = [make_prompt(model, [n, 3], entropy_threshold=float(n > 8)) for n in range(6, 11)]
+    prompts[0].config.calibration = {"accuracy": 0.9}  # a record, which makes no group
     engine.submit(prompts)
     gate.open.set()
     assert all(prompt.listener.ended.wait(30) for prompt in prompts)

@@ -52,6 +52,11 @@ def test_temperature_0_undoes_a_recipe_that_draws(served):
     assert chat(dataclasses.replace(served, generation_config=recipe), temperature=0).config.temperature == 0
 
 
+def test_stop_strings_of_the_recipe_hold_where_the_request_has_none(served):
+    served = dataclasses.replace(served, generation_config=DiffusionGenerationConfig(stop_strings="now"))
+    assert chat(served).stop == ["now"] and chat(served, stop=["a", "b"]).stop == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("fields", "canvas", "max_tokens"),
     [

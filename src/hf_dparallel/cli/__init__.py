@@ -22,6 +22,9 @@ COMMANDS = {
     "chat": "talk to a model in the terminal",
     "serve": "answer requests of OpenAI clients over HTTP",
     "evaluate": "measure accuracy and cost of decoding on a dataset",
+    "inspect": "step through a decode, in the terminal or on a page, and draw how certainty grows",
+    "calibrate": "find the fastest decoding settings that keep the accuracy",
+    "report": "compare evaluations, if they can be compared",
     "benchmark": "measure the speed of decoding on this machine",
     "env": "show versions and devices, for bug reports, or estimate the memory of a training",
 }

@@ -35,6 +35,7 @@ _FIXED = (
     "eos_token_id",
     "pad_token_id",
     "bos_token_id",
+    "calibration",
 )
 
 

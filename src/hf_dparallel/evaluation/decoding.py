@@ -2,6 +2,8 @@
 """Accuracy and cost of a decoding recipe on a dataset of prompts."""
 
 import time
+from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -16,10 +18,47 @@ from ..training.prompts import (
     tokenize_prompts,
 )
 from ..training.rewards import RewardFunction, check_reward_columns, score_completions
+from .efficiency import count_answer_tokens
 
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+
+@dataclass(frozen=True)
+class EvaluatedAnswers:
+    """What [`evaluate_answers`] found out about each prompt, in the order of the dataset.
+
+    Args:
+        is_correct (`list[bool]`): whether the answer is right.
+        nfe (`list[int]`): forward passes that it took.
+        num_tokens (`list[int]`): its tokens, up to and including the first end-of-sequence token.
+        num_answer_tokens (`list[int]`): its tokens before that.
+        seconds (`float`): wall-clock time of the decoding of all prompts.
+    """
+
+    is_correct: list[bool]
+    nfe: list[int]
+    num_tokens: list[int]
+    num_answer_tokens: list[int]
+    seconds: float
+
+    @property
+    def tokens_per_forward(self) -> list[float]:
+        """Tokens over passes, by prompt."""
+        return [tokens / passes for tokens, passes in zip(self.num_tokens, self.nfe, strict=True)]
+
+    def figures(self) -> dict[str, float]:
+        """Returns the means; see [`evaluate_decoding`]."""
+        return {
+            "accuracy": fmean(self.is_correct),
+            "nfe": fmean(self.nfe),
+            "tokens_per_forward": fmean(self.tokens_per_forward),
+            "answer_tokens_per_forward": sum(self.num_answer_tokens) / sum(self.nfe),
+            "tokens_per_second": sum(self.num_answer_tokens) / self.seconds,
+            "latency_s": self.seconds / len(self.nfe),
+            "num_prompts": len(self.nfe),
+        }
 
 
 def evaluate_decoding(
@@ -61,13 +100,34 @@ def evaluate_decoding(
 
         - `accuracy`: fraction of right answers.
         - `nfe`: mean number of forward passes of an answer.
-        - `tokens_per_forward`: mean over answers of tokens, without padding, over passes.
+        - `tokens_per_forward`: mean over answers of tokens, up to and including the first end-of-sequence token, over
+          passes.
+        - `answer_tokens_per_forward`: tokens of all answers before the first end-of-sequence token over all passes, as
+          [`~evaluation.efficiency.decoding_efficiency`] counts them.
+        - `tokens_per_second`: the same tokens over the seconds of the decoding, in batches.
         - `latency_s`: seconds of wall-clock time of the decoding, over the number of prompts.
         - `num_prompts`: the number of prompts.
 
     Raises:
         ValueError: if a prompt cannot be decoded, or the columns are not those that the reward functions need.
     """
+    return evaluate_answers(
+        model, tokenizer, dataset, reward_funcs, generation_config, batch_size, description, seed, num_workers
+    ).figures()
+
+
+def evaluate_answers(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    dataset: "Dataset",
+    reward_funcs: RewardFunction | list[RewardFunction],
+    generation_config: DiffusionGenerationConfig | None = None,
+    batch_size: int = 16,
+    description: str = "Evaluation",
+    seed: int = 0,
+    num_workers: int = 1,
+) -> EvaluatedAnswers:
+    """Like [`evaluate_decoding`], and returns what it averages: the figures of every prompt."""
     from datasets import Dataset, concatenate_datasets
     from tqdm.auto import tqdm
 
@@ -87,14 +147,12 @@ def evaluate_decoding(
             progress.update()
     seconds = time.perf_counter() - start
     completion_ids = [answers[row]["completion_ids"] for row in range(len(prompt_ids))]
-    nfe = [answers[row]["nfe"] for row in range(len(prompt_ids))]
     answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
     rewards = score_completions(answered, tokenizer, reward_funcs)
-    return {
-        "accuracy": sum(reward is not None and reward >= 1 for reward in rewards) / len(rewards),
-        "nfe": sum(nfe) / len(nfe),
-        "tokens_per_forward": sum(len(ids) / passes for ids, passes in zip(completion_ids, nfe, strict=True))
-        / len(nfe),
-        "latency_s": seconds / len(nfe),
-        "num_prompts": len(nfe),
-    }
+    return EvaluatedAnswers(
+        is_correct=[reward is not None and reward >= 1 for reward in rewards],
+        nfe=[answers[row]["nfe"] for row in range(len(prompt_ids))],
+        num_tokens=[len(ids) for ids in completion_ids],
+        num_answer_tokens=[count_answer_tokens(ids, recipe.eos_token_ids) for ids in completion_ids],
+        seconds=seconds,
+    )

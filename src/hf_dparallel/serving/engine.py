@@ -178,7 +178,8 @@ class Engine:
 
     def _enter(self, prompts: list[Prompt]) -> None:
         for prompt in prompts:
-            key = repr(sorted(prompt.config.settings().items()))
+            # The record of a calibration changes nothing.
+            key = repr(sorted(item for item in prompt.config.settings().items() if item[0] != "calibration"))
             if key not in self._decoders:
                 self._decoders[key] = Decoder(self.model, prompt.config, generator_for=self._generator_for)
             self._active[self._next_row] = prompt

@@ -221,7 +221,8 @@ def _read_content(content: Any, place: str) -> str:
 def _read_request(
     body: dict[str, Any], prompts: list[list[int]], served: ServedModel, prompt_field: str
 ) -> CompletionRequest:
-    stop = body.get("stop") or []
+    config, max_tokens = _read_settings(body, served)
+    stop = body.get("stop") or config.stop_strings or []
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(text, str) and text for text in stop):
         raise RequestError("`stop` must be a text or a list of texts that are not empty.", "stop")
@@ -234,7 +235,6 @@ def _read_request(
     if not isinstance(options, dict) or set(options) - {"include_usage"}:
         raise RequestError("`stream_options` must be an object that has `include_usage` only.", "stream_options")
     _check_type(options, "include_usage", bool, "true or false")
-    config, max_tokens = _read_settings(body, served)
     return CompletionRequest(
         prompts=[_check_prompt(ids, config, served, prompt_field) for ids in prompts],
         config=config,
