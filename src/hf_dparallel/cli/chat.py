@@ -13,7 +13,7 @@ import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import resolve_generation_config
+from ..generation.inputs import longest_sequence, resolve_generation_config
 from . import COMMANDS
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, model_first
 from .console import note, say, write_json
@@ -185,7 +185,7 @@ class Chat:
         self.answers.append({"text": streamer.text} | figures)
 
     def _fits(self, prompt_length: int) -> bool:
-        longest = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        longest = longest_sequence(self.model)
         new = self._resolved(self.config).max_new_tokens
         if longest is None or prompt_length + new <= longest:
             return True

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from ..generation.inputs import longest_sequence
 from .engine import Engine, EngineClosedError, OverloadedError, Progress, Prompt
 from .requests import (
     CompletionRequest,
@@ -237,7 +238,7 @@ class Api:
             "object": "model",
             "created": 0,
             "owned_by": "hf-dparallel",
-            "max_model_len": self.served.max_length,
+            "max_model_len": longest_sequence(self.served.model),
         }
 
 

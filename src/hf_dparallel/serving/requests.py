@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
-from ..generation.inputs import check_prompts, resolve_generation_config
+from ..generation.inputs import check_prompts, longest_sequence, resolve_generation_config
 
 
 # Settings of decoding that a request may have beside OpenAI's fields.
@@ -111,11 +111,6 @@ class ServedModel:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     generation_config: DiffusionGenerationConfig
-
-    @property
-    def max_length(self) -> int | None:
-        """Tokens of prompt and answer that the model was trained for."""
-        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
 
 @dataclass
@@ -284,11 +279,12 @@ def _check_prompt(
 ) -> torch.LongTensor:
     if not ids:
         raise RequestError(f"`{prompt_field}` is empty. Give it at least one token.", prompt_field)
-    if served.max_length is not None and len(ids) + config.max_new_tokens > served.max_length:
+    longest = longest_sequence(served.model)
+    if longest is not None and len(ids) + config.max_new_tokens > longest:
         raise RequestError(
             f"`{prompt_field}` has {len(ids)} tokens and the answer may have {config.max_new_tokens}, together more "
-            f"than the {served.max_length} that the model was trained for. Shorten the prompt, or set a smaller "
-            "`max_new_tokens`.",
+            f"than the {longest} that the model was trained for. Shorten the prompt, or lower "
+            "`max_tokens` and `max_new_tokens`.",
             prompt_field,
             code="context_length_exceeded",
         )
