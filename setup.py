@@ -32,12 +32,14 @@ INSTALL_REQUIRES = [
     "trl>=1.16",
 ]
 EXTRAS = {
+    "eval": ["lm_eval[math]>=0.4.13,<0.5"],  # `hf-dparallel evaluate --tasks`
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
     "serve": ["starlette>=1.10", "uvicorn>=0.54"],  # `hf-dparallel serve`
     "viz": ["matplotlib>=3.9"],  # the pictures of `hf-dparallel demo` and `inspect`
 }
 EXTRAS["dev"] = [
+    *EXTRAS["eval"],
     *EXTRAS["math"],
     *EXTRAS["quantization"],
     *EXTRAS["serve"],
@@ -70,7 +72,9 @@ setup(
     keywords=["diffusion language models", "parallel decoding", "distillation", "LLaDA", "Dream", "transformers"],
     package_dir={"": "src"},
     packages=find_packages("src"),
-    package_data={"hf_dparallel": ["py.typed", "demo/teacher/*", "evaluation/*.html"]},
+    package_data={
+        "hf_dparallel": ["py.typed", "demo/teacher/*", "evaluation/*.html", "evaluation/harness/tasks/*.yaml"]
+    },
     # That of transformers and trl.
     python_requires=">=3.11",
     install_requires=INSTALL_REQUIRES,

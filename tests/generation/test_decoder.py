@@ -80,7 +80,8 @@ def test_a_removed_row_leaves_nothing_behind(tiny_llada):
         decoder.add_prompts({0: torch.tensor([2, 3]), 1: torch.tensor([4])})
         decoder.step()
         decoder.remove([0])
-        assert decoder.canvas.row_ids == list(decoder._generators) == list(decoder.history._passes) == [1]
+        kept = (decoder.canvas.row_ids, decoder._generators, decoder._added_at, decoder.history._passes)
+        assert all(list(rows) == [1] for rows in kept)
         decoder.remove([1])
-        assert not decoder and not decoder._generators and not decoder.history._passes
+        assert not decoder and not decoder._generators and not decoder._added_at and not decoder.history._passes
         assert decoder.step() == []

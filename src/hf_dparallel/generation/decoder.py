@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The decoding loop: one pass after the other over the rows of a canvas."""
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ class DecodedRow(FinishedRow):
         entropies, confidences (`torch.FloatTensor` of shape `(nfe, max_new_tokens)`, *optional*), candidates,
         candidate_probabilities (of shape `(nfe, max_new_tokens, 5)`, *optional*): as in
             [`DiffusionGenerationOutput`].
+        seconds (`float`): wall-clock time from the row's entry into the batch to its end, other rows' share included.
         error (`Exception`, *optional*): why the row was not decoded to its end.
     """
 
@@ -36,6 +38,7 @@ class DecodedRow(FinishedRow):
     confidences: torch.FloatTensor | None = None
     candidates: torch.LongTensor | None = None
     candidate_probabilities: torch.FloatTensor | None = None
+    seconds: float = 0.0
     error: Exception | None = None
 
 
@@ -77,12 +80,14 @@ class Decoder:
         self.history = CertaintyHistory(self.canvas) if config.output_certainty else None
         self.generator_for = generator_for
         self._generators: dict[int, torch.Generator] = {}
+        self._added_at: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self.canvas)
 
     def add(self, row_ids: list[int], input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
         """Adds left-padded prompts, both `(rows, prompt_length)`, under numbers that are not in use."""
+        self._added_at |= dict.fromkeys(row_ids, time.perf_counter())
         self.canvas.add(row_ids, input_ids, attention_mask)
         if self.generator_for is not None:
             self._generators |= {row_id: self.generator_for(row_id) for row_id in row_ids}
@@ -105,6 +110,7 @@ class Decoder:
         """Gives up rows that are not finished. The others go on as if these had never been there."""
         self.canvas.remove(row_ids)
         for row_id in row_ids:
+            del self._added_at[row_id]
             self._generators.pop(row_id, None)
             if self.history is not None:
                 self.history.discard(row_id)
@@ -179,7 +185,8 @@ class Decoder:
     def _decoded(self, row: FinishedRow) -> DecodedRow:
         self._generators.pop(row.index, None)
         certainty = self.history.take(row.index) if self.history is not None else {}
-        return DecodedRow(**vars(row), **certainty, error=self._error(row))
+        seconds = time.perf_counter() - self._added_at.pop(row.index)
+        return DecodedRow(**vars(row), **certainty, seconds=seconds, error=self._error(row))
 
     def _error(self, row: FinishedRow) -> Exception | None:
         if not row.is_nan:
