@@ -36,15 +36,18 @@ EXTRAS = {
     "eval": ["lm_eval[math]>=0.4.13,<0.5"],  # `hf-dparallel evaluate --tasks`
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
+    "serve": ["starlette>=1.10", "uvicorn>=0.54"],  # `hf-dparallel serve`
     "viz": ["matplotlib>=3.9"],  # the pictures of `hf-dparallel demo` and `inspect`
 }
 EXTRAS["dev"] = [
     *(requirement for extra in EXTRAS.values() for requirement in extra),
     "build",
+    "httpx",
     "hypothesis",
     "mkdocs-material>=9.5",
     "mkdocstrings[python]>=1.0",
     "mypy",
+    "openai>=3.54",
     "pytest>=8",
     "pytest-timeout",
     "pytest-xdist",

@@ -19,6 +19,8 @@ COMMANDS = {
     "trajectories": "let a teacher answer the prompts of a dataset, and keep the right answers",
     "train": "certainty-forcing distillation on trajectories",
     "generate": "answer one prompt",
+    "chat": "talk to a model in the terminal",
+    "serve": "answer requests of OpenAI clients over HTTP",
     "evaluate": "measure accuracy and cost of decoding on a dataset, or on benchmarks (--tasks, --preset)",
     "inspect": "step through a decode, in the terminal or on a page, and draw how certainty grows",
     "calibrate": "find the fastest decoding settings that keep the accuracy",

@@ -100,7 +100,7 @@ class PromptArguments:
 
 
 @dataclass
-class DecodingArguments:
+class RecipeArguments:
     max_new_tokens: int | None = field(default=None, metadata={"help": "Length of the canvas of mask tokens (256)."})
     block_length: int | None = field(
         default=None, metadata={"help": "Tokens in a block (32). Must divide max_new_tokens."}
@@ -120,7 +120,6 @@ class DecodingArguments:
     )
     top_k: int | None = field(default=None, metadata={"help": "Draw among this many likeliest tokens only."})
     top_p: float | None = field(default=None, metadata={"help": "Draw among the likeliest of this probability only."})
-    seed: int = field(default=0, metadata={"help": "Seed of the draws."})
 
     def __post_init__(self):
         self.to_generation_config()
@@ -133,6 +132,11 @@ class DecodingArguments:
         """
         settings = {name: value for name, value in vars(self).items() if name != "seed" and value is not None}
         return DiffusionGenerationConfig(**settings)
+
+
+@dataclass
+class DecodingArguments(RecipeArguments):
+    seed: int = field(default=0, metadata={"help": "Seed of the draws."})
 
 
 @dataclass
@@ -238,6 +242,11 @@ class CommandParser(TrlParser):
                     self.error(f"argument --{argument.name} needs a value")
                 if choices and value is not None and value not in choices:
                     self.error(f"argument --{argument.name}: invalid choice: {value!r} (choose from {choices})")
+
+
+def model_first(argv: Sequence[str]) -> list[str]:
+    """Reads `MODEL ...` as `--model MODEL ...`."""
+    return ["--model", *argv] if argv and not argv[0].startswith("-") else list(argv)
 
 
 def _split_config_flag(argv: Sequence[str]) -> list[str]:

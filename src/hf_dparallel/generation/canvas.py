@@ -5,6 +5,7 @@ Rows never wait for one another. Each has its own current block and moves to the
 finished row leaves, and another may take its place. So a row meets the same states in a batch as alone.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,20 @@ class FinishedRow:
     def tokens_per_forward(self) -> float:
         """Decoded tokens over forward passes."""
         return self.num_tokens / self.nfe if self.nfe else 0.0
+
+
+@dataclass
+class RowProgress:
+    """What is known of a row on its way.
+
+    Args:
+        tokens (`list[int]`): the new tokens before the first masked one, up to and including the first end-of-sequence
+            token.
+        nfe (`int`): forward passes so far.
+    """
+
+    tokens: list[int]
+    nfe: int
 
 
 @dataclass
@@ -202,6 +217,18 @@ class Canvas:
         if finished:
             self._keep([row for row, status in enumerate(self.status) if not status.is_finished])
         return results
+
+    def progress(self) -> dict[int, RowProgress]:
+        """How far each row has come, by its number."""
+        new_tokens = self.sequences[:, self.width - self.max_new_tokens :].tolist() if self.row_ids else []
+        return {
+            row_id: RowProgress(tokens[: len(tokens) - max(status.undecided, status.after_eos)], status.nfe)
+            for row_id, tokens, status in zip(self.row_ids, new_tokens, self.status, strict=True)
+        }
+
+    def remove(self, row_ids: Collection[int]) -> None:
+        """Removes rows that are not finished."""
+        self._keep([row for row, row_id in enumerate(self.row_ids) if row_id not in row_ids])
 
     def _rounded(self, width: int) -> int:
         return -(-width // self.width_multiple) * self.width_multiple

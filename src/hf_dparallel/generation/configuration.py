@@ -233,7 +233,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         """Returns a copy with these settings, `None` meaning the default.
 
         A commit rule replaces the one there was, and so does a wish to draw (`do_sample=True`, `temperature` above 0)
-        an earlier wish not to.
+        an earlier wish not to, or the reverse.
         """
         kept = {name: value for name, value in self.settings().items() if name not in settings}
         if any(settings.get(name) is not None for name in (*COMMIT_RULES, "block_length", "max_new_tokens")):
@@ -241,6 +241,8 @@ class DiffusionGenerationConfig(GenerationConfig):
         if any(settings.get(name) is not None for name in COMMIT_RULES):
             kept = {name: value for name, value in kept.items() if name not in COMMIT_RULES}
         if settings.get("temperature") and kept.get("do_sample") is False:
+            del kept["do_sample"]
+        if settings.get("temperature") == 0 and kept.get("do_sample"):
             del kept["do_sample"]
         if settings.get("do_sample") and kept.get("temperature") == 0:
             del kept["temperature"]

@@ -2,15 +2,16 @@
 """The decoding loop: one pass after the other over the rows of a canvas."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from . import commit_rules
-from .canvas import Canvas, FinishedRow
+from .canvas import Canvas, FinishedRow, RowProgress
 from .configuration import DiffusionGenerationConfig
 from .forward import CachedForward, CanvasForward
 from .prediction import TokenPrediction, predict_tokens
@@ -92,6 +93,27 @@ class Decoder:
             self._generators |= {row_id: self.generator_for(row_id) for row_id in row_ids}
         if self.stream is not None:
             self.stream.start()
+
+    def add_prompts(self, prompts: Mapping[int, torch.LongTensor]) -> None:
+        """Adds prompts of any lengths, `(prompt_length,)` each, by numbers that are not in use."""
+        ids, is_prompt = (
+            pad_sequence(rows, batch_first=True, padding_side="left")
+            for rows in (list(prompts.values()), [torch.ones_like(ids) for ids in prompts.values()])
+        )
+        self.add(list(prompts), ids, is_prompt)
+
+    def progress(self) -> dict[int, RowProgress]:
+        """How far each row has come, by its number."""
+        return self.canvas.progress()
+
+    def remove(self, row_ids: Collection[int]) -> None:
+        """Gives up rows that are not finished. The others go on as if these had never been there."""
+        self.canvas.remove(row_ids)
+        for row_id in row_ids:
+            del self._added_at[row_id]
+            self._generators.pop(row_id, None)
+            if self.history is not None:
+                self.history.discard(row_id)
 
     def step(self) -> list[DecodedRow]:
         """Runs one pass, and returns the rows that are finished after it."""

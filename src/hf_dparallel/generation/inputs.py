@@ -84,7 +84,7 @@ def check_prompts(
         _check_unmarked_padding(input_ids, config)
         attention_mask = torch.ones_like(input_ids)
     _check_padding(input_ids, attention_mask)
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    longest = longest_sequence(model)
     if longest is not None and input_ids.shape[1] + config.max_new_tokens > longest:
         logger.warning_once(
             f"Prompt and new tokens are {input_ids.shape[1] + config.max_new_tokens} tokens, more than the {longest} "
@@ -97,6 +97,11 @@ def vocabulary_size(model: PreTrainedModel) -> int:
     """Number of token ids that a model knows. The config says it even where an adapter wraps the embedding."""
     known = getattr(model.config.get_text_config(), "vocab_size", None)
     return known if known is not None else model.get_input_embeddings().num_embeddings
+
+
+def longest_sequence(model: PreTrainedModel) -> int | None:
+    """Number of tokens, of prompt and answer together, that a model was trained for, if its config says it."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def accepted_inputs(model: torch.nn.Module, inputs: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:

@@ -53,6 +53,10 @@ class CertaintyHistory:
             for name in _NOTHING
         }
 
+    def discard(self, row_id: int) -> None:
+        """Forgets a row that was given up."""
+        self._passes.pop(row_id, None)
+
 
 class StopCheck:
     """Ends the answers for which a stopping criterion holds.

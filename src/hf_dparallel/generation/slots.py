@@ -4,7 +4,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from .decoder import DecodedRow, Decoder
 
@@ -73,11 +72,7 @@ class SlotDecoder(Iterator[DecodedRow]):
         finally:
             # Together, and also if reading a further one was interrupted.
             if prompts:
-                ids, is_prompt = (
-                    pad_sequence(rows, batch_first=True, padding_side="left")
-                    for rows in (list(prompts.values()), [torch.ones_like(ids) for ids in prompts.values()])
-                )
-                self._decoder.add(list(prompts), ids, is_prompt)
+                self._decoder.add_prompts(prompts)
 
 
 def _as_batch(prompt: Sequence[int] | torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,214 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel chat`: talk to a model in the terminal."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import yaml
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.inputs import longest_sequence, resolve_generation_config
+from . import COMMANDS
+from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, model_first
+from .console import note, say, write_json
+from .loading import load_model
+from .terminal import AnswerStreamer
+
+
+HELP = """\
+/set NAME VALUE  changes a setting, for instance /set entropy_threshold 0.5; the value none is the model's own
+/settings        shows the settings
+/reset           forgets the conversation
+/help            shows this
+/quit            ends the program, as does Ctrl-D; Ctrl-C stops an answer"""
+# Settings that belong to the program, not to the user.
+_FIXED = (
+    "return_dict_in_generate",
+    "output_certainty",
+    "mask_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "bos_token_id",
+    "calibration",
+)
+
+
+@dataclass
+class ChatArguments:
+    system_prompt: str | None = field(
+        default=None, metadata={"help": "What the conversation begins with, as the message of the system."}
+    )
+
+
+def run(argv: Sequence[str]) -> None:
+    """Answers lines from stdin until there are no more."""
+    parser = CommandParser(
+        "chat",
+        f"{COMMANDS['chat']}; MODEL may come first, without --model",
+        [LoadingArguments, ChatArguments, DecodingArguments, OutputArguments],
+    )
+    loading, arguments, decoding, output = parser.parse(model_first(argv))
+    model, tokenizer = load_model(loading)
+    chat = Chat(model, tokenizer, decoding.to_generation_config(), decoding.seed, arguments.system_prompt)
+    if sys.stdin.isatty():
+        note(f"Chat with {loading.model}. /help shows the commands.")
+    for line in read_lines():
+        with contextlib.suppress(KeyboardInterrupt):
+            if not chat.take(line):
+                break
+    write_json({"answers": chat.answers}, output.json)
+
+
+def read_lines() -> Iterator[str]:
+    """Yields the lines of stdin that are not empty; at a terminal, with a prompt and a history."""
+    if not sys.stdin.isatty():
+        yield from filter(None, map(str.strip, sys.stdin))
+        return
+    with contextlib.suppress(ImportError):  # not on every platform
+        import readline  # noqa: F401 - gives `input` a history
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            say("")
+            return
+        except KeyboardInterrupt:
+            note("\n/quit or Ctrl-D ends the program.")
+            continue
+        if line:
+            yield line
+
+
+class Chat:
+    """A conversation with a model.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): with a chat template.
+        config ([`DiffusionGenerationConfig`]): settings that take precedence over the model's recipe.
+        seed (`int`): seed of the draws.
+        system_prompt (`str`, *optional*): the first message.
+
+    Attributes:
+        answers (`list[dict]`): text and cost of each answer.
+
+    Raises:
+        ValueError: if the tokenizer has no chat template, or the settings contradict those of the model.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        config: DiffusionGenerationConfig,
+        seed: int = 0,
+        system_prompt: str | None = None,
+    ):
+        if tokenizer.chat_template is None:
+            raise ValueError(
+                "The model has no chat template: it continues text and cannot chat. Use `hf-dparallel generate`."
+            )
+        self.model = model
+        self.tokenizer = tokenizer
+        self.config = config
+        self.answers: list[dict[str, Any]] = []
+        self._start = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        self._history: list[dict[str, str]] = list(self._start)
+        self._generator = torch.Generator(model.device).manual_seed(seed)
+        self._resolved(config)
+
+    def take(self, line: str) -> bool:
+        """Answers a message or obeys a command; `False` after `/quit`."""
+        if not line.startswith("/"):
+            self._answer(line)
+            return True
+        command, *values = line.split(maxsplit=2)
+        if command == "/quit":
+            return False
+        if command == "/set" and len(values) == 2:
+            self._set(*values)
+        elif command == "/set":
+            note("/set needs a name and a value, for instance /set entropy_threshold 0.5")
+        elif command == "/settings":
+            for name, value in self._resolved(self.config).settings().items():
+                if name not in _FIXED:
+                    say(f"{name} {value}")
+        elif command == "/reset":
+            self._history = list(self._start)
+            note("The conversation is forgotten.")
+        elif command == "/help":
+            say(HELP)
+        else:
+            note(f"Unknown command {command}. /help shows the commands.")
+        return True
+
+    def _answer(self, text: str) -> None:
+        messages = [*self._history, {"role": "user", "content": text}]
+        inputs = self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+        )
+        if not self._fits(inputs["input_ids"].shape[1]):
+            return
+        streamer = AnswerStreamer(self.tokenizer)
+        start = time.perf_counter()
+        try:
+            out = self.model.generate(
+                input_ids=inputs["input_ids"].to(self.model.device),
+                generation_config=self.config,
+                streamer=streamer,
+                tokenizer=self.tokenizer,
+                generator=self._generator,
+                return_dict_in_generate=True,
+            )
+        except KeyboardInterrupt:
+            streamer.end()
+            note("(stopped)")
+            # What stands is part of the conversation.
+            if streamer.text:
+                self._history = [*messages, {"role": "assistant", "content": streamer.text}]
+            return
+        except (ValueError, FloatingPointError) as error:
+            streamer.end()
+            note(f"Error: {error}")
+            return
+        self._history = [*messages, {"role": "assistant", "content": streamer.text}]
+        nfe, tokens_per_forward = out.nfe.item(), out.tokens_per_forward.item()
+        latency = time.perf_counter() - start
+        note(f"({nfe} forward passes, {tokens_per_forward:.2f} tokens per forward pass, {latency:.1f} s)")
+        figures = {"nfe": nfe, "tokens_per_forward": tokens_per_forward, "latency_s": latency}
+        self.answers.append({"text": streamer.text} | figures)
+
+    def _fits(self, prompt_length: int) -> bool:
+        longest = longest_sequence(self.model)
+        new = self._resolved(self.config).max_new_tokens
+        if longest is None or prompt_length + new <= longest:
+            return True
+        note(
+            f"The conversation has {prompt_length} tokens and the answer may have {new}, together more than the "
+            f"{longest} that the model was trained for. /reset forgets the conversation; /set max_new_tokens makes "
+            "the answer shorter."
+        )
+        return False
+
+    def _set(self, name: str, text: str) -> None:
+        try:
+            value = yaml.safe_load(text)
+            if name in _FIXED:
+                raise ValueError(f"`{name}` cannot be changed here.")
+            config = self.config.updated(**{name: None if value in ("none", "None") else value})
+            self._resolved(config)
+        except (ValueError, yaml.YAMLError) as error:
+            note(f"Error: {' '.join(str(error).split())}")
+            return
+        self.config = config
+        note(f"{name} {value}")
+
+    def _resolved(self, config: DiffusionGenerationConfig) -> DiffusionGenerationConfig:
+        """All settings, the model's own included."""
+        return resolve_generation_config(self.model, config, self.tokenizer)

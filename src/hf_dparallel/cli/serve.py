@@ -1,0 +1,133 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel serve`: an OpenAI-compatible server."""
+
+import ipaddress
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from ..generation.inputs import resolve_generation_config
+from . import COMMANDS
+from .arguments import (
+    BatchArguments,
+    CommandParser,
+    LoadingArguments,
+    OutputArguments,
+    RecipeArguments,
+    model_first,
+)
+from .console import note, write_json
+from .loading import load_model
+
+
+_KEY_VARIABLE = "HF_DPARALLEL_API_KEY"
+# How long answers that are under way may take when the server is told to stop.
+_GRACE_SECONDS = 30
+
+
+@dataclass
+class ServerArguments:
+    host: str = field(
+        default="127.0.0.1",
+        metadata={"help": "Address to listen at. The default is reached from this machine only; 0.0.0.0 is all."},
+    )
+    port: int = field(default=8000, metadata={"help": "Port to listen at. 0 takes a free one."})
+    api_key: str | None = field(
+        default=None,
+        metadata={"help": f"What clients must send as their API key. By default that in ${_KEY_VARIABLE}, if any."},
+    )
+    served_model_name: str | None = field(
+        default=None, metadata={"help": "What clients call the model. By default as in --model."}
+    )
+    max_waiting: int = field(
+        default=128,
+        metadata={"help": "Prompts that may wait for one of the batch_size slots; more are refused with status 429."},
+    )
+    max_request_bytes: int = field(default=2**20, metadata={"help": "Length of the longest request."})
+
+    def __post_init__(self):
+        self.api_key = self.api_key or os.environ.get(_KEY_VARIABLE) or None
+        if not 0 <= self.port < 2**16:
+            raise ValueError(f"`port` must be between 0 and 65535, got {self.port}.")
+        for name, least in (("max_waiting", 0), ("max_request_bytes", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
+
+
+def run(argv: Sequence[str]) -> None:
+    """Serves until it is interrupted or terminated."""
+    parser = CommandParser(
+        "serve",
+        f"{COMMANDS['serve']}; MODEL may come first, without --model",
+        [LoadingArguments, ServerArguments, BatchArguments, RecipeArguments, OutputArguments],
+    )
+    loading, server, batch, recipe, output = parser.parse(model_first(argv))
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise ImportError("`hf-dparallel serve` needs starlette and uvicorn: `pip install hf-dparallel[serve]`.")
+    # Before the model is loaded, which takes minutes.
+    listener = bind(server.host, server.port)
+    if server.api_key is None and not _is_loopback(listener):
+        note(f"Warning: anyone who reaches {server.host} can use this server. Set --api_key.")
+    figures = serve(loading, server, batch.batch_size, recipe, listener)
+    write_json(figures, output.json)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Returns a socket at this address.
+
+    Raises:
+        OSError: if the address is not of this machine, or in use.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise OSError(f"`host={host}`, `port={port}` cannot be listened at: {error}. Try another --port.") from error
+    return listener
+
+
+def serve(
+    loading: LoadingArguments,
+    arguments: ServerArguments,
+    batch_size: int,
+    recipe: RecipeArguments,
+    listener: socket.socket,
+) -> dict[str, int]:
+    """Loads the model, serves it until a signal comes, and returns what was done."""
+    import uvicorn
+
+    from ..serving.app import make_app
+    from ..serving.engine import Engine
+    from ..serving.requests import ServedModel
+
+    model, tokenizer = load_model(loading)
+    generation_config = recipe.to_generation_config()
+    resolve_generation_config(model, generation_config, tokenizer)  # refuses what contradicts the model's recipe
+    served = ServedModel(arguments.served_model_name or loading.model, model, tokenizer, generation_config)
+    engine = Engine(model, batch_size, arguments.max_waiting)
+    app = make_app(served, engine, arguments.api_key, arguments.max_request_bytes)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE_SECONDS)
+    )
+    host, port = listener.getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
+    note(f"Serving {served.name} at http://{host}:{port}/v1, {batch_size} prompts at a time. Ctrl-C stops it.")
+    # uvicorn ends what is under way, and then raises the signal again; that shall not kill this process.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        engine.close()
+    note(f"Stopped after {engine.num_prompts} prompts.")
+    return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback

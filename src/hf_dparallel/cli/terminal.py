@@ -1,0 +1,126 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""An answer that appears on the terminal while it is decoded: drafts in place, and plain text where there is none."""
+
+import os
+import shutil
+import sys
+import unicodedata
+from typing import TextIO
+
+import torch
+from transformers import PreTrainedTokenizerBase
+from transformers.generation.streamers import BaseStreamer
+
+
+_YELLOW, _PLAIN = "\033[33m", "\033[0m"
+
+
+class AnswerStreamer(BaseStreamer):
+    """Writes decided text as it comes and, on a terminal, the draft of what follows in yellow behind it.
+
+    The draft is taken back by moving up the rows that it fills. transformers' `TextDiffusionStreamer` goes back to a
+    saved place, which is wrong once the text has scrolled, and in tmux.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): decodes the tokens.
+        out (`TextIO`, *optional*): where to write, by default stdout.
+
+    Attributes:
+        text (`str`): the decided text so far.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, out: TextIO | None = None):
+        self.text = ""
+        self._tokenizer = tokenizer
+        self._out = out if out is not None else sys.stdout
+        self._shows_drafts = self._out.isatty() and os.environ.get("TERM") != "dumb"
+        self._tokens: list[int] = []
+        self._has_prompt = False
+        # Where the decided text ends in its row, what is at the right edge if that is where it ends, and how many rows
+        # the draft reaches below that.
+        self._column = 0
+        self._at_edge = ""
+        self._draft_rows = 0
+
+    def put(self, value: torch.Tensor) -> None:
+        """Writes decided tokens, after the prompt, which comes first."""
+        if not self._has_prompt:
+            self._has_prompt = True
+            return
+        self._tokens += value.flatten().tolist()
+        # The rest of a character may follow.
+        self._write_decided(self._decode(self._tokens).rstrip("\ufffd"))
+
+    def put_draft(self, value: torch.Tensor, **kwargs) -> None:
+        """Shows the current guess of what follows."""
+        if not self._shows_drafts:
+            return
+        columns, rows = shutil.get_terminal_size()
+        draft = self._decode(self._tokens + value.flatten().tolist())[len(self.text) :]
+        draft = printable(" ".join(draft.splitlines()))
+        # What has left the screen cannot be taken back.
+        while flow(draft, self._column, columns)[0] >= rows:
+            draft = draft[:-1]
+        taken_back = self._take_back()
+        self._draft_rows = flow(draft, self._column, columns)[0]
+        self._write(f"{taken_back}{_YELLOW}{draft}{_PLAIN}")
+
+    def end(self) -> None:
+        """Takes the draft back and ends the line."""
+        self._write_decided(self._decode(self._tokens))
+        self._write("\n")
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _write_decided(self, text: str) -> None:
+        new, self.text = printable(text[len(self.text) :]), max(text, self.text, key=len)
+        if not self._shows_drafts:
+            self._write(new)
+            return
+        taken_back, columns = self._take_back(), shutil.get_terminal_size().columns
+        self._column = flow(new, self._column, columns)[1]
+        if new:
+            self._at_edge = last_cell(new) if self._column >= columns else ""
+        self._write(taken_back + new)
+
+    def _take_back(self) -> str:
+        """What to write to get to the end of the decided text and remove all after it."""
+        up, self._draft_rows = f"\033[{self._draft_rows}A" if self._draft_rows else "", 0
+        # At the right edge a terminal waits for the next character before it enters the next row. To get there again,
+        # the last character has to be written again.
+        column = self._column - sum(map(width, self._at_edge))
+        return f"{up}\033[{column + 1}G\033[J{self._at_edge}"
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
+
+
+def printable(text: str) -> str:
+    """Returns the text without control characters, with which a model could take over a terminal."""
+    text = text.replace("\t", "    ")
+    return "".join(char for char in text if char == "\n" or unicodedata.category(char) not in ("Cc", "Cs"))
+
+
+def width(char: str) -> int:
+    """Returns how many cells of a terminal a character takes."""
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def last_cell(text: str) -> str:
+    """Returns the last character of a text that takes room, with the accents on it."""
+    start = max((place for place, char in enumerate(text) if width(char)), default=0)
+    return text[start:]
+
+
+def flow(text: str, column: int, columns: int) -> tuple[int, int]:
+    """Returns how many rows further, and in which column, a text ends on a terminal with so many columns."""
+    rows = 0
+    for char in text:
+        if char == "\n" or column + width(char) > columns:
+            rows, column = rows + 1, 0
+        column += width(char) * (char != "\n")
+    return rows, column

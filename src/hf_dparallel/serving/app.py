@@ -1,0 +1,324 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The HTTP side of the server: OpenAI's endpoints, as an ASGI application."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ..generation.inputs import longest_sequence
+from .engine import Engine, EngineClosedError, OverloadedError, Progress, Prompt
+from .requests import (
+    CompletionRequest,
+    RequestError,
+    ServedModel,
+    read_chat_request,
+    read_text_request,
+    unknown_model,
+)
+from .responses import ResponseForm, error_body, server_sent_event, usage
+from .text import AnswerText
+
+
+class Answers:
+    """The answers to the prompts of one request, as they come from the decoding thread.
+
+    Raises (when it is made):
+        RequestError: if the server is overloaded or shutting down.
+    """
+
+    def __init__(self, request: CompletionRequest, engine: Engine, served: ServedModel):
+        self.texts = [AnswerText(served.tokenizer, request.stop) for _ in request.prompts]
+        self._request = request
+        self._engine = engine
+        self._nfe = [0] * len(request.prompts)
+        self._events: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
+        self._prompts = [
+            Prompt(ids, request.config, request.max_tokens, request.seed + index, self._listener(index))
+            for index, ids in enumerate(request.prompts)
+        ]
+        capacity = engine.num_slots + engine.max_waiting
+        if len(self._prompts) > capacity:
+            raise RequestError(f"`prompt` has {len(self._prompts)} prompts. Send at most {capacity}.", "prompt")
+        try:
+            engine.submit(self._prompts)
+        except OverloadedError as error:
+            raise RequestError(str(error), status=429, code="overloaded", headers={"Retry-After": "1"}) from error
+        except EngineClosedError as error:
+            raise RequestError(str(error), status=503) from error
+
+    async def parts(self) -> AsyncIterator[tuple[int, str]]:
+        """Yields the number of a prompt and the text that follows in its answer, until all answers have ended.
+
+        Raises:
+            RequestError: if an answer cannot be finished.
+        """
+        while any(text.finish_reason is None for text in self.texts):
+            index, progress = await self._events.get()
+            text = self.texts[index]
+            if text.finish_reason is not None:
+                continue  # it met a stop string, and the decoding had not heard of it yet
+            if progress.error is not None:
+                raise _failure(progress.error)
+            self._nfe[index] = progress.nfe
+            part = text.add(progress)
+            if text.finish_reason is not None:
+                self._engine.give_up([self._prompts[index]])
+            if part or text.finish_reason is not None:
+                yield index, part
+
+    def give_up(self) -> None:
+        """Frees the slots, if that has not happened yet."""
+        self._engine.give_up(self._prompts)
+
+    def usage(self) -> dict[str, Any]:
+        """What the answers have cost."""
+        prompt_tokens = sum(len(prompt) for prompt in self._request.prompts)
+        return usage(prompt_tokens, sum(text.num_tokens for text in self.texts), sum(self._nfe))
+
+    def _listener(self, index: int) -> Callable[[Progress], None]:
+        loop = asyncio.get_running_loop()
+
+        def listen(progress: Progress) -> None:
+            loop.call_soon_threadsafe(self._events.put_nowait, (index, progress))
+
+        return listen
+
+
+class AnswerStream(StreamingResponse):
+    """Server-sent events. However it ends, also when the client has gone, the slots are freed."""
+
+    def __init__(self, answers: Answers, form: ResponseForm, include_usage: bool):
+        super().__init__(
+            self._stream(answers, form, include_usage),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+        self._answers = answers
+
+    async def __call__(self, scope, receive, send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._answers.give_up()
+
+    async def _stream(self, answers: Answers, form: ResponseForm, include_usage: bool) -> AsyncIterator[str]:
+        if form.is_chat:
+            yield server_sent_event(form.chunk(0, "", is_first=True))
+        try:
+            async for index, part in answers.parts():
+                finish_reason = answers.texts[index].finish_reason
+                if part:
+                    yield server_sent_event(form.chunk(index, part))
+                if finish_reason is not None:
+                    yield server_sent_event(form.chunk(index, "", finish_reason))
+        except RequestError as error:
+            # The status has been sent.
+            yield server_sent_event(error_body(error))
+            return
+        if include_usage:
+            yield server_sent_event(form.usage_chunk(answers.usage()))
+        yield server_sent_event("[DONE]")
+
+
+class Api:
+    """The endpoints.
+
+    Args:
+        served ([`ServedModel`]): the model that answers.
+        engine ([`Engine`]): decodes.
+        api_key (`str`, *optional*): what clients must send as bearer token, if it is set.
+        max_request_bytes (`int`): length of the longest body that is read.
+    """
+
+    def __init__(self, served: ServedModel, engine: Engine, api_key: str | None, max_request_bytes: int):
+        self.served = served
+        self.engine = engine
+        self.api_key = api_key
+        self.max_request_bytes = max_request_bytes
+
+    async def chat(self, request: Request) -> Response:
+        """POST /v1/chat/completions"""
+        return await self._complete(request, read_chat_request, is_chat=True)
+
+    async def text(self, request: Request) -> Response:
+        """POST /v1/completions"""
+        return await self._complete(request, read_text_request, is_chat=False)
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models"""
+        self._authorize(request)
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        """GET /v1/models/{name}"""
+        self._authorize(request)
+        if request.path_params["name"] != self.served.name:
+            raise unknown_model(request.path_params["name"], self.served)
+        return JSONResponse(self._model())
+
+    async def health(self, request: Request) -> Response:
+        """GET /health"""
+        engine = self.engine
+        state = {
+            "status": "ok" if engine.is_alive else "closed",
+            "slots": engine.num_slots,
+            "active": engine.num_active,
+            "waiting": engine.num_waiting,
+            "prompts": engine.num_prompts,
+            "tokens": engine.num_tokens,
+            "passes": engine.num_passes,
+        }
+        return JSONResponse(state, status_code=200 if engine.is_alive else 503)
+
+    async def _complete(
+        self,
+        request: Request,
+        read: Callable[[dict[str, Any], ServedModel], CompletionRequest],
+        is_chat: bool,
+    ) -> Response:
+        self._authorize(request)
+        completion = read(await self._read_body(request), self.served)
+        answers = Answers(completion, self.engine, self.served)
+        form = ResponseForm(self.served.name, is_chat)
+        if completion.stream:
+            return AnswerStream(answers, form, completion.include_usage)
+        try:
+            await _unless_gone(request, _finished(answers))
+        finally:
+            answers.give_up()
+        texts = [(text.text, str(text.finish_reason)) for text in answers.texts]
+        return JSONResponse(form.whole(texts, answers.usage()))
+
+    def _authorize(self, request: Request) -> None:
+        if self.api_key is None:
+            return
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not secrets.compare_digest(given.encode(), self.api_key.encode()):
+            raise RequestError(
+                "The API key is missing or wrong. Send the header `Authorization: Bearer KEY`.",
+                status=401,
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _read_body(self, request: Request) -> dict[str, Any]:
+        # Another type could be sent from a page of another site that is open in a browser on this machine.
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise RequestError("The body must be JSON. Send the header `Content-Type: application/json`.", status=415)
+        received = b""
+        async for part in request.stream():
+            received += part
+            if len(received) > self.max_request_bytes:
+                raise RequestError(
+                    f"The body is longer than {self.max_request_bytes} bytes. Send a shorter prompt.",
+                    status=413,
+                    headers={"Connection": "close"},
+                )
+        try:
+            body = json.loads(received)
+            json.dumps(body, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"The body is not valid JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise RequestError("The body must be a JSON object.")
+        return body
+
+    def _model(self) -> dict[str, Any]:
+        return {
+            "id": self.served.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "hf-dparallel",
+            "max_model_len": longest_sequence(self.served.model),
+        }
+
+
+def make_app(
+    served: ServedModel, engine: Engine, api_key: str | None = None, max_request_bytes: int = 2**20
+) -> Starlette:
+    """Returns the application. It closes the engine when it shuts down."""
+    api = Api(served, engine, api_key, max_request_bytes)
+    handlers: dict[Any, Any] = {
+        RequestError: _refuse,
+        HTTPException: _refuse_route,
+        ClientDisconnect: _drop,
+        Exception: _refuse_unexpected,
+    }
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(engine.close)
+
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", api.chat, methods=["POST"]),
+            Route("/v1/completions", api.text, methods=["POST"]),
+            Route("/v1/models", api.models),
+            Route("/v1/models/{name:path}", api.model),
+            Route("/health", api.health),
+        ],
+        exception_handlers=handlers,
+        lifespan=lifespan,
+    )
+
+
+async def _finished(answers: Answers) -> None:
+    async for _ in answers.parts():
+        pass
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, None]) -> None:
+    """Awaits `work`, and gives it up when the client disconnects."""
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not tasks[0].done():
+            raise ClientDisconnect
+        tasks[0].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _failure(error: Exception) -> RequestError:
+    if isinstance(error, EngineClosedError):
+        return RequestError(str(error), status=503)
+    if isinstance(error, FloatingPointError):
+        return RequestError(str(error), status=500)
+    return RequestError(f"Decoding failed with {type(error).__name__}; the server's log says why.", status=500)
+
+
+async def _refuse(request: Request, error: RequestError) -> Response:
+    return JSONResponse(error_body(error), status_code=error.status, headers=error.headers)
+
+
+async def _refuse_route(request: Request, error: HTTPException) -> Response:
+    message = (
+        f"{request.method} {request.url.path}: {error.detail}. The endpoints are /v1/chat/completions, "
+        "/v1/completions, /v1/models and /health."
+    )
+    return await _refuse(request, RequestError(message, status=error.status_code))
+
+
+async def _refuse_unexpected(request: Request, error: Exception) -> Response:
+    return await _refuse(request, RequestError("An error that was not foreseen; the server's log has it.", status=500))
+
+
+async def _drop(request: Request, error: ClientDisconnect) -> Response:
+    # Nobody reads it.
+    return Response(status_code=499)

@@ -1,0 +1,242 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Dynamic batching: one thread decodes the prompts of all requests together, in a fixed number of slots.
+
+A prompt enters a free slot between two passes, whenever it comes, and leaves when its answer has ended or nobody wants
+it any more. Prompts with the same settings share passes; groups with different settings take turns, one pass each. A
+prompt gives the tokens that it gives alone.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import logging
+
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.decoder import DecodedRow, Decoder
+
+
+logger = logging.get_logger(__name__)
+
+
+class OverloadedError(Exception):
+    """Raised when more prompts wait than may wait. Servers answer 429 to it; a later attempt can succeed."""
+
+
+class EngineClosedError(Exception):
+    """Raised when the engine takes no prompts any more. Servers answer 503 to it."""
+
+
+@dataclass
+class Progress:
+    """What a pass has brought for a prompt.
+
+    Args:
+        tokens (`list[int]`): new tokens that follow those before; all that precede them are decided.
+        nfe (`int`): forward passes so far.
+        finish_reason (`str`, *optional*): in the last one: "stop" after an end-of-sequence token, "length" otherwise.
+        error (`Exception`, *optional*): in the last one: why there are no more tokens.
+    """
+
+    tokens: list[int]
+    nfe: int
+    finish_reason: str | None = None
+    error: Exception | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing follows."""
+        return self.finish_reason is not None or self.error is not None
+
+
+@dataclass(eq=False)
+class Prompt:
+    """A prompt to be answered.
+
+    Args:
+        input_ids (`torch.LongTensor` of shape `(prompt_length,)`): the prompt, checked, on the device of the model.
+        config ([`DiffusionGenerationConfig`]): every setting, special tokens included.
+        max_tokens (`int`): the answer ends after so many tokens at the latest.
+        seed (`int`): seed of the draws, if the settings ask for any.
+        listener (`Callable`): called in the decoding thread with each [`Progress`]. It must not block or raise.
+    """
+
+    input_ids: torch.LongTensor
+    config: DiffusionGenerationConfig
+    max_tokens: int
+    seed: int
+    listener: Callable[[Progress], None]
+    num_sent: int = 0
+
+
+class Engine:
+    """Answers prompts in a thread of its own.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
+        num_slots (`int`): prompts decoded at the same time, whatever their settings.
+        max_waiting (`int`): prompts that may wait for a slot.
+    """
+
+    def __init__(self, model: PreTrainedModel, num_slots: int, max_waiting: int):
+        self.model = model
+        self.num_slots = num_slots
+        self.max_waiting = max_waiting
+        # Since the start.
+        self.num_prompts = self.num_passes = self.num_tokens = 0
+        self._waiting: deque[Prompt] = deque()
+        self._active: dict[int, Prompt] = {}
+        self._given_up: set[Prompt] = set()
+        self._decoders: dict[str, Decoder] = {}
+        # By decoder: the rows that enter before its next pass.
+        self._entering: dict[str, dict[int, torch.LongTensor]] = {}
+        self._next_row = 0
+        self._is_closed = False
+        # Guards what the decoding thread shares with others: the waiting, the given up, and the end.
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="hf-dparallel-decoding", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_active(self) -> int:
+        """Prompts that are being decoded."""
+        return len(self._active)
+
+    @property
+    def num_waiting(self) -> int:
+        """Prompts that wait for a slot."""
+        return len(self._waiting)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether prompts are taken and answered."""
+        return self._thread.is_alive() and not self._is_closed
+
+    def submit(self, prompts: list[Prompt]) -> None:
+        """Takes prompts, all or none of them.
+
+        Raises:
+            OverloadedError: if too many would wait.
+            EngineClosedError: after `close`.
+        """
+        with self._changed:
+            if not self.is_alive:
+                raise EngineClosedError("The server is shutting down.")
+            free = max(self.num_slots - self.num_active - self.num_waiting, 0)
+            if self.num_waiting + len(prompts) - free > self.max_waiting:
+                raise OverloadedError(
+                    f"{self.num_active} prompts are being decoded and {self.num_waiting} wait, of at most "
+                    f"{self.max_waiting}. Try again later."
+                )
+            self._waiting.extend(prompts)
+            self.num_prompts += len(prompts)
+            self._changed.notify()
+
+    def give_up(self, prompts: list[Prompt]) -> None:
+        """Frees the slots of prompts whose answers nobody wants any more. Finished ones are none of its business."""
+        with self._changed:
+            self._given_up.update(prompts)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Stops after the pass that is running. Prompts that are not finished end with an error."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    @torch.no_grad()
+    def _run(self) -> None:
+        try:
+            while self._take_changes():
+                for key, decoder in list(self._decoders.items()):
+                    self._run_pass(key, decoder)
+        finally:
+            # Whatever has happened, nobody waits for an answer that will not come.
+            with self._changed:
+                self._is_closed = True
+                left = [*self._active.values(), *self._waiting]
+            for prompt in left:
+                prompt.listener(Progress([], 0, error=EngineClosedError("The server is shutting down.")))
+
+    def _take_changes(self) -> bool:
+        """Waits until there is something to decode, and fills the free slots; `False` at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._active or self._waiting)
+            if self._is_closed:
+                return False
+            given_up, self._given_up = self._given_up, set()
+            self._waiting = deque(prompt for prompt in self._waiting if prompt not in given_up)
+            num_free = self.num_slots - self.num_active + sum(p in given_up for p in self._active.values())
+            admitted = [self._waiting.popleft() for _ in range(min(num_free, len(self._waiting)))]
+            self._leave([row_id for row_id, prompt in self._active.items() if prompt in given_up])
+            self._enter(admitted)
+        return True
+
+    def _enter(self, prompts: list[Prompt]) -> None:
+        for prompt in prompts:
+            # The record of a calibration changes nothing.
+            key = repr(sorted(item for item in prompt.config.settings().items() if item[0] != "calibration"))
+            if key not in self._decoders:
+                self._decoders[key] = Decoder(self.model, prompt.config, generator_for=self._generator_for)
+            self._active[self._next_row] = prompt
+            self._entering.setdefault(key, {})[self._next_row] = prompt.input_ids
+            self._next_row += 1
+
+    def _leave(self, row_ids: list[int]) -> None:
+        """Frees slots. A decoder without rows is dropped, and its cache with it."""
+        for row_id in row_ids:
+            del self._active[row_id]
+        for decoder in self._decoders.values():
+            decoder.remove(set(row_ids).intersection(decoder.canvas.row_ids))
+        self._decoders = {key: decoder for key, decoder in self._decoders.items() if decoder or key in self._entering}
+
+    def _run_pass(self, key: str, decoder: Decoder) -> None:
+        entering = self._entering.pop(key, {})
+        row_ids = [*decoder.canvas.row_ids, *entering]
+        try:
+            if entering:
+                decoder.add_prompts(entering)
+            finished = {row.index: row for row in decoder.step()}
+            progress = decoder.progress()
+        except Exception as error:
+            # Whatever it is, requests with other settings go on.
+            logger.error("A pass failed; the requests in it end with an error.", exc_info=True)
+            del self._decoders[key]
+            for row_id in row_ids:
+                self._active.pop(row_id).listener(Progress([], 0, error=error))
+            return
+        self.num_passes += 1
+        ended = []
+        for row_id in row_ids:
+            if row_id in finished:
+                row = finished[row_id]
+                is_last = self._tell(row_id, row.tokens[: row.num_tokens].tolist(), row.nfe, row)
+            else:
+                is_last = self._tell(row_id, progress[row_id].tokens, progress[row_id].nfe)
+            if is_last:
+                ended.append(row_id)
+        self._leave(ended)
+
+    def _tell(self, row_id: int, tokens: list[int], nfe: int, finished: DecodedRow | None = None) -> bool:
+        """Sends the tokens that are new, and says whether they are the last."""
+        prompt = self._active[row_id]
+        is_last = finished is not None or len(tokens) >= prompt.max_tokens
+        tokens = tokens[: prompt.max_tokens]
+        progress = Progress(tokens[prompt.num_sent :], nfe)
+        if finished is not None and finished.error is not None:
+            progress.error = finished.error
+        elif is_last:
+            ends = bool(tokens) and tokens[-1] in prompt.config.eos_token_ids
+            progress.finish_reason = "stop" if ends else "length"
+        if progress.tokens or progress.is_last:
+            self.num_tokens += len(progress.tokens)
+            prompt.num_sent = len(tokens)
+            prompt.listener(progress)
+        return is_last
+
+    def _generator_for(self, row_id: int) -> torch.Generator:
+        return torch.Generator(self.model.device).manual_seed(self._active[row_id].seed)

@@ -1,0 +1,310 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""From the JSON of a request to prompts and settings. What cannot be done is refused, never ignored."""
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.decoder import Decoder
+from ..generation.inputs import check_prompts, longest_sequence, resolve_generation_config
+
+
+# Settings of decoding that a request may have beside OpenAI's fields.
+DECODING_SETTINGS = (
+    "max_new_tokens",
+    "block_length",
+    "denoising_steps",
+    "confidence_threshold",
+    "entropy_threshold",
+    "entropy_bound",
+    "confidence_factor",
+    "max_active_blocks",
+    "block_add_threshold",
+    "cache_implementation",
+    "cache_refresh_interval",
+    "top_k",
+    "stop_at_eos",
+)
+# `user` and `metadata` are for whoever reads the requests; they change nothing.
+_FIELDS = (
+    "model",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "stop",
+    "stream",
+    "stream_options",
+    "seed",
+    "user",
+    "metadata",
+    *DECODING_SETTINGS,
+)
+# Fields of OpenAI's that are not supported, with the values at which they do nothing; clients send those unasked.
+_NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+}
+_ROLES = ("system", "user", "assistant")
+
+
+class RequestError(Exception):
+    """A request that is refused, in the terms of OpenAI's error object.
+
+    Args:
+        message (`str`): what is wrong and what to do.
+        param (`str`, *optional*): the field that is wrong.
+        status (`int`): HTTP status.
+        code (`str`, *optional*): a name of the error for programs.
+        headers (`dict[str, str]`, *optional*): headers of the response.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        status: int = 400,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ):
+        super().__init__(message)
+        self.param = param
+        self.status = status
+        self.code = code
+        self.headers = headers
+
+
+@dataclass
+class ServedModel:
+    """The model that answers.
+
+    Args:
+        name (`str`): what clients call it.
+        model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer.
+        generation_config ([`DiffusionGenerationConfig`]): settings that take precedence over the model's recipe, and
+            over which requests take precedence.
+    """
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    generation_config: DiffusionGenerationConfig
+
+
+@dataclass
+class CompletionRequest:
+    """A request that can be answered: its prompts, each `(prompt_length,)`, and what all of them share."""
+
+    prompts: list[torch.LongTensor]
+    config: DiffusionGenerationConfig
+    max_tokens: int
+    seed: int
+    stop: list[str]
+    stream: bool
+    include_usage: bool
+
+
+def read_chat_request(body: dict[str, Any], served: ServedModel) -> CompletionRequest:
+    """Reads the body of `/v1/chat/completions`.
+
+    Raises:
+        RequestError: if it cannot be answered as it is meant.
+    """
+    _check_fields(body, served, "messages")
+    if served.tokenizer.chat_template is None:
+        raise RequestError("This model has no chat template. Use /v1/completions.", "messages")
+    messages = _read_messages(body.get("messages"))
+    try:
+        ids = served.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+    except jinja2.TemplateError as error:
+        raise RequestError(f"The chat template of the model refuses the messages: {error}", "messages") from error
+    return _read_request(body, [ids], served, "messages")
+
+
+def read_text_request(body: dict[str, Any], served: ServedModel) -> CompletionRequest:
+    """Reads the body of `/v1/completions`.
+
+    Raises:
+        RequestError: if it cannot be answered as it is meant.
+    """
+    _check_fields(body, served, "prompt")
+    prompt = body.get("prompt")
+    prompts = [prompt] if isinstance(prompt, str) or _is_token_ids(prompt) else prompt
+    if (
+        not isinstance(prompts, list)
+        or not prompts
+        or not all(isinstance(p, str) or _is_token_ids(p) for p in prompts)
+    ):
+        raise RequestError(
+            "`prompt` must be a text, a list of token ids, or a list of either, and not empty.", "prompt"
+        )
+    ids = [served.tokenizer(p)["input_ids"] if isinstance(p, str) else p for p in prompts]
+    return _read_request(body, ids, served, "prompt")
+
+
+def unknown_model(name: str, served: ServedModel) -> RequestError:
+    """Returns the error for a model that is not served."""
+    message = f"The model `{_shortened(name)}` does not exist. This server has `{served.name}`."
+    return RequestError(message, "model", 404, "model_not_found")
+
+
+def _check_fields(body: dict[str, Any], served: ServedModel, prompt_field: str) -> None:
+    for name, value in body.items():
+        if name in _NEUTRAL_VALUES:
+            if value is not None and value not in _NEUTRAL_VALUES[name]:
+                raise RequestError(f"`{name}={_shortened(value)}` is not supported. Leave it out.", name)
+        elif name not in (prompt_field, *_FIELDS):
+            raise RequestError(
+                f"Unknown field `{_shortened(name)}`. Fields: {', '.join((prompt_field, *_FIELDS))}.", name
+            )
+    _check_type(body, "model", str, "the name of the model")
+    if body.get("model") not in (None, served.name):
+        raise unknown_model(body["model"], served)
+
+
+def _read_messages(messages: Any) -> list[dict[str, str]]:
+    if not isinstance(messages, list) or not messages:
+        raise RequestError("`messages` must be a list with at least one message.", "messages")
+    read = []
+    for index, message in enumerate(messages):
+        place = f"messages[{index}]"
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            raise RequestError(f"`{place}` must be an object whose `role` is one of {', '.join(_ROLES)}.", place)
+        known = {"role", "content", "name", "refusal"}
+        unknown = sorted(name for name, value in message.items() if value and name not in known)
+        if unknown:
+            raise RequestError(f"`{place}.{_shortened(unknown[0])}` is not supported. Leave it out.", place)
+        read.append({"role": message["role"], "content": _read_content(message.get("content"), place)})
+    return read
+
+
+def _read_content(content: Any, place: str) -> str:
+    if isinstance(content, str):
+        return content
+    parts: list[Any] = content if isinstance(content, list) and content else [None]
+    if not all(isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in parts):
+        raise RequestError(
+            f'`{place}.content` must be a text or a list of {{"type": "text", "text": ...}}; other content is not '
+            "supported.",
+            place,
+        )
+    return "".join(part["text"] for part in parts)
+
+
+def _read_request(
+    body: dict[str, Any], prompts: list[list[int]], served: ServedModel, prompt_field: str
+) -> CompletionRequest:
+    config, max_tokens = _read_settings(body, served)
+    stop = body.get("stop") or config.stop_strings or []
+    stop = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stop, list) or not all(isinstance(text, str) and text for text in stop):
+        raise RequestError("`stop` must be a text or a list of texts that are not empty.", "stop")
+    _check_type(body, "stream", bool, "true or false")
+    _check_type(body, "seed", int, "an integer")
+    seed = secrets.randbits(62) if body.get("seed") is None else body["seed"]
+    if not -(2**62) < seed < 2**62:
+        raise RequestError(f"`seed` must be an integer of at most 62 bits, got {_shortened(seed)}.", "seed")
+    options = body.get("stream_options") or {}
+    if not isinstance(options, dict) or set(options) - {"include_usage"}:
+        raise RequestError("`stream_options` must be an object that has `include_usage` only.", "stream_options")
+    _check_type(options, "include_usage", bool, "true or false")
+    return CompletionRequest(
+        prompts=[_check_prompt(ids, config, served, prompt_field) for ids in prompts],
+        config=config,
+        max_tokens=max_tokens,
+        seed=seed,
+        stop=stop,
+        stream=bool(body.get("stream")),
+        include_usage=bool(options.get("include_usage")),
+    )
+
+
+def _read_settings(body: dict[str, Any], served: ServedModel) -> tuple[DiffusionGenerationConfig, int]:
+    """The settings of the canvas, and after how many tokens the answer ends.
+
+    `max_tokens` leaves the canvas as it is, so that a shorter answer is the beginning of a longer one, and requests
+    that differ in it share passes. Only above the length of the canvas it makes that longer, by whole blocks.
+    """
+    limits = [name for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
+    for name in limits:
+        if isinstance(body[name], bool) or not isinstance(body[name], int) or body[name] < 1:
+            raise RequestError(f"`{name}` must be a positive integer, got {_shortened(body[name])}.", name)
+    names = ("temperature", "top_p", *DECODING_SETTINGS)
+    settings = {name: body[name] for name in names if body.get(name) is not None}
+    if settings.get("max_new_tokens") == 0:
+        raise RequestError("`max_new_tokens` must be a positive integer, got 0.", "max_new_tokens")
+    try:
+        config = resolve_generation_config(served.model, served.generation_config, served.tokenizer, **settings)
+        max_tokens = body[limits[0]] if limits else config.max_new_tokens
+        if max_tokens > config.max_new_tokens and "max_new_tokens" not in settings:
+            config = _lengthened(config, max_tokens)
+        Decoder(served.model, config)  # refuses what needs another model
+    except ValueError as error:
+        raise RequestError(str(error), next((name for name in settings if f"`{name}" in str(error)), None)) from error
+    return config, min(max_tokens, config.max_new_tokens)
+
+
+def _lengthened(config: DiffusionGenerationConfig, max_tokens: int) -> DiffusionGenerationConfig:
+    num_blocks = -(-max_tokens // config.block_length)
+    lengths = {"max_new_tokens": num_blocks * config.block_length}
+    if config.denoising_steps is not None:
+        lengths["denoising_steps"] = num_blocks * config.steps_per_block
+    return config.updated(**lengths)
+
+
+def _check_prompt(
+    ids: list[int], config: DiffusionGenerationConfig, served: ServedModel, prompt_field: str
+) -> torch.LongTensor:
+    if not ids:
+        raise RequestError(f"`{prompt_field}` is empty. Give it at least one token.", prompt_field)
+    longest = longest_sequence(served.model)
+    if longest is not None and len(ids) + config.max_new_tokens > longest:
+        raise RequestError(
+            f"`{prompt_field}` has {len(ids)} tokens and the answer may have {config.max_new_tokens}, together more "
+            f"than the {longest} that the model was trained for. Shorten the prompt, or lower "
+            "`max_tokens` and `max_new_tokens`.",
+            prompt_field,
+            code="context_length_exceeded",
+        )
+    try:
+        return check_prompts(torch.tensor([ids]), None, config, served.model)[0][0].to(served.model.device)
+    except (ValueError, OverflowError, RuntimeError) as error:
+        raise RequestError(f"`{prompt_field}` cannot be decoded: {error}", prompt_field) from error
+
+
+def _check_type(body: dict[str, Any], name: str, kind: type, rule: str) -> None:
+    value = body.get(name)
+    # A bool is an int, but nobody means it as one.
+    if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+        raise RequestError(f"`{name}` must be {rule}, got {_shortened(value)}.", name)
+
+
+def _is_token_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(token_id) is int for token_id in value)
+
+
+def _shortened(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

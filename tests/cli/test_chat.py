@@ -1,0 +1,238 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel chat`, with lines from a pipe and at a terminal."""
+
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForMaskedLM
+
+import hf_dparallel
+from hf_dparallel import cli
+from hf_dparallel.cli import chat as chat_module
+
+from ..conftest import make_llada
+from ..training.test_trajectories import make_tokenizer
+
+
+DECODING = ["--max_new_tokens", "8", "--block_length", "4", "--entropy_threshold", "1.0"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("llada")
+    make_llada(max_sequence_length=2048).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def talk(checkpoint, monkeypatch, capsys):
+    """Sends lines through a pipe; returns the exit code and the lines of stdout and stderr."""
+
+    def run(*lines, flags=()):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+        try:
+            code = cli.main(["chat", checkpoint, *DECODING, *flags])
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), [line for line in err.splitlines() if line and "Loading weights" not in line]
+
+    return run
+
+
+def answer(checkpoint: str, *messages: str, **settings) -> tuple[str, int]:
+    """What `generate` answers to a conversation, and the passes."""
+    tokenizer, model = make_tokenizer(), AutoModelForMaskedLM.from_pretrained(checkpoint)
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": message} for message in messages], return_dict=True, return_tensors="pt"
+    )["input_ids"]
+    settings = {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 1.0} | settings
+    out = model.generate(ids, return_dict_in_generate=True, **settings)
+    return tokenizer.decode(out.sequences[0, ids.shape[1] :], skip_special_tokens=True), out.nfe.item()
+
+
+def test_answers_know_the_conversation(talk, checkpoint):
+    first, nfe = answer(checkpoint, "5 6")
+    second, _ = answer(checkpoint, "5 6", first, "7")
+    code, out, err = talk("5 6", "", "7", "/reset", "7", flags=["--json", os.devnull])
+    assert code == 0 and out == [first, second, answer(checkpoint, "7")[0]]
+    assert second != answer(checkpoint, "7")[0]
+    assert re.fullmatch(rf"\({nfe} forward passes, \d+\.\d\d tokens per forward pass, \d+\.\d s\)", err[0])
+    assert "The conversation is forgotten." in err
+
+
+def test_settings_are_changed_on_the_fly(talk, checkpoint):
+    slow, many = answer(checkpoint, "5 6", entropy_threshold=0.0)
+    code, out, err = talk(
+        "/set entropy_threshold 0", "/settings", "5 6", "/set denoising_steps 2", "/reset", "5 6", "/settings"
+    )
+    assert code == 0
+    assert out[:5] == ["max_new_tokens 8", "temperature 0.0", "block_length 4", "entropy_threshold 0", slow]
+    assert err[:2] == ["entropy_threshold 0", err[1]] and err[1].startswith(f"({many} forward passes")
+    # A commit rule replaces the one there was.
+    assert err[-1].startswith("(2 forward passes") and out[-1] == "denoising_steps 2"
+    assert not any(line.startswith("entropy_threshold") for line in out[6:])
+
+
+def test_none_is_the_setting_of_the_model(talk):
+    _, out, _ = talk("/set max_new_tokens none", "/set entropy_threshold none", "/settings")
+    assert out[0] == "max_new_tokens 256" and "denoising_steps 256" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/set entropy_threshold x", "Error: `entropy_threshold` must be at least 0 (nats), got 'x'."),
+        ("/set entropy_threshold -1", "Error: `entropy_threshold` must be at least 0 (nats), got -1."),
+        ("/set treshold 0.5", "Error: Unknown generation setting(s): treshold."),
+        ("/set block_length 3", "Error: `block_length` must divide `max_new_tokens`"),
+        ("/set eos_token_id 5", "Error: `eos_token_id` cannot be changed here."),
+        ("/set temperature [", "Error: while parsing"),
+        ("/set temperature", "/set needs a name and a value"),
+        ("/foo", "Unknown command /foo. /help shows the commands."),
+        ("<mask>", "Error: `input_ids` contains the mask token"),
+    ],
+)
+def test_mistakes_change_nothing(talk, checkpoint, line, message):
+    code, out, err = talk(line, "5 6")
+    assert code == 0 and err[0].startswith(message)
+    assert out[-1] == answer(checkpoint, "5 6")[0]
+
+
+def test_help_and_quit(talk):
+    code, out, err = talk("/help", "/quit", "5 6")
+    assert code == 0 and out == chat_module.HELP.splitlines() and not err
+
+
+def test_system_prompt_survives_a_reset(talk, checkpoint):
+    _, out, _ = talk("5 6", "/reset", "5 6", flags=["--system_prompt", "9 9 9"])
+    assert out == [answer(checkpoint, "9 9 9", "5 6")[0]] * 2
+
+
+def test_a_conversation_that_is_too_long_says_so(talk, checkpoint):
+    code, out, err = talk("5 " * 2040, "5 6")
+    assert code == 0 and err[0].startswith("The conversation has 2041 tokens and the answer may have 8, together more")
+    assert "/reset forgets the conversation" in err[0]
+    assert out == [answer(checkpoint, "5 6")[0]]  # it is not part of the conversation
+
+
+def test_an_interruption_stops_the_answer_only(talk, checkpoint, monkeypatch):
+    def interrupt(self, *args, **kwargs):
+        passes.append(None)
+        if len(passes) == 9:
+            raise KeyboardInterrupt
+        return forward(self, *args, **kwargs)
+
+    passes, forward = [], type(make_llada()).forward
+    monkeypatch.setattr(type(make_llada()), "forward", interrupt)
+    flags = ["--entropy_threshold", "0", "--max_new_tokens", "16", "--block_length", "1"]
+    code, out, err = talk("5 6", "7", flags=flags)
+    monkeypatch.undo()
+    settings = {"entropy_threshold": 0.0, "max_new_tokens": 16, "block_length": 1}
+    whole = answer(checkpoint, "5 6", **settings)[0]
+    assert code == 0 and err[0] == "(stopped)"
+    assert whole.startswith(out[0]) and 0 < len(out[0].split()) <= 8 < len(whole.split())
+    # What stands is part of the conversation.
+    assert out[1] == answer(checkpoint, "5 6", out[0], "7", **settings)[0]
+
+
+def test_figures(talk, tmp_path):
+    assert talk("5 6", "7", flags=["--json", str(tmp_path / "chat.json")])[0] == 0
+    answers = json.loads((tmp_path / "chat.json").read_text())["answers"]
+    assert len(answers) == 2 and set(answers[0]) == {"text", "nfe", "tokens_per_forward", "latency_s"}
+
+
+def test_a_model_without_chat_template_cannot_chat(tmp_path, monkeypatch, capsys):
+    make_llada().save_pretrained(tmp_path)
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(tmp_path)
+    assert cli.main(["chat", str(tmp_path)]) == 1
+    assert "has no chat template: it continues text and cannot chat" in capsys.readouterr().err
+
+
+def test_the_model_may_come_first_or_as_a_flag(talk, checkpoint, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["chat"])
+    assert stop.value.code == 2 and "required: --model" in capsys.readouterr().err
+    assert talk("/quit", flags=["--model", checkpoint])[0] == 0
+
+
+class Session:
+    """A program at a terminal."""
+
+    def __init__(self, *argv: str):
+        self.terminal, child = pty.openpty()
+        environment = os.environ | {
+            "PYTHONPATH": str(Path(hf_dparallel.__file__).parents[1]), "TERM": "xterm", "COLUMNS": "60", "LINES": "20"
+        }  # fmt: skip
+        # A session of its own, so that ^C is a signal to it.
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+             "from hf_dparallel.cli import main; sys.exit(main(sys.argv[1:]))", *argv],
+            stdin=child, stdout=child, stderr=child, env=environment, start_new_session=True,
+        )  # fmt: skip
+        os.close(child)
+        self.text = ""
+
+    def read_until(self, text: str, seconds: float = 120) -> str:
+        """Returns what is written up to `text`."""
+        end = time.monotonic() + seconds
+        while text not in self.text:
+            assert time.monotonic() < end, f"no {text!r} in {self.text!r}"
+            if select.select([self.terminal], [], [], 1)[0]:
+                self.text += os.read(self.terminal, 4096).decode()
+        seen, _, self.text = self.text.partition(text)
+        return seen
+
+    def interrupt_until(self, text: str) -> None:
+        """Presses ^C until `text` comes: readline misses one that comes between its prompt and its reading."""
+        for _ in range(20):
+            self.send("\x03")
+            with contextlib.suppress(AssertionError):
+                self.read_until(text, seconds=5)
+                return
+        raise AssertionError(f"no {text!r} in {self.text!r}")
+
+    def send(self, text: str) -> None:
+        os.write(self.terminal, text.encode())
+
+
+def test_at_a_terminal(checkpoint):
+    session = Session("chat", checkpoint, "--max_new_tokens", "1024", "--block_length", "1024")
+    try:
+        session.read_until("/help shows the commands.")
+        session.read_until("> ")
+        session.send("5 6\n")
+        # A draft, in yellow; then ^C in the middle of a thousand passes.
+        session.read_until("\033[33m")
+        session.send("\x03")
+        session.read_until("(stopped)")
+        session.read_until("> ")
+        session.interrupt_until("/quit or Ctrl-D ends the program.")
+        for setting in ("block_length 4", "max_new_tokens 8", "entropy_threshold 0.5"):
+            session.send(f"/set {setting}\n")
+            session.read_until(f"\n{setting}")
+        session.send("/reset\n")
+        session.read_until("The conversation is forgotten.")
+        session.send("5 6\n")
+        shown = session.read_until("tokens per forward pass")
+        assert "\033[33m" in shown
+        session.read_until("> ")
+        session.send("\x04")
+        assert session.process.wait(60) == 0
+    finally:
+        session.process.kill()
+        session.process.wait()
+        os.close(session.terminal)

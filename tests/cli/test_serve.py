@@ -1,0 +1,93 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel serve` as a process, and the mistakes that keep it from starting."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import openai
+import pytest
+
+from hf_dparallel import cli
+
+from .test_chat import DECODING, answer, checkpoint  # noqa: F401
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_serves_until_it_is_told_to_stop(checkpoint, tmp_path, stop):  # noqa: F811
+    command = [sys.executable, "-m", "hf_dparallel.cli", "serve", checkpoint, *DECODING, "--port", "0"]
+    command += ["--served_model_name", "tiny", "--api_key", "secret", "--json", str(tmp_path / "serve.json")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        line = next(line for line in process.stderr if line.startswith("Serving"))
+        url, slots = re.fullmatch(
+            r"Serving tiny at (http://127\.0\.0\.1:\d+/v1), (\d+) prompts at a time\. .*\n", line
+        ).groups()
+        with openai.OpenAI(base_url=url, api_key="secret", max_retries=8) as client:
+            messages = [{"role": "user", "content": "5 6"}]
+            completion = client.chat.completions.create(model="tiny", messages=messages)
+        text, nfe = answer(checkpoint, "5 6")
+        assert (completion.choices[0].message.content, completion.usage.nfe, slots) == (text, nfe, "16")
+        process.send_signal(stop)
+        assert process.wait(60) == 0
+        assert "Stopped after 1 prompts." in process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
+    figures = json.loads((tmp_path / "serve.json").read_text())
+    assert figures == {"num_prompts": 1, "num_tokens": completion.usage.completion_tokens, "num_passes": nfe}
+
+
+def run(capsys, *argv: str) -> tuple[int, str]:
+    try:
+        code = cli.main(["serve", *argv])
+    except SystemExit as stop:
+        code = stop.code
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "required: --model"),
+        (["m", "--port", "70000"], "`port` must be between 0 and 65535, got 70000"),
+        (["m", "--batch_size", "0"], "`batch_size` must be at least 1, got 0"),
+        (["m", "--max_waiting", "-1"], "`max_waiting` must be at least 0, got -1"),
+        (["m", "--entropy_threshold", "-1"], "`entropy_threshold` must be at least 0"),
+        (["m", "--seed", "1"], "unrecognized arguments: --seed 1"),
+    ],
+)
+def test_wrong_usage_is_2(capsys, flags, message):
+    code, err = run(capsys, *flags)
+    assert code == 2 and message in err
+
+
+def test_an_address_that_is_in_use_is_said_before_the_model_is_loaded(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        code, err = run(capsys, "./missing", "--port", port)
+    assert code == 1 and f"`host=127.0.0.1`, `port={port}` cannot be listened at: " in err
+    code, err = run(capsys, "./missing", "--host", "192.0.2.1", "--port", "0")
+    assert code == 1 and "cannot be listened at: " in err
+
+
+def test_a_server_for_everyone_without_key_warns(capsys, monkeypatch):
+    for flags, warns in ([], False), (["--host", "0.0.0.0"], True), (["--host", "0.0.0.0", "--api_key", "k"], False):
+        code, err = run(capsys, "./missing", "--port", "0", *flags)
+        assert code == 1 and ("Set --api_key" in err) is warns
+    monkeypatch.setenv("HF_DPARALLEL_API_KEY", "k")
+    assert "Set --api_key" not in run(capsys, "./missing", "--port", "0", "--host", "0.0.0.0")[1]
+
+
+def test_without_the_extra_it_says_how_to_get_it(capsys, monkeypatch):
+    monkeypatch.setattr("hf_dparallel.cli.serve.find_spec", lambda name: None)
+    code, err = run(capsys, "./missing")
+    assert code == 1 and "`pip install hf-dparallel[serve]`" in err
+
+
+def test_settings_that_contradict_the_recipe_are_refused_at_once(capsys, checkpoint):  # noqa: F811
+    code, err = run(capsys, checkpoint, "--port", "0", "--max_new_tokens", "48")
+    assert code == 1 and "`block_length` must divide `max_new_tokens`" in err

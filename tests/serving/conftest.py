@@ -1,0 +1,56 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Servers of the bundled teacher, on a free port of this machine."""
+
+import contextlib
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+import uvicorn
+
+from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.demo.pipeline import load_teacher
+from hf_dparallel.serving.app import make_app
+from hf_dparallel.serving.engine import Engine
+from hf_dparallel.serving.requests import ServedModel
+
+
+@pytest.fixture(scope="session")
+def served() -> ServedModel:
+    """The bundled teacher. In float64, as in exact arithmetic, no answer depends on what else is in the batch."""
+    model, tokenizer = load_teacher(torch.float64)
+    return ServedModel("demo", model, tokenizer, DiffusionGenerationConfig(entropy_threshold=1.5))
+
+
+@contextlib.contextmanager
+def running(served: ServedModel, num_slots: int = 16, max_waiting: int = 128, **settings):
+    """A server in a thread; gives its URL, the engine and the uvicorn server."""
+    engine = Engine(served.model, num_slots, max_waiting)
+    app = make_app(served, engine, **settings)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=5))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_for(lambda: server.started)
+        host, port = server.servers[0].sockets[0].getsockname()
+        yield SimpleNamespace(url=f"http://{host}:{port}", engine=engine, server=server)
+    finally:
+        server.should_exit = True
+        thread.join()
+        engine.close()
+
+
+@pytest.fixture(scope="session")
+def server(served):
+    with running(served) as server:
+        yield server
+
+
+def wait_for(condition, seconds: float = 30) -> None:
+    """Waits until something holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.002)

@@ -1,0 +1,308 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The server as its clients see it: the openai client, curl, many at a time, and those that misbehave."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import threading
+
+import httpx
+import openai
+import pytest
+import torch
+
+from hf_dparallel.generation.inputs import resolve_generation_config
+
+from .conftest import running, wait_for
+
+
+PROBLEMS = [f"Mia has {n} pens . Mia buys {n % 7 + 2} pens . How many pens does Mia have now ?" for n in range(3, 67)]
+
+
+@pytest.fixture
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def chat(text: str) -> dict:
+    return {"model": "demo", "messages": [{"role": "user", "content": text}]}
+
+
+def alone(served, text: str, **settings):
+    """What `generate` gives: the text, the prompt's and the answer's tokens, and the passes."""
+    tokenizer = served.tokenizer
+    inputs = tokenizer.apply_chat_template(
+        [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    )
+    config = resolve_generation_config(served.model, served.generation_config, tokenizer)
+    out = served.model.generate(**inputs, generation_config=config, return_dict_in_generate=True, **settings)
+    new_tokens = out.sequences[0, inputs["input_ids"].shape[1] :].tolist()
+    eos = tokenizer.eos_token_id
+    num_tokens = new_tokens.index(eos) + 1 if eos in new_tokens else len(new_tokens)
+    text = tokenizer.decode(new_tokens[:num_tokens], skip_special_tokens=True)
+    return text, inputs["input_ids"].shape[1], num_tokens, out.nfe.item()
+
+
+def test_chat_completion(served, client):
+    text, prompt_tokens, completion_tokens, nfe = alone(served, PROBLEMS[0])
+    answer = client.chat.completions.create(**chat(PROBLEMS[0]))
+    assert answer.object == "chat.completion" and answer.model == "demo" and answer.id.startswith("chatcmpl-")
+    (choice,) = answer.choices
+    assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", text, "stop")
+    usage = answer.usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (prompt_tokens, completion_tokens)
+    assert usage.total_tokens == prompt_tokens + completion_tokens and usage.nfe == nfe
+    assert usage.tokens_per_forward == pytest.approx(completion_tokens / nfe, abs=1e-4)
+
+
+def test_streamed_chat_completion(served, client):
+    text, _, completion_tokens, nfe = alone(served, PROBLEMS[1])
+    chunks = list(
+        client.chat.completions.create(**chat(PROBLEMS[1]), stream=True, stream_options={"include_usage": True})
+    )
+    assert chunks[0].choices[0].delta.role == "assistant"
+    contents = [chunk.choices[0].delta.content or "" for chunk in chunks[:-1]]
+    assert "".join(contents) == text and len(list(filter(None, contents))) > 3
+    assert [chunk.choices[0].finish_reason for chunk in chunks[-3:-1]] == [None, "stop"]
+    assert not chunks[-1].choices and chunks[-1].usage.completion_tokens == completion_tokens
+    assert chunks[-1].usage.nfe == nfe
+    assert len({chunk.id for chunk in chunks}) == 1 and chunks[0].object == "chat.completion.chunk"
+    without = list(client.chat.completions.create(**chat(PROBLEMS[1]), stream=True))
+    assert all(chunk.usage is None and chunk.choices for chunk in without)
+
+
+def test_extra_body_temperature_seed_stop_and_max_tokens(served, client):
+    text = alone(served, PROBLEMS[2])[0]
+    faster = client.chat.completions.create(**chat(PROBLEMS[2]), extra_body={"entropy_threshold": 3.0})
+    assert faster.usage.nfe == alone(served, PROBLEMS[2], entropy_threshold=3.0)[3] < 20
+    word = text.split()[5]
+    stopped = client.chat.completions.create(**chat(PROBLEMS[2]), stop=[f" {word}", "never"]).choices[0]
+    assert stopped.message.content == text[: text.index(f" {word}")] and stopped.finish_reason == "stop"
+    short = client.chat.completions.create(**chat(PROBLEMS[2]), max_tokens=4)
+    assert short.choices[0].message.content == " ".join(text.split()[:4])
+    assert short.choices[0].finish_reason == "length" and short.usage.completion_tokens == 4
+    drawn = [client.chat.completions.create(**chat(PROBLEMS[2]), temperature=2.0, seed=5) for _ in range(2)]
+    expected = alone(served, PROBLEMS[2], temperature=2.0, generator=torch.Generator().manual_seed(5))[0]
+    assert drawn[0].choices[0].message.content == drawn[1].choices[0].message.content == expected != text
+
+
+def test_text_completions_of_several_prompts(served, client):
+    tokenizer = served.tokenizer
+    prompts = [tokenizer.apply_chat_template(chat(p)["messages"], add_generation_prompt=True, tokenize=False)
+               for p in PROBLEMS[:3]]  # fmt: skip
+    expected = [alone(served, problem)[0] for problem in PROBLEMS[:3]]
+    answer = client.completions.create(model="demo", prompt=prompts)
+    assert [choice.text for choice in answer.choices] == expected and answer.object == "text_completion"
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    texts = ["", "", ""]
+    for chunk in client.completions.create(model="demo", prompt=prompts, stream=True):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == expected
+    ids = client.completions.create(model="demo", prompt=tokenizer(prompts[0])["input_ids"])
+    assert ids.choices[0].text == expected[0]
+
+
+def test_models(client):
+    assert [model.id for model in client.models.list()] == ["demo"]
+    assert client.models.retrieve("demo").max_model_len == 256
+    with pytest.raises(openai.NotFoundError, match="This server has `demo`"):
+        client.models.retrieve("org/other")
+
+
+def test_curl_reads_server_sent_events(server):
+    body = json.dumps(chat(PROBLEMS[0]) | {"stream": True})
+    command = ["curl", "-sSN", "-i", f"{server.url}/v1/chat/completions", "-H", "Content-Type: application/json"]
+    out = subprocess.run([*command, "-d", body], capture_output=True, text=True, check=True, timeout=30).stdout
+    head, _, events = out.replace("\r\n", "\n").partition("\n\n")
+    assert "200 OK" in head and "content-type: text/event-stream" in head
+    events = events.strip().split("\n\n")
+    assert all(event.startswith("data: ") for event in events) and events[-1] == "data: [DONE]"
+    assert json.loads(events[0].removeprefix("data: "))["choices"][0]["delta"]["role"] == "assistant"
+
+
+def test_64_streams_at_once_give_what_each_gives_alone(served, server):
+    async def ask(client, problem):
+        stream = await client.chat.completions.create(
+            **chat(problem),
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"entropy_threshold": 2.5},
+        )
+        text, finish_reason, usage = "", None, None
+        async for chunk in stream:
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                finish_reason = choice.finish_reason or finish_reason
+        return text, finish_reason, usage
+
+    async def ask_all():
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            return await asyncio.gather(*(ask(client, problem) for problem in PROBLEMS))
+
+    passes_before = server.engine.num_passes
+    answers = asyncio.run(ask_all())
+    num_passes = server.engine.num_passes - passes_before
+    assert len(answers) == 64
+    for problem, (text, finish_reason, usage) in zip(PROBLEMS, answers, strict=True):
+        expected, prompt_tokens, completion_tokens, nfe = alone(served, problem, entropy_threshold=2.5)
+        assert (text, usage.prompt_tokens, usage.completion_tokens) == (expected, prompt_tokens, completion_tokens)
+        assert usage.nfe == nfe and finish_reason in ("stop", "length")
+    # They shared the passes: alone, each pass has one row.
+    assert sum(usage.nfe for *_, usage in answers) > 8 * num_passes
+
+
+class Gate:
+    """Holds every pass until it is opened."""
+
+    def __init__(self, model):
+        self.open = threading.Event()
+        self._hook = model.model.register_forward_pre_hook(lambda *args: self.open.wait(30) and None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *args):
+        self.open.set()
+        self._hook.remove()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_disconnects_frees_its_slot(served, stream):
+    with running(served, num_slots=1) as server, Gate(served.model) as gate:
+        body = json.dumps(chat(PROBLEMS[0]) | {"stream": stream}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+        address = server.server.servers[0].sockets[0].getsockname()
+        engine = server.engine
+        with socket.create_connection(address) as first, socket.create_connection(address) as second:
+            for connection, number in ((first, 1), (second, 2)):
+                connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
+                wait_for(lambda number=number: engine.num_prompts == number)
+            wait_for(lambda: (engine.num_active, engine.num_waiting) == (1, 1))
+        wait_for(lambda: len(engine._given_up) == 2)
+        gate.open.set()
+        wait_for(lambda: (engine.num_active, engine.num_waiting) == (0, 0))
+        # The second never ran, and the first did not run to its end.
+        assert engine.num_passes < 5
+        assert httpx.post(f"{server.url}/v1/chat/completions", json=chat(PROBLEMS[0])).status_code == 200
+
+
+def test_overload_is_429_and_passes(served):
+    with running(served, num_slots=1, max_waiting=1) as server, Gate(served.model) as gate:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            answers = []
+            for number in (1, 2):
+                thread = threading.Thread(
+                    target=lambda: answers.append(client.chat.completions.create(**chat(PROBLEMS[0])))
+                )
+                thread.start()
+                wait_for(lambda number=number: server.engine.num_prompts == number)
+            wait_for(lambda: server.engine.num_active == 1)
+            for stream in (True, False):
+                with pytest.raises(openai.RateLimitError, match="1 wait, of at most 1. Try again") as refused:
+                    client.chat.completions.create(**chat(PROBLEMS[0]), stream=stream)
+                assert refused.value.code == "overloaded" and refused.value.response.headers["retry-after"] == "1"
+            gate.open.set()
+            wait_for(lambda: len(answers) == 2)
+            assert client.chat.completions.create(**chat(PROBLEMS[0])).choices == answers[0].choices
+        too_many = httpx.post(f"{server.url}/v1/completions", json={"prompt": ["Mia"] * 3})
+        assert too_many.status_code == 400 and "Send at most 2" in too_many.json()["error"]["message"]
+
+
+def test_api_key(served):
+    with running(served, api_key="sécret") as server:
+        for key in ("wrong", "sécret?", "secret"):
+            headers = {"Authorization": f"Bearer {key}".encode()}
+            for method, path in (("GET", "/v1/models"), ("POST", "/v1/completions"), ("POST", "/v1/chat/completions")):
+                refused = httpx.request(method, f"{server.url}{path}", headers=headers, json=chat("x"))
+                assert refused.status_code == 401 and refused.json()["error"]["code"] == "invalid_api_key"
+        assert httpx.get(f"{server.url}/v1/models").status_code == 401
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        headers = {"Authorization": "Bearer sécret".encode("latin-1")}
+        assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as client:
+            with pytest.raises(openai.AuthenticationError, match="The API key is missing or wrong"):
+                client.models.list()
+
+
+def test_errors_have_the_form_of_openai(client):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**chat("x"), n=2)
+    assert refused.value.body == {
+        "message": "`n=2` is not supported. Leave it out.",
+        "type": "invalid_request_error",
+        "param": "n",
+        "code": None,
+    }
+    with pytest.raises(openai.NotFoundError, match="`gpt-9` does not exist"):
+        client.chat.completions.create(**chat("x") | {"model": "gpt-9"})
+    with pytest.raises(openai.BadRequestError, match="Unknown field `treshold`"):
+        client.chat.completions.create(**chat("x"), extra_body={"treshold": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "status", "message"),
+    [
+        (b"{", "application/json", 400, "The body is not valid JSON"),
+        (b"[1]", "application/json", 400, "The body must be a JSON object"),
+        (b"\xff", "application/json", 400, "The body is not valid JSON"),
+        (rb'{"messages": "\ud800"}', "application/json", 400, "The body is not valid JSON"),
+        (b"[" * 100_000, "application/json", 400, "The body is not valid JSON"),
+        (b"{}", "text/plain", 415, "Send the header `Content-Type: application/json`"),
+        (b"{}", None, 415, "Send the header `Content-Type: application/json`"),
+        (b" " * (2**20 + 1), "application/json", 413, "longer than 1048576 bytes"),
+    ],
+)
+def test_bodies_that_are_refused(server, content, content_type, status, message):
+    headers = {"Content-Type": content_type} if content_type else {}
+    answer = httpx.post(f"{server.url}/v1/chat/completions", content=content, headers=headers)
+    assert answer.status_code == status and message in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405)])
+def test_unknown_paths(server, method, path, status):
+    answer = httpx.request(method, f"{server.url}{path}")
+    assert (
+        answer.status_code == status and "The endpoints are /v1/chat/completions" in answer.json()["error"]["message"]
+    )
+
+
+def test_failures_of_the_decoding_are_500_and_pass(served, caplog):
+    def fail(*args):
+        raise torch.OutOfMemoryError("secret details")
+
+    with running(served) as server:
+        hook = served.model.model.register_forward_pre_hook(fail)
+        try:
+            answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x"))
+            stream = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x") | {"stream": True})
+        finally:
+            hook.remove()
+        assert answer.status_code == 500
+        assert answer.json()["error"]["message"] == "Decoding failed with OutOfMemoryError; the server's log says why."
+        last = stream.text.strip().split("\n\n")[-1].removeprefix("data: ")
+        assert json.loads(last)["error"]["type"] == "server_error"
+        assert httpx.post(f"{server.url}/v1/chat/completions", json=chat("x")).status_code == 200
+
+
+def test_health_and_shutdown(served, monkeypatch):
+    with running(served, num_slots=2) as server:
+        httpx.post(f"{server.url}/v1/chat/completions", json=chat(PROBLEMS[0]))
+        health = httpx.get(f"{server.url}/health").json()
+        assert (health["status"], health["slots"], health["active"], health["prompts"]) == ("ok", 2, 0, 1)
+        assert health["tokens"] > 10 and health["passes"] > 5
+        server.engine.close()
+        assert httpx.get(f"{server.url}/health").status_code == 503
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x"))
+        assert answer.status_code == 503 and "shutting down" in answer.json()["error"]["message"]
+
+
+def test_answers_under_way_are_finished_before_the_end(served):
+    with running(served) as server:
+        with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=chat(PROBLEMS[0]) | {"stream": True}) as s:
+            lines = s.iter_lines()
+            next(lines)
+            server.server.should_exit = True
+            assert "data: [DONE]" in list(lines)

@@ -1,0 +1,24 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The clients on the documentation page run as they stand, against a server of the bundled teacher."""
+
+import re
+import subprocess
+
+from ..test_readme import ROOT, python_blocks
+
+
+PAGE = ROOT / "docs" / "serving.md"
+URL = "http://127.0.0.1:8000"
+
+
+def test_the_openai_client(server, capsys):
+    (source,) = python_blocks(PAGE)
+    exec(source.replace(URL, server.url), {})
+    text, cost = capsys.readouterr().out.splitlines()
+    assert text.endswith(" .") and len(text.split()) > 10 and re.fullmatch(r"\d+ \d+\.\d+", cost)
+
+
+def test_curl(server):
+    (command,) = re.findall(r"^```bash\n(curl .*?)```$", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    out = subprocess.run(["bash", "-c", command.replace(URL, server.url)], capture_output=True, text=True, timeout=60)
+    assert out.stdout.startswith("data: ") and out.stdout.endswith("data: [DONE]\n\n")

@@ -1,0 +1,198 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The engine: answers as if alone, passes shared, slots freed, failures contained."""
+
+import threading
+
+import pytest
+import torch
+
+from hf_dparallel.generation.inputs import resolve_generation_config
+from hf_dparallel.serving.engine import Engine, EngineClosedError, OverloadedError, Prompt
+
+from ..conftest import make_llada
+from .conftest import wait_for
+
+
+SETTINGS = {"max_new_tokens": 16, "block_length": 4, "entropy_threshold": 1.0, "eos_token_id": 5, "pad_token_id": 0}
+
+
+class Listener:
+    """Collects what comes for a prompt."""
+
+    def __init__(self):
+        self.tokens, self.finish_reason, self.error, self.nfe = [], None, None, 0
+        self.ended = threading.Event()
+
+    def __call__(self, progress):
+        assert not self.ended.is_set() and (progress.tokens or progress.is_last)
+        self.tokens += progress.tokens
+        self.finish_reason, self.error, self.nfe = progress.finish_reason, progress.error, progress.nfe
+        if progress.is_last:
+            self.ended.set()
+
+
+@pytest.fixture
+def model():
+    # Its own, because of the hooks; in float64 for exact arithmetic.
+    return make_llada().double()
+
+
+@pytest.fixture
+def make_engine(model):
+    engines = []
+
+    def make(num_slots=4, max_waiting=100):
+        engines.append(Engine(model, num_slots, max_waiting))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+def make_prompt(model, ids, max_tokens=16, seed=0, **settings) -> Prompt:
+    config = resolve_generation_config(model, None, **(SETTINGS | settings))
+    return Prompt(torch.tensor(ids), config, max_tokens, seed, Listener())
+
+
+def ask(engine, prompts: list[Prompt]) -> list[Listener]:
+    engine.submit(prompts)
+    for prompt in prompts:
+        assert prompt.listener.ended.wait(30)
+    return [prompt.listener for prompt in prompts]
+
+
+class Gate:
+    """Holds every pass until it is opened; counts the rows of each."""
+
+    def __init__(self, model):
+        self.open = threading.Event()
+        self.rows = []
+        model.model.register_forward_pre_hook(self._wait, with_kwargs=True)
+
+    def _wait(self, module, args, kwargs):
+        self.rows.append(len(kwargs["input_ids"]))
+        assert self.open.wait(30)
+
+
+@pytest.mark.parametrize("cache", [None, "dual"])
+def test_answers_are_those_of_each_prompt_alone(model, make_engine, cache):
+    settings = [{}, {"entropy_threshold": 0.2}, {"temperature": 0.8}]
+    prompts = [
+        make_prompt(model, [2 + n % 50] * (1 + n % 7), seed=n, cache_implementation=cache, **settings[n % 3])
+        for n in range(24)
+    ]
+    engine = make_engine()
+    for prompt, answer in zip(prompts, ask(engine, prompts), strict=True):
+        alone = model.generate(
+            prompt.input_ids[None],
+            prompt.config,
+            generator=torch.Generator().manual_seed(prompt.seed),
+            return_dict_in_generate=True,
+        )
+        new_tokens = alone.sequences[0, len(prompt.input_ids) :].tolist()
+        end = new_tokens.index(5) + 1 if 5 in new_tokens else 16
+        assert answer.tokens == new_tokens[:end] and answer.nfe == alone.nfe.item()
+        assert answer.finish_reason == ("stop" if 5 in new_tokens else "length") and answer.error is None
+    assert engine.num_active == engine.num_waiting == 0 and engine.num_prompts == 24
+    assert engine.num_tokens == sum(len(prompt.listener.tokens) for prompt in prompts)
+
+
+def test_max_tokens_gives_the_beginning_of_the_answer_and_frees_the_slot(model, make_engine):
+    whole, cut = ask(make_engine(), [make_prompt(model, [2, 3]), make_prompt(model, [2, 3], max_tokens=3)])
+    assert len(whole.tokens) > 4
+    assert cut.tokens == whole.tokens[:3] and cut.finish_reason == "length" and cut.nfe < whole.nfe
+
+
+def test_requests_with_the_same_settings_share_passes_and_slots_are_refilled(model, make_engine):
+    gate, engine = Gate(model), make_engine(num_slots=3)
+    prompts = [make_prompt(model, [n, 3], stop_at_eos=False) for n in range(6, 12)]
+    engine.submit(prompts[:1])
+    wait_for(lambda: gate.rows)
+    engine.submit(prompts[1:])
+    gate.open.set()
+    assert all(prompt.listener.ended.wait(30) for prompt in prompts)
+    assert gate.rows[0] == 1 and gate.rows[1] == 3 and max(gate.rows) == 3
+    assert sum(gate.rows) == sum(prompt.listener.nfe for prompt in prompts)
+    assert engine.num_passes == len(gate.rows)
+
+
+def test_groups_with_different_settings_take_turns(model, make_engine):
+    gate, engine = Gate(model), make_engine(num_slots=5)
+    prompts = [make_prompt(model, [n, 3], entropy_threshold=float(n > 8)) for n in range(6, 11)]
+    prompts[0].config.calibration = {"accuracy": 0.9}  # a record, which makes no group
+    engine.submit(prompts)
+    gate.open.set()
+    assert all(prompt.listener.ended.wait(30) for prompt in prompts)
+    assert gate.rows[:4] == [3, 2, 3, 2]
+
+
+def test_giving_up_frees_slots_and_places_in_the_queue(model, make_engine):
+    gate, engine = Gate(model), make_engine(num_slots=2, max_waiting=2)
+    prompts = [make_prompt(model, [n, 3]) for n in range(6, 10)]
+    engine.submit(prompts)
+    wait_for(lambda: gate.rows)
+    assert (engine.num_active, engine.num_waiting) == (2, 2)
+    engine.give_up([prompts[0], prompts[2]])
+    gate.open.set()
+    assert all(prompts[n].listener.ended.wait(30) for n in (1, 3))
+    wait_for(lambda: engine.num_active == engine.num_waiting == 0)
+    assert not prompts[0].listener.ended.is_set() and not prompts[2].listener.ended.is_set()
+    assert gate.rows[1] == 2  # the fourth has taken the place of the first
+    engine.give_up(prompts)  # as a server does at the end of every request
+    assert ask(engine, [make_prompt(model, [6, 3])])[0].finish_reason
+
+
+def test_overload_is_refused_as_a_whole_and_passes(model, make_engine):
+    gate, engine = Gate(model), make_engine(num_slots=1, max_waiting=1)
+    first = make_prompt(model, [6, 3])
+    engine.submit([first])
+    wait_for(lambda: gate.rows)
+    with pytest.raises(OverloadedError, match="1 prompts are being decoded and 0 wait, of at most 1"):
+        engine.submit([make_prompt(model, [7, 3]), make_prompt(model, [8, 3])])
+    second = make_prompt(model, [7, 3])
+    engine.submit([second])
+    gate.open.set()
+    assert first.listener.ended.wait(30) and second.listener.ended.wait(30)
+    assert ask(engine, [make_prompt(model, [7, 3]), make_prompt(model, [8, 3])])[1].finish_reason
+
+
+def test_a_pass_that_fails_ends_its_requests_and_no_others(model, make_engine, caplog):
+    def fail(module, args, kwargs):
+        if (kwargs["input_ids"] == 9).any():
+            raise torch.OutOfMemoryError("no memory")
+
+    hook = model.model.register_forward_pre_hook(fail, with_kwargs=True)
+    engine = make_engine()
+    good, bad = make_prompt(model, [6, 3]), make_prompt(model, [9, 3], entropy_threshold=0.5)
+    ask(engine, [good, bad])
+    assert good.listener.finish_reason and isinstance(bad.listener.error, torch.OutOfMemoryError)
+    hook.remove()
+    assert engine.is_alive and ask(engine, [bad := make_prompt(model, [9, 3])])[0].finish_reason
+
+
+def test_nan_ends_its_own_request_only(model, make_engine):
+    def spoil(module, args, output):
+        output[(seen[-1] == 9).any(dim=1)] = torch.nan
+        return output
+
+    seen = []
+    model.model.embed_tokens.register_forward_hook(lambda module, args, output: seen.append(args[0]))
+    model.lm_head.register_forward_hook(spoil)
+    good, bad = ask(make_engine(), [make_prompt(model, [6, 3]), make_prompt(model, [9, 3])])
+    assert good.finish_reason and isinstance(bad.error, FloatingPointError)
+
+
+def test_closing_ends_what_is_under_way(model, make_engine):
+    gate, engine = Gate(model), make_engine(num_slots=1)
+    prompts = [make_prompt(model, [6, 3]), make_prompt(model, [7, 3])]
+    engine.submit(prompts)
+    wait_for(lambda: gate.rows)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    gate.open.set()
+    closing.join(30)
+    assert all(isinstance(prompt.listener.error, EngineClosedError) for prompt in prompts)
+    assert not engine.is_alive
+    with pytest.raises(EngineClosedError):
+        engine.submit([make_prompt(model, [6, 3])])

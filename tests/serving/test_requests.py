@@ -1,0 +1,193 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What requests may say, and how the others are refused."""
+
+import dataclasses
+
+import pytest
+
+from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.serving.requests import RequestError, read_chat_request, read_text_request
+
+
+CHAT = {"messages": [{"role": "user", "content": "How many pens ?"}]}
+
+
+def chat(served, **fields):
+    return read_chat_request(CHAT | fields, served)
+
+
+def test_a_plain_chat(served):
+    request = chat(served, model="demo", user="me", metadata={"a": "b"})
+    ids = served.tokenizer.apply_chat_template(CHAT["messages"], add_generation_prompt=True)["input_ids"]
+    assert [prompt.tolist() for prompt in request.prompts] == [ids]
+    # The recipe of the model, and over it that of the server.
+    assert (request.config.max_new_tokens, request.config.entropy_threshold) == (64, 1.5)
+    assert (request.max_tokens, request.stop, request.stream, request.include_usage) == (64, [], False, False)
+
+
+def test_content_in_parts_and_neutral_values(served):
+    parts = [{"type": "text", "text": "How many"}, {"type": "text", "text": " pens ?"}]
+    request = chat(
+        served,
+        messages=[{"role": "user", "content": parts}],
+        n=1, tools=[], tool_choice="none", logprobs=False, presence_penalty=0.0, response_format={"type": "text"},
+        logit_bias=None, store=False, temperature=None, stop=None, stream_options=None,
+    )  # fmt: skip
+    assert request.prompts[0].tolist() == chat(served).prompts[0].tolist()
+
+
+def test_settings_of_the_request_win(served):
+    request = chat(
+        served, temperature=0.7, top_p=0.9, top_k=5, confidence_threshold=0.8, block_length=16, seed=3, stop="a",
+        max_new_tokens=32, stream=True, stream_options={"include_usage": True},
+    )  # fmt: skip
+    config = request.config
+    assert (config.temperature, config.top_p, config.top_k, config.block_length) == (0.7, 0.9, 5, 16)
+    assert (config.confidence_threshold, config.entropy_threshold, config.max_new_tokens) == (0.8, None, 32)
+    assert (request.seed, request.stop, request.stream, request.include_usage) == (3, ["a"], True, True)
+
+
+def test_temperature_0_undoes_a_recipe_that_draws(served):
+    recipe = DiffusionGenerationConfig(do_sample=True, temperature=0.7)
+    assert chat(dataclasses.replace(served, generation_config=recipe), temperature=0).config.temperature == 0
+
+
+def test_stop_strings_of_the_recipe_hold_where_the_request_has_none(served):
+    served = dataclasses.replace(served, generation_config=DiffusionGenerationConfig(stop_strings="now"))
+    assert chat(served).stop == ["now"] and chat(served, stop=["a", "b"]).stop == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "canvas", "max_tokens"),
+    [
+        ({"max_tokens": 5}, 64, 5),
+        ({"max_completion_tokens": 6, "max_tokens": 5}, 64, 6),
+        ({"max_tokens": 65}, 96, 65),
+        ({"max_tokens": 65, "block_length": 16}, 80, 65),
+        ({"max_tokens": 65, "max_new_tokens": 32}, 32, 32),
+    ],
+)
+def test_max_tokens_ends_the_answer_and_may_lengthen_the_canvas(served, fields, canvas, max_tokens):
+    request = chat(served, **fields)
+    assert (request.config.max_new_tokens, request.max_tokens) == (canvas, max_tokens)
+
+
+def test_a_longer_canvas_keeps_the_passes_of_a_block(served):
+    config = chat(served, max_tokens=128, denoising_steps=16).config
+    assert (config.max_new_tokens, config.denoising_steps) == (128, 32)
+
+
+def test_prompts_of_text_completions(served):
+    def prompts(prompt):
+        return [ids.tolist() for ids in read_text_request({"prompt": prompt}, served).prompts]
+
+    ids = served.tokenizer("Mia has 4 pens .")["input_ids"]
+    assert prompts("Mia has 4 pens .") == prompts(ids) == [ids]
+    assert prompts(["Mia has 4 pens .", "Mia"]) == [ids, ids[:1]] == prompts([ids, ids[:1]])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"messages": []}, "messages", "must be a list with at least one message"),
+        ({"messages": None}, "messages", "must be a list with at least one message"),
+        ({"messages": "hello"}, "messages", "must be a list with at least one message"),
+        ({"messages": ["hello"]}, "messages[0]", "must be an object whose `role` is one of system, user, assistant"),
+        ({"messages": [{"role": "tool", "content": ""}]}, "messages[0]", "whose `role` is one of"),
+        ({"messages": [{"role": "user"}]}, "messages[0]", "`messages[0].content` must be a text or a list of"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0]", "must be a text or a list of"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages[0]",
+            "other content is not supported",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]},
+            "messages[0]",
+            "`messages[0].tool_calls` is not supported",
+        ),
+        ({"messages": [{"role": "user", "content": "<|mdm_mask|>"}]}, "messages", "contains the mask token"),
+        ({"messages": [{"role": "user", "content": "pens " * 300}]}, "messages", "together more than the 256"),
+        ({"n": 2}, "n", "`n=2` is not supported"),
+        ({"tools": [{"type": "function"}]}, "tools", "is not supported"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "is not supported"),
+        ({"logprobs": True}, "logprobs", "`logprobs=True` is not supported"),
+        ({"presence_penalty": 0.5}, "presence_penalty", "`presence_penalty=0.5` is not supported"),
+        ({"treshold": 0.5}, "treshold", "Unknown field `treshold`. Fields: messages, model, max_tokens"),
+        ({"prompt": "hello"}, "prompt", "Unknown field `prompt`"),
+        ({"eos_token_id": 3}, "eos_token_id", "Unknown field"),
+        ({"model": 3}, "model", "`model` must be the name of the model, got 3"),
+        ({"max_tokens": 0}, "max_tokens", "`max_tokens` must be a positive integer, got 0"),
+        ({"max_tokens": 1.5}, "max_tokens", "`max_tokens` must be a positive integer, got 1.5"),
+        ({"max_tokens": True}, "max_tokens", "`max_tokens` must be a positive integer, got True"),
+        ({"max_completion_tokens": "9"}, "max_completion_tokens", "must be a positive integer, got 9"),
+        ({"max_tokens": 4096}, "messages", "the answer may have 4096, together more than the 256"),
+        ({"max_new_tokens": 0}, "max_new_tokens", "must be a positive integer"),
+        ({"max_new_tokens": 48}, "max_new_tokens", "`block_length` must divide `max_new_tokens`"),
+        ({"temperature": "hot"}, "temperature", "`temperature` must be at least 0"),
+        ({"temperature": -1}, "temperature", "`temperature` must be at least 0"),
+        ({"temperature": float("nan")}, "temperature", "`temperature` must be at least 0"),
+        ({"top_p": 2}, "top_p", "`top_p` must be a probability"),
+        ({"entropy_threshold": [1]}, "entropy_threshold", "`entropy_threshold` must be at least 0"),
+        ({"entropy_threshold": 1, "confidence_threshold": 0.9}, None, "At most one commit rule"),
+        ({"cache_implementation": "paged"}, "cache_implementation", "must be one of"),
+        ({"cache_implementation": ["dual"]}, "cache_implementation", "must be one of"),
+        ({"stop": ""}, None, None),
+        ({"stop": [""]}, "stop", "`stop` must be a text or a list of texts that are not empty"),
+        ({"stop": 3}, "stop", "`stop` must be a text"),
+        ({"seed": "x"}, "seed", "`seed` must be an integer, got x"),
+        ({"seed": 2**70}, "seed", "at most 62 bits"),
+        ({"stream": "yes"}, "stream", "`stream` must be true or false, got yes"),
+        ({"stream_options": []}, None, None),
+        ({"stream_options": {"usage": True}}, "stream_options", "that has `include_usage` only"),
+    ],
+)
+def test_chats_that_are_refused(served, fields, param, message):
+    if message is None:
+        chat(served, **fields)  # empty is the same as absent
+        return
+    with pytest.raises(RequestError) as refused:
+        chat(served, **fields)
+    assert message in str(refused.value) and refused.value.param == param and refused.value.status == 400
+    assert len(str(refused.value)) < 700
+
+
+def test_another_model_is_404(served):
+    with pytest.raises(RequestError, match="`gpt-9` does not exist. This server has `demo`") as refused:
+        chat(served, model="gpt-9")
+    assert (refused.value.status, refused.value.code) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("prompt", [None, [], [[]], 3, ["a", 3], {"a": 1}, [True], [["a"]]])
+def test_prompts_that_are_none(served, prompt):
+    with pytest.raises(RequestError, match="`prompt` must be a text, a list of token ids"):
+        read_text_request({"prompt": prompt}, served)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "`prompt` is empty"),
+        ([999], "outside the model's vocabulary"),
+        ([-1], "outside the model's vocabulary"),
+        ([2**80], "cannot be decoded"),
+        ([3] * 193, "together more than the 256"),
+    ],
+)
+def test_prompts_that_cannot_be_decoded(served, prompt, message):
+    with pytest.raises(RequestError, match=message):
+        read_text_request({"prompt": prompt}, served)
+
+
+def test_a_model_without_chat_template_completes_text_only(served):
+    class NoTemplate:
+        chat_template = None
+
+    with pytest.raises(RequestError, match="no chat template. Use /v1/completions"):
+        chat(dataclasses.replace(served, tokenizer=NoTemplate()))
+
+
+def test_a_template_may_refuse(served, monkeypatch):
+    monkeypatch.setattr(served.tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(RequestError, match="refuses the messages: roles must alternate"):
+        chat(served)

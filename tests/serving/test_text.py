@@ -1,0 +1,75 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Text from tokens that come in groups of any size."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from hf_dparallel.serving.engine import Progress
+from hf_dparallel.serving.text import AnswerText
+
+
+EOS = 256
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """One token a byte, so that a character may need several."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({char: index for index, char in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+    assert tokenizer.eos_token_id == EOS
+    return tokenizer
+
+
+def feed(answer: AnswerText, tokens: list[int], cuts: list[int], finish_reason: str) -> list[str]:
+    """Adds tokens in groups, as a server does, until the answer has ended."""
+    edges = [0, *sorted(cut % (len(tokens) + 1) for cut in cuts), len(tokens)]
+    groups = [tokens[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    parts = []
+    for number, group in enumerate(groups, start=1):
+        is_last = number == len(groups)
+        parts.append(answer.add(Progress(group, number, finish_reason if is_last else None)))
+        if answer.finish_reason is not None:
+            break
+    return parts
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="ab é漢😀\n", max_size=20), st.lists(st.integers(0, 99), max_size=6))
+def test_parts_make_up_the_text(tokenizer, text, cuts):
+    answer = AnswerText(tokenizer)
+    parts = feed(answer, [*tokenizer(text)["input_ids"], EOS], cuts, "stop")
+    assert "".join(parts) == answer.text == text
+    assert answer.num_tokens == len(text.encode()) + 1 and answer.finish_reason == "stop"
+    assert all("\ufffd" not in part for part in parts)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(alphabet="ab", max_size=12),
+    st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    st.lists(st.integers(0, 99), max_size=6),
+)
+def test_stop_strings_cut_the_text_wherever_the_groups_end(tokenizer, text, stop, cuts):
+    answer = AnswerText(tokenizer, stop)
+    parts = feed(answer, tokenizer(text)["input_ids"], cuts, "length")
+    # The naive way: one character after the other.
+    length = next((n for n in range(len(text) + 1) if any(text[:n].endswith(string) for string in stop)), None)
+    if length is None:
+        expected, num_tokens, finish_reason = text, len(text), "length"
+    else:
+        start = min(text[:length].find(string) for string in stop if string in text[:length])
+        expected, num_tokens, finish_reason = text[:start], length, "stop"
+    assert "".join(parts) == answer.text == expected
+    assert (answer.num_tokens, answer.finish_reason) == (num_tokens, finish_reason)
+
+
+def test_half_a_character_at_the_very_end_is_shown(tokenizer):
+    answer = AnswerText(tokenizer)
+    assert answer.add(Progress(tokenizer("aé")["input_ids"][:2], 1)) == "a"
+    assert answer.add(Progress([], 2, "length")) == "\ufffd"
