@@ -244,11 +244,6 @@ class CommandParser(TrlParser):
                     self.error(f"argument --{argument.name}: invalid choice: {value!r} (choose from {choices})")
 
 
-def model_first(argv: Sequence[str]) -> list[str]:
-    """Reads `MODEL ...` as `--model MODEL ...`."""
-    return ["--model", *argv] if argv and not argv[0].startswith("-") else list(argv)
-
-
 def _split_config_flag(argv: Sequence[str]) -> list[str]:
     """TrlParser reads `--config FILE` only; argparse, and so everyone, also `--config=FILE`."""
     return [part for text in argv for part in (text.split("=", 1) if text.startswith("--config=") else [text])]

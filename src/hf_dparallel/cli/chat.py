@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import longest_sequence, resolve_generation_config
 from . import COMMANDS
-from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, model_first
+from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments
 from .console import note, say, write_json
 from .loading import load_model
 from .terminal import AnswerStreamer
@@ -50,10 +50,11 @@ def run(argv: Sequence[str]) -> None:
     """Answers lines from stdin until there are no more."""
     parser = CommandParser(
         "chat",
-        f"{COMMANDS['chat']}; MODEL may come first, without --model",
+        COMMANDS["chat"],
         [LoadingArguments, ChatArguments, DecodingArguments, OutputArguments],
+        positionals=["model"],
     )
-    loading, arguments, decoding, output = parser.parse(model_first(argv))
+    loading, arguments, decoding, output = parser.parse(argv)
     model, tokenizer = load_model(loading)
     chat = Chat(model, tokenizer, decoding.to_generation_config(), decoding.seed, arguments.system_prompt)
     if sys.stdin.isatty():

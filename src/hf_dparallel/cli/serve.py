@@ -17,7 +17,6 @@ from .arguments import (
     LoadingArguments,
     OutputArguments,
     RecipeArguments,
-    model_first,
 )
 from .console import note, write_json
 from .loading import load_model
@@ -61,10 +60,11 @@ def run(argv: Sequence[str]) -> None:
     """Serves until it is interrupted or terminated."""
     parser = CommandParser(
         "serve",
-        f"{COMMANDS['serve']}; MODEL may come first, without --model",
+        COMMANDS["serve"],
         [LoadingArguments, ServerArguments, BatchArguments, RecipeArguments, OutputArguments],
+        positionals=["model"],
     )
-    loading, server, batch, recipe, output = parser.parse(model_first(argv))
+    loading, server, batch, recipe, output = parser.parse(argv)
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise ImportError("`hf-dparallel serve` needs starlette and uvicorn: `pip install hf-dparallel[serve]`.")
     # Before the model is loaded, which takes minutes.
