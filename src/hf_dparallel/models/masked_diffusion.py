@@ -18,6 +18,8 @@ from ..shift import shift_predictions
 # Logits in memory at a time: 64 MB in float32, and several times as much for the loss. With a vocabulary of 126k these
 # are 132 positions.
 _CHUNK_NUMEL = 2**24
+# How transformers says so, of a folder and of a repository.
+_NO_SAFETENSORS = ("Error no file named model.safetensors", "do not set `use_safetensors=True`")
 
 
 def make_bidirectional(backbone: nn.Module) -> None:
@@ -41,22 +43,37 @@ class MaskedDiffusionHead:
     _runs_head_where_asked = True
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
-        """Loads a checkpoint as [`~transformers.PreTrainedModel.from_pretrained`] does, and refuses an incomplete one.
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = None, **kwargs):
+        """Loads a checkpoint as [`~transformers.PreTrainedModel.from_pretrained`] does, if it is complete and safe.
 
         Raises:
             ValueError: if weights are missing. transformers would draw them at random and only report it.
+            OSError: if there are no weights in safetensors; `use_safetensors=False` reads pickled ones.
         """
-        model, info = super().from_pretrained(  # type: ignore[misc]
-            pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-        )
-        if info["missing_keys"]:
-            missing = sorted(info["missing_keys"])
-            raise ValueError(
-                f"The checkpoint {str(pretrained_model_name_or_path)!r} lacks {len(missing)} weights of "
-                f"{cls.__name__}, such as {missing[0]!r}. Is it a complete checkpoint of this architecture?"
+        try:
+            return super().from_pretrained(  # type: ignore[misc]
+                pretrained_model_name_or_path,
+                *args,
+                use_safetensors=True if use_safetensors is None else use_safetensors,
+                **kwargs,
             )
-        return (model, info) if output_loading_info else model
+        except OSError as error:
+            if use_safetensors is None and any(text in str(error) for text in _NO_SAFETENSORS):
+                raise OSError(
+                    f"{str(pretrained_model_name_or_path)!r} has no weights in safetensors. Pickled weights can run "
+                    "code when they are read, and are refused. If you trust them, pass `use_safetensors=False`, and "
+                    "save the model again."
+                ) from error
+            raise
+
+    def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
+        super()._adjust_missing_and_unexpected_keys(loading_info)  # type: ignore[misc]
+        if loading_info.missing_keys:
+            missing = sorted(loading_info.missing_keys)
+            raise ValueError(
+                f"The checkpoint {self.config.name_or_path!r} lacks {len(missing)} weights of {type(self).__name__}, "
+                f"such as {missing[0]!r}. Is it a complete checkpoint of this architecture?"
+            )
 
     @can_return_tuple
     def forward(
