@@ -65,7 +65,7 @@ setup(
     keywords=["diffusion language models", "parallel decoding", "distillation", "LLaDA", "Dream", "transformers"],
     package_dir={"": "src"},
     packages=find_packages("src"),
-    package_data={"hf_dparallel": ["py.typed", "demo/teacher/*"]},
+    package_data={"hf_dparallel": ["py.typed", "demo/teacher/*", "hub/custom_generate/*.py", "hub/templates/*"]},
     # That of transformers and trl.
     python_requires=">=3.11",
     install_requires=INSTALL_REQUIRES,

@@ -18,9 +18,9 @@ class AdapterLoadingMixin:
     r"""
     PEFT adapters with their decoding recipes.
 
-    The recipe that lies beside an adapter (generation_config.json) holds while the adapter is active: loading, setting,
-    disabling and deleting adapters changes `model.generation_config`. Settings that the recipe leaves open are those
-    that the model had before its first adapter.
+    The recipe beside an adapter (generation_config.json) holds while the adapter is active: loading, setting and
+    disabling adapters changes `model.generation_config`. What the recipe leaves open is as it was before the first
+    adapter.
     """
 
     _own_recipe: DiffusionGenerationConfig | None = None
@@ -160,7 +160,9 @@ class AdapterLoadingMixin:
             # What is not replaced would go on with the settings, and the weights, of the adapter before.
             check_hotswap_configs_compatible(loaded, config)
             differing = [name for name in ("r", "lora_alpha") if getattr(loaded, name) != getattr(config, name)]
-            if set(modules.values()) != set(adapted_modules(self, config, self._adapter_parameters(replaced)).values()):
+            if set(modules.values()) != set(
+                adapted_modules(self, config, self._adapter_parameters(replaced)).values()
+            ):
                 differing.append("target_modules")
             if differing:
                 raise ValueError(
