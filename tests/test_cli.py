@@ -356,7 +356,7 @@ def test_evaluate(hf, checkpoint, questions):
     code, out, _ = hf("evaluate", *flags, "--num_samples", 6, "--json", "e.json")
     figures = read_json("e.json")
     assert code == 0
-    assert set(figures) == {"accuracy", "nfe", "tokens_per_forward", "latency_s", "num_prompts"}
+    assert set(figures) == {"accuracy", "nfe", "tokens_per_forward", "latency_s", "num_prompts", "dataset"}
     assert figures["num_prompts"] == 6 and figures["accuracy"] == 0.5
     assert "accuracy            0.5\n" in out
 

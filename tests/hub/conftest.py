@@ -26,6 +26,7 @@ RECIPE = {"max_new_tokens": 32, "block_length": 16, "entropy_threshold": 0.4}
 def hub(monkeypatch):
     """A Hub on which the bundled teacher lies, for a user who is logged in."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_TOKEN", "hf_owner")
     # Retries wait for as long as the server says, and otherwise for moments.
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
@@ -33,6 +34,8 @@ def hub(monkeypatch):
         files = {path.name: path.read_bytes() for path in TEACHER.iterdir()}
         hub.repositories[f"models/{BASE}"] = Repository(commits={"1" * 40: files}, refs={"main": "1" * 40})
         yield hub
+        # Its connections belong to this server.
+        huggingface_hub.close_session()
     shutil.rmtree(huggingface_hub.constants.HF_HUB_CACHE, ignore_errors=True)
 
 

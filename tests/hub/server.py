@@ -176,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
         repo_id = f"{owner}/{wanted['name']}"
         key = f"{wanted.get('type') or 'model'}s/{repo_id}"
         exists = key in self.hub.repositories
-        self.hub.repositories.setdefault(key, Repository(private=bool(wanted.get("private"))))
+        self.hub.repositories.setdefault(key, Repository(private=wanted.get("visibility") == "private"))
         prefix = "datasets/" if key.startswith("datasets/") else ""
         answer = {"url": f"{self.hub.address}/{prefix}{repo_id}", "name": repo_id, "id": repo_id}
         return self.json(answer, 409 if exists else 200)
@@ -196,9 +196,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def preupload(self, kind: str, repo_id: str, revision: str) -> None:
         files = json.loads(self.body)["files"]
-        modes = ["lfs" if file["path"].endswith(LFS_SUFFIXES) else "regular" for file in files]
-        plain = {"shouldIgnore": False, "oid": None}
-        self.json({"files": [{"path": f["path"], "uploadMode": m, **plain} for f, m in zip(files, modes, strict=True)]})
+        answers = [
+            {
+                "path": file["path"],
+                "uploadMode": "lfs" if file["path"].endswith(LFS_SUFFIXES) else "regular",
+                "shouldIgnore": False,
+                "oid": None,
+            }
+            for file in files
+        ]
+        self.json({"files": answers})
 
     def lfs_batch(self, kind: str | None, repo_id: str) -> None:
         objects = []
@@ -254,12 +261,21 @@ class Handler(BaseHTTPRequestHandler):
         repository = self.find(kind, repo_id)
         commit = repository and self.find_commit(repository, revision)
         if commit:
+            files = repository.commits[commit]
             prefix = f"{folder.strip('/')}/" if folder and folder.strip("/") else ""
-            names = [name for name in repository.commits[commit] if name.startswith(prefix)]
+            names = [name for name in files if name.startswith(prefix)]
             if prefix and not names:
                 self.error(404, "EntryNotFound", "Not found")
                 return
-            self.json(self.entries(repository.commits[commit], names))
+            folders = {
+                prefix + "/".join(parts[:depth])
+                for parts in (name.removeprefix(prefix).split("/") for name in names)
+                for depth in range(1, len(parts))
+            }
+            if "recursive=true" not in self.path.lower():
+                folders = {name for name in folders if "/" not in name.removeprefix(prefix)}
+                names = [name for name in names if "/" not in name.removeprefix(prefix)]
+            self.json(self.entries(files, names, sorted(folders)))
 
     def paths_info(self, kind: str, repo_id: str, revision: str) -> None:
         repository = self.find(kind, repo_id)
@@ -269,13 +285,10 @@ class Handler(BaseHTTPRequestHandler):
             wanted = json.loads(self.body)["paths"] if self.body.startswith(b"{") else [form.get("paths", "")]
             files = repository.commits[commit]
             folders = [n for n in wanted if n not in files and any(f.startswith(f"{n}/") for f in files)]
-            self.json(
-                self.entries(files, [name for name in wanted if name in files])
-                + [{"type": "directory", "path": name, "oid": "0" * 40, "size": 0} for name in folders]
-            )
+            self.json(self.entries(files, [name for name in wanted if name in files], folders))
 
-    def entries(self, files: dict[str, bytes], names: list[str]) -> list[dict]:
-        entries = []
+    def entries(self, files: dict[str, bytes], names: list[str], folders: list[str]) -> list[dict]:
+        entries = [{"type": "directory", "path": name, "oid": "0" * 40, "size": 0} for name in folders]
         for name in names:
             entry = {"type": "file", "path": name, "size": len(files[name]), "oid": sha1(files[name])}
             if name.endswith(LFS_SUFFIXES):

@@ -21,6 +21,7 @@ COMMANDS = {
     "generate": "answer one prompt",
     "evaluate": "measure accuracy and cost of decoding on a dataset",
     "benchmark": "measure the speed of decoding on this machine",
+    "push": "publish an adapter, a model or trajectories on the Hub, with a card",
     "env": "show versions and devices, for bug reports, or estimate the memory of a training",
 }
 # Errors whose message is written for users. Of any other, the type is shown too.

@@ -46,4 +46,4 @@ def run(argv: Sequence[str]) -> None:
         model, tokenizer, dataset, reward_function, recipe, batch.batch_size, seed=decoding.seed
     )
     say_table(figures)
-    write_json(figures, output.json)
+    write_json(figures | {"dataset": data.dataset}, output.json)

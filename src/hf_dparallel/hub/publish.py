@@ -5,7 +5,6 @@ import functools
 import json
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +56,7 @@ def push_model_to_hub(
     create_pr: bool = False,
     token: str | None = None,
     commit_message: str | None = None,
-    run_as_future: bool = False,
-) -> CommitInfo | Future[CommitInfo]:
+) -> CommitInfo:
     r"""
     Publishes an adapter or a model, with its decoding recipe and a model card.
 
@@ -86,11 +84,11 @@ def push_model_to_hub(
             Identifier of its licence (`"mit"`, `"apache-2.0"`), for the card.
         tags (`list[str]`, *optional*):
             Tags of the card beside the default ones.
-        private, revision, create_pr, token, commit_message, run_as_future:
+        private, revision, create_pr, token, commit_message:
             As in [`~huggingface_hub.HfApi.upload_folder`]. A branch that does not exist is created.
 
     Returns:
-        [`~huggingface_hub.CommitInfo`], or with `run_as_future=True` a future with it.
+        [`~huggingface_hub.CommitInfo`]
 
     Raises:
         ValueError: before anything is uploaded: if the recipe has no commit rule, the base model is a local folder, a
@@ -103,7 +101,7 @@ def push_model_to_hub(
     summary = read_json(folder / SUMMARY_NAME)
     adapter_config = read_json(folder / ADAPTER_CONFIG_NAME) if kind == "adapter" else {}
     recorded = adapter_config.get("base_model_name_or_path") or summary.get("base_model")
-    base_model = _check_base(base_model or recorded, kind)
+    base_model = check_base_model(base_model or recorded, kind)
     recipe = _read_recipe(folder, generation_config)
     tokenizer = _own_tokenizer(folder, base_model if kind == "adapter" else None, token)
     if tokenizer is None:
@@ -135,16 +133,17 @@ def push_model_to_hub(
         create_pr=create_pr,
         token=token,
         commit_message=commit_message or f"Upload {kind} with hf-dparallel",
-        run_as_future=run_as_future,
     )
 
 
-def _check_base(name: str | None, kind: str) -> str | None:
-    """Checks that others will find the base model."""
-    if name is None and kind == "model":
-        return None
+def check_base_model(name: str | None, kind: str) -> str | None:
+    """Returns the name of the base model if others will find it; `None` for a model of which it is not known.
+
+    Raises:
+        ValueError: if an adapter would be pushed that nobody else could use.
+    """
     problem = None
-    if name is None:
+    if not name:
         problem = "is not known"
     elif Path(name).exists() or is_local_path(name):
         problem = f"is {name!r}, a folder of this machine"
@@ -153,12 +152,15 @@ def _check_base(name: str | None, kind: str) -> str | None:
             validate_repo_id(name)
         except HFValidationError:
             problem = f"is {name!r}, which is no name of a repository"
-    if problem is not None:
-        raise ValueError(
-            f"The base model {problem}, so that nobody else could use what is pushed. Name it as it is called on the "
-            "Hub: `base_model=` (`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
-        )
-    return name
+    if problem is None:
+        return name
+    if kind == "model":
+        logger.warning(f"The base model {problem}, and is not mentioned. `base_model=` names it.")
+        return None
+    raise ValueError(
+        f"The base model {problem}, so that nobody else could use the adapter. Name it as it is called on the Hub: "
+        "`base_model=` (`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
+    )
 
 
 def _read_recipe(folder: Path, given: DiffusionGenerationConfig | None) -> DiffusionGenerationConfig:

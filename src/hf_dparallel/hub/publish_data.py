@@ -5,7 +5,6 @@ import functools
 import json
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def push_trajectories_to_hub(
     create_pr: bool = False,
     token: str | None = None,
     commit_message: str | None = None,
-) -> CommitInfo | Future[CommitInfo]:
+) -> CommitInfo:
     r"""
     Publishes trajectories as a data set, with a data card; `datasets.load_dataset(repo_id)` reads them.
 

@@ -2,6 +2,7 @@
 """Measured figures for a model card, from what `hf-dparallel evaluate --json` and `hf-dparallel demo` write."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ class Report:
         ]
 
 
-def read_report(path: str | Path) -> Report:
+def read_report(path: str | os.PathLike) -> Report:
     """Reads a report: the figures of one model, or an object with `rows` of several, of which the last is this one.
 
     Raises:

@@ -3,7 +3,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -29,8 +28,7 @@ def upload_files(
     create_pr: bool = False,
     token: str | None = None,
     commit_message: str,
-    run_as_future: bool = False,
-) -> CommitInfo | Future[CommitInfo]:
+) -> CommitInfo:
     r"""
     Uploads files in one commit, all or none; creates the repository and the branch if there are none.
 
@@ -40,7 +38,7 @@ def upload_files(
         check_existing (`Callable`):
             Gets the names of the files that are in the repository already, and raises an error if these are of
             something else.
-        repo_id, repo_type, private, revision, create_pr, token, commit_message, run_as_future:
+        repo_id, repo_type, private, revision, create_pr, token, commit_message:
             As in [`~huggingface_hub.HfApi.upload_folder`].
 
     Raises:
@@ -60,7 +58,6 @@ def upload_files(
             repo_type=repo_type,
             revision=revision,
             create_pr=create_pr,
-            run_as_future=run_as_future,
         )
 
 

@@ -1,13 +1,16 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The files of an adapter, in a folder or on the Hub: its configuration, the names of its weights, its recipe."""
 
+import hashlib
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
-from transformers.utils import GENERATION_CONFIG_NAME, cached_file
+from transformers.utils import GENERATION_CONFIG_NAME, cached_file, has_file
 from transformers.utils.hub import resolve_revision
 
 from ..generation.configuration import DiffusionGenerationConfig
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 WEIGHTS_NAME = "adapter_model.safetensors"
 _PICKLED_WEIGHTS_NAME = "adapter_model.bin"
+_SHA256 = re.compile("[0-9a-f]{64}")
 _PEFT_PREFIX = "base_model.model."
 
 
@@ -39,9 +43,15 @@ class AdapterFiles:
         self.download = {**download, "revision": resolve_revision(self.name, **resolving, local_files_only=offline)}
 
     def config(self) -> "PeftConfig":
-        """Returns its configuration."""
+        """Returns its configuration.
+
+        Raises:
+            OSError: if there is no such adapter, or it may not be read.
+        """
         from peft import PeftConfig
 
+        # Says why, where PEFT only says that it cannot find it.
+        cached_file(self.name, "adapter_config.json", **self.download)
         return PeftConfig.from_pretrained(self.name, **self.download)
 
     def recipe(self) -> DiffusionGenerationConfig | None:
@@ -55,14 +65,14 @@ class AdapterFiles:
         return DiffusionGenerationConfig.from_pretrained(self.name, **self.download)
 
     def weight_names(self) -> list[str]:
-        """Returns the names of its weights, without reading them.
+        """Returns the names of its weights.
 
         Raises:
-            OSError: if it has none, or pickled ones only.
+            OSError: if it has none, or pickled ones only, or they were damaged on the way.
         """
         path = self._path(WEIGHTS_NAME)
         if path is None:
-            pickled = self._path(_PICKLED_WEIGHTS_NAME) is not None
+            pickled = has_file(self.name, _PICKLED_WEIGHTS_NAME, **self.download)
             raise OSError(
                 f"The adapter {self.name!r} has no {WEIGHTS_NAME}. "
                 + (
@@ -72,11 +82,26 @@ class AdapterFiles:
                     else "Is it complete?"
                 )
             )
+        _check_hash(path)
         with safe_open(path, framework="pt") as weights:
             return list(weights.keys())
 
     def _path(self, filename: str) -> str | None:
         return cached_file(self.name, filename, _raise_exceptions_for_missing_entries=False, **self.download)
+
+
+def _check_hash(path: str) -> None:
+    """Checks a large file from the Hub, which the cache names by its SHA-256; huggingface_hub checks its size only."""
+    blob = Path(path).resolve()
+    if not _SHA256.fullmatch(blob.name):
+        return
+    with blob.open("rb") as content:
+        actual = hashlib.file_digest(content, "sha256").hexdigest()
+    if actual != blob.name:
+        raise OSError(
+            f"`{path}` was damaged on its way from the Hub: its SHA-256 is {actual}, and should be {blob.name}. "
+            f"Delete `{blob}` and load it again."
+        )
 
 
 def adapted_modules(model: PreTrainedModel, config: "PeftConfig", weight_names: list[str]) -> dict[str, str]:

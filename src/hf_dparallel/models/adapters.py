@@ -3,6 +3,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from transformers.integrations import PeftAdapterMixin
+
 from ..generation.configuration import DiffusionGenerationConfig
 from .adapter_files import AdapterFiles, adapted_modules, translate_config
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 _DEFAULT_NAME = "default"
 
 
-class AdapterLoadingMixin:
+class AdapterLoadingMixin(PeftAdapterMixin):
     r"""
     PEFT adapters with their decoding recipes.
 
@@ -64,7 +66,7 @@ class AdapterLoadingMixin:
         """
         name = adapter_name or _DEFAULT_NAME
         if peft_model_id is None:
-            return super().load_adapter(  # type: ignore[misc]
+            return super().load_adapter(
                 None, name, *args, load_config=load_config, adapter_kwargs=adapter_kwargs, **kwargs
             )
         given = {"revision": revision, "token": token, "local_files_only": local_files_only or None}
@@ -78,7 +80,7 @@ class AdapterLoadingMixin:
             kwargs["peft_config"] = self._checked_config(files, replaced=name if swaps else None)
         recipe = files.recipe()
         conversions = getattr(self, "_weight_conversions", None)
-        info = super().load_adapter(  # type: ignore[misc]
+        info = super().load_adapter(
             peft_model_id, name, *args, load_config=load_config, download_kwargs=files.download, **kwargs
         )
         # transformers would write the merged model under the names that it has just read the adapter with.
@@ -93,22 +95,22 @@ class AdapterLoadingMixin:
 
     def set_adapter(self, adapter_name: list[str] | str) -> None:
         """Makes a loaded adapter the active one, and applies its recipe (of several, that of the first)."""
-        super().set_adapter(adapter_name)  # type: ignore[misc]
+        super().set_adapter(adapter_name)
         self._follow_active_adapter()
 
     def enable_adapters(self) -> None:
         """Undoes [`disable_adapters`]."""
-        super().enable_adapters()  # type: ignore[misc]
+        super().enable_adapters()
         self._follow_active_adapter()
 
     def disable_adapters(self) -> None:
         """Runs the model without its adapters, with its own recipe."""
-        super().disable_adapters()  # type: ignore[misc]
+        super().disable_adapters()
         self._use_recipe(None)
 
     def delete_adapter(self, adapter_names: list[str] | str) -> None:
         """Removes adapters; when there is none left, the model has its own recipe again."""
-        super().delete_adapter(adapter_names)  # type: ignore[misc]
+        super().delete_adapter(adapter_names)
         self._follow_active_adapter()
 
     def merge_and_unload(self):
@@ -181,7 +183,7 @@ class AdapterLoadingMixin:
         if not missing and not unexpected:
             return
         if not keep:
-            super().delete_adapter(name)  # type: ignore[misc]
+            super().delete_adapter(name)
         parts = [(unexpected, "have no place in the model"), (missing, "are wanted by its configuration but missing")]
         problems = " and ".join(f"{len(keys)} weights {what} (such as {keys[0]!r})" for keys, what in parts if keys)
         raise ValueError(
