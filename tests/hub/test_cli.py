@@ -37,49 +37,16 @@ def run(capsys):
 
 def test_push_then_generate_with_the_recipe(hub, adapter, run, tmp_path):
     AutoTokenizer.from_pretrained(TEACHER).save_pretrained(adapter)
-    assert (
-        run(
-            "evaluate",
-            "--model",
-            BASE,
-            "--adapter",
-            adapter,
-            "--dataset",
-            "demo",
-            "--num_samples",
-            2,
-            "--json",
-            "r.json",
-        )[0]
-        == 0
-    )
-    code, out, _ = run(
-        "push",
-        adapter,
-        "user/student",
-        "--report",
-        "r.json",
-        "--max_new_tokens",
-        64,
-        "--block_length",
-        32,
-        "--private",
-        "--revision",
-        "v1",
-        "--commit_message",
-        "First",
-        "--json",
-        "push.json",
-    )
+    flags = ["--dataset", "demo", "--num_samples", 2, "--json", "r.json"]
+    assert run("evaluate", "--model", BASE, "--adapter", adapter, *flags)[0] == 0
+    flags = "--report r.json --max_new_tokens 64 --block_length 32 --private --revision v1 --commit_message First"
+    code, out, _ = run("push", adapter, "user/student", *flags.split(), "--json", "push.json")
     figures = json.loads((tmp_path / "push.json").read_text())
     assert code == 0 and figures["url"] in out
     repository = hub.repository("user/student")
     assert repository.private and repository.commit("v1") == figures["commit"]
     assert b'"max_new_tokens": 64' in repository.files("v1")["generation_config.json"]
-    assert (
-        b"word problems" not in repository.files("v1")["README.md"]
-        and b"On demo (2 prompts)" in repository.files("v1")["README.md"]
-    )
+    assert b"On demo (2 prompts)" in repository.files("v1")["README.md"]
 
     # The tokenizer is that of the base model, and is found there.
     assert run("push", adapter, "user/student")[0] == 0
