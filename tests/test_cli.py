@@ -14,7 +14,7 @@ import torch
 import yaml
 from transformers import AutoModelForMaskedLM
 
-from hf_dparallel import cli
+from hf_dparallel import DiffusionGenerationConfig, cli
 from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.demo import pipeline
 
@@ -356,9 +356,76 @@ def test_evaluate(hf, checkpoint, questions):
     code, out, _ = hf("evaluate", *flags, "--num_samples", 6, "--json", "e.json")
     figures = read_json("e.json")
     assert code == 0
-    assert set(figures) == {"accuracy", "nfe", "tokens_per_forward", "latency_s", "num_prompts", "dataset"}
+    assert {"accuracy", "nfe", "tokens_per_forward", "latency_s", "num_prompts", "dataset"} <= set(figures)
     assert figures["num_prompts"] == 6 and figures["accuracy"] == 0.5
-    assert "accuracy            0.5\n" in out
+    assert figures["recipe"]["entropy_threshold"] == 1.0
+    assert "accuracy                     0.5\n" in out and "accuracy_interval            " in out
+
+
+def test_sweeps_and_their_comparison(hf, checkpoint, questions):
+    flags = ["--model", checkpoint, "--dataset", questions, "--prompt_column", "question", *DECODING]
+    sweeps = ["--sweep", "entropy_threshold=1:3:1", "denoising_steps=8,4"]
+    code, out, _ = hf("evaluate", *flags, *sweeps, "--name", "a", "--output_dir", "a", "--json", "a.json")
+    assert code == 0 and read_json("a.json") == read_json("a/report.json")
+    rows = read_json("a/report.json")["rows"]
+    assert [row["method"] for row in rows] == [
+        *("entropy_threshold 1.0", "entropy_threshold 2.0", "entropy_threshold 3.0"),
+        *("denoising_steps 8", "denoising_steps 4"),
+    ]
+    assert [row["nfe"] for row in rows[3:]] == [8, 4] and rows[0]["nfe"] > rows[2]["nfe"]
+    assert rows[3]["recipe"] == {"max_new_tokens": 8, "block_length": 4, "denoising_steps": 8}
+    assert out.splitlines()[2].startswith("| entropy_threshold 1.0 |") and Path("a/curves.png").is_file()
+
+    assert hf("evaluate", *flags, "--num_workers", "2", "--batch_size", "3", "--output_dir", "b")[0] == 0
+    code, out, err = hf("report", "a", "b/report.json", "--output_dir", "both", "--json", "c.json")
+    assert code == 0 and "Latencies are left out: the reports differ in batch_size" in err
+    assert read_json("c.json")["rows"][-1]["answers"] == rows[0]["answers"]  # whatever the batch
+    assert f"| {checkpoint}: entropy_threshold 1.0 |" in out and Path("both/report.md").read_text().startswith(out)
+
+    assert hf("evaluate", *flags, "--num_samples", "4", "--output_dir", "c")[0] == 0
+    code, _, err = hf("report", "a", "c")
+    assert code == 1 and f"a and {checkpoint} cannot be compared: `data` is" in err
+
+
+def test_calibrate(hf, checkpoint, questions):
+    flags = ["--model", checkpoint, "--dataset", questions, "--prompt_column", "question", "--max_new_tokens", "8"]
+    flags += ["--max_accuracy_drop", "0.9", "--confidence", "0.5", "--block_lengths", "4", "8", "--output_dir", "out"]
+    code, out, _ = hf("calibrate", *flags, "--sweep", "entropy_threshold=1,3", "--json", "c.json")
+    figures = read_json("c.json")
+    assert (
+        code == 0 and len(figures["trials"]) == 4 and figures["num_prompts"] == {"calibration": 4, "confirmation": 4}
+    )
+    recipe = DiffusionGenerationConfig.from_pretrained("out")
+    assert recipe.max_new_tokens == 8 and recipe.calibration["max_accuracy_drop"] == 0.9
+    assert figures["recipe"] == {
+        "block_length": recipe.block_length,
+        "entropy_threshold": recipe.entropy_threshold,
+    }
+    assert f"block_length {recipe.block_length}, entropy_threshold {recipe.entropy_threshold} keeps" in out
+    # Its record belongs to the recipe, and goes with it.
+    assert recipe.updated(return_dict_in_generate=True).calibration == recipe.calibration
+    assert recipe.updated(entropy_threshold=0.1).calibration is None
+
+    code, _, err = hf(
+        "calibrate", *flags[:-2], "--max_accuracy_drop", "0.01", "--confidence", "0.9999", "--output_dir", "none"
+    )
+    assert code == 1 and not Path("none").exists()
+    assert "For no setting could it be confirmed on 4 prompts that it loses at most 1 points" in last_line(err)
+    code, _, err = hf("calibrate", *flags, "--num_samples", "1")
+    assert code == 1 and "`dataset` must have at least 2 prompts" in err
+    code, _, err = hf("calibrate", *flags, "--max_accuracy_drop", "1")
+    assert code == 2 and "`max_accuracy_drop` must be above 0 and below 1, got 1.0" in err
+
+
+def test_bad_sweeps_and_reports(hf, questions):
+    flags = ["--model", "none", "--dataset", questions, "--sweep"]
+    code, _, err = hf("evaluate", *flags, "entropy_threshold=1:0:1")
+    assert code == 2 and "`sweep=entropy_threshold=1:0:1` must be of the form" in err
+    code, _, err = hf("report", questions)
+    assert code == 1 and "is not JSON" in err
+    assert hf("report")[0] == 2
+    code, _, err = hf("report", "missing.json")
+    assert code == 1 and "missing.json" in err
 
 
 def test_trajectories(hf, checkpoint, questions):
@@ -440,7 +507,7 @@ def test_demo_names_the_bundled_model_and_problems(hf, monkeypatch, checkpoint):
     assert hf("trajectories", *flags, "--num_samples", "2", "--reward", "none", "--output_dir", "out")[0] == 0
     flags = ["--model", "demo", "--dataset_name", "out/filtered.parquet", "--max_steps", "1", *TRAINING]
     assert hf("train", *flags)[0] == 0
-    assert seen == [(3, "test"), None, (2, "train"), None, torch.float32]
+    assert seen == [(3, "test"), torch.float32, (2, "train"), torch.float32, torch.float32]
 
 
 def test_benchmark(hf):

@@ -4,6 +4,7 @@
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,10 +32,21 @@ def describe_environment() -> dict[str, Any]:
         **{name: _version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "cpu": cpu_name(),
         "cpu_count": os.cpu_count(),
         "gpus": gpus,
         "bf16_on_gpu": bool(gpus) and torch.cuda.is_bf16_supported(),
     }
+
+
+def cpu_name() -> str:
+    """Returns the name of the processor, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
 
 
 def _version(package: str) -> str:

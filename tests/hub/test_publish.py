@@ -247,7 +247,7 @@ def test_the_card_says_what_the_model_is(hub, adapter, tmp_path):
         "| `certainty_weight` | 2.0 |",
         "| `target_modules` | down_proj, q_proj, v_proj |",
         "`masked_entropy` 0.125",
-        "| This model | 9.5 | 5.25 | 0.125 | 75.0% |",
+        "| **This model** | 9.5 | 5.25 | 0.125 | 75.0% |",
         '"entropy_threshold": 0.4',
         "@article{chen2025dparallel",
         "## Limits",
@@ -256,13 +256,16 @@ def test_the_card_says_what_the_model_is(hub, adapter, tmp_path):
         assert text in card.text
 
 
-def test_of_several_rows_the_last_is_the_model(hub, adapter, tmp_path):
+@pytest.mark.parametrize("recipes", [[None, None], [{"entropy_threshold": 0.2}, {"entropy_threshold": 0.4}]])
+def test_of_several_rows_one_is_the_model_with_its_recipe(hub, adapter, tmp_path, recipes):
     rows = [{"method": "Teacher", **REPORT, "nfe": 64.0}, {"method": "Student", **REPORT}]
+    rows = [row | ({"recipe": recipe} if recipe else {}) for row, recipe in zip(rows, recipes, strict=True)]
+    rows = rows if recipes == [None, None] else rows[::-1]
     (tmp_path / "report.json").write_text(json.dumps({"rows": rows}))
     push_model_to_hub(adapter, "user/student", report=tmp_path / "report.json")
     card = card_of(hub)
     assert {r.metric_type: r.metric_value for r in card.data.eval_results}["nfe"] == 9.5
-    assert "| Teacher | 64.0 |" in card.text and "the last row is this model" in card.text
+    assert "| Teacher | 64.0 |" in card.text and "| **Student** | 9.5 |" in card.text
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"rows": []}', '{"accuracy": "high"}'])

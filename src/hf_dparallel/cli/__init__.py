@@ -20,6 +20,8 @@ COMMANDS = {
     "train": "certainty-forcing distillation on trajectories",
     "generate": "answer one prompt",
     "evaluate": "measure accuracy and cost of decoding on a dataset",
+    "calibrate": "find the fastest decoding settings that keep the accuracy",
+    "report": "compare evaluations, if they can be compared",
     "benchmark": "measure the speed of decoding on this machine",
     "push": "publish an adapter, a model or trajectories on the Hub, with a card",
     "env": "show versions and devices, for bug reports, or estimate the memory of a training",

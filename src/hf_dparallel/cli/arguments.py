@@ -2,11 +2,13 @@
 """Arguments of the commands: dataclasses that several of them share, and the parser that reads YAML and flags."""
 
 import dataclasses
+import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+import torch
 import yaml
 from trl import TrlParser
 
@@ -106,23 +108,57 @@ class DecodingArguments:
 @dataclass
 class BatchArguments:
     batch_size: int = field(default=16, metadata={"help": "Prompts decoded together. Does not change the answers."})
+    num_workers: int | None = field(
+        default=None,
+        metadata={
+            "help": "Threads that decode side by side, each batch_size prompts. Default: on a GPU one, on a CPU one a "
+            "core, at most 4. Does not change the answers."
+        },
+    )
 
     def __post_init__(self):
         _check_positive(self, "batch_size")
+        _check_positive(self, "num_workers")
+        if self.num_workers is None:
+            self.num_workers = 1 if torch.cuda.is_available() else min(torch.get_num_threads(), 4)
+
+
+@dataclass
+class RewardArguments:
+    reward: str = field(
+        default="numeric",
+        metadata={
+            "help": "What makes an answer right. 'numeric': its last number is that of the column 'answer'. 'math': "
+            "it is mathematically equal to the column 'solution' (needs math-verify).",
+            "choices": ["numeric", "math"],
+        },
+    )
 
 
 class CommandParser(TrlParser):
-    """A [`~trl.TrlParser`] that says what is wrong in one line, and checks a file as strictly as flags."""
+    """A [`~trl.TrlParser`] that says what is wrong in one line, and checks a file as strictly as flags.
 
-    def __init__(self, command: str, description: str, dataclass_types: Sequence[type]):
-        super().__init__(dataclass_types, prog=f"hf-dparallel {command}", description=description, allow_abbrev=False)
+    The fields named in `positionals` can also be given without their flag, in this order, before all flags; the last
+    takes all that is left.
+    """
+
+    def __init__(
+        self, command: str, description: str, dataclass_types: Sequence[type], positionals: Sequence[str] = ()
+    ):
+        prog = f"hf-dparallel {command}"
+        super().__init__(dataclass_types, prog=prog, description=description, allow_abbrev=False)
         self.add_argument("--config", metavar="FILE", help="YAML file with any of these arguments. Flags override it.")
+        self.positionals = positionals
+        if positionals:
+            self.usage = f"{prog} {' '.join(name.upper() for name in positionals)} [options]"
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
         """Returns one instance of each dataclass. On wrong usage, exits with code 2."""
         try:
             *values, namespace, from_file, from_flags = self.parse_args_and_config(
-                _split_config_flag(argv), return_remaining_strings=True, separate_remaining_strings=True
+                self._with_flags(_split_config_flag(argv)),
+                return_remaining_strings=True,
+                separate_remaining_strings=True,
             )
         except IndexError:
             self.error("argument --config: expected one argument")
@@ -152,6 +188,15 @@ class CommandParser(TrlParser):
     def error(self, message: str) -> NoReturn:
         note(f"{self.prog}: error: {message} (`{self.prog} --help` lists the arguments)")
         sys.exit(2)
+
+    def _with_flags(self, argv: Sequence[str]) -> list[str]:
+        """Writes leading values as `--name value`."""
+        leading = list(itertools.takewhile(lambda text: not text.startswith("-"), argv))
+        flags: list[str] = []
+        for index, name in enumerate(self.positionals[: len(leading)]):
+            is_last = index == len(self.positionals) - 1
+            flags += [f"--{name}", *(leading[index:] if is_last else leading[index : index + 1])]
+        return flags + list(argv[len(leading) if self.positionals else 0 :])
 
     def _check_values(self, values: Sequence[Any]) -> None:
         """What argparse checks of flags, but not of defaults."""

@@ -37,5 +37,5 @@ def _format(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
+        return ", ".join(map(_format, value)) or "none"
     return str(value)

@@ -3,8 +3,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from ..evaluation.decoding import evaluate_decoding
+import torch
+from transformers import PreTrainedModel
+
+from ..environment import cpu_name
+from ..evaluation.decoding import evaluate_answers
+from ..evaluation.report import figures_with_intervals, fingerprint, make_rows, markdown_table, write_report
+from ..evaluation.sweep import parse_sweep
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.inputs import resolve_generation_config
 from . import COMMANDS
 from .arguments import (
     BatchArguments,
@@ -13,37 +22,127 @@ from .arguments import (
     DecodingArguments,
     LoadingArguments,
     OutputArguments,
+    RewardArguments,
 )
-from .console import say_table, write_json
-from .loading import get_reward, load_model, load_prompts
+from .console import say, say_table, write_json
+from .loading import REFERENCE_COLUMNS, get_reward, load_model, load_prompts
 
 
 @dataclass
-class RewardArguments:
-    reward: str = field(
-        default="numeric",
+class ReportArguments:
+    sweep: list[str] = field(
+        default_factory=list,
         metadata={
-            "help": "What makes an answer right. 'numeric': its last number is that of the column 'answer'. 'math': "
-            "it is mathematically equal to the column 'solution' (needs math-verify).",
-            "choices": ["numeric", "math"],
+            "help": "Settings to try, each a curve of accuracy against speed: entropy_threshold=0.1:1.0:0.1 (with "
+            "both ends) or denoising_steps=16,32,64.",
+            "metavar": "SETTING=VALUES",
         },
     )
+    output_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder for report.json, which `hf-dparallel report` compares with others, report.md and, of a "
+            "sweep, curves.png."
+        },
+    )
+    name: str | None = field(
+        default=None, metadata={"help": "Name of the model in reports. Default: the adapter, or else the model."}
+    )
+
+    def __post_init__(self):
+        for text in self.sweep:
+            parse_sweep(text)
+
+    def points(self, recipe: DiffusionGenerationConfig) -> dict[str, dict[str, Any]]:
+        """Returns, by name of the method, its `curve` and its `recipe`: that of the flags, if nothing is swept."""
+        if not self.sweep:
+            return {method_name(recipe): {"curve": method_name(recipe), "recipe": recipe}}
+        return {
+            f"{name} {value}": {"curve": name, "recipe": recipe.updated(**{name: value})}
+            for name, values in map(parse_sweep, self.sweep)
+            for value in values
+        }
 
 
 def run(argv: Sequence[str]) -> None:
-    """Prints accuracy, passes, tokens per pass and latency."""
+    """Prints accuracy, passes, tokens per pass and latency, for each setting that is tried."""
     parser = CommandParser(
         "evaluate",
         COMMANDS["evaluate"],
-        [LoadingArguments, DatasetArguments, RewardArguments, BatchArguments, DecodingArguments, OutputArguments],
+        [
+            LoadingArguments,
+            DatasetArguments,
+            RewardArguments,
+            BatchArguments,
+            DecodingArguments,
+            ReportArguments,
+            OutputArguments,
+        ],
     )
-    loading, data, reward, batch, decoding, output = parser.parse(argv)
+    loading, data, reward, batch, decoding, reporting, output = parser.parse(argv)
     dataset = load_prompts(data, default_split="test")
     reward_function = get_reward(reward.reward, dataset)
     model, tokenizer = load_model(loading)
-    recipe = decoding.to_generation_config()
-    figures = evaluate_decoding(
-        model, tokenizer, dataset, reward_function, recipe, batch.batch_size, seed=decoding.seed
-    )
-    say_table(figures)
-    write_json(figures | {"dataset": data.dataset}, output.json)
+    given = decoding.to_generation_config()
+    points = reporting.points(given)
+    # All of them before the first is decoded with.
+    recipes = [resolve_generation_config(model, point["recipe"], tokenizer) for point in points.values()]
+    measured = {}
+    for (method, point), recipe in zip(points.items(), recipes, strict=True):
+        answers = evaluate_answers(
+            model,
+            tokenizer,
+            dataset,
+            reward_function,
+            recipe,
+            batch.batch_size,
+            description=method,
+            seed=decoding.seed,
+            num_workers=batch.num_workers,
+        )
+        measured[method] = {
+            **figures_with_intervals(answers),
+            "curve": point["curve"],
+            "recipe": point["recipe"].settings(),
+        }
+    report = {
+        "name": reporting.name or loading.adapter or loading.model,
+        "dataset": data.dataset,
+        "conditions": {
+            "data": fingerprint(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward.reward]]),
+            "num_prompts": len(dataset),
+            "reward": reward.reward,
+            "max_new_tokens": recipes[0].max_new_tokens,
+        },
+        "hardware": _hardware(model, batch),
+        "rows": make_rows(measured),
+    }
+    if reporting.output_dir is not None:
+        write_report(report, reporting.output_dir)
+    if reporting.sweep:
+        say(markdown_table(report["rows"]))
+        write_json(report, output.json)
+    else:
+        (figures,) = measured.values()
+        say_table({name: value for name, value in figures.items() if name not in ("answers", "curve", "recipe")})
+        write_json(figures | {"dataset": data.dataset}, output.json)
+
+
+def method_name(recipe: DiffusionGenerationConfig) -> str:
+    """The commit rule of a recipe with its value."""
+    rule = recipe.commit_rule()
+    return "the model's recipe" if rule is None else f"{rule} {getattr(recipe, rule)}"
+
+
+def _hardware(model: PreTrainedModel, batch: BatchArguments) -> dict[str, Any]:
+    """What seconds depend on."""
+    device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else cpu_name()
+    return {
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "dtype": str(model.dtype),
+        "attention": model.config._attn_implementation,
+        "batch_size": batch.batch_size,
+        "num_workers": batch.num_workers,
+        "torch": torch.__version__,
+    }

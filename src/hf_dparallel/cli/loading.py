@@ -62,10 +62,10 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def load_demo_teacher(dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Returns the bundled teacher and its tokenizer."""
+    """Returns the bundled teacher, in float32 by default so that figures do not depend on the batch, and tokenizer."""
     from ..demo.pipeline import load_teacher
 
-    return load_teacher(dtype=None if dtype == "auto" else getattr(torch, dtype))
+    return load_teacher(torch.float32 if dtype == "auto" else getattr(torch, dtype))
 
 
 def load_prompts(arguments: DatasetArguments, default_split: str) -> datasets.Dataset:

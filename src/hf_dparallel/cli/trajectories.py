@@ -65,6 +65,7 @@ def run(argv: Sequence[str]) -> None:
         batch_size=batch.batch_size,
         output_dir=arguments.output_dir,
         seed=decoding.seed,
+        num_workers=batch.num_workers,
     )
     if reward_function is not None:
         kept = filter_trajectories(rows, tokenizer, reward_function, arguments.min_reward)

@@ -2,6 +2,8 @@
 """Accuracy and cost of a decoding recipe on a dataset of prompts."""
 
 import time
+from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -20,6 +22,38 @@ from ..training.rewards import RewardFunction, check_reward_columns, score_compl
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+
+@dataclass(frozen=True)
+class EvaluatedAnswers:
+    """What [`evaluate_answers`] found out about each prompt, in the order of the dataset.
+
+    Args:
+        is_correct (`list[bool]`): whether the answer is right.
+        nfe (`list[int]`): forward passes that it took.
+        num_tokens (`list[int]`): its tokens, up to and including the first end-of-sequence token.
+        seconds (`float`): wall-clock time of the decoding of all prompts.
+    """
+
+    is_correct: list[bool]
+    nfe: list[int]
+    num_tokens: list[int]
+    seconds: float
+
+    @property
+    def tokens_per_forward(self) -> list[float]:
+        """Tokens over passes, by prompt."""
+        return [tokens / passes for tokens, passes in zip(self.num_tokens, self.nfe, strict=True)]
+
+    def figures(self) -> dict[str, float]:
+        """Returns the means; see [`evaluate_decoding`]."""
+        return {
+            "accuracy": fmean(self.is_correct),
+            "nfe": fmean(self.nfe),
+            "tokens_per_forward": fmean(self.tokens_per_forward),
+            "latency_s": self.seconds / len(self.nfe),
+            "num_prompts": len(self.nfe),
+        }
 
 
 def evaluate_decoding(
@@ -68,6 +102,23 @@ def evaluate_decoding(
     Raises:
         ValueError: if a prompt cannot be decoded, or the columns are not those that the reward functions need.
     """
+    return evaluate_answers(
+        model, tokenizer, dataset, reward_funcs, generation_config, batch_size, description, seed, num_workers
+    ).figures()
+
+
+def evaluate_answers(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    dataset: "Dataset",
+    reward_funcs: RewardFunction | list[RewardFunction],
+    generation_config: DiffusionGenerationConfig | None = None,
+    batch_size: int = 16,
+    description: str = "Evaluation",
+    seed: int = 0,
+    num_workers: int = 1,
+) -> EvaluatedAnswers:
+    """Like [`evaluate_decoding`], and returns what it averages: the figures of every prompt."""
     from datasets import Dataset, concatenate_datasets
     from tqdm.auto import tqdm
 
@@ -87,14 +138,11 @@ def evaluate_decoding(
             progress.update()
     seconds = time.perf_counter() - start
     completion_ids = [answers[row]["completion_ids"] for row in range(len(prompt_ids))]
-    nfe = [answers[row]["nfe"] for row in range(len(prompt_ids))]
     answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
     rewards = score_completions(answered, tokenizer, reward_funcs)
-    return {
-        "accuracy": sum(reward is not None and reward >= 1 for reward in rewards) / len(rewards),
-        "nfe": sum(nfe) / len(nfe),
-        "tokens_per_forward": sum(len(ids) / passes for ids, passes in zip(completion_ids, nfe, strict=True))
-        / len(nfe),
-        "latency_s": seconds / len(nfe),
-        "num_prompts": len(nfe),
-    }
+    return EvaluatedAnswers(
+        is_correct=[reward is not None and reward >= 1 for reward in rewards],
+        nfe=[answers[row]["nfe"] for row in range(len(prompt_ids))],
+        num_tokens=[len(ids) for ids in completion_ids],
+        seconds=seconds,
+    )

@@ -4,9 +4,13 @@
 import os
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def mean_confidence(confidences: torch.FloatTensor, num_passes: int) -> torch.FloatTensor:
@@ -59,11 +63,37 @@ def plot_certainty_and_tradeoff(
         axes.set(title=method, xlabel="Position of the new token", ylabel="Forward pass")
     if maps:
         figure.colorbar(image, ax=maps, label="Mean confidence", shrink=0.9)
+    _draw_tradeoff(tradeoff, curves)
+    figure.savefig(path, dpi=130)
+
+
+def plot_tradeoff(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: str | os.PathLike) -> None:
+    """Draws Fig. 5 of https://huggingface.co/papers/2509.26488: accuracy against tokens per forward pass.
+
+    Args:
+        curves (`dict[str, Sequence[dict]]`):
+            By method, points with `tokens_per_forward` and `accuracy`, in the order in which they are joined; with
+            `accuracy_interval`, its ends are drawn too.
+        path (`str` or `os.PathLike`):
+            The PNG file to write.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    _draw_tradeoff(figure.subplots(), curves)
+    figure.savefig(path, dpi=130)
+
+
+def _draw_tradeoff(axes: "Axes", curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     for (method, points), marker in zip(curves.items(), cycle("os^Dv"), strict=False):
         x = [point["tokens_per_forward"] for point in points]
         y = [100 * point["accuracy"] for point in points]
-        tradeoff.plot(x, y, marker=marker, label=method)
-    tradeoff.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
-    tradeoff.grid(alpha=0.3)
-    tradeoff.legend(loc="lower left")
-    figure.savefig(path, dpi=130)
+        (line,) = axes.plot(x, y, marker=marker, label=method)
+        if all("accuracy_interval" in point for point in points):
+            low, high = zip(*(point["accuracy_interval"] for point in points), strict=True)
+            axes.vlines(x, [100 * end for end in low], [100 * end for end in high], line.get_color(), alpha=0.35)
+    axes.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower left")

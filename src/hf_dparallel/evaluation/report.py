@@ -1,40 +1,119 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Result tables in the form of Table 1 of https://huggingface.co/papers/2509.26488."""
+"""Result tables in the form of Table 1 of https://huggingface.co/papers/2509.26488, and the files they are kept in."""
 
-from collections.abc import Sequence
-from typing import Any
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .decoding import EvaluatedAnswers
+from .intervals import bootstrap_interval
 
 
-def make_rows(measured: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """Turns what [`evaluate_decoding`] measured for each method into table rows.
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_FIGURES = ("accuracy", "nfe", "tokens_per_forward", "latency_s")
+
+
+def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Turns what was measured for each method into table rows.
 
     `speedup` is the latency of the first method over that of the row's.
     """
     baseline = next(iter(measured.values()))["latency_s"]
-    names = ("accuracy", "nfe", "tokens_per_forward", "latency_s")
     return [
-        {"method": method, **{name: figures[name] for name in names}, "speedup": baseline / figures["latency_s"]}
+        {
+            "method": method,
+            **{name: figures[name] for name in _FIGURES},
+            "speedup": baseline / figures["latency_s"],
+            **{name: value for name, value in figures.items() if name not in (*_FIGURES, "num_prompts")},
+        }
         for method, figures in measured.items()
     ]
 
 
-def markdown_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Formats rows of [`make_rows`] as a Markdown table that is also readable on a terminal."""
-    header = ("Method", "Passes", "Tokens per pass", "Latency", "Speed-up", "Accuracy")
-    cells = [
-        (
-            row["method"],
-            f"{row['nfe']:.1f}",
-            f"{row['tokens_per_forward']:.2f}",
-            f"{row['latency_s'] * 1000:.0f} ms",
-            f"{row['speedup']:.1f}x",
-            f"{row['accuracy']:.1%}",
-        )
-        for row in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+def figures_with_intervals(answers: EvaluatedAnswers) -> dict[str, Any]:
+    """The means of [`evaluate_decoding`] with 95 % bootstrap intervals, and the figures by prompt as `answers`."""
+    by_prompt: dict[str, Sequence[float]] = {
+        "accuracy": answers.is_correct,
+        "nfe": answers.nfe,
+        "tokens_per_forward": answers.tokens_per_forward,
+    }
+    return {
+        **answers.figures(),
+        **{f"{name}_interval": list(bootstrap_interval(values)) for name, values in by_prompt.items()},
+        "answers": {
+            "is_correct": [int(correct) for correct in answers.is_correct],
+            "nfe": answers.nfe,
+            "num_tokens": answers.num_tokens,
+        },
+    }
+
+
+def fingerprint(dataset: "Dataset", columns: Sequence[str]) -> str:
+    """Hash of some columns of a dataset, those that it has: equal for equal prompts and references."""
+    content = {name: dataset[name][:] for name in columns if name in dataset.column_names}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Formats rows of [`make_rows`] as a Markdown table that is also readable on a terminal.
+
+    Rows with an interval of the accuracy show it, and those with an `accuracy_difference` that, in points. Rows
+    without a latency, because it cannot be compared, have none in the table.
+    """
+    header = ["Method", "Passes", "Tokens per pass"]
+    lines = [[row["method"], f"{row['nfe']:.1f}", f"{row['tokens_per_forward']:.2f}"] for row in rows]
+    if "latency_s" in rows[0]:
+        header += ["Latency", "Speed-up"]
+        for line, row in zip(lines, rows, strict=True):
+            line += [f"{row['latency_s'] * 1000:.0f} ms", f"{row['speedup']:.1f}x"]
+    header.append("Accuracy (95 %)" if "accuracy_interval" in rows[0] else "Accuracy")
+    for line, row in zip(lines, rows, strict=True):
+        line.append(f"{row['accuracy']:.1%}" + _interval(row.get("accuracy_interval")))
+    if "accuracy_difference" in rows[0]:
+        header.append("Difference, points (95 %)")
+        for line, row in zip(lines, rows, strict=True):
+            line.append(f"{100 * row['accuracy_difference']:+.1f}" + _interval(row["accuracy_difference_interval"]))
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     rule = [f"{'':-<{widths[0]}}", *(f"{'':->{width - 1}}:" for width in widths[1:])]
-    return "\n".join(_table_line(line, widths) for line in (header, rule, *cells))
+    return "\n".join(_table_line(line, widths) for line in (header, rule, *lines))
+
+
+def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Groups the rows by their `curve`."""
+    curves: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        curves.setdefault(row["curve"], []).append(row)
+    return curves
+
+
+def write_report(report: Mapping[str, Any], output_dir: str | os.PathLike, notes: Sequence[str] = ()) -> None:
+    """Writes `report.json`, `report.md` and, of curves with several points, the picture `curves.png`.
+
+    Args:
+        report (`dict`): with `rows`, each of which has a `curve`.
+        output_dir (`str` or `os.PathLike`): a folder, which is made.
+        notes (`Sequence[str]`): lines below the table.
+    """
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    paragraphs = [markdown_table(report["rows"]), *notes]
+    curves = curves_of(report["rows"])
+    if any(len(points) > 1 for points in curves.values()):
+        from .plots import plot_tradeoff
+
+        plot_tradeoff(curves, folder / "curves.png")
+        paragraphs.append("![Accuracy against tokens per forward pass](curves.png)")
+    (folder / "report.md").write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
+
+
+def _interval(interval: Sequence[float] | None) -> str:
+    return "" if interval is None else f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 
 def _table_line(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -48,6 +48,7 @@ _OWN_SETTINGS: dict[str, Any] = {
     "stop_at_eos": True,
     "output_certainty": False,
     "mask_token_id": None,
+    "calibration": None,
 }
 _SETTINGS = (*_SHARED_SETTINGS, *_OWN_SETTINGS)
 # Values at which a setting of left-to-right decoding does nothing; callers that serve all models pass them.
@@ -130,6 +131,9 @@ class DiffusionGenerationConfig(GenerationConfig):
             Whether to return a [`DiffusionGenerationOutput`] instead of the sequences only.
         mask_token_id, eos_token_id, pad_token_id (`int`, *optional*):
             Special tokens, by default those of the model's config. `eos_token_id` may be a list.
+        calibration (`dict`, *optional*):
+            How `hf-dparallel calibrate` found the recipe. Only a record: it changes nothing, and is left out of a copy
+            with another commit rule or other lengths.
 
     Raises:
         ValueError: for a setting that is unknown, out of range, or has no meaning in diffusion decoding.
@@ -232,6 +236,8 @@ class DiffusionGenerationConfig(GenerationConfig):
         an earlier wish not to.
         """
         kept = {name: value for name, value in self.settings().items() if name not in settings}
+        if any(settings.get(name) is not None for name in (*COMMIT_RULES, "block_length", "max_new_tokens")):
+            kept.pop("calibration", None)
         if any(settings.get(name) is not None for name in COMMIT_RULES):
             kept = {name: value for name, value in kept.items() if name not in COMMIT_RULES}
         if settings.get("temperature") and kept.get("do_sample") is False:
@@ -332,6 +338,8 @@ class DiffusionGenerationConfig(GenerationConfig):
         eos = self.eos_token_id if isinstance(self.eos_token_id, list | tuple) else [self.eos_token_id]
         if not all(isinstance(token_id, int | None) for token_id in eos):
             raise ValueError(f"`eos_token_id` must be a token id or a list of them, got {self.eos_token_id!r}.")
+        if not isinstance(self.calibration, dict | None):
+            raise ValueError(f"`calibration` must be a dict, got {self.calibration!r}.")
         if not isinstance(self.compile_config, CompileConfig | None):
             raise ValueError(f"`compile_config` must be a transformers.CompileConfig, got {self.compile_config!r}.")
         if self.do_sample and self.temperature == 0:

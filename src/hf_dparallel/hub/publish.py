@@ -116,7 +116,7 @@ def push_model_to_hub(
         has_chat_template=_has_chat_template(tokenizer, base_model, token),
         adapter_config=adapter_config,
         summary=summary,
-        report=read_report(report) if report is not None else None,
+        report=read_report(report, recipe.settings()) if report is not None else None,
         dataset_name=dataset_name or summary.get("dataset_name"),
         license=license,
         tags=tuple(tags or ()),
@@ -167,7 +167,7 @@ def _read_recipe(folder: Path, given: DiffusionGenerationConfig | None) -> Diffu
     """The saved recipe with the settings that were given."""
     saved = folder / RECIPE_NAME
     recipe = DiffusionGenerationConfig.from_pretrained(folder) if saved.is_file() else DiffusionGenerationConfig()
-    if given is not None:
+    if given is not None and given.settings():
         recipe = recipe.updated(**given.settings())
     if recipe.commit_rule() is None:
         raise ValueError(

@@ -3,11 +3,14 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult
+
+from ..generation.configuration import COMMIT_RULES
 
 
 _METRICS = {
@@ -20,9 +23,10 @@ _METRICS = {
 
 @dataclass
 class Report:
-    """Figures of this model, in the last row, and of those that it is compared with."""
+    """Figures of a model with its recipe (`own`), among those of all that it is compared with."""
 
     rows: list[dict[str, Any]]
+    own: dict[str, Any]
     dataset: str
     num_prompts: int | None
 
@@ -31,7 +35,7 @@ class Report:
         header = ["Method", "Passes", "Tokens per pass", "Seconds per answer", "Accuracy"]
         cells = [
             [
-                row["method"],
+                f"**{row['method']}**" if row is self.own else row["method"],
                 f"{row['nfe']:.1f}",
                 f"{row['tokens_per_forward']:.2f}",
                 f"{row['latency_s']:.3g}",
@@ -51,14 +55,16 @@ class Report:
                 dataset_name=self.dataset,
                 metric_type=name,
                 metric_name=title,
-                metric_value=round(self.rows[-1][name], 4),
+                metric_value=round(self.own[name], 4),
             )
             for name, title in _METRICS.items()
         ]
 
 
-def read_report(path: str | os.PathLike) -> Report:
-    """Reads a report: the figures of one model, or an object with `rows` of several, of which the last is this one.
+def read_report(path: str | os.PathLike, recipe: Mapping[str, Any]) -> Report:
+    """Reads a report: the figures of one model, or `rows` of several.
+
+    The model's own are those in the last row with the commit rule of its recipe, or else in the last one.
 
     Raises:
         ValueError: if it is no report.
@@ -73,8 +79,12 @@ def read_report(path: str | os.PathLike) -> Report:
     if missing or not rows:
         raise ValueError(
             f"`report={path}` has no figures for {', '.join(missing or _METRICS)}. Give what `hf-dparallel evaluate "
-            "--json FILE` or `hf-dparallel demo` (report.json) wrote."
+            "--json FILE`, or `hf-dparallel demo` (report.json), wrote."
         )
     dataset = str(report.get("dataset", "prompts of the author"))
     # Of a file, others need not know the folder.
-    return Report(rows, Path(dataset).name if Path(dataset).exists() else dataset, report.get("num_prompts"))
+    dataset = Path(dataset).name if Path(dataset).exists() else dataset
+    rules = [{name: value for name, value in row.get("recipe", {}).items() if name in COMMIT_RULES} for row in rows]
+    matching = [row for row, rule in zip(rows, rules, strict=True) if rule and rule.items() <= recipe.items()]
+    num_prompts = report.get("num_prompts") or report.get("conditions", {}).get("num_prompts")
+    return Report(rows, (matching or rows)[-1], dataset, num_prompts)

@@ -1,0 +1,175 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel calibrate`: the fastest decoding settings that keep the accuracy, as the recipe of a model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..evaluation.calibration import Trial, calibrate
+from ..evaluation.decoding import EvaluatedAnswers, evaluate_answers
+from ..evaluation.report import fingerprint
+from ..evaluation.sweep import parse_sweep
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.inputs import resolve_generation_config
+from . import COMMANDS
+from .arguments import (
+    BatchArguments,
+    CommandParser,
+    DatasetArguments,
+    LoadingArguments,
+    OutputArguments,
+    RewardArguments,
+)
+from .console import say, write_json
+from .loading import REFERENCE_COLUMNS, get_reward, load_model, load_prompts
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+@dataclass
+class CalibrationArguments:
+    output_dir: str = field(
+        metadata={"help": "Folder that gets the recipe, generation_config.json: that of the adapter or model."}
+    )
+    max_accuracy_drop: float = field(
+        default=0.01, metadata={"help": "Accuracy that may be lost against one token per pass; 0.01 is one point."}
+    )
+    confidence: float = field(
+        default=0.9, metadata={"help": "Probability that no more is lost on all prompts of this kind."}
+    )
+    sweep: str = field(
+        default="entropy_threshold=0.1:1.0:0.1",
+        metadata={"help": "Settings to try.", "metavar": "SETTING=VALUES"},
+    )
+    block_lengths: list[int] = field(
+        default_factory=list,
+        metadata={
+            "help": "Block lengths to try them with; the first is also that of the reference. Default: the recipe's."
+        },
+    )
+    max_new_tokens: int | None = field(default=None, metadata={"help": "Length of the canvas. Default: the recipe's."})
+    seed: int = field(default=0, metadata={"help": "Seed of the split of the prompts into two halves."})
+
+    def __post_init__(self):
+        if not 0 < self.max_accuracy_drop < 1:
+            raise ValueError(f"`max_accuracy_drop` must be above 0 and below 1, got {self.max_accuracy_drop}.")
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"`confidence` must be above 0 and below 1, got {self.confidence}.")
+        parse_sweep(self.sweep)
+
+    def candidates(self) -> list[dict[str, Any]]:
+        """Returns the settings to try."""
+        name, values = parse_sweep(self.sweep)
+        return [{**length, name: value} for length, value in product(self._lengths(), values)]
+
+    def reference(self, max_new_tokens: int) -> dict[str, Any]:
+        """Returns the settings for one token per pass."""
+        return {**self._lengths()[0], "denoising_steps": max_new_tokens}
+
+    def _lengths(self) -> list[dict[str, int]]:
+        return [{"block_length": length} for length in self.block_lengths] or [{}]
+
+
+def run(argv: Sequence[str]) -> None:
+    """Prints what was tried, and writes the recipe."""
+    parser = CommandParser(
+        "calibrate",
+        COMMANDS["calibrate"],
+        [LoadingArguments, DatasetArguments, CalibrationArguments, RewardArguments, BatchArguments, OutputArguments],
+    )
+    loading, data, arguments, reward, batch, output = parser.parse(argv)
+    dataset = load_prompts(data, default_split="train")
+    reward_function = get_reward(reward.reward, dataset)
+    splits = _halves(dataset, arguments.seed)
+    model, tokenizer = load_model(loading)
+    given = DiffusionGenerationConfig(max_new_tokens=arguments.max_new_tokens)
+    candidates = arguments.candidates()
+    canvas = resolve_generation_config(model, given.updated(**candidates[0]), tokenizer).max_new_tokens
+    reference = arguments.reference(canvas)
+    # All of them before the first is decoded with.
+    recipes = {
+        _name(settings): resolve_generation_config(model, given.updated(**settings), tokenizer)
+        for settings in [*candidates, reference]
+    }
+
+    def evaluate(split: str, settings: Mapping[str, Any]) -> EvaluatedAnswers:
+        return evaluate_answers(
+            model,
+            tokenizer,
+            splits[split],
+            reward_function,
+            recipes[_name(settings)],
+            batch.batch_size,
+            description=f"{split}, {_name(settings)}",
+            seed=arguments.seed,
+            num_workers=batch.num_workers,
+        )
+
+    best, trials = calibrate(evaluate, candidates, reference, arguments.max_accuracy_drop, arguments.confidence)
+    say(_table(trials))
+    if best is None:
+        raise ValueError(_failure(trials, arguments, len(splits["confirmation"])))
+    record = {
+        **{name: value for name, value in vars(best).items() if name != "settings"},
+        "max_accuracy_drop": arguments.max_accuracy_drop,
+        "confidence": arguments.confidence,
+        "reference": reference,
+        "reward": reward.reward,
+        "data": fingerprint(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward.reward]]),
+        "num_prompts": {split: len(prompts) for split, prompts in splits.items()},
+        "hf_dparallel": __version__,
+    }
+    recipe = DiffusionGenerationConfig.from_generation_config(model.generation_config)
+    recipe = recipe.updated(**given.settings()).updated(**best.settings).updated(calibration=record)
+    recipe.save_pretrained(arguments.output_dir)
+    say(
+        f"\n{_name(best.settings)} keeps the accuracy and is written to {arguments.output_dir}/generation_config.json."
+    )
+    write_json({"recipe": best.settings, **record, "trials": [vars(trial) for trial in trials]}, output.json)
+
+
+def _halves(dataset: "Dataset", seed: int) -> dict[str, "Dataset"]:
+    """Splits shuffled prompts into those to choose settings on and those to confirm them on."""
+    if len(dataset) < 2:
+        raise ValueError(
+            f"`dataset` must have at least 2 prompts, to choose settings on one half and confirm them on the other, "
+            f"got {len(dataset)}."
+        )
+    shuffled, half = dataset.shuffle(seed), len(dataset) // 2
+    return {
+        "calibration": shuffled.select(range(half)),
+        "confirmation": shuffled.select(range(half, len(dataset))),
+    }
+
+
+def _name(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
+
+
+def _failure(trials: Sequence[Trial], arguments: CalibrationArguments, num_prompts: int) -> str:
+    closest = min(trials, key=lambda trial: trial.p_value["calibration"])
+    lost = 100 * closest.accuracy_drop["calibration"]
+    return (
+        f"For no setting could it be confirmed on {num_prompts} prompts that it loses at most "
+        f"{100 * arguments.max_accuracy_drop:g} points of accuracy (`max_accuracy_drop`) with a `confidence` of "
+        f"{arguments.confidence}. The surest, {_name(closest.settings)}, lost {lost:.1f} points on the first half. "
+        "Give more prompts, allow a larger drop, or try surer settings with `sweep`."
+    )
+
+
+def _table(trials: Sequence[Trial]) -> str:
+    lines = [
+        "| Settings | Passes | Drop, points | p | Drop confirmed, points | p |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for trial in trials:
+        cells = [_name(trial.settings), f"{trial.nfe:.1f}"]
+        for split in ("calibration", "confirmation"):
+            drop, p_value = trial.accuracy_drop.get(split), trial.p_value.get(split)
+            cells += [f"{100 * drop:+.1f}", f"{p_value:.3f}"] if drop is not None else ["", ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -1,0 +1,36 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel report`: what was evaluated at different times, side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..evaluation.comparison import compare_reports, labels, read_report
+from ..evaluation.report import markdown_table, write_report
+from . import COMMANDS
+from .arguments import CommandParser, OutputArguments
+from .console import note, say, write_json
+
+
+@dataclass
+class ComparisonArguments:
+    reports: list[str] = field(metadata={"help": "report.json of each evaluation, or its folder."})
+    output_dir: str | None = field(
+        default=None, metadata={"help": "Folder for report.json, report.md and curves.png of all together."}
+    )
+
+
+def run(argv: Sequence[str]) -> None:
+    """Prints the rows of all reports and their differences to the first row, or says why they cannot be compared."""
+    parser = CommandParser("report", COMMANDS["report"], [ComparisonArguments, OutputArguments], ["reports"])
+    comparison, output = parser.parse(argv)
+    reports = [read_report(path) for path in comparison.reports]
+    compared = compare_reports(dict(zip(labels([report["name"] for report in reports]), reports, strict=True)))
+    notes = []
+    if compared["differing_hardware"]:
+        notes.append(f"Latencies are left out: the reports differ in {', '.join(compared['differing_hardware'])}.")
+    say(markdown_table(compared["rows"]))
+    for text in notes:
+        note(text)
+    if comparison.output_dir is not None:
+        write_report(compared, comparison.output_dir, notes)
+    write_json(compared, output.json)

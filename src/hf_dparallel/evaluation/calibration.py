@@ -1,0 +1,97 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The fastest decoding settings that keep the accuracy, found on one half of the prompts and confirmed on the other.
+
+The second half has no say in which settings are tried on it, so that confirming several of them in a fixed order,
+until one fails, keeps the promise: the chance to accept settings that lose more than the tolerance is at most one
+minus the confidence. This is fixed sequence testing along a Pareto front
+([Learn then Test](https://huggingface.co/papers/2110.01052), [Pareto Testing](https://huggingface.co/papers/2210.07913)).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from .decoding import EvaluatedAnswers
+from .intervals import accuracy_drop_p_value
+
+
+# Decodes prompts of one of the two splits, "calibration" and "confirmation", with some settings.
+Evaluate = Callable[[str, Mapping[str, Any]], EvaluatedAnswers]
+
+
+@dataclass
+class Trial:
+    """Settings, and what they lost on each split where they were tried.
+
+    Args:
+        settings (`dict`): of [`DiffusionGenerationConfig`].
+        nfe (`float`): mean number of passes on the calibration split.
+        accuracy_drop (`dict[str, float]`): by split, accuracy of the reference less that of the settings.
+        p_value (`dict[str, float]`): by split, see [`accuracy_drop_p_value`].
+    """
+
+    settings: dict[str, Any]
+    nfe: float
+    accuracy_drop: dict[str, float] = field(default_factory=dict)
+    p_value: dict[str, float] = field(default_factory=dict)
+
+    def compare(
+        self, split: str, expected: Sequence[bool], is_correct: Sequence[bool], max_accuracy_drop: float
+    ) -> None:
+        """Notes what was lost on a split."""
+        self.accuracy_drop[split] = fmean(expected) - fmean(is_correct)
+        self.p_value[split] = accuracy_drop_p_value(expected, is_correct, max_accuracy_drop)
+
+
+def calibrate(
+    evaluate: Evaluate,
+    candidates: Sequence[Mapping[str, Any]],
+    reference: Mapping[str, Any],
+    max_accuracy_drop: float = 0.01,
+    confidence: float = 0.9,
+) -> tuple[Trial | None, list[Trial]]:
+    """
+    Finds the settings with the fewest passes that lose at most `max_accuracy_drop` of the accuracy of the reference.
+
+    Args:
+        evaluate (`Callable`):
+            Decodes the prompts of a split, `"calibration"` or `"confirmation"`, with some settings.
+        candidates (`Sequence[dict]`):
+            Settings to try.
+        reference (`dict`):
+            Those that the accuracy is compared with: one token per pass.
+        max_accuracy_drop (`float`, *optional*, defaults to 0.01):
+            The accuracy that may be lost on all prompts of this kind; 0.01 is one point.
+        confidence (`float`, *optional*, defaults to 0.9):
+            Probability that the promise is kept, over samples of prompts.
+
+    Returns:
+        `tuple`: the best settings, or `None` if none could be confirmed; and all trials.
+    """
+    expected = evaluate("calibration", reference).is_correct
+    trials = []
+    for settings in candidates:
+        answers = evaluate("calibration", settings)
+        trial = Trial(dict(settings), fmean(answers.nfe))
+        trial.compare("calibration", expected, answers.is_correct, max_accuracy_drop)
+        trials.append(trial)
+    best = None
+    promising = _promising(trials, max_accuracy_drop)
+    expected = evaluate("confirmation", reference).is_correct if promising else []
+    for trial in promising:
+        answers = evaluate("confirmation", trial.settings)
+        trial.compare("confirmation", expected, answers.is_correct, max_accuracy_drop)
+        if trial.p_value["confirmation"] > 1 - confidence:
+            break
+        best = trial
+    return best, trials
+
+
+def _promising(trials: Sequence[Trial], max_accuracy_drop: float) -> list[Trial]:
+    """From the surest on, each faster than all before it, if the drop on the calibration split is tolerable."""
+    front: list[Trial] = []
+    for trial in sorted(trials, key=lambda trial: (trial.p_value["calibration"], trial.nfe)):
+        if trial.accuracy_drop["calibration"] <= max_accuracy_drop and (not front or trial.nfe < front[-1].nfe):
+            front.append(trial)
+    return front

@@ -1,0 +1,95 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Reports side by side, as far as they can be compared."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .intervals import bootstrap_interval
+
+
+# What must be equal for accuracy and passes to mean the same, and what for seconds to.
+_CONDITIONS = ("data", "num_prompts", "reward", "max_new_tokens")
+_REQUIRED = ("name", "conditions", "hardware", "rows")
+
+
+def read_report(path: str | os.PathLike) -> dict[str, Any]:
+    """Reads a `report.json`, of which the folder may be given.
+
+    Raises:
+        ValueError: if it is not a report of `hf-dparallel evaluate`.
+    """
+    file = Path(path) / "report.json" if Path(path).is_dir() else Path(path)
+    try:
+        report = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON: {error}.") from error
+    missing = [name for name in _REQUIRED if not isinstance(report, dict) or name not in report]
+    if missing:
+        raise ValueError(
+            f"{file} is not a report: it lacks {', '.join(missing)}. `hf-dparallel evaluate --output_dir DIR` writes "
+            "DIR/report.json."
+        )
+    return report
+
+
+def compare_reports(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Puts the rows of several reports into one.
+
+    Each row gets the difference of its accuracy to the first row of all, prompt by prompt, with a bootstrap interval.
+    Latencies are kept, and speed-ups counted from the first row, if all were measured on the same hardware in the same
+    way.
+
+    Args:
+        reports (`dict[str, dict]`): by a name to tell them apart, what [`read_report`] returned.
+
+    Returns:
+        `dict`: `rows`; `conditions`; and `differing_hardware`, names of what differs where latencies were left out.
+
+    Raises:
+        ValueError: if they are not of the same prompts, references, reward or canvas.
+    """
+    (first_name, first), *others = reports.items()
+    for name, report in others:
+        for condition in _CONDITIONS:
+            ours, theirs = first["conditions"].get(condition), report["conditions"].get(condition)
+            if ours != theirs:
+                raise ValueError(
+                    f"{first_name} and {name} cannot be compared: `{condition}` is {ours!r} in one and {theirs!r} in "
+                    "the other. Evaluate both on the same prompts with the same settings."
+                )
+    differing = sorted(
+        {
+            key
+            for _, report in others
+            for key in first["hardware"]
+            if report["hardware"].get(key) != first["hardware"][key]
+        }
+    )
+    baseline = first["rows"][0]
+    rows = [_row(name, row, baseline, bool(differing)) for name, report in reports.items() for row in report["rows"]]
+    return {"rows": rows, "conditions": first["conditions"], "differing_hardware": differing}
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Makes names different from one another by numbers."""
+    return [name if names.count(name) == 1 else f"{name} ({index + 1})" for index, name in enumerate(names)]
+
+
+def _row(name: str, row: Mapping[str, Any], baseline: Mapping[str, Any], without_latency: bool) -> dict[str, Any]:
+    differences = np.subtract(row["answers"]["is_correct"], baseline["answers"]["is_correct"])
+    compared = {
+        **row,
+        "method": f"{name}: {row['method']}",
+        "curve": f"{name}: {row['curve']}",
+        "accuracy_difference": float(differences.mean()),
+        "accuracy_difference_interval": list(bootstrap_interval(differences)),
+        "speedup": baseline["latency_s"] / row["latency_s"],
+    }
+    if without_latency:
+        del compared["latency_s"], compared["speedup"]
+    return compared

@@ -1,0 +1,90 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""How far figures of a sample can be trusted: bootstrap intervals, and a test of a drop in accuracy."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+_NUM_NUISANCE_VALUES = 64
+
+
+def bootstrap_interval(
+    values: Sequence[float], level: float = 0.95, num_resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean: where it would lie with other prompts of the same kind.
+
+    Args:
+        values (`Sequence[float]`): one value a prompt; for the difference of two methods on the same prompts, the
+            differences.
+        level (`float`, *optional*, defaults to 0.95): probability that the interval should cover.
+        num_resamples (`int`, *optional*, defaults to 2000): samples drawn with replacement.
+        seed (`int`, *optional*, defaults to 0): of those draws.
+
+    Returns:
+        `tuple[float, float]`: lower and upper end.
+    """
+    sample = np.asarray(values, dtype=float)
+    draws = np.random.default_rng(seed).integers(len(sample), size=(num_resamples, len(sample)))
+    low, high = np.quantile(sample[draws].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def accuracy_drop_p_value(reference: Sequence[bool], candidate: Sequence[bool], max_drop: float) -> float:
+    """How likely data as good as these would be if `candidate` lost more than `max_drop` of accuracy on all prompts.
+
+    The exact unconditional test of non-inferiority for paired right-or-wrong answers, in the order of the score
+    statistic ([Tango 1998](https://doi.org/10.1002/(SICI)1097-0258(19980430)17:8<891::AID-SIM780>3.0.CO;2-B)): the
+    largest probability over all rates at which the two may disagree. Without any disagreement that is about
+    `(1 - max_drop) ** num_prompts`: a drop of 1 point cannot be excluded at 90 % confidence with under 230 prompts.
+
+    Args:
+        reference (`Sequence[bool]`): whether each answer of the reference is right.
+        candidate (`Sequence[bool]`): the same for the candidate, on the same prompts.
+        max_drop (`float`): accuracy that may be lost, above 0 and below 1.
+
+    Returns:
+        `float`: the p-value. Below 0.1, say, a larger drop is excluded with a confidence of 90 %.
+    """
+    if not 0 < max_drop < 1:
+        raise ValueError(f"`max_drop` must be above 0 and below 1, got {max_drop}.")
+    pairs = list(zip(reference, candidate, strict=True))
+    lost, gained = pairs.count((True, False)), pairs.count((False, True))
+    num = len(pairs)
+    # All possible outcomes, at most as favourable as none: (times lost, times gained).
+    losses, gains = np.meshgrid(np.arange(num + 1), np.arange(num + 1), indexing="ij")
+    possible = losses + gains <= num
+    losses, gains = losses[possible], gains[possible]
+    statistic = _score_statistic(losses, gains, num, max_drop)
+    observed = _score_statistic(np.array([lost]), np.array([gained]), num, max_drop)[0]
+    extreme = statistic <= observed + 1e-9
+    losses, gains = losses[extreme], gains[extreme]
+    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, num + 1)))])
+    log_ways = log_factorial[num] - log_factorial[losses] - log_factorial[gains] - log_factorial[num - losses - gains]
+    # Rates of a gain, denser towards 0, where methods that mostly agree are.
+    rates = (1 - max_drop) / 2 * np.linspace(0, 1, _NUM_NUISANCE_VALUES) ** 2
+    return max(_probability(log_ways, losses, gains, num, rate + max_drop, rate) for rate in rates)
+
+
+def _score_statistic(losses: np.ndarray, gains: np.ndarray, num: int, drop: float) -> np.ndarray:
+    """Observed less assumed losses, over their standard deviation if the drop were `drop`."""
+    # The likeliest rate of gains under that assumption solves a quadratic equation.
+    b = losses + gains - (2 * num - losses + gains) * drop
+    gain_rate = (b + np.sqrt(b**2 + 8 * num * gains * drop * (1 - drop))) / (4 * num)
+    return (losses - gains - num * drop) / np.sqrt(num * (2 * gain_rate + drop * (1 - drop)))
+
+
+def _probability(
+    log_ways: np.ndarray, losses: np.ndarray, gains: np.ndarray, num: int, loss_rate: float, gain_rate: float
+) -> float:
+    """Of all the outcomes together, which are trinomial."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = log_ways.copy()
+        for count, rate in (
+            (losses, loss_rate),
+            (gains, gain_rate),
+            (num - losses - gains, 1 - loss_rate - gain_rate),
+        ):
+            logs += np.where(count == 0, 0.0, count * math.log(rate) if rate > 0 else -math.inf)
+    return float(np.exp(logs).sum())

@@ -1,0 +1,109 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+import json
+
+import pytest
+from datasets import Dataset
+
+from hf_dparallel.evaluation.comparison import compare_reports, labels, read_report
+from hf_dparallel.evaluation.decoding import EvaluatedAnswers
+from hf_dparallel.evaluation.report import (
+    curves_of,
+    figures_with_intervals,
+    fingerprint,
+    make_rows,
+    markdown_table,
+    write_report,
+)
+
+
+def make_report(seconds: float = 8.0, is_correct=(True, True, False, True), **changes) -> dict:
+    answers = EvaluatedAnswers(list(is_correct), nfe=[2, 4, 4, 8], num_tokens=[8, 8, 4, 8], seconds=seconds)
+    measured = {
+        "entropy_threshold 0.5": {**figures_with_intervals(answers), "curve": "entropy_threshold", "recipe": {}},
+        "entropy_threshold 0.9": {**figures_with_intervals(answers), "curve": "entropy_threshold", "recipe": {}},
+    }
+    conditions = {"data": "abc", "num_prompts": 4, "reward": "numeric", "max_new_tokens": 64}
+    hardware = {"device": "A", "dtype": "float32", "batch_size": 4}
+    return {
+        "name": "demo",
+        "conditions": {name: changes.get(name, value) for name, value in conditions.items()},
+        "hardware": {name: changes.get(name, value) for name, value in hardware.items()},
+        "rows": make_rows(measured),
+    }
+
+
+def test_figures_by_hand():
+    row = make_report()["rows"][0]
+    assert (row["accuracy"], row["nfe"], row["latency_s"]) == (0.75, 4.5, 2.0)
+    assert row["tokens_per_forward"] == (8 / 2 + 8 / 4 + 4 / 4 + 8 / 8) / 4
+    assert row["answers"] == {"is_correct": [1, 1, 0, 1], "nfe": [2, 4, 4, 8], "num_tokens": [8, 8, 4, 8]}
+    assert row["accuracy_interval"][0] < 0.75 < row["accuracy_interval"][1] == 1.0
+    assert row["nfe_interval"][0] < 4.5 < row["nfe_interval"][1]
+
+
+def test_differences_are_taken_prompt_by_prompt():
+    other = make_report(seconds=4.0, is_correct=(False, True, True, True))
+    rows = compare_reports({"a": make_report(), "b": other})["rows"]
+    assert [row["method"] for row in rows[1:3]] == ["a: entropy_threshold 0.9", "b: entropy_threshold 0.5"]
+    assert list(curves_of(rows)) == ["a: entropy_threshold", "b: entropy_threshold"]
+    assert rows[0]["accuracy_difference_interval"] == rows[1]["accuracy_difference_interval"] == [0.0, 0.0]
+    # One lost and one gained: no difference of the means, yet no certainty either.
+    assert rows[2]["accuracy_difference"] == 0.0
+    assert rows[2]["accuracy_difference_interval"][0] < -0.3 and rows[2]["accuracy_difference_interval"][1] > 0.3
+    assert [row["speedup"] for row in rows] == [1.0, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "change", [{"data": "xyz"}, {"num_prompts": 5}, {"reward": "math"}, {"max_new_tokens": 128}], ids=str
+)
+def test_what_cannot_be_compared_is_refused(change):
+    ((name, value),) = change.items()
+    with pytest.raises(
+        ValueError, match=f"a and b cannot be compared: `{name}` is .* in one and {value!r} in the oth"
+    ):
+        compare_reports({"a": make_report(), "b": make_report(**change)})
+
+
+@pytest.mark.parametrize("change", [{"device": "B"}, {"dtype": "bfloat16"}, {"batch_size": 1}], ids=str)
+def test_latencies_of_other_hardware_are_left_out(change):
+    compared = compare_reports({"a": make_report(), "b": make_report(**change)})
+    assert compared["differing_hardware"] == list(change)
+    assert not any("latency_s" in row or "speedup" in row for row in compared["rows"])
+    assert "Latency" not in markdown_table(compared["rows"])
+
+
+def test_files(tmp_path):
+    report = make_report()
+    write_report(report, tmp_path / "new" / "a", ["A note."])
+    assert read_report(tmp_path / "new" / "a") == read_report(tmp_path / "new" / "a" / "report.json") == report
+    text = (tmp_path / "new" / "a" / "report.md").read_text()
+    assert "| entropy_threshold 0.5 |    4.5 |            2.00 | 2000 ms |     1.0x | 75.0% [25.0, 100.0] |" in text
+    assert "A note." in text and "curves.png" in text
+    assert (tmp_path / "new" / "a" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a report: it lacks name, conditions, hardware, rows"),
+        (json.dumps({"name": "a", "rows": []}), "is not a report: it lacks conditions, hardware. `hf-dparallel eval"),
+    ],
+)
+def test_other_files_are_no_reports(tmp_path, content, message):
+    (tmp_path / "report.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_report(tmp_path)
+
+
+def test_labels_differ():
+    assert labels(["demo", "student", "demo"]) == ["demo (1)", "student", "demo (3)"]
+
+
+def test_fingerprint_is_that_of_the_named_columns():
+    rows = {"prompt": ["a", "b"], "answer": [1, 2], "note": ["x", "y"]}
+    dataset = Dataset.from_dict(rows)
+    expected = fingerprint(dataset, ["prompt", "answer", "messages"])
+    assert fingerprint(dataset.remove_columns("note"), ["answer", "prompt"]) == expected
+    assert fingerprint(Dataset.from_dict({**rows, "answer": [1, 3]}), ["prompt", "answer"]) != expected
+    assert fingerprint(dataset.select([1, 0]), ["prompt", "answer"]) != expected

@@ -1,0 +1,88 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from hf_dparallel.evaluation.intervals import accuracy_drop_p_value, bootstrap_interval
+
+
+def outcomes(lost: int, gained: int, num: int) -> tuple[list[bool], list[bool]]:
+    both = num - lost - gained
+    return [True] * lost + [False] * gained + [True] * both, [False] * lost + [True] * gained + [True] * both
+
+
+def test_bootstrap_covers_the_mean_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    samples = rng.binomial(1, 0.8, size=(400, 100))
+    covered = [
+        low <= 0.8 <= high for low, high in (bootstrap_interval(sample, num_resamples=400) for sample in samples)
+    ]
+    assert 0.90 < np.mean(covered) < 0.98
+
+
+def test_bootstrap_depends_on_values_and_seed_only():
+    values = np.random.default_rng(0).normal(size=50)
+    low, high = bootstrap_interval(values)
+    assert low < np.mean(values) < high
+    assert bootstrap_interval(values) == (low, high) != bootstrap_interval(values, seed=1)
+    assert bootstrap_interval([2.0] * 5) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize("num", [1, 10, 100])
+def test_p_value_without_disagreement(num):
+    # That nothing is lost in `num` answers has at most this probability if more than `max_drop` is lost of all.
+    assert accuracy_drop_p_value(*outcomes(0, 0, num), max_drop=0.02) == pytest.approx(0.98**num)
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (0, 2), (2, 1), (4, 0), (1, 1)])
+def test_p_value_equals_enumeration(lost, gained):
+    """Slowly: every sequence of answers, and the statistic from a likelihood that is maximized by trial."""
+    num, drop = 6, 0.1
+
+    def statistic(losses, gains):
+        rates = np.linspace(1e-9, (1 - drop) / 2, 200_001)[:-1]
+        with np.errstate(divide="ignore"):
+            likelihood = losses * np.log(rates + drop) + (num - losses - gains) * np.log(1 - 2 * rates - drop)
+            likelihood += gains * np.log(rates) if gains else 0.0
+        rate = rates[likelihood.argmax()]
+        return (losses - gains - num * drop) / math.sqrt(num * (2 * rate + drop * (1 - drop)))
+
+    observed = statistic(lost, gained)
+    grid = [(losses, gains) for losses in range(num + 1) for gains in range(num + 1 - losses)]
+    extreme = {outcome for outcome in grid if statistic(*outcome) <= observed + 1e-3}
+
+    def probability(rate):
+        of = {"lost": rate + drop, "gained": rate, "same": 1 - 2 * rate - drop}
+        return sum(
+            math.prod(of[kind] for kind in sequence)
+            for sequence in itertools.product(of, repeat=num)
+            if (sequence.count("lost"), sequence.count("gained")) in extreme
+        )
+
+    expected = max(map(probability, np.linspace(0, (1 - drop) / 2, 40)))
+    assert accuracy_drop_p_value(*outcomes(lost, gained, num), drop) == pytest.approx(expected, abs=5e-3)
+
+
+def test_a_drop_that_is_too_large_is_seldom_accepted():
+    """At the edge, where just `max_drop` is lost, a test at 10 % may accept at most one sample in ten."""
+    rng = np.random.default_rng(0)
+    for gain_rate in (0.0, 0.01, 0.05):
+        probabilities = [gain_rate + 0.03, gain_rate, 1 - 2 * gain_rate - 0.03]
+        samples = rng.multinomial(120, probabilities, size=300)
+        accepted = [accuracy_drop_p_value(*outcomes(lost, gained, 120), 0.03) < 0.1 for lost, gained, _ in samples]
+        assert np.mean(accepted) < 0.14  # 300 samples: two standard deviations above 10 %
+
+
+def test_a_method_that_loses_nothing_is_accepted():
+    rng = np.random.default_rng(0)
+    samples = rng.multinomial(500, [0.01, 0.01, 0.98], size=100)
+    accepted = [accuracy_drop_p_value(*outcomes(lost, gained, 500), 0.02) < 0.1 for lost, gained, _ in samples]
+    assert np.mean(accepted) > 0.8
+
+
+@pytest.mark.parametrize("max_drop", [0.0, -0.1, 1.0])
+def test_drop_out_of_range(max_drop):
+    with pytest.raises(ValueError, match=r"`max_drop` must be above 0 and below 1, got"):
+        accuracy_drop_p_value([True], [True], max_drop)

@@ -1,0 +1,47 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+import pytest
+
+from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.evaluation.sweep import SWEPT_SETTINGS, parse_sweep
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "values"),
+    [
+        ("entropy_threshold=0.1:1.0:0.1", "entropy_threshold", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]),
+        ("entropy_threshold=0.1:0.35:0.1", "entropy_threshold", [0.1, 0.2, 0.3]),
+        ("confidence_threshold=0.9", "confidence_threshold", [0.9]),
+        ("denoising_steps=64,32,16", "denoising_steps", [64, 32, 16]),
+        ("block_length=8:24:8", "block_length", [8, 16, 24]),
+    ],
+)
+def test_values(text, name, values):
+    assert parse_sweep(text) == (name, values)
+    assert [type(value) for value in parse_sweep(text)[1]] == [type(value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_new_tokens=64", "must start with one of denoising_steps, confidence_threshold, .*, and an equals sign"),
+        (
+            "entropy_threshold",
+            "must be of the form entropy_threshold=START:STOP:STEP or entropy_threshold=VALUE,VALUE",
+        ),
+        ("entropy_threshold=", "must be of the form"),
+        ("entropy_threshold=a,b", "must be of the form"),
+        ("entropy_threshold=0.1:1", "must be of the form"),
+        ("entropy_threshold=1:0.1:0.1", "must be of the form"),
+        ("entropy_threshold=0.1:1:0", "a positive step"),
+        ("entropy_threshold=0:1:0.0001", "at most 1000 values"),
+        ("entropy_threshold=nan:1:0.1", "must be of the form"),
+        ("denoising_steps=1.5", "must have whole numbers as values of `denoising_steps`"),
+    ],
+)
+def test_bad_sweeps(text, message):
+    with pytest.raises(ValueError, match=f"`sweep={text}` {message}" if message.startswith("must") else message):
+        parse_sweep(text)
+
+
+def test_swept_settings_exist():
+    assert set(SWEPT_SETTINGS) <= set(vars(DiffusionGenerationConfig()))
