@@ -61,6 +61,14 @@ def test_a_pull_request_to_somebody_else(hub, adapter):
 # Names
 
 
+def test_a_name_without_owner_is_ones_own(hub, adapter, monkeypatch):
+    push_model_to_hub(adapter, "student")
+    assert b'from_pretrained("user/student"' in hub.repository("user/student").files()["README.md"]
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(OSError, match="`hf auth login`"):
+        push_model_to_hub(adapter, "student")
+
+
 @pytest.mark.parametrize("repo_id", ["a/b/c", "user/na me", "user/--"])
 def test_names_that_are_none_are_refused(hub, adapter, repo_id):
     with pytest.raises(ValueError, match=f"`repo_id={repo_id}` is no name of a repository"):

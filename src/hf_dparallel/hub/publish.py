@@ -33,7 +33,7 @@ from .files import (
     select_files,
 )
 from .reports import read_report
-from .upload import upload_files
+from .upload import full_name, upload_files
 
 
 logger = logging.get_logger(__name__)
@@ -71,7 +71,7 @@ def push_model_to_hub(
         folder (`str` or `os.PathLike`):
             What [`CertaintyForcingTrainer`] or `save_pretrained` has saved.
         repo_id (`str`):
-            Name of the repository. It is created if there is none.
+            Name of the repository, by default one of yours. It is created if there is none.
         base_model (`str`, *optional*):
             Name of the base model on the Hub. By default what the adapter says, which must then be such a name.
         generation_config ([`DiffusionGenerationConfig`], *optional*):
@@ -103,6 +103,7 @@ def push_model_to_hub(
     recorded = adapter_config.get("base_model_name_or_path") or summary.get("base_model")
     base_model = check_base_model(base_model or recorded, kind)
     recipe = _read_recipe(folder, generation_config)
+    repo_id = full_name(repo_id, token)
     tokenizer = _own_tokenizer(folder, base_model if kind == "adapter" else None, token)
     if tokenizer is None:
         files = {name: path for name, path in files.items() if not is_one_of(name, TOKENIZER_PATTERNS)}
@@ -117,11 +118,11 @@ def push_model_to_hub(
         adapter_config=adapter_config,
         summary=summary,
         report=read_report(report, recipe.settings()) if report is not None else None,
-        dataset_name=dataset_name or summary.get("dataset_name"),
+        dataset_name=dataset_name,
         license=license,
         tags=tuple(tags or ()),
     )
-    files |= {CARD_NAME: _card(folder, facts)}
+    files[CARD_NAME] = _card(folder, facts)
     check_contents(files, folder)
     logger.info(f"Uploading {', '.join(files)}. Not uploaded: {', '.join(left_out) or 'nothing'}.")
     return upload_files(
@@ -231,7 +232,7 @@ def _card(folder: Path, facts: ModelFacts) -> Content:
     if path.is_file() and not is_draft(path.read_text(encoding="utf-8")):
         logger.warning(f"`{path}` is uploaded as it is. Delete it to have a card written.")
         return path
-    return str(make_model_card(facts)).encode()
+    return f"{make_model_card(facts)}\n".encode()
 
 
 def _check_same_kind(existing: Sequence[str], api: HfApi, facts: ModelFacts) -> None:

@@ -12,7 +12,7 @@ from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData, HfApi
 
 from .card import DRAFT_MARK, TAGS
 from .files import CARD_NAME, Content, check_contents, is_local_path, read_json
-from .upload import upload_files
+from .upload import full_name, upload_files
 
 
 FILTERED_NAME = "filtered.parquet"
@@ -48,7 +48,7 @@ def push_trajectories_to_hub(
             A parquet file; or the `output_dir` of `hf-dparallel trajectories`, whose kept rows (filtered.parquet) are
             taken, or all shards of [`generate_trajectories`] if there is no such file.
         repo_id (`str`):
-            Name of the repository. It is created if there is none.
+            Name of the repository, by default one of yours. It is created if there is none.
         teacher (`str`, *optional*):
             Name on the Hub of the model that gave the answers. By default what the folder says.
         license (`str`, *optional*):
@@ -74,11 +74,12 @@ def push_trajectories_to_hub(
             f"The teacher is {teacher!r}, a folder of this machine. Name it as it is called on the Hub: `teacher=` "
             "(`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
         )
+    repo_id = full_name(repo_id, token)
     card = _make_card(rows, run, repo_id, teacher, license, read_json(shards[0].with_name(INFO_NAME)))
     files: dict[str, Content] = {
         f"data/train-{index:05d}-of-{len(shards):05d}.parquet": shard for index, shard in enumerate(shards)
     }
-    files[CARD_NAME] = str(card).encode()
+    files[CARD_NAME] = f"{card}\n".encode()
     check_contents(files, path.parent)
     return upload_files(
         files,

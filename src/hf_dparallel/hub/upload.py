@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
 from .files import Content
 
@@ -61,6 +61,14 @@ def upload_files(
         )
 
 
+def full_name(repo_id: str, token: str | None) -> str:
+    """Returns the name of a repository with that of its owner: by default the one who is logged in."""
+    if "/" in repo_id:
+        return repo_id
+    with _explained_refusals(repo_id):
+        return f"{HfApi(token=token).whoami()['name']}/{repo_id}"
+
+
 @contextlib.contextmanager
 def _explained_refusals(repo_id: str) -> Iterator[None]:
     try:
@@ -70,4 +78,6 @@ def _explained_refusals(repo_id: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else None
         said = " ".join(str(error).split())
-        raise OSError(f"Could not push to {repo_id!r}. {_REMEDIES.get(status, '')} ({said})") from error
+        raise OSError(" ".join([f"Could not push to {repo_id!r}.", _REMEDIES.get(status, ""), f"({said})"])) from error
+    except LocalTokenNotFoundError as error:
+        raise OSError(f"Could not push to {repo_id!r}. {_REMEDIES[401]}") from error
