@@ -34,7 +34,7 @@ INSTALL_REQUIRES = [
 EXTRAS = {
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
-    "viz": ["matplotlib>=3.9"],  # the picture of `hf-dparallel demo`
+    "viz": ["matplotlib>=3.9"],  # the pictures of `hf-dparallel demo` and `inspect`
 }
 EXTRAS["dev"] = [
     *EXTRAS["math"],
@@ -48,6 +48,7 @@ EXTRAS["dev"] = [
     "pytest-timeout",
     "pytest-xdist",
     "ruff",
+    "selenium>=4.30",
     "tensorboard",
     "types-PyYAML",
 ]
@@ -65,7 +66,15 @@ setup(
     keywords=["diffusion language models", "parallel decoding", "distillation", "LLaDA", "Dream", "transformers"],
     package_dir={"": "src"},
     packages=find_packages("src"),
-    package_data={"hf_dparallel": ["py.typed", "demo/teacher/*", "hub/custom_generate/*.py", "hub/templates/*"]},
+    package_data={
+        "hf_dparallel": [
+            "py.typed",
+            "demo/teacher/*",
+            "evaluation/*.html",
+            "hub/custom_generate/*.py",
+            "hub/templates/*",
+        ]
+    },
     # That of transformers and trl.
     python_requires=">=3.11",
     install_requires=INSTALL_REQUIRES,

@@ -88,7 +88,7 @@ def calibrate_once(decoded: dict[str, EvaluatedAnswers], num: int, drop: float, 
 
 def subset(answers: EvaluatedAnswers, rows: np.ndarray) -> EvaluatedAnswers:
     """The answers to some of the problems."""
-    lists = (answers.is_correct, answers.nfe, answers.num_tokens)
+    lists = (answers.is_correct, answers.nfe, answers.num_tokens, answers.num_answer_tokens)
     return EvaluatedAnswers(*([values[row] for row in rows] for values in lists), seconds=answers.seconds)
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import datasets
+import peft
 import pytest
 import torch
 import yaml
@@ -134,6 +135,8 @@ def test_version(hf):
         (["generate", "--model", "m", "--max_new_tokens", "48", "--block_length", "32"], "`block_length` must divide"),
         (["generate", "--model", "m", "--prompt", "a", "--prompt_file", "b"], "Remove one"),
         (["evaluate", "--model", "m", "--dataset", "d", "--reward", "nice"], "invalid choice: 'nice'"),
+        (["inspect", "--model", "m", "--figures", "f"], "`figures` and `dataset` go together"),
+        (["inspect", "--model", "m", "--dataset", "d"], "`figures` and `dataset` go together"),
         (["evaluate", "--model", "m", "--dataset", "d", "--batch_size", "0"], "`batch_size` must be at least 1"),
         (["trajectories", "--model", "m", "--dataset", "d"], "required: --output_dir"),
         (["train", "--model", "m", "--dataset_name", "d", "--mask_ratio", "2"], "`mask_ratio` must be a number in"),
@@ -426,6 +429,63 @@ def test_bad_sweeps_and_reports(hf, questions):
     assert hf("report")[0] == 2
     code, _, err = hf("report", "missing.json")
     assert code == 1 and "missing.json" in err
+
+
+def test_inspect_in_the_terminal(hf, checkpoint):
+    code, out, _ = hf("inspect", "--model", checkpoint, "--prompt", "5 6", *DECODING, "--json", "i.json")
+    (figures,) = read_json("i.json")["decodes"]
+    lines = out.strip().splitlines()
+    answer = hf("generate", "--model", checkpoint, "--prompt", "5 6", *DECODING)[1].strip()
+    assert code == 0 and "\033" not in out
+    assert len(lines) == figures["nfe"] + 2
+    assert all(line.startswith(f"pass {n}/{figures['nfe']}  +") for n, line in enumerate(lines[:-2], start=1))
+    assert lines[-2] == f"{checkpoint}, {figures['nfe']} passes, {figures['tokens_per_forward']:.2f} tokens per pass"
+    assert lines[-1].removesuffix(" </s>") == answer and lines[-3].endswith(lines[-1])
+
+
+def test_inspect_shows_both_with_an_adapter_and_draws(hf, checkpoint, questions):
+    adapted = peft.get_peft_model(
+        AutoModelForMaskedLM.from_pretrained(checkpoint), peft.LoraConfig(r=2, target_modules=["q_proj"])
+    )
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.5)
+    adapted.save_pretrained("adapter")
+    flags = ["inspect", "--model", checkpoint, *DECODING, "--json", "i.json"]
+    one = ["--adapter", "adapter", "--compare", "--prompt", "5 6", "--output_file", "out/page.html"]
+    data = ["--figures", "figures", "--dataset", questions, "--prompt_column", "question", "--reward", "numeric"]
+    code, out, err = hf(*flags, *one, *data, "--num_samples", 4)
+    report = read_json("i.json")
+    assert code == 0, err
+    assert "pass 1/" not in out and "Page: out/page.html\n" in out
+    page = Path("out/page.html").read_text()
+    without, with_it = report["decodes"]
+    assert (without["name"], with_it["name"]) == ("Without adapter", "With adapter")
+    assert f'"name":"{with_it["name"]}"' in page
+    base = hf("generate", "--model", checkpoint, "--prompt", "5 6", *DECODING)[1].strip()
+    student = hf("generate", "--model", checkpoint, "--adapter", "adapter", "--prompt", "5 6", *DECODING)[1].strip()
+    assert base != student and out.index(base) < out.index(student)
+    assert len(report["figures"]["files"]) == 4
+    assert all(Path(file).read_bytes().startswith(b"\x89PNG") for file in report["figures"]["files"])
+    methods = report["figures"]["methods"]
+    assert list(methods) == ["one token per pass", "entropy_threshold=1.0", "entropy_threshold=1.0, with adapter"]
+    # The end of an answer may come before the last pass.
+    assert methods["one token per pass"]["nfe"] > methods["entropy_threshold=1.0"]["nfe"]
+    for name, adapter in (("without adapter", []), ("with adapter", ["--adapter", "adapter"])):
+        point = report["figures"]["answers"][name][1]
+        evaluate = ["evaluate", "--model", checkpoint, *adapter, *data[2:-2], *DECODING[:4], "--num_samples", 4]
+        assert hf(*evaluate, "--confidence_threshold", point["confidence_threshold"], "--json", "e.json")[0] == 0
+        assert point["accuracy"] == read_json("e.json")["accuracy"]
+
+    # Without a prompt there are figures only, and stdin is left alone; without an adapter there is less to compare.
+    code, out, _ = hf(*flags, *data[:-2], "--num_samples", 2)
+    assert code == 0 and "Page" not in out and list(read_json("i.json")) == ["figures"]
+    assert list(read_json("i.json")["figures"]["methods"]) == ["one token per pass", "entropy_threshold=1.0"]
+    code, _, err = hf(*flags, "--compare", "--prompt", "5")
+    assert code == 1 and "`compare` shows the model with and without its adapter, and it has none" in last_line(err)
+    code, _, err = hf(*flags[:3], *data[:-2], "--max_new_tokens", 0)
+    assert code == 1 and "`figures` draws answers, and `max_new_tokens=0` appends none" in last_line(err)
 
 
 def test_trajectories(hf, checkpoint, questions):

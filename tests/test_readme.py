@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Every Python block of the README and the quickstart runs as it stands, on the bundled teacher and a few problems."""
+"""Every Python block of the README, the quickstart and docs/inspect.md runs as it stands, on the bundled teacher."""
 
 import functools
 import re
@@ -62,6 +62,14 @@ def test_quickstart_decodes_a_batch(capsys):
     assert names["out"].nfe.shape == (2,)
     assert names["sequences"].equal(names["out"].sequences)
     assert capsys.readouterr().out.count("tokens per pass") == 2
+
+
+def test_inspect_writes_a_page_and_figures(tmp_path):
+    names = run_blocks(ROOT / "docs" / "inspect.md")
+
+    assert [trace.nfe for trace in names["traces"]] == [int(out.nfe) for out in names["decodes"].values()]
+    assert "One prompt, two recipes" in (tmp_path / "decode.html").read_text()
+    assert len(list(tmp_path.glob("*.png"))) == 4
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])

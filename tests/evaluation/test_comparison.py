@@ -7,6 +7,7 @@ from datasets import Dataset
 from hf_dparallel.evaluation.comparison import compare_reports, labels, read_report
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
 from hf_dparallel.evaluation.report import (
+    aup_of,
     curves_of,
     figures_with_intervals,
     fingerprint,
@@ -17,7 +18,7 @@ from hf_dparallel.evaluation.report import (
 
 
 def make_report(seconds: float = 8.0, is_correct=(True, True, False, True), **changes) -> dict:
-    answers = EvaluatedAnswers(list(is_correct), nfe=[2, 4, 4, 8], num_tokens=[8, 8, 4, 8], seconds=seconds)
+    answers = EvaluatedAnswers(list(is_correct), [2, 4, 4, 8], [8, 8, 4, 8], [8, 7, 3, 8], seconds)
     measured = {
         "entropy_threshold 0.5": {**figures_with_intervals(answers), "curve": "entropy_threshold", "recipe": {}},
         "entropy_threshold 0.9": {**figures_with_intervals(answers), "curve": "entropy_threshold", "recipe": {}},
@@ -35,10 +36,21 @@ def make_report(seconds: float = 8.0, is_correct=(True, True, False, True), **ch
 def test_figures_by_hand():
     row = make_report()["rows"][0]
     assert (row["accuracy"], row["nfe"], row["latency_s"]) == (0.75, 4.5, 2.0)
+    assert row["answer_tokens_per_forward"] == 26 / 18 and row["tokens_per_second"] == 26 / 8
     assert row["tokens_per_forward"] == (8 / 2 + 8 / 4 + 4 / 4 + 8 / 8) / 4
     assert row["answers"] == {"is_correct": [1, 1, 0, 1], "nfe": [2, 4, 4, 8], "num_tokens": [8, 8, 4, 8]}
     assert row["accuracy_interval"][0] < 0.75 < row["accuracy_interval"][1] == 1.0
     assert row["nfe_interval"][0] < 4.5 < row["nfe_interval"][1]
+
+
+def test_aup_of_each_curve():
+    rows = [
+        {"curve": "a", "accuracy": 0.8, "answer_tokens_per_forward": 1.0},
+        {"curve": "a", "accuracy": 0.8, "answer_tokens_per_forward": 3.0},
+        {"curve": "a", "accuracy": 0.7, "answer_tokens_per_forward": 3.0},  # decodes alike, and is less accurate
+        {"curve": "b", "accuracy": 0.5, "answer_tokens_per_forward": 2.0},
+    ]
+    assert aup_of(rows) == {"a": pytest.approx(3 * 80), "b": pytest.approx(2 * 50)}
 
 
 def test_differences_are_taken_prompt_by_prompt():
@@ -68,7 +80,7 @@ def test_what_cannot_be_compared_is_refused(change):
 def test_latencies_of_other_hardware_are_left_out(change):
     compared = compare_reports({"a": make_report(), "b": make_report(**change)})
     assert compared["differing_hardware"] == list(change)
-    assert not any("latency_s" in row or "speedup" in row for row in compared["rows"])
+    assert not any({"latency_s", "tokens_per_second", "speedup"} & set(row) for row in compared["rows"])
     assert "Latency" not in markdown_table(compared["rows"])
 
 

@@ -230,6 +230,19 @@ def test_certainty_history(tiny_llada):
     p = logits.double().softmax(-1)
     torch.testing.assert_close(entropies[:, 0].double(), -(p * p.log()).sum(-1), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(out.confidences[:, 0].double(), p.amax(-1), atol=1e-4, rtol=1e-4)
+    for row in range(2):
+        for column in range(16):
+            likeliest = sorted((token for token in range(64) if token != MASK), key=lambda t: -p[row, column, t])[:5]
+            assert out.candidates[row, 0, column].tolist() == likeliest
+            expected = p[row, column, likeliest].float()
+            torch.testing.assert_close(out.candidate_probabilities[row, 0, column], expected, atol=1e-4, rtol=1e-4)
+    decided = entropies.isnan()
+    assert (out.candidates[decided] == -1).all() and out.candidate_probabilities[decided].isnan().all()
+    # What is committed is the first candidate of its pass.
+    for row in range(2):
+        for column, step in enumerate(out.commit_step[row].tolist()):
+            if step >= 0:
+                assert out.candidates[row, step, column, 0] == out.sequences[row, 3 + column]
 
 
 class TestSampling:

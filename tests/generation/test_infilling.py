@@ -61,6 +61,8 @@ def test_certainty_history(tiny_llada):
     assert out.nfe.tolist() == [2, 1] and out.entropies.shape == (2, 2, 5)
     assert torch.equal(~out.entropies[:, 0].isnan(), ids == MASK)
     assert out.entropies[1, 1].isnan().all()
+    assert out.candidates.shape == out.candidate_probabilities.shape == (2, 2, 5, 5)
+    assert torch.equal(out.candidates[:, 0, :, 0] != -1, ids == MASK)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "certainty-forcing distillation on trajectories",
     "generate": "answer one prompt",
     "evaluate": "measure accuracy and cost of decoding on a dataset",
+    "inspect": "step through a decode, in the terminal or on a page, and draw how certainty grows",
     "calibrate": "find the fastest decoding settings that keep the accuracy",
     "report": "compare evaluations, if they can be compared",
     "benchmark": "measure the speed of decoding on this machine",

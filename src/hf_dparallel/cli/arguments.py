@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -67,6 +68,35 @@ class DatasetArguments:
 
     def __post_init__(self):
         _check_positive(self, "num_samples")
+
+
+@dataclass
+class PromptArguments:
+    prompt: str | None = field(default=None, metadata={"help": "The prompt. By default it is read from stdin."})
+    prompt_file: str | None = field(default=None, metadata={"help": "File with the prompt.", "metavar": "FILE"})
+    raw: bool = field(
+        default=False, metadata={"help": "Continue the prompt as it is, without the chat template of the tokenizer."}
+    )
+
+    def __post_init__(self):
+        if self.prompt is not None and self.prompt_file is not None:
+            raise ValueError("`prompt` and `prompt_file` are both given. Remove one.")
+
+    def read(self) -> str:
+        """Returns the prompt.
+
+        Raises:
+            ValueError: if it is empty.
+        """
+        if self.prompt is not None:
+            text, source = self.prompt, "`prompt`"
+        elif self.prompt_file is not None:
+            text, source = Path(self.prompt_file).read_text(encoding="utf-8"), f"`prompt_file={self.prompt_file}`"
+        else:
+            text, source = sys.stdin.read(), "stdin"
+        if not text.strip():
+            raise ValueError(f"The prompt from {source} is empty. Give one with --prompt TEXT.")
+        return text.rstrip("\n")
 
 
 @dataclass

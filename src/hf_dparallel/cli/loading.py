@@ -68,6 +68,14 @@ def load_demo_teacher(dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerB
     return load_teacher(torch.float32 if dtype == "auto" else getattr(torch, dtype))
 
 
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> list[int]:
+    """Returns the token ids of a prompt: asked as a user, or as it is if that is wanted or there is no template."""
+    if tokenizer.chat_template is None or raw:
+        return tokenizer(text)["input_ids"]
+    messages = [{"role": "user", "content": text}]
+    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+
+
 def load_prompts(arguments: DatasetArguments, default_split: str) -> datasets.Dataset:
     """Returns the rows that were asked for, as they are or with a column `prompt` made from `prompt_column`.
 

@@ -2,6 +2,7 @@
 """The whole method on the bundled teacher: trajectories, filter, distillation, comparison."""
 
 import json
+import sys
 import time
 from dataclasses import dataclass, field
 from itertools import islice
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
+from ..evaluation.certainty import decode_with_certainty, mean_confidence
 from ..evaluation.decoding import evaluate_decoding
-from ..evaluation.plots import mean_confidence, plot_certainty_and_tradeoff
+from ..evaluation.plots import plot_certainty_and_tradeoff
 from ..evaluation.report import make_rows, markdown_table
-from ..evaluation.terminal import color_by_commit_step, color_legend
+from ..evaluation.terminal import answer_text, takes_color
+from ..evaluation.trace import trace_decode
 from ..generation.configuration import DiffusionGenerationConfig
 from ..training.prompts import tokenize_prompts
 from ..training.rewards import numeric_answer_reward
@@ -126,8 +129,9 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         "Teacher": _certainty(teacher, tokenizer, tuning, best["recipe"]),
         "Student": _certainty(student, tokenizer, tuning, recipes["student"]["recipe"]),
     }
-    plot_certainty_and_tradeoff(certainty, _named_curves(original, curves), output_dir / "certainty.png")
-    _print_example(teacher, student, tokenizer, held_out[0], recipes["student"]["recipe"])
+    picture = plot_certainty_and_tradeoff(certainty, _named_curves(original, curves))
+    picture.savefig(output_dir / "certainty.png")
+    _print_example(teacher, student, tokenizer, held_out.select([0]), recipes["student"]["recipe"])
     print(f"\n{markdown_table(report['rows'])}\n\n{_conclusion(report['rows'])}")
     print(f"\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
     return report
@@ -307,12 +311,8 @@ def _certainty(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: "Dataset", settings: dict[str, Any]
 ) -> torch.FloatTensor:
     """Mean confidence of every position over the first 16 passes, on up to 64 problems."""
-    prompts = tokenizer.pad(
-        {"input_ids": tokenize_prompts(problems, tokenizer)[:64]}, padding_side="left", return_tensors="pt"
-    )
-    out = model.generate(
-        **prompts, generation_config=_recipe(settings), output_certainty=True, return_dict_in_generate=True
-    )
+    prompt_ids = tokenize_prompts(problems, tokenizer)[:64]
+    out = decode_with_certainty(model, tokenizer, prompt_ids, _recipe(settings), batch_size=64)
     return mean_confidence(out.confidences, num_passes=16)
 
 
@@ -320,18 +320,11 @@ def _print_example(
     teacher: PreTrainedModel,
     student: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    problem: dict[str, Any],
+    problem: "Dataset",
     student_settings: dict[str, Any],
 ) -> None:
-    inputs = tokenizer.apply_chat_template(
-        problem["prompt"], add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
-    print(f"\n{problem['prompt'][0]['content']}")
+    (prompt_ids,) = tokenize_prompts(problem, tokenizer)
+    print(f"\n{problem['prompt'][0][0]['content']}")
     for name, model, settings in (("Teacher", teacher, {}), ("Student", student, student_settings)):
-        out = model.generate(**inputs, generation_config=_recipe(settings), return_dict_in_generate=True)
-        steps = out.commit_step[0]
-        answer = out.sequences[0, inputs["input_ids"].shape[1] :][steps >= 0]
-        words = [word for word in tokenizer.convert_ids_to_tokens(answer.tolist()) if word != tokenizer.eos_token]
-        passes = int(out.nfe[0])
-        print(f"\n{name}, {passes} passes   {color_legend(passes)}")
-        print(color_by_commit_step(words, steps.tolist()[: len(words)], passes))
+        trace = trace_decode(model, tokenizer, prompt_ids, _recipe(settings), name)
+        print(f"\n{answer_text(trace, takes_color(sys.stdout))}")

@@ -90,6 +90,5 @@ def _row(name: str, row: Mapping[str, Any], baseline: Mapping[str, Any], without
         "accuracy_difference_interval": list(bootstrap_interval(differences)),
         "speedup": baseline["latency_s"] / row["latency_s"],
     }
-    if without_latency:
-        del compared["latency_s"], compared["speedup"]
-    return compared
+    timed = ("latency_s", "tokens_per_second", "speedup") if without_latency else ()
+    return {name: value for name, value in compared.items() if name not in timed}

@@ -18,6 +18,7 @@ from ..training.prompts import (
     tokenize_prompts,
 )
 from ..training.rewards import RewardFunction, check_reward_columns, score_completions
+from .efficiency import count_answer_tokens
 
 
 if TYPE_CHECKING:
@@ -32,12 +33,14 @@ class EvaluatedAnswers:
         is_correct (`list[bool]`): whether the answer is right.
         nfe (`list[int]`): forward passes that it took.
         num_tokens (`list[int]`): its tokens, up to and including the first end-of-sequence token.
+        num_answer_tokens (`list[int]`): its tokens before that.
         seconds (`float`): wall-clock time of the decoding of all prompts.
     """
 
     is_correct: list[bool]
     nfe: list[int]
     num_tokens: list[int]
+    num_answer_tokens: list[int]
     seconds: float
 
     @property
@@ -51,6 +54,8 @@ class EvaluatedAnswers:
             "accuracy": fmean(self.is_correct),
             "nfe": fmean(self.nfe),
             "tokens_per_forward": fmean(self.tokens_per_forward),
+            "answer_tokens_per_forward": sum(self.num_answer_tokens) / sum(self.nfe),
+            "tokens_per_second": sum(self.num_answer_tokens) / self.seconds,
             "latency_s": self.seconds / len(self.nfe),
             "num_prompts": len(self.nfe),
         }
@@ -95,7 +100,11 @@ def evaluate_decoding(
 
         - `accuracy`: fraction of right answers.
         - `nfe`: mean number of forward passes of an answer.
-        - `tokens_per_forward`: mean over answers of tokens, without padding, over passes.
+        - `tokens_per_forward`: mean over answers of tokens, up to and including the first end-of-sequence token, over
+          passes.
+        - `answer_tokens_per_forward`: tokens of all answers before the first end-of-sequence token over all passes, as
+          [`~evaluation.efficiency.decoding_efficiency`] counts them.
+        - `tokens_per_second`: the same tokens over the seconds of the decoding, in batches.
         - `latency_s`: seconds of wall-clock time of the decoding, over the number of prompts.
         - `num_prompts`: the number of prompts.
 
@@ -144,5 +153,6 @@ def evaluate_answers(
         is_correct=[reward is not None and reward >= 1 for reward in rewards],
         nfe=[answers[row]["nfe"] for row in range(len(prompt_ids))],
         num_tokens=[len(ids) for ids in completion_ids],
+        num_answer_tokens=[count_answer_tokens(ids, recipe.eos_token_ids) for ids in completion_ids],
         seconds=seconds,
     )

@@ -1,93 +1,165 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Pictures of decoding: certainty over positions and passes, accuracy against speed. Needs matplotlib (`[viz]`)."""
+"""Pictures of decoding: certainty over positions and passes, accuracy against speed. Needs matplotlib (`[viz]`).
 
-import os
+Each function returns a `matplotlib.figure.Figure`; its `savefig` writes it to a file. Figures are numbered as in
+https://huggingface.co/papers/2509.26488.
+"""
+
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .certainty import Reliability
+
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-
-def mean_confidence(confidences: torch.FloatTensor, num_passes: int) -> torch.FloatTensor:
-    """Averages the confidences of a decode over its rows.
-
-    Args:
-        confidences (`torch.FloatTensor` of shape `(batch_size, passes, tokens)`):
-            From [`DiffusionGenerationOutput`]: NaN where a token is decided. It keeps the confidence it was decided
-            with.
-        num_passes (`int`):
-            How many passes to return; the last one is repeated if the decode took fewer.
-
-    Returns:
-        `torch.FloatTensor` of shape `(num_passes, tokens)`.
-    """
-    filled = [confidences[:, 0]]
-    for step in range(1, num_passes):
-        current = confidences[:, min(step, confidences.shape[1] - 1)]
-        filled.append(torch.where(current.isnan(), filled[-1], current))
-    return torch.stack(filled, dim=1).mean(dim=0)
+_MARKERS = "os^Dv"
 
 
 def plot_certainty_and_tradeoff(
-    certainty: Mapping[str, torch.FloatTensor],
-    curves: Mapping[str, Sequence[dict[str, Any]]],
-    path: str | os.PathLike,
-) -> None:
-    """Draws Fig. 6 and Fig. 5 of https://huggingface.co/papers/2509.26488 side by side.
+    certainty: Mapping[str, torch.FloatTensor], curves: Mapping[str, Sequence[dict[str, Any]]]
+) -> "Figure":
+    """Draws Fig. 7 (certainty over positions and passes) and Fig. 5 (accuracy against speed) side by side.
 
     Args:
         certainty (`dict[str, torch.FloatTensor]`):
             By method, the mean confidence of every position at every pass, `(num_passes, tokens)`.
         curves (`dict[str, Sequence[dict]]`):
             By method, points with `tokens_per_forward` and `accuracy`, in the order in which they are joined.
-        path (`str` or `os.PathLike`):
-            The PNG file to write.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.4 * len(certainty) + 5.2, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
     widths = [*[1] * len(certainty), 1.15]
-    *maps, tradeoff = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
-    for axes, (method, confidence) in zip(maps, certainty.items(), strict=True):
-        image = axes.imshow(confidence, vmin=0, vmax=1, aspect="auto", cmap="viridis", interpolation="nearest")
-        num_passes = len(confidence)
-        ticks = range(0, num_passes, max(num_passes // 8, 1))
-        axes.set_yticks(list(ticks), [str(tick + 1) for tick in ticks])
-        axes.set(title=method, xlabel="Position of the new token", ylabel="Forward pass")
-    if maps:
-        figure.colorbar(image, ax=maps, label="Mean confidence", shrink=0.9)
+    figure, (*maps, tradeoff) = _make_axes(len(widths), (4.4 * len(certainty) + 5.2, 4.2), width_ratios=widths)
+    _draw_maps(maps, certainty)
     _draw_tradeoff(tradeoff, curves)
-    figure.savefig(path, dpi=130)
+    return figure
 
 
-def plot_tradeoff(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: str | os.PathLike) -> None:
-    """Draws Fig. 5 of https://huggingface.co/papers/2509.26488: accuracy against tokens per forward pass.
+def plot_tradeoff(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
+    """Draws Fig. 5: accuracy against tokens per forward pass.
 
     Args:
         curves (`dict[str, Sequence[dict]]`):
             By method, points with `tokens_per_forward` and `accuracy`, in the order in which they are joined; with
             `accuracy_interval`, its ends are drawn too.
-        path (`str` or `os.PathLike`):
-            The PNG file to write.
     """
+    figure, (axes,) = _make_axes(1, (6.4, 4.4))
+    _draw_tradeoff(axes, curves)
+    return figure
+
+
+def plot_confidence_maps(certainty: Mapping[str, torch.FloatTensor]) -> "Figure":
+    """Draws Fig. 7: by method, the mean confidence of every position at every pass, `(num_passes, tokens)`."""
+    figure, axes = _make_axes(len(certainty), (4.4 * len(certainty) + 1.0, 4.2))
+    _draw_maps(axes, certainty)
+    return figure
+
+
+def plot_confidence_at_passes(certainty: Mapping[str, torch.FloatTensor], passes: Sequence[int] = (8, 16)) -> "Figure":
+    """Draws Fig. 6: the mean confidence of every position at some passes.
+
+    Args:
+        certainty (`dict[str, torch.FloatTensor]`):
+            By method, the mean confidence of every position at every pass, `(num_passes, tokens)`.
+        passes (`Sequence[int]`, *optional*, defaults to `(8, 16)`):
+            The passes, counted from 1, one panel each.
+    """
+    figure, panels = _make_axes(len(passes), (5.2 * len(passes), 3.8), sharey=True)
+    for axes, number in zip(panels, passes, strict=True):
+        for method, confidence in certainty.items():
+            axes.plot(range(1, confidence.shape[1] + 1), confidence[number - 1], label=method)
+        axes.set(title=f"Pass {number}", xlabel="Position of the new token", ylim=(0, 1.02))
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("Mean confidence")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def plot_token_convergence(convergence: Mapping[str, tuple[Sequence[str], torch.FloatTensor]]) -> "Figure":
+    """Draws Fig. 2c: the confidence of single tokens over the passes.
+
+    Args:
+        convergence (`dict[str, tuple]`):
+            By method, names of the tokens in the order of the answer, and confidences of shape `(nfe, tokens)`.
+    """
+    from matplotlib import colormaps
+
+    figure, panels = _make_axes(len(convergence), (5.2 * len(convergence), 4.4), sharey=True)
+    for axes, (method, (names, confidences)) in zip(panels, convergence.items(), strict=True):
+        for index, name in enumerate(names):
+            color = colormaps["viridis"](0.95 * index / max(len(names) - 1, 1))
+            passes = range(1, len(confidences) + 1)
+            axes.plot(passes, confidences[:, index], color=color, marker=".", label=_plain(name))
+        axes.set(title=method, xlabel="Forward pass", ylim=(0, 1.02))
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, columnspacing=1.0)
+    panels[0].set_ylabel("Confidence")
+    return figure
+
+
+def plot_confidence_and_accuracy(
+    reliability: Mapping[str, Mapping[str, Reliability]],
+    answers: Mapping[str, Sequence[dict[str, float]]] | None = None,
+) -> "Figure":
+    """Draws Fig. 2a, confidence against accuracy: of single predictions, and of whole answers.
+
+    Args:
+        reliability (`dict[str, dict[str, Reliability]]`):
+            By title of a panel, such as the passes, and method: how often predictions are right.
+        answers (`dict[str, Sequence[dict]]`, *optional*):
+            By method, points with the mean `confidence` of the committed tokens and the `accuracy` of the answers, one
+            for each threshold. They are joined in the order of their confidence.
+    """
+    num_panels = len(reliability) + bool(answers)
+    figure, panels = _make_axes(num_panels, (4.6 * num_panels, 4.2))
+    for axes, (title, methods) in zip(panels, reliability.items(), strict=False):
+        for (method, measured), marker in zip(methods.items(), cycle(_MARKERS), strict=False):
+            filled = measured.count > 0
+            axes.plot(measured.confidence[filled], measured.accuracy[filled], marker=marker, label=method)
+        axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="as sure as right")
+        axes.set(title=f"Predictions, {title}", xlabel="Confidence of the prediction", xlim=(0, 1.02), ylim=(0, 1.02))
+    panels[0].set_ylabel("Part that is committed in the end")
+    if answers:
+        for (method, points), marker in zip(answers.items(), cycle(_MARKERS), strict=False):
+            points = sorted(points, key=lambda point: point["confidence"])
+            y = [100 * point["accuracy"] for point in points]
+            panels[-1].plot([point["confidence"] for point in points], y, marker=marker, label=method)
+        panels[-1].set(title="Answers", xlabel="Mean confidence of committed tokens", ylabel="Accuracy (%)")
+    for axes in panels:
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    return figure
+
+
+def _make_axes(columns: int, size: tuple[float, float], **kwargs) -> tuple["Figure", list["Axes"]]:
+    """Makes a figure without pyplot, which would keep it in memory and need a display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    figure = Figure(figsize=size, layout="constrained", dpi=130)
     FigureCanvasAgg(figure)
-    _draw_tradeoff(figure.subplots(), curves)
-    figure.savefig(path, dpi=130)
+    return figure, list(figure.subplots(1, columns, squeeze=False, **kwargs)[0])
+
+
+def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.FloatTensor]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for axes, (method, confidence) in zip(axes_of_maps, certainty.items(), strict=True):
+        num_passes, num_tokens = confidence.shape
+        edges = (0.5, num_tokens + 0.5, num_passes + 0.5, 0.5)
+        image = axes.imshow(confidence.numpy(), vmin=0, vmax=1, aspect="auto", interpolation="nearest", extent=edges)
+        axes.set(title=method, xlabel="Position of the new token", ylabel="Forward pass")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    if axes_of_maps:
+        axes.figure.colorbar(image, ax=list(axes_of_maps), label="Mean confidence", shrink=0.9)
 
 
 def _draw_tradeoff(axes: "Axes", curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    for (method, points), marker in zip(curves.items(), cycle("os^Dv"), strict=False):
+    for (method, points), marker in zip(curves.items(), cycle(_MARKERS), strict=False):
         x = [point["tokens_per_forward"] for point in points]
         y = [100 * point["accuracy"] for point in points]
         (line,) = axes.plot(x, y, marker=marker, label=method)
@@ -97,3 +169,8 @@ def _draw_tradeoff(axes: "Axes", curves: Mapping[str, Sequence[Mapping[str, Any]
     axes.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left")
+
+
+def _plain(text: str) -> str:
+    """Matplotlib reads `$` as mathematics, and has no glyphs for control characters."""
+    return repr(text)[1:-1].replace("$", r"\$")

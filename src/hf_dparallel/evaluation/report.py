@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .aup import accuracy_under_parallelism
 from .decoding import EvaluatedAnswers
 from .intervals import bootstrap_interval
 
@@ -91,6 +92,25 @@ def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, 
     return curves
 
 
+def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Returns the accuracy under parallelism of each curve (see [`accuracy_under_parallelism`]).
+
+    The best accuracy of all rows is the one that losses are counted from. Empty if that is 1 % or less.
+    """
+    best = max(row["accuracy"] for row in rows)
+    aup: dict[str, float] = {}
+    if best <= 0.01:
+        return aup
+    for curve, points in curves_of(rows).items():
+        # Of settings that decode alike the more accurate one.
+        accuracy: dict[float, float] = {}
+        for point in points:
+            speed = point["answer_tokens_per_forward"]
+            accuracy[speed] = max(accuracy.get(speed, 0.0), 100 * point["accuracy"])
+        aup[curve] = accuracy_under_parallelism(list(accuracy), list(accuracy.values()), max_accuracy=100 * best)
+    return aup
+
+
 def write_report(report: Mapping[str, Any], output_dir: str | os.PathLike, notes: Sequence[str] = ()) -> None:
     """Writes `report.json`, `report.md` and, of curves with several points, the picture `curves.png`.
 
@@ -107,7 +127,9 @@ def write_report(report: Mapping[str, Any], output_dir: str | os.PathLike, notes
     if any(len(points) > 1 for points in curves.values()):
         from .plots import plot_tradeoff
 
-        plot_tradeoff(curves, folder / "curves.png")
+        aup = [f"| {curve} | {value:.1f} |" for curve, value in aup_of(report["rows"]).items()]
+        paragraphs.append("\n".join(["| Curve | AUP |", "| --- | ---: |", *aup]))
+        plot_tradeoff(curves).savefig(folder / "curves.png")
         paragraphs.append("![Accuracy against tokens per forward pass](curves.png)")
     (folder / "report.md").write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
 

@@ -1,21 +1,60 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""An answer on the terminal, its tokens coloured by the pass at which they were committed."""
+"""A decode on the terminal, its tokens coloured by the pass at which they were committed."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator
+from typing import TextIO
+
+from .trace import DecodeTrace
 
 
 # From blue (first pass) over green to red (last), in the 256 colours that every terminal has.
 _RAMP = (27, 33, 39, 45, 50, 48, 46, 82, 118, 154, 190, 226, 220, 214, 208, 202, 196)
+_MASK = "░"
 
 
-def color_by_commit_step(tokens: Sequence[str], commit_step: Sequence[int], num_passes: int) -> str:
-    """Joins `tokens` with spaces, each in the colour of its `commit_step` out of `num_passes`."""
-    return " ".join(
-        _colored(token, step / max(num_passes - 1, 1)) for token, step in zip(tokens, commit_step, strict=True)
-    )
+def takes_color(stream: TextIO) -> bool:
+    """Whether to write colours to a stream: to a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def color_legend(num_passes: int) -> str:
+def answer_text(trace: DecodeTrace, color: bool) -> str:
+    """The title of a decode, with a legend of the colours, and its answer."""
+    title = f"{trace.name}, {trace.nfe} passes, {trace.tokens_per_forward:.2f} tokens per pass"
+    legend = f"   {_legend(trace.nfe)}" if color else ""
+    return f"{title}{legend}\n{_canvas(trace, trace.nfe, color)}"
+
+
+def pass_lines(trace: DecodeTrace, color: bool) -> Iterator[str]:
+    """A line for each pass: its number, how many tokens it committed, and what stands after it.
+
+    Masks are shown up to the end of the block of the last token that stands.
+    """
+    width = len(str(trace.nfe))
+    for number in range(1, trace.nfe + 1):
+        committed = trace.commit_step.count(number - 1)
+        yield f"pass {number:{width}}/{trace.nfe}  +{committed:<3}  {_canvas(trace, number, color)}"
+
+
+def _canvas(trace: DecodeTrace, number: int, color: bool) -> str:
+    """What stands after so many passes."""
+    stands = [0 <= step < number or trace.is_given(position) for position, step in enumerate(trace.commit_step)]
+    last = max((position for position, stand in enumerate(stands) if stand), default=0)
+    end = next(block.stop for block in trace.blocks() if last in block) if number < trace.nfe else last + 1
+    words = []
+    for position, step in enumerate(trace.commit_step[:end]):
+        word = _printable(trace.tokens[position]) if stands[position] else _MASK
+        words.append(_colored(word, step / max(trace.nfe - 1, 1)) if color and 0 <= step < number else word)
+    # The tokens of some tokenizers bring their spaces along.
+    return ("" if any(text[:1].isspace() for text in trace.tokens) else " ").join(words)
+
+
+def _printable(text: str) -> str:
+    """A line stays a line, and no token moves the cursor or changes colours."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def _legend(num_passes: int) -> str:
     """A bar of the colours from the first to the last pass."""
     bar = "".join(f"\033[48;5;{color}m \033[0m" for color in _RAMP)
     return f"pass 1 {bar} pass {num_passes}"

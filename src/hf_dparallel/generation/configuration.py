@@ -125,8 +125,8 @@ class DiffusionGenerationConfig(GenerationConfig):
         stop_strings (`str` or `list[str]`, *optional*):
             A row is finished when its decided text ends with one of them. Needs `tokenizer=` in `generate`.
         output_certainty (`bool`, *optional*, defaults to `False`):
-            Whether to return entropy and confidence of every masked token at every pass. Runs the head on the whole
-            canvas, which is slower.
+            Whether to return entropy, confidence and candidates of every masked token at every pass. Runs the head on
+            the whole canvas, which is slower.
         return_dict_in_generate (`bool`, *optional*, defaults to `False`):
             Whether to return a [`DiffusionGenerationOutput`] instead of the sequences only.
         mask_token_id, eos_token_id, pad_token_id (`int`, *optional*):

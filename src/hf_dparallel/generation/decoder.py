@@ -25,13 +25,16 @@ class DecodedRow(FinishedRow):
     """A finished row with its certainty history, or with what went wrong in it.
 
     Args:
-        entropies, confidences (`torch.FloatTensor` of shape `(nfe, max_new_tokens)`, *optional*): as in
+        entropies, confidences (`torch.FloatTensor` of shape `(nfe, max_new_tokens)`, *optional*), candidates,
+        candidate_probabilities (of shape `(nfe, max_new_tokens, 5)`, *optional*): as in
             [`DiffusionGenerationOutput`].
         error (`Exception`, *optional*): why the row was not decoded to its end.
     """
 
     entropies: torch.FloatTensor | None = None
     confidences: torch.FloatTensor | None = None
+    candidates: torch.LongTensor | None = None
+    candidate_probabilities: torch.FloatTensor | None = None
     error: Exception | None = None
 
 
@@ -154,8 +157,8 @@ class Decoder:
 
     def _decoded(self, row: FinishedRow) -> DecodedRow:
         self._generators.pop(row.index, None)
-        entropies, confidences = self.history.take(row.index) if self.history is not None else (None, None)
-        return DecodedRow(**vars(row), entropies=entropies, confidences=confidences, error=self._error(row))
+        certainty = self.history.take(row.index) if self.history is not None else {}
+        return DecodedRow(**vars(row), **certainty, error=self._error(row))
 
     def _error(self, row: FinishedRow) -> Exception | None:
         if not row.is_nan:

@@ -12,6 +12,15 @@ from .configuration import DiffusionGenerationConfig
 from .decoder import DecodedRow
 
 
+# By name, the value where there is no prediction.
+_HISTORIES = {
+    "entropies": torch.nan,
+    "confidences": torch.nan,
+    "candidates": -1,
+    "candidate_probabilities": torch.nan,
+}
+
+
 @dataclass
 class DiffusionGenerationOutput(ModelOutput):
     """
@@ -29,14 +38,22 @@ class DiffusionGenerationOutput(ModelOutput):
         entropies, confidences (`torch.FloatTensor` of shape `(batch_size, num_passes, max_new_tokens)`, *optional*):
             Entropy (nats) and largest probability of the prediction at every token that was still masked before the
             pass, NaN elsewhere. Returned with `output_certainty=True`.
+        candidates (`torch.LongTensor` of shape `(batch_size, num_passes, max_new_tokens, 5)`, *optional*):
+            The likeliest tokens of the same predictions, the likeliest first, -1 elsewhere. The mask token, which is
+            never committed, is left out.
+        candidate_probabilities (`torch.FloatTensor` of the shape of `candidates`, *optional*):
+            Their probabilities, NaN elsewhere.
     """
 
-    sequences: torch.LongTensor | None = None
-    nfe: torch.LongTensor | None = None
-    tokens_per_forward: torch.FloatTensor | None = None
-    commit_step: torch.LongTensor | None = None
+    # Always there; `ModelOutput` asks for the defaults.
+    sequences: torch.LongTensor = None
+    nfe: torch.LongTensor = None
+    tokens_per_forward: torch.FloatTensor = None
+    commit_step: torch.LongTensor = None
     entropies: torch.FloatTensor | None = None
     confidences: torch.FloatTensor | None = None
+    candidates: torch.LongTensor | None = None
+    candidate_probabilities: torch.FloatTensor | None = None
 
 
 def collect_rows(
@@ -56,18 +73,16 @@ def collect_rows(
         sequences=sequences,
         nfe=torch.tensor([row.nfe for row in rows], device=input_ids.device),
         tokens_per_forward=torch.tensor([row.tokens_per_forward for row in rows], device=input_ids.device),
-        commit_step=torch.stack([_left_padded(row.commit_step, width, -1) for row in rows]),
-        entropies=_stacked([row.entropies for row in rows], width) if config.output_certainty else None,
-        confidences=_stacked([row.confidences for row in rows], width) if config.output_certainty else None,
+        commit_step=torch.stack([pad(row.commit_step, (width - len(row.commit_step), 0), value=-1) for row in rows]),
+        **{name: _stacked([getattr(row, name) for row in rows], width, fill) for name, fill in _HISTORIES.items()}
+        if config.output_certainty
+        else {},
     )
 
 
-def _left_padded(values: torch.Tensor, width: int, fill: float) -> torch.Tensor:
-    return pad(values, (width - values.shape[-1], 0), value=fill)
-
-
-def _stacked(histories: list[torch.Tensor], width: int) -> torch.Tensor:
-    """Fills up the passes that a row did not take part in."""
-    return pad_sequence(
-        [_left_padded(history, width, torch.nan) for history in histories], batch_first=True, padding_value=torch.nan
-    )
+def _stacked(histories: list[torch.Tensor], width: int, fill: float) -> torch.Tensor:
+    """Fills up, on the left, the columns that a row does not have, and the passes that it did not take part in."""
+    padded = [
+        pad(history, (0, 0) * (history.ndim - 2) + (width - history.shape[1], 0), value=fill) for history in histories
+    ]
+    return pad_sequence(padded, batch_first=True, padding_value=fill)

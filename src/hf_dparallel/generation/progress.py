@@ -9,31 +9,49 @@ from ..certainty import confidence_from_logits, entropy_from_logits
 from .canvas import Canvas
 
 
+# Enough to see what a prediction wavers between.
+NUM_CANDIDATES = 5
+# Of a row without masks.
+_NOTHING = {
+    "entropies": torch.empty(0),
+    "confidences": torch.empty(0),
+    "candidates": torch.empty(0, NUM_CANDIDATES, dtype=torch.long),
+    "candidate_probabilities": torch.empty(0, NUM_CANDIDATES),
+}
+
+
 class CertaintyHistory:
-    """Collects entropy and confidence of every masked token at every pass, before any logits processor."""
+    """Collects what the model predicts of every masked token at every pass, before any logits processor."""
 
     def __init__(self, canvas: Canvas):
         self.canvas = canvas
-        self._passes: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._passes: dict[int, list[dict[str, torch.Tensor]]] = {}
 
     def record(self, columns: torch.LongTensor, logits: torch.Tensor) -> None:
         """Adds a pass; `logits` of shape `(rows, columns, vocab_size)`, the scores at `columns`."""
         decided = ~self.canvas.masked.gather(1, columns)
-        entropies = entropy_from_logits(logits).masked_fill(decided, torch.nan)
-        confidences = confidence_from_logits(logits).masked_fill(decided, torch.nan)
-        for row_id, entropy, confidence in zip(self.canvas.row_ids, entropies, confidences, strict=True):
-            self._passes.setdefault(row_id, []).append((entropy, confidence))
+        probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
+        probabilities[..., self.canvas.mask_token_id] = 0
+        likeliest = probabilities.topk(NUM_CANDIDATES, dim=-1)
+        recorded = {
+            "entropies": entropy_from_logits(logits).masked_fill(decided, torch.nan),
+            "confidences": confidence_from_logits(logits).masked_fill(decided, torch.nan),
+            "candidates": likeliest.indices.masked_fill(decided[..., None], -1),
+            "candidate_probabilities": likeliest.values.masked_fill(decided[..., None], torch.nan),
+        }
+        for row, row_id in enumerate(self.canvas.row_ids):
+            certainty = {name: values[row] for name, values in recorded.items()}
+            self._passes.setdefault(row_id, []).append(certainty)
 
-    def take(self, row_id: int) -> tuple[torch.FloatTensor, torch.FloatTensor]:
-        """Entropies (nats) and largest probabilities of a finished row, both `(nfe, columns)`, NaN where decided."""
+    def take(self, row_id: int) -> dict[str, torch.Tensor]:
+        """What was recorded of a finished row, by the names of [`DiffusionGenerationOutput`], a line for each pass."""
+        passes = self._passes.pop(row_id, [_NOTHING])
         # Rows are aligned on the right; the left padding of an infilled row may have changed on the way.
-        passes = self._passes.pop(row_id, [(torch.empty(0), torch.empty(0))])
-        width = min(len(entropies) for entropies, _ in passes)
-        entropies, confidences = (
-            torch.stack([certainty[len(certainty) - width :] for certainty in kind])
-            for kind in zip(*passes, strict=True)
-        )
-        return entropies, confidences
+        width = min(len(certainty["entropies"]) for certainty in passes)
+        return {
+            name: torch.stack([certainty[name][len(certainty[name]) - width :] for certainty in passes])
+            for name in _NOTHING
+        }
 
 
 class StopCheck:

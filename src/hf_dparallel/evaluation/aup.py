@@ -1,0 +1,85 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Accuracy under parallelism (AUP): accuracy and tokens per forward pass of one method in one number.
+
+Defined in https://huggingface.co/papers/2601.07568 and https://hao-ai-lab.github.io/blogs/text-diffusion/.
+"""
+
+import math
+from collections.abc import Sequence
+
+
+def accuracy_under_parallelism(
+    tokens_per_forward: Sequence[float],
+    accuracy: Sequence[float],
+    *,
+    max_accuracy: float | None = None,
+    alpha: float = 3.0,
+    max_drop: float = 5.0,
+) -> float:
+    """
+    Computes the weighted area under the curve of accuracy over tokens per forward pass.
+
+    With the points (ρᵢ, yᵢ) in the order of their tokens per forward pass ρ, and with accuracies y in percent,
+
+        AUP = ρ₁ y₁ + ½ Σ (ρᵢ − ρᵢ₋₁) (yᵢ W(yᵢ) + yᵢ₋₁ W(yᵢ₋₁)), where W(y) = min(exp(−α (1 − y / y_max)), 1).
+
+    The rectangle left of the slowest point is not weighted; neighbouring points are joined by trapezoids. Points more
+    than `max_drop` below the accuracy of the slowest one are left out, and their neighbours are joined.
+
+    Args:
+        tokens_per_forward (`Sequence[float]`):
+            Of each setting of the method, without padding, as [`decoding_efficiency`] counts them.
+        accuracy (`Sequence[float]`):
+            Of each setting, in percent.
+        max_accuracy (`float`, *optional*):
+            y_max, the best accuracy of all the methods that are compared on the task, in percent. By default that
+            of this method: then values of different methods cannot be compared.
+        alpha (`float`, *optional*, defaults to 3.0):
+            α: how strongly a loss of accuracy is punished.
+        max_drop (`float`, *optional*, defaults to 5.0):
+            Percentage points that count as too great a loss.
+
+    Returns:
+        `float`: the AUP. At one token per forward pass and no faster setting it is the accuracy.
+
+    Raises:
+        ValueError: if the points do not make a curve or the accuracies are no percentages.
+
+    Example (dParallel on GSM8K, of the leaderboard, where it is 358.1422):
+
+    ```python
+    >>> from hf_dparallel.evaluation.aup import accuracy_under_parallelism
+
+    >>> round(accuracy_under_parallelism([1.0, 5.14], [74.0, 72.63], max_accuracy=74.98), 4)
+    358.1422
+    ```
+    """
+    points = _check_points(tokens_per_forward, accuracy, max_accuracy)
+    slowest = points[0]
+    best = max(accuracy) if max_accuracy is None else max_accuracy
+    kept = [(rho, y) for rho, y in points if y >= slowest[1] - max_drop]
+    weighted = [(rho, y * min(math.exp(-alpha * (1 - y / best)), 1.0)) for rho, y in kept]
+    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(weighted, weighted[1:], strict=False))
+    return slowest[0] * slowest[1] + area
+
+
+def _check_points(
+    tokens_per_forward: Sequence[float], accuracy: Sequence[float], max_accuracy: float | None
+) -> list[tuple[float, float]]:
+    if not 0 < len(tokens_per_forward) == len(accuracy):
+        raise ValueError(
+            "`tokens_per_forward` and `accuracy` must have one number for each setting, and at least one, got "
+            f"{len(tokens_per_forward)} and {len(accuracy)}."
+        )
+    points = sorted(zip(tokens_per_forward, accuracy, strict=True))
+    if points[0][0] <= 0:
+        raise ValueError(f"`tokens_per_forward` must be above 0, got {points[0][0]}.")
+    if len(set(tokens_per_forward)) < len(points):
+        raise ValueError(f"`tokens_per_forward` must differ between the settings, got {list(tokens_per_forward)}.")
+    percentages = [*accuracy] if max_accuracy is None else [*accuracy, max_accuracy]
+    if min(percentages) < 0 or not 1 < max(percentages) <= 100:
+        raise ValueError(
+            f"`accuracy` and `max_accuracy` must be percentages between 0 and 100, got {percentages}. Multiply "
+            "fractions by 100."
+        )
+    return points

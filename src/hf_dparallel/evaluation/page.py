@@ -1,0 +1,78 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""A page to step through decodes, in one HTML file that needs nothing else."""
+
+import html
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .trace import DecodeTrace
+
+
+_TEMPLATE = Path(__file__).with_name("page.html")
+
+
+def write_page(traces: Sequence[DecodeTrace], path: str | os.PathLike, title: str = "Parallel decoding") -> None:
+    """Writes a page that steps through decodes pass by pass, side by side if there are several.
+
+    Args:
+        traces (`Sequence[DecodeTrace]`): of [`trace_decode`].
+        path (`str` or `os.PathLike`): the HTML file to write. Its folder is created.
+        title (`str`, *optional*): title of the page.
+    """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(render_page(traces, title), encoding="utf-8")
+
+
+def render_page(traces: Sequence[DecodeTrace], title: str) -> str:
+    """Returns the page of [`write_page`].
+
+    Raises:
+        ValueError: if there is no decode.
+    """
+    if not traces:
+        raise ValueError("`traces` is empty. Give at least one decode to show.")
+    data = json.dumps(page_data(traces), separators=(",", ":"))
+    # No text of a model ends the element that holds it: `</script>` needs a `<`.
+    parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c")}
+    return re.sub("|".join(parts), lambda found: parts[found[0]], _TEMPLATE.read_text(encoding="utf-8"))
+
+
+def page_data(traces: Sequence[DecodeTrace]) -> dict[str, Any]:
+    """What the page shows, as its script reads it.
+
+    `texts` are the texts of all candidates. A prediction is the list `[position, entropy, confidence, text,
+    probability, text, probability, ...]`, with texts by number and probabilities in thousandths. Candidates below half
+    a thousandth are left out.
+    """
+    numbers: dict[str, int] = {}
+    decodes = [
+        {
+            "name": trace.name,
+            "prompt": trace.prompt,
+            "settings": [[name, str(value)] for name, value in trace.settings.items()],
+            "nfe": trace.nfe,
+            "tokensPerForward": round(trace.tokens_per_forward, 2),
+            "tokens": trace.tokens,
+            "commitStep": trace.commit_step,
+            "given": [position for position in range(len(trace.tokens)) if trace.is_given(position)],
+            "blocks": [[block.start, block.stop] for block in trace.blocks()],
+            "passes": [_compact(predictions, numbers) for predictions in trace.predictions],
+        }
+        for trace in traces
+    ]
+    return {"decodes": decodes, "texts": list(numbers)}
+
+
+def _compact(predictions: dict, numbers: dict[str, int]) -> list[list[float]]:
+    lists = []
+    for position, prediction in predictions.items():
+        row = [position, round(prediction.entropy, 2), round(1000 * prediction.confidence)]
+        for text, probability in prediction.candidates:
+            if probability >= 0.0005:
+                row += [numbers.setdefault(text, len(numbers)), round(1000 * probability)]
+        lists.append(row)
+    return lists

@@ -1,0 +1,165 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""One decode as text: what stands after each pass, and what the model predicted of the rest."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.inputs import resolve_generation_config
+from ..generation.output import DiffusionGenerationOutput
+from .certainty import decode_with_certainty, history
+
+
+# Settings that say nothing about how an answer came about.
+_UNSHOWN = {
+    "output_certainty",
+    "return_dict_in_generate",
+    "eos_token_id",
+    "pad_token_id",
+    "bos_token_id",
+    "mask_token_id",
+}
+_REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass
+class Prediction:
+    """What a pass predicted of one masked token.
+
+    Args:
+        entropy (`float`): in nats.
+        confidence (`float`): the largest probability.
+        candidates (`list[tuple[str, float]]`): the likeliest tokens and their probabilities, the likeliest first.
+    """
+
+    entropy: float
+    confidence: float
+    candidates: list[tuple[str, float]]
+
+
+@dataclass
+class DecodeTrace:
+    """The decode of one answer, to be stepped through. Made by [`trace_decode`].
+
+    Args:
+        name (`str`): title, such as the method.
+        prompt (`str`): the prompt.
+        tokens (`list[str]`): the text of each position in the end.
+        commit_step (`list[int]`): the pass, counted from 0, that committed each position, -1 for none.
+        block_length (`int`): positions of a block, counted from the right end.
+        nfe (`int`): forward passes.
+        tokens_per_forward (`float`): tokens of the answer over passes.
+        settings (`dict[str, Any]`): decoding settings that differ from the defaults, by name.
+        predictions (`list[dict[int, Prediction]]`): for each pass, by position, those of the masked tokens.
+    """
+
+    name: str
+    prompt: str
+    tokens: list[str]
+    commit_step: list[int]
+    block_length: int
+    nfe: int
+    tokens_per_forward: float
+    settings: dict[str, Any]
+    predictions: list[dict[int, Prediction]]
+
+    def is_given(self, position: int) -> bool:
+        """Whether a position was never masked, which happens when masks inside a prompt are filled in."""
+        return self.commit_step[position] < 0 and not any(position in masked for masked in self.predictions)
+
+    def blocks(self) -> list[range]:
+        """The positions of each block, from left to right."""
+        ends = range(len(self.tokens), 0, -self.block_length)
+        return [range(max(end - self.block_length, 0), end) for end in ends][::-1]
+
+
+def trace_decode(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt_ids: list[int],
+    generation_config: DiffusionGenerationConfig | None = None,
+    name: str = "Decode",
+    seed: int = 0,
+) -> DecodeTrace:
+    """Decodes a prompt and returns how that went.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer.
+        prompt_ids (`list[int]`): token ids of the prompt.
+        generation_config ([`DiffusionGenerationConfig`], *optional*): the recipe. By default the model's own.
+        name (`str`, *optional*): title of the decode.
+        seed (`int`, *optional*, defaults to 0): seed of the draws with `temperature > 0`.
+    """
+    out = decode_with_certainty(model, tokenizer, [prompt_ids], generation_config, seed=seed)
+    return trace_output(out, tokenizer, resolve_generation_config(model, generation_config, tokenizer), name)
+
+
+def trace_output(
+    out: DiffusionGenerationOutput,
+    tokenizer: PreTrainedTokenizerBase,
+    config: DiffusionGenerationConfig,
+    name: str,
+    row: int = 0,
+) -> DecodeTrace:
+    """Returns how a row was decoded, from what `generate` has returned with `output_certainty=True`.
+
+    Args:
+        out ([`DiffusionGenerationOutput`]): what was returned.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): that of the model.
+        config ([`DiffusionGenerationConfig`]): every setting that it was decoded with, special tokens included.
+        name (`str`): title of the decode.
+        row (`int`, *optional*, defaults to 0): which answer.
+
+    Raises:
+        ValueError: if `out` has no certainty.
+    """
+    length = out.commit_step.shape[1]
+    prompt_ids = out.sequences[row, : out.sequences.shape[1] - length].tolist()
+    while prompt_ids and prompt_ids[0] == config.padding_token_id:
+        prompt_ids = prompt_ids[1:]
+    texts = _TokenTexts(tokenizer)
+    return DecodeTrace(
+        name=name,
+        prompt=tokenizer.decode(prompt_ids),
+        tokens=[texts[token] for token in out.sequences[row, -length:].tolist()],
+        commit_step=out.commit_step[row].tolist(),
+        block_length=config.block_length,
+        nfe=int(out.nfe[row]),
+        tokens_per_forward=float(out.tokens_per_forward[row]),
+        settings=_shown_settings(config),
+        predictions=[_predictions(out, row, step, texts) for step in range(int(out.nfe[row]))],
+    )
+
+
+def _shown_settings(config: DiffusionGenerationConfig) -> dict[str, Any]:
+    settings = {name: value for name, value in config.settings().items() if name not in _UNSHOWN}
+    return {name: value for name, value in settings.items() if name != "temperature" or value}
+
+
+def _predictions(out: DiffusionGenerationOutput, row: int, step: int, texts: dict[int, str]) -> dict[int, Prediction]:
+    kinds = ("entropies", "confidences", "candidates", "candidate_probabilities")
+    of_pass = [history(out, kind)[row, step] for kind in kinds]
+    positions = (~of_pass[0].isnan()).nonzero().flatten()
+    columns = zip(positions.tolist(), *(values[positions].tolist() for values in of_pass), strict=True)
+    return {
+        position: Prediction(entropy, confidence, [(texts[t], p) for t, p in zip(tokens, probabilities, strict=True)])
+        for position, entropy, confidence, tokens, probabilities in columns
+    }
+
+
+class _TokenTexts(dict):
+    """The text of each token, as it would be inside an answer; of a part of a character, the name of the token."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        super().__init__()
+        self.tokenizer = tokenizer
+
+    def __missing__(self, token: int) -> str:
+        text = self.tokenizer.decode([token])
+        if not text or _REPLACEMENT_CHARACTER in text:
+            text = str(self.tokenizer.convert_ids_to_tokens(token))
+        self[token] = text
+        return text
