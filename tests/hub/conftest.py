@@ -52,6 +52,12 @@ def save_adapter(folder: Path, seed: int = 0, recipe: dict | None = RECIPE, **se
     return folder
 
 
+@pytest.fixture(scope="session")
+def saved_adapter(tmp_path_factory) -> Path:
+    return save_adapter(tmp_path_factory.mktemp("saved") / "adapter")
+
+
 @pytest.fixture
-def adapter(tmp_path) -> Path:
-    return save_adapter(tmp_path / "adapter")
+def adapter(saved_adapter, tmp_path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(saved_adapter, tmp_path / "adapter"))
