@@ -57,7 +57,7 @@ class Fault:
 
 
 class Hub:
-    """The state of the stand-in, which tests look at and change."""
+    """The state of the server, which tests look at and change."""
 
     def __init__(self):
         self.repositories: dict[str, Repository] = {}
