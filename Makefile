@@ -1,6 +1,6 @@
 # `make demo` and `make test` need Python 3.11 or newer, git and a network connection for pip; all else goes to .venv.
 # Variables: PYTHON (the interpreter to make .venv with), TORCH_INDEX_URL (where torch comes from; on Linux,
-# https://download.pytorch.org/whl/cpu saves gigabytes where there is no GPU), PYTEST_WORKERS.
+# https://download.pytorch.org/whl/cpu saves gigabytes where there is no GPU), PYTEST_WORKERS, WHEEL_TEST_FLAGS (--lowest).
 
 PYTHON ?= python3
 TORCH_INDEX_URL ?=
@@ -15,17 +15,18 @@ TEST_ENV := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu lint docs format clean
+.PHONY: help demo test test-slow test-gpu lint docs format wheel-test clean
 
 help:
-	@echo "make demo       distil the bundled teacher and compare it with the student (minutes, on the CPU)"
-	@echo "make test       lint, types, docs and the tests"
-	@echo "make test-slow  the tests that take longer"
-	@echo "make test-gpu   the tests that need a CUDA device"
-	@echo "make lint       ruff and mypy only"
-	@echo "make docs       build the documentation into site/"
-	@echo "make format     apply ruff's fixes and its formatting"
-	@echo "make clean      remove .venv and everything that was built"
+	@echo "make demo        distil the bundled teacher and compare it with the student (minutes, on the CPU)"
+	@echo "make test        lint, types, docs and the tests"
+	@echo "make test-slow   the tests that take longer"
+	@echo "make test-gpu    the tests that need a CUDA device"
+	@echo "make lint        ruff and mypy only"
+	@echo "make docs        build the documentation into site/"
+	@echo "make wheel-test build the wheel, install it in a new environment, and decode a first answer there"
+	@echo "make format      apply ruff's fixes and its formatting"
+	@echo "make clean       remove .venv and everything that was built"
 
 demo: $(VENV)/.demo
 	$(BIN)/hf-dparallel demo --output_dir demo_output
@@ -51,6 +52,9 @@ docs: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+wheel-test: $(VENV)/.dev
+	TORCH_INDEX_URL=$(TORCH_INDEX_URL) $(BIN)/python scripts/wheel_test.py $(WHEEL_TEST_FLAGS)
 
 clean:
 	rm -rf $(VENV) build dist site demo_output src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -3,10 +3,15 @@
 
 import copy
 import json
+import os
 import runpy
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
+
+from .test_readme import arguments_of_ours, parse_only  # noqa: F401
 
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -36,3 +41,42 @@ def test_every_figure_that_is_off_is_named(regression, path):
                 (found,) = regression["deviations"](expected, measured)
                 assert found.startswith(f"{name} with {row['recipe']} is {wrong}, expected {kept} ± {tolerance}")
                 figures[name] = kept
+
+
+def dry_run(*arguments: str, **variables: str) -> list[list[str]]:
+    """The commands that reproduce.sh would run."""
+    result = subprocess.run(
+        ["bash", str(BENCHMARKS / "reproduce.sh"), *arguments],
+        env={"PATH": os.environ["PATH"], "DRY_RUN": "1", **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # A program in one of the commands has lines of its own, which bash quotes.
+    return [shlex.split(line.replace("$'", "'")) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("model", ["llada-8b", "llada-1.5", "dream-7b"])
+@pytest.mark.parametrize("variables", [{}, {"LIMIT": "4", "LAUNCH": "accelerate launch -m"}], ids=str)
+def test_every_command_of_the_reproduction_parses(parse_only, tmp_path, model, variables):  # noqa: F811
+    ours = [arguments_of_ours(words) for words in dry_run(model, str(tmp_path / "o ut"), **variables)]
+    commands = [argv for argv in ours if argv is not None]
+    assert [argv[0] for argv in commands] == ["trajectories"] * 3 + ["train", "evaluate"]
+    for argv in commands:
+        parse_only(argv)
+    # What one command writes the next ones read.
+    written = [argv[argv.index("--output_dir") + 1] for argv in commands]
+    assert all(path.startswith(str(tmp_path / "o ut")) for path in written)
+    assert commands[4][commands[4].index("--adapter") + 1] == written[3]
+
+
+def test_an_interrupted_reproduction_goes_on(tmp_path):
+    (tmp_path / "student" / "checkpoint-5").mkdir(parents=True)
+    train = next(words for words in dry_run("llada-8b", str(tmp_path)) if "--dataset_name" in words)
+    assert train[-2:] == ["--resume_from_checkpoint", "true"]
+
+
+def test_an_unknown_model_is_refused(tmp_path):
+    command = ["bash", str(BENCHMARKS / "reproduce.sh"), "llada-9b", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2 and "choose llada-8b, llada-1.5 or dream-7b" in result.stderr

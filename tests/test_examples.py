@@ -2,6 +2,7 @@
 """The scripts and configurations under examples/: they run on tiny checkpoints, and say what the paper says."""
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -11,11 +12,12 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 from datasets import Dataset
+from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 from transformers.trainer_utils import SchedulerType
 from trl import get_peft_config
 
-from hf_dparallel import CertaintyForcingConfig
+from hf_dparallel import CertaintyForcingConfig, cli
 from hf_dparallel.cli.arguments import CommandParser, OutputArguments
 from hf_dparallel.cli.train import ModelArguments, TrainingDataArguments
 
@@ -77,6 +79,56 @@ def test_distill_then_decode_with_the_adapter(run_example, tmp_path, checkpoint,
 
     flags = ["--model", checkpoint, "--adapter", "student", "--prompt", "5 6", "--max_new_tokens", "32"]
     assert "forward passes" in run_example("decode.py", *flags)
+
+
+CHAT_TEMPLATE = "{% for message in messages %}<s> {{ message['content'] }} {% endfor %}"
+
+
+def test_published_data_train_after_their_conversion(run_example, tmp_path, checkpoint):
+    """In the columns of the published data: the question of LLaDA's as a whole prompt, that of Dream's bare."""
+    rows = [
+        {"question": "<s> 5 6 ", "llm_response": "7 8 9", "gold_answer": "9"},
+        {"question": "5 6", "llm_response": "7 8 9", "gold_answer": "9"},
+        {"question": "7", "llm_response": " ", "gold_answer": "1"},
+    ]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    flags = ["--dataset", "data", "--tokenizer", "tokenizer", "--output", "rows.parquet"]
+    assert "2 of 3 rows" in run_example("convert_trajectories.py", *flags)
+
+    converted = Dataset.from_parquet(str(tmp_path / "rows.parquet"))
+    prompt_ids = tokenizer("<s> 5 6", add_special_tokens=False)["input_ids"]
+    completion_ids = [*tokenizer("7 8 9", add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    assert converted["prompt_ids"][:] == [prompt_ids, prompt_ids]
+    assert converted["completion_ids"][:] == [completion_ids, completion_ids]
+
+    flags = ["--dataset_name", "rows.parquet", "--model", checkpoint, "--output_dir", "student", "--use_peft"]
+    assert cli.main(["train", *flags, "--max_length", "32", "--num_train_epochs", "1", *ON_THIS_MACHINE]) == 0
+    assert (tmp_path / "student" / "adapter_model.safetensors").is_file()
+
+
+def test_other_columns_are_refused_by_name(run_example, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text(json.dumps({"prompt": "5", "answer": "6"}))
+    make_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    flags = ["--dataset", "data", "--tokenizer", "tokenizer", "--output", "rows.parquet"]
+    with pytest.raises(SystemExit, match=r"need the columns \['question', 'llm_response'\]"):
+        run_example("convert_trajectories.py", *flags)
+
+
+def test_adapters_are_switched_and_merged(run_example, tmp_path, checkpoint):
+    rows = [{"prompt_ids": [2, 3], "completion_ids": [4 + row, 1]} for row in range(2)]
+    Dataset.from_list(rows).to_parquet(tmp_path / "rows.parquet")
+    flags = ["--model", checkpoint, "--trajectories", "rows.parquet", "--output_dir", "runs", "--lora_r", "2"]
+    out = run_example("adapters.py", *flags, "--max_length", "40", "--max_new_tokens", "32")
+    passes = dict(re.findall(r"^(\w+): (\d+) forward passes$", out, flags=re.MULTILINE))
+    assert set(passes) == {"dparallel", "consistency_only", "merged"} and "no adapter: " in out
+    assert passes["merged"] == passes["dparallel"]
+    published = load_file(tmp_path / "runs" / "merged" / "model.safetensors").keys()
+    assert published == load_file(Path(checkpoint) / "model.safetensors").keys()
 
 
 COMMON = {

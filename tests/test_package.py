@@ -3,6 +3,7 @@
 
 import ast
 import importlib.util
+import pickle
 import re
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import hf_dparallel
+
+from .conftest import make_dream
 
 
 ROOT = Path(__file__).parents[1]
@@ -82,11 +85,61 @@ def test_type_checkers_see_the_names_that_exist_at_run_time():
     assert seen == {(module, name) for name, module in hf_dparallel._MODULE_OF.items()}
 
 
-def test_import_leaves_heavy_libraries_alone():
-    program = "import sys, hf_dparallel; print(*{name.partition('.')[0] for name in sys.modules})"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert {"torch", "transformers"} <= set(result.stdout.split())
-    assert not {"trl", "datasets", "evaluate", "peft", "matplotlib"} & set(result.stdout.split())
+def run_python(program: str) -> str:
+    """What a program prints in a process of its own."""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["hf_dparallel", "hf_dparallel.cli"])
+def test_import_leaves_heavy_libraries_alone(module):
+    imported = run_python(f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})").split()
+    heavy = {"torch", "transformers", "numpy", "trl", "datasets", "evaluate", "peft", "matplotlib", "lm_eval"}
+    assert not heavy & set(imported)
+
+
+def test_import_costs_little_beside_that_of_transformers():
+    def seconds(modules: str) -> float:
+        """CPU time, the least of three runs: what else the machine does is not counted."""
+        program = f"import time; start = time.process_time(); import {modules}; print(time.process_time() - start)"
+        return min(float(run_python(program)) for _ in range(3))
+
+    assert seconds("hf_dparallel, transformers") < 1.5 * seconds("transformers")
+
+
+_BEFORE_THE_AUTO_CLASSES = """
+import hf_dparallel
+# Imports the Auto classes when the module of Llama, which ours needs, is half imported.
+from transformers import LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForMaskedLM
+config = AutoConfig.for_model("llada", d_model=8, n_layers=1, n_heads=2, mlp_hidden_size=8, vocab_size=8,
+    mask_token_id=7, eos_token_id=1, pad_token_id=1)
+print(type(AutoModelForMaskedLM.from_config(config)).__name__)
+"""
+_AFTER_THE_AUTO_CLASSES = f"""
+import pickle
+from transformers import AutoModelForMaskedLM
+config = pickle.loads({pickle.dumps(make_dream().config)!r})
+print(type(AutoModelForMaskedLM.from_config(config)).__name__)
+"""
+_TOKENIZER_ALONE = """
+import hf_dparallel
+from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+print(tokenizer_class_from_name("DreamTokenizer").__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (_BEFORE_THE_AUTO_CLASSES, "LLaDAForMaskedDiffusion"),
+        (_AFTER_THE_AUTO_CLASSES, "DreamForMaskedDiffusion"),
+        (_TOKENIZER_ALONE, "DreamTokenizer"),
+    ],
+)
+def test_auto_classes_know_the_models_whenever_they_are_imported(program, expected):
+    assert run_python(program) == expected
 
 
 def test_imports_have_no_cycle():

@@ -1,9 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Masked diffusion language models that decode many tokens per forward pass.
 
-The public names below are imported when they are first used, so that `import hf_dparallel` costs little more than
-`import transformers`: trl, datasets, evaluate, peft and matplotlib are loaded only by what needs them. Importing the
-package registers LLaDA and Dream with the Auto classes of transformers.
+Importing the package registers LLaDA and Dream with the Auto classes of transformers, and imports neither transformers
+nor torch: the public names below are imported when they are first used.
 """
 
 from importlib import import_module
@@ -77,5 +76,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# Last, because it imports submodules: registers the model classes with the Auto classes.
-from .models import auto as _auto  # noqa: E402, F401
+# Last, because it imports a submodule.
+from .models.registration import register_on_import as _register_on_import  # noqa: E402
+
+
+_register_on_import()

@@ -21,6 +21,7 @@ _PACKAGES = (
     "evaluate",
     "accelerate",
     "huggingface_hub",
+    "lm_eval",
 )
 
 

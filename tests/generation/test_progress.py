@@ -108,6 +108,7 @@ class AfterToken(StoppingCriteria):
 
     def __call__(self, input_ids, scores, **kwargs):
         self.lengths.append(input_ids.shape[1])
+        self.answer_start = kwargs["answer_start"]
         return input_ids[:, -1] == self.token
 
 
@@ -124,6 +125,7 @@ def test_stopping_criteria_mean_what_they_mean_left_to_right(tiny_llada):
     )
     assert out.sequences[0, 3:].tolist() == plain[:length] + [0] * (16 - length)
     assert out.tokens_per_forward.item() == pytest.approx(length / out.nfe.item())
+    assert criterion.answer_start == 3
     # Every decided length once, in order, however many tokens a pass has committed.
     assert criterion.lengths == list(range(4, 4 + len(criterion.lengths))) and len(criterion.lengths) >= length
 

@@ -2,6 +2,7 @@
 """`generate_many`: each prompt as if decoded alone, in order, whatever happens to the others."""
 
 import itertools
+import time
 
 import pytest
 import torch
@@ -48,6 +49,15 @@ def test_draws_do_not_depend_on_the_batch():
         return [row.tokens.tolist() for row in rows]
 
     assert decode(1) == decode(3) == decode(4)
+
+
+def test_a_row_is_timed_from_its_slot_to_its_end(tiny_llada):
+    start = time.perf_counter()
+    first, second, third = tiny_llada.generate_many([[2, 3], [4, 5], [6, 7]], batch_size=2, **SETTINGS)
+    seconds = time.perf_counter() - start
+    assert min(first.seconds, second.seconds, third.seconds) > 0
+    # The third takes a slot when one of the others is done.
+    assert min(first.seconds, second.seconds) + third.seconds <= seconds
 
 
 def test_slots_are_refilled_at_once_and_prompts_read_as_needed(tiny_llada):

@@ -19,7 +19,7 @@ COMMANDS = {
     "trajectories": "let a teacher answer the prompts of a dataset, and keep the right answers",
     "train": "certainty-forcing distillation on trajectories",
     "generate": "answer one prompt",
-    "evaluate": "measure accuracy and cost of decoding on a dataset",
+    "evaluate": "measure accuracy and cost of decoding on a dataset, or on benchmarks (--tasks, --preset)",
     "inspect": "step through a decode, in the terminal or on a page, and draw how certainty grows",
     "calibrate": "find the fastest decoding settings that keep the accuracy",
     "report": "compare evaluations, if they can be compared",

@@ -14,7 +14,6 @@ from ..evaluation.report import figures_with_intervals, fingerprint, make_rows, 
 from ..evaluation.sweep import parse_sweep
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
-from . import COMMANDS
 from .arguments import (
     BatchArguments,
     CommandParser,
@@ -25,7 +24,15 @@ from .arguments import (
     RewardArguments,
 )
 from .console import say, say_table, write_json
+from .evaluate_tasks import asks_for_tasks
+from .evaluate_tasks import run as run_tasks
 from .loading import REFERENCE_COLUMNS, get_reward, load_model, load_prompts
+
+
+_DESCRIPTION = (
+    "Measure accuracy and cost of decoding on a dataset. With --tasks or --preset: on tasks of the "
+    "lm-evaluation-harness (`hf-dparallel evaluate --tasks NAME --help`)."
+)
 
 
 @dataclass
@@ -65,10 +72,18 @@ class ReportArguments:
 
 
 def run(argv: Sequence[str]) -> None:
+    """Measures on tasks of the lm-evaluation-harness, if the arguments name some, else on a dataset."""
+    if asks_for_tasks(argv):
+        run_tasks(argv)
+    else:
+        run_on_dataset(argv)
+
+
+def run_on_dataset(argv: Sequence[str]) -> None:
     """Prints accuracy, passes, tokens per pass and latency, for each setting that is tried."""
     parser = CommandParser(
         "evaluate",
-        COMMANDS["evaluate"],
+        _DESCRIPTION,
         [
             LoadingArguments,
             DatasetArguments,

@@ -72,7 +72,7 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
         header += ["Latency", "Speed-up"]
         for line, row in zip(lines, rows, strict=True):
             line += [f"{row['latency_s'] * 1000:.0f} ms", f"{row['speedup']:.1f}x"]
-    header.append("Accuracy (95 %)" if "accuracy_interval" in rows[0] else "Accuracy")
+    header.append("Accuracy (95 %)" if rows[0].get("accuracy_interval") else "Accuracy")
     for line, row in zip(lines, rows, strict=True):
         line.append(f"{row['accuracy']:.1%}" + _interval(row.get("accuracy_interval")))
     if "accuracy_difference" in rows[0]:

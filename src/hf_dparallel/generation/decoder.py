@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The decoding loop: one pass after the other over the rows of a canvas."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ class DecodedRow(FinishedRow):
         entropies, confidences (`torch.FloatTensor` of shape `(nfe, max_new_tokens)`, *optional*), candidates,
         candidate_probabilities (of shape `(nfe, max_new_tokens, 5)`, *optional*): as in
             [`DiffusionGenerationOutput`].
+        seconds (`float`): wall-clock time from the row's entry into the batch to its end, other rows' share included.
         error (`Exception`, *optional*): why the row was not decoded to its end.
     """
 
@@ -35,6 +37,7 @@ class DecodedRow(FinishedRow):
     confidences: torch.FloatTensor | None = None
     candidates: torch.LongTensor | None = None
     candidate_probabilities: torch.FloatTensor | None = None
+    seconds: float = 0.0
     error: Exception | None = None
 
 
@@ -76,12 +79,14 @@ class Decoder:
         self.history = CertaintyHistory(self.canvas) if config.output_certainty else None
         self.generator_for = generator_for
         self._generators: dict[int, torch.Generator] = {}
+        self._added_at: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self.canvas)
 
     def add(self, row_ids: list[int], input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
         """Adds left-padded prompts, both `(rows, prompt_length)`, under numbers that are not in use."""
+        self._added_at |= dict.fromkeys(row_ids, time.perf_counter())
         self.canvas.add(row_ids, input_ids, attention_mask)
         if self.generator_for is not None:
             self._generators |= {row_id: self.generator_for(row_id) for row_id in row_ids}
@@ -158,7 +163,8 @@ class Decoder:
     def _decoded(self, row: FinishedRow) -> DecodedRow:
         self._generators.pop(row.index, None)
         certainty = self.history.take(row.index) if self.history is not None else {}
-        return DecodedRow(**vars(row), **certainty, error=self._error(row))
+        seconds = time.perf_counter() - self._added_at.pop(row.index)
+        return DecodedRow(**vars(row), **certainty, seconds=seconds, error=self._error(row))
 
     def _error(self, row: FinishedRow) -> Exception | None:
         if not row.is_nan:

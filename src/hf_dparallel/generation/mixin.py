@@ -76,7 +76,8 @@ class DiffusionGenerationMixin(GenerationMixin):
                 Applied to the logits of every position of the block, with the row's whole sequence as `input_ids`.
             stopping_criteria (`StoppingCriteriaList`, *optional*):
                 Called for each newly decided token with the row's decided sequence, as in left-to-right decoding;
-                the answer ends with the first token for which one holds.
+                the answer ends with the first token for which one holds. The keyword argument `answer_start` is the
+                column at which the answer begins.
             streamer (`BaseStreamer`, *optional*):
                 Gets the decided tokens from left to right; if it has `put_draft`
                 ([`~transformers.TextDiffusionStreamer`]) also the current guess of the rest of the block. One prompt

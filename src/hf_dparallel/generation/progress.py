@@ -83,7 +83,9 @@ class StopCheck:
         """Columns after the first newly decided token at which a criterion holds."""
         sequence, width = self.canvas.sequences[row : row + 1], self.canvas.width
         left = range(unchecked - 1, undecided - 1, -1)
-        holds = [self.criteria(sequence[:, : width - columns], None).all() for columns in left]
+        # Where the answer begins, for criteria that must not look at the prompt.
+        start = width - self.canvas.max_new_tokens
+        holds = [self.criteria(sequence[:, : width - columns], None, answer_start=start).all() for columns in left]
         # One wait for the device a row, however many tokens it has decided.
         stops = torch.stack(holds).tolist() if holds else []
         return next((columns for columns, stop in zip(left, stops, strict=True) if stop), None)

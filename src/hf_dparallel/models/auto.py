@@ -1,41 +1,16 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Registration of LLaDA and Dream with the Auto classes, and `generate` for masked LMs of other classes."""
+"""`generate` for masked language models of other classes."""
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    PreTrainedModel,
-)
+from transformers import PreTrainedModel
 
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import accepted_inputs, vocabulary_size
 from ..generation.mixin import DiffusionGenerationMixin
-from .dream.configuration_dream import DreamConfig
-from .dream.modeling_dream import DreamForMaskedDiffusion
-from .dream.tokenization_dream import DreamTokenizer
-from .llada.configuration_llada import LLaDAConfig
-from .llada.modeling_llada import LLaDAForMaskedDiffusion
-
-
-def register_models() -> None:
-    """Makes `AutoModelForMaskedLM.from_pretrained` (and the other Auto classes) know LLaDA and Dream.
-
-    The published repositories name `AutoModel` (both) and `AutoModelForCausalLM` (LLaDA) in their `auto_map`, so
-    scripts written for them find our classes there too.
-    """
-    for config_class, model_class in ((LLaDAConfig, LLaDAForMaskedDiffusion), (DreamConfig, DreamForMaskedDiffusion)):
-        AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
-        for auto_class in (AutoModel, AutoModelForMaskedLM, AutoModelForCausalLM):
-            auto_class.register(config_class, model_class, exist_ok=True)
-    AutoTokenizer.register(DreamConfig, tokenizer_class=DreamTokenizer, exist_ok=True)
 
 
 def enable_diffusion_generation(
@@ -132,6 +107,3 @@ def check_bidirectional(model: PreTrainedModel) -> None:
             f"{type(model).__name__} is causal: its first position does not react to the last one, so it cannot fill "
             "in masked tokens. Use a masked diffusion model (LLaDA, Dream) or a masked language model."
         )
-
-
-register_models()

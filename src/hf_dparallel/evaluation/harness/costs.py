@@ -1,0 +1,78 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What the answer to a request cost, and the means over requests."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+
+
+COST_NAMES = (
+    "nfe",
+    "num_tokens",
+    "tokens_per_forward",
+    "tokens_per_forward_with_padding",
+    "latency_s",
+    "tokens_per_s",
+)
+
+
+def request_cost(nfe: int, num_tokens: int, canvas_length: int, seconds: float) -> dict[str, float]:
+    """Returns the figures of one answer.
+
+    - `nfe`: forward passes.
+    - `num_tokens`: tokens before the first end token, or up to and including the last one of a stop string.
+    - `tokens_per_forward`: `num_tokens` over `nfe`: neither the end token nor padding counts.
+    - `tokens_per_forward_with_padding`: the whole canvas over `nfe`.
+    - `latency_s`: seconds from entering the batch to the end; in a batch, other answers are decoded in that time too.
+    """
+    return {
+        "nfe": nfe,
+        "num_tokens": num_tokens,
+        "tokens_per_forward": num_tokens / nfe if nfe else 0.0,
+        "tokens_per_forward_with_padding": canvas_length / nfe if nfe else 0.0,
+        "latency_s": seconds,
+    }
+
+
+def mean_cost(costs: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Returns the mean of each figure, and `tokens_per_s`.
+
+    Quotients are those of the sums over all answers, as in [`decoding_efficiency`], so that long answers weigh more.
+    """
+    names = ("nfe", "num_tokens", "latency_s")
+    means = {name: sum(cost[name] for cost in costs) / len(costs) for name in names}
+    canvas = sum(cost["tokens_per_forward_with_padding"] * cost["nfe"] for cost in costs) / len(costs)
+    nfe, num_tokens, latency = means.values()
+    return {
+        "nfe": nfe,
+        "num_tokens": num_tokens,
+        "tokens_per_forward": num_tokens / nfe if nfe else 0.0,
+        "tokens_per_forward_with_padding": canvas / nfe if nfe else 0.0,
+        "latency_s": latency,
+        "tokens_per_s": num_tokens / latency if latency else 0.0,
+    }
+
+
+def attach_costs(requests: Sequence["Instance"], costs: Sequence[dict[str, float]]) -> None:
+    """Makes the cost of each answer a further argument of its request, which the harness saves with the sample.
+
+    A request whose answer is drawn several times is several times in the list, and gets several costs.
+    """
+    attached: dict[int, list[dict[str, float]]] = {}
+    for request, cost in zip(requests, costs, strict=True):
+        of_request = attached.setdefault(id(request), [])
+        if not any(cost is other for other in of_request):
+            of_request.append(cost)
+    for request in requests:
+        request.arguments = (*request.args[:2], *attached[id(request)])
+
+
+def cost_of_requests(requests: Sequence["Instance"]) -> dict[str, dict[str, float]]:
+    """The means over the requests of each task, of costs that were attached."""
+    by_task: dict[str, list[dict[str, float]]] = {}
+    for request in {id(request): request for request in requests}.values():
+        by_task.setdefault(str(request.task_name), []).extend(request.args[2:])
+    return {task: mean_cost(costs) for task, costs in by_task.items()}

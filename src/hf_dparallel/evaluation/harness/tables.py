@@ -1,0 +1,116 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The tables of the paper: methods beside one another on each benchmark."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lm_eval.tasks import TaskManager
+
+from ...environment import describe_environment
+from ..report import make_rows, markdown_table
+from .costs import COST_NAMES
+from .model import DiffusionHarnessLM
+from .presets import METHODS, PRESETS, Benchmark, method_settings
+from .run import TaskOptions, num_samples_of, run_tasks, scores_of
+
+
+def compare_methods(
+    load: Callable[[str], DiffusionHarnessLM],
+    name: str,
+    preset_name: str,
+    benchmarks: Sequence[Benchmark],
+    methods: Sequence[str],
+    task_manager: TaskManager,
+    options: TaskOptions,
+    changes: Mapping[str, Any],
+    output_dir: str | None = None,
+) -> list[dict[str, Any]]:
+    """Measures methods on benchmarks, and writes `report.json` and `report.md` after each method.
+
+    Args:
+        load (`Callable`): gives the model of a checkpoint (`"base"`, `"adapter"`, `"consistency_adapter"`). Called
+            once for each, one after the other.
+        name (`str`): of the model.
+        changes (`Mapping`): decoding settings that are not those of the paper.
+
+    Returns:
+        `list[dict]`: the rows, in the order of the benchmarks, then of the methods.
+    """
+    preset = PRESETS[preset_name]
+    measured: dict[tuple[str, str], dict[str, Any]] = {}
+    rows: list[dict[str, Any]] = []
+    for checkpoint in dict.fromkeys(METHODS[method].checkpoint for method in methods):
+        model = load(checkpoint)
+        for method in [method for method in methods if METHODS[method].checkpoint == checkpoint]:
+            folder = str(Path(output_dir) / method) if output_dir is not None else None
+            for benchmark in benchmarks:
+                settings = method_settings(method, preset, benchmark, changes)
+                task = benchmark.register(preset_name, task_manager)
+                results = run_tasks(model, name, [task], task_manager, settings, options, folder)
+                if results is not None:
+                    measured[benchmark.task, method] = {
+                        **_figures(results, benchmark),
+                        "settings": settings,
+                        "batch_size": model.batch_size,
+                    }
+            rows = comparison_rows(measured, benchmarks, methods)
+            if output_dir is not None and rows:
+                write_comparison(rows, preset_name, name, output_dir)
+        # The next one must not be in memory beside it.
+        del model
+    return rows
+
+
+def comparison_rows(
+    measured: Mapping[tuple[str, str], dict[str, Any]], benchmarks: Sequence[Benchmark], methods: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Rows with `benchmark`, `method`, the columns of the paper and all other figures; what is missing is left out."""
+    rows = []
+    for benchmark in benchmarks:
+        figures = {
+            method: measured[benchmark.task, method] for method in methods if (benchmark.task, method) in measured
+        }
+        if figures:
+            for row in make_rows(figures):
+                title = METHODS[row["method"]].title
+                rows.append({"benchmark": benchmark.title, "title": title, **figures[row["method"]], **row})
+    return rows
+
+
+def comparison_tables(rows: Sequence[dict[str, Any]]) -> str:
+    """One Markdown table for each benchmark."""
+    tables = []
+    for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
+        of_benchmark = [row | {"method": row["title"]} for row in rows if row["benchmark"] == benchmark]
+        tables.append(f"### {benchmark}\n\n{markdown_table(of_benchmark)}\n")
+    return "\n".join(tables)
+
+
+def write_comparison(rows: Sequence[dict[str, Any]], preset: str, model: str, output_dir: str) -> None:
+    """Writes `report.json` and `report.md`."""
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    report = {"preset": preset, "model": model, "rows": rows, "environment": describe_environment()}
+    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    text = f"# {model}: the benchmarks of {preset}\n\n{comparison_tables(rows)}"
+    (folder / "report.md").write_text(text, encoding="utf-8")
+
+
+def _figures(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]:
+    scores = scores_of(results, benchmark.task)
+    metric, _, name = benchmark.metric.partition(",")
+    accuracy = scores[benchmark.metric]
+    # The harness gives none for a single sample.
+    stderr = scores.get(f"{metric}_stderr,{name}")
+    bounds = [accuracy - 1.96 * stderr, accuracy + 1.96 * stderr] if stderr is not None else None
+    return {
+        "accuracy": accuracy,
+        "accuracy_interval": [min(max(bound, 0.0), 1.0) for bound in bounds] if bounds is not None else None,
+        "metric": benchmark.metric,
+        "num_fewshot": benchmark.num_fewshot,
+        "num_samples": num_samples_of(results, benchmark.task),
+        **{figure: scores.pop(f"{figure},none") for figure in COST_NAMES},
+        "scores": scores,
+    }

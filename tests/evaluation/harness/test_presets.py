@@ -1,0 +1,170 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The paper's benchmarks and methods: settings, prompts, scores and tables."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.evaluation.harness import model as harness_model
+from hf_dparallel.evaluation.harness import tables
+from hf_dparallel.evaluation.harness.costs import request_cost
+from hf_dparallel.evaluation.harness.presets import METHODS, PRESETS, choose_benchmarks, method_settings
+from hf_dparallel.evaluation.harness.run import TaskOptions
+from hf_dparallel.evaluation.harness.selection import make_task_manager
+
+from .conftest import DATASETS, make_lm
+
+
+COMMON = {"max_new_tokens": 256, "block_length": 32, "stop_at_eos": False}
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("original", {"denoising_steps": 256}),
+        ("dual-cache", {"denoising_steps": 256, "cache_implementation": "dual"}),
+        ("few-step", {"denoising_steps": 64}),
+        ("conf-threshold", {"confidence_threshold": 0.9}),
+        ("consistency-distillation", {"denoising_steps": 64}),
+    ],
+)
+def test_methods_are_those_of_the_paper(method, settings):
+    preset = PRESETS["paper-llada"]
+    for benchmark in preset.benchmarks:
+        assert method_settings(method, preset, benchmark) == COMMON | settings
+    dream = PRESETS["paper-dream"]
+    if method == "original":
+        settings = settings | {"block_length": 256, "do_sample": True, "temperature": 0.1, "top_p": 0.9}
+    assert method_settings(method, dream, dream.benchmarks[0]) == COMMON | settings
+
+
+@pytest.mark.parametrize(
+    ("preset", "thresholds", "shots"),
+    [
+        ("paper-llada", [0.5, 0.5, 0.5, 0.45], [0, 4, 0, 3]),
+        ("paper-dream", [0.45, 0.45, 0.5, 0.5], [0, 0, 0, 0]),
+    ],
+)
+def test_thresholds_and_examples_are_those_of_the_paper(preset, thresholds, shots):
+    benchmarks = PRESETS[preset].benchmarks
+    settings = [method_settings("dparallel", PRESETS[preset], benchmark) for benchmark in benchmarks]
+    assert settings == [COMMON | {"entropy_threshold": threshold} for threshold in thresholds]
+    assert [benchmark.num_fewshot for benchmark in benchmarks] == shots
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("changes", [{}, {"max_new_tokens": 64}, {"max_new_tokens": 64, "block_length": 16}])
+def test_all_settings_can_be_decoded_with(preset, method, changes):
+    for benchmark in PRESETS[preset].benchmarks:
+        settings = method_settings(method, PRESETS[preset], benchmark, changes)
+        assert settings.items() >= changes.items()
+        DiffusionGenerationConfig(**settings).with_defaults()
+
+
+def test_benchmarks_are_chosen_by_task():
+    assert [b.task for b in choose_benchmarks("paper-dream", ["mbpp_instruct"])] == ["mbpp_instruct"]
+    with pytest.raises(ValueError, match="paper-llada. has the tasks gsm8k_cot_zeroshot.*and not mbpp_instruct"):
+        choose_benchmarks("paper-llada", ["mbpp_instruct"])
+
+
+def read_rows(path: str) -> list[dict]:
+    return [json.loads(line) for line in (DATASETS / path).read_text().splitlines()]
+
+
+def right_answers(task: str) -> list[str]:
+    """What a model that knows everything answers in a chat, in the order of the samples."""
+    if task == "gsm8k_cot_zeroshot":
+        answers = [row["answer"].split("#### ")[1] for row in read_rows("openai/gsm8k/main/test.jsonl")]
+        return [rf"So it is \boxed{{{answer}}}." for answer in answers]
+    if task == "minerva_math":
+        # In the order of the group's tasks.
+        folders = "algebra counting_and_probability geometry intermediate_algebra number_theory prealgebra precalculus"
+        return [
+            read_rows(f"EleutherAI/hendrycks_math/{folder}/test.jsonl")[0]["solution"] for folder in folders.split()
+        ]
+    if task.startswith("humaneval"):
+        rows = read_rows("openai/openai_humaneval/openai_humaneval/test.jsonl")
+        if task == "humaneval":
+            return [f"Sure:\n```python\n{row['prompt']}{row['canonical_solution']}```\nDone." for row in rows]
+        return [f"{row['canonical_solution']}```" for row in rows]
+    rows = read_rows("google-research-datasets/mbpp/full/test.jsonl")
+    return [f"```python\n{row['code']}\n```" if task == "mbpp" else f"\n{row['code']}\n```" for row in rows]
+
+
+def script_answers(monkeypatch, answers: list[str]):
+    """The model of the harness gives these answers, in the order in which it is asked."""
+    remaining = iter(answers)
+
+    def decode(model, tokenizer, prompts, settings, batch_size, seed):
+        steps = settings.recipe.denoising_steps or 8
+        for key in prompts:
+            yield key, {"text": next(remaining), "cost": request_cost(steps, 12, 64, steps / 100)}
+
+    monkeypatch.setattr(harness_model, "decode_answers", decode)
+
+
+@pytest.mark.usefixtures("_in_datasets", "_few_tasks")
+@pytest.mark.parametrize("preset", PRESETS)
+def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset):
+    benchmarks = choose_benchmarks(preset)
+    answers = [answer for benchmark in benchmarks for answer in right_answers(benchmark.task)]
+    wrong = ["I do not know."] * len(answers)
+    script_answers(monkeypatch, answers + wrong[:-1] + answers[-1:])
+    measure = partial(
+        tables.compare_methods,
+        lambda checkpoint: make_lm(),
+        "tiny",
+        preset,
+        benchmarks,
+        task_manager=make_task_manager(),
+        options=TaskOptions(apply_chat_template=True, allow_code_execution=True),
+        changes={"max_new_tokens": 64},
+    )
+    rows = measure(methods=["original", "few-step"], output_dir=str(tmp_path))
+    assert [(row["title"], row["accuracy"]) for row in rows] == [
+        *[("Original", 1.0), ("Few-step Decoding", 0.0)] * 3,
+        *[("Original", 1.0), ("Few-step Decoding", 0.5)],
+    ]
+    # One of two: a standard error of 0.5.
+    assert rows[-1]["accuracy_interval"] == [0.0, 1.0]
+    assert [row["num_samples"] for row in rows[::2]] == [3, 7, 2, 2]
+    assert rows[0]["accuracy_interval"] == [1.0, 1.0]
+    few_step = rows[1]
+    assert (few_step["nfe"], few_step["speedup"]) == (16, pytest.approx(4.0))
+    assert few_step["tokens_per_forward"] == 12 / 16 and few_step["tokens_per_forward_with_padding"] == 4
+    assert json.loads((tmp_path / "report.json").read_text())["rows"] == json.loads(json.dumps(rows))
+    report = (tmp_path / "report.md").read_text()
+    assert [line for line in report.splitlines() if line.startswith("###")] == [f"### {b.title}" for b in benchmarks]
+    assert report.count("| Original ") == report.count("| Few-step Decoding |") == 4
+    check_prompts(preset, tmp_path / "original" / "tiny")
+
+
+def prompt_of(folder: Path, task: str) -> str:
+    (file,) = folder.glob(f"samples_{task}_2*.jsonl")
+    sample = json.loads(file.read_text().splitlines()[0])
+    assert sample["nfe"] == 64 and sample["tokens_per_forward"] == 12 / 64 and sample["latency_s"] == 0.64
+    return sample["arguments"]["gen_args_0"]["arg_0"]
+
+
+def check_prompts(preset: str, folder: Path) -> None:
+    """One turn of the user, with what the published scripts ask."""
+    gsm8k, math = prompt_of(folder, "gsm8k_cot_zeroshot"), prompt_of(folder, "minerva_math_algebra")
+    assert gsm8k.count("<s>") == math.count("<s>") == 1
+    if preset == "paper-llada":
+        assert gsm8k.strip().endswith(
+            "Answer: Please reason step by step, and put your final answer within \\boxed{}."
+        )
+        assert math.count("Problem:") == 5
+        assert "make sure that it passes the tests:\n```python\ndef double" in prompt_of(folder, "humaneval")
+        mbpp = prompt_of(folder, "mbpp")
+        assert mbpp.count("<s>") == 1 and mbpp.count("You are an expert Python programmer") == 4
+    else:
+        assert gsm8k.strip().endswith("A: Let's think step by step.")
+        assert math.count("Problem:") == 1
+        assert "Here is the completed function:\n```python" in prompt_of(folder, "humaneval_instruct")
+        mbpp = prompt_of(folder, "mbpp_instruct")
+        assert mbpp.count("You are an expert Python programmer") == 1 and mbpp.rstrip().endswith("```python")

@@ -1,0 +1,61 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What is checked before a run begins."""
+
+import pytest
+
+from hf_dparallel.evaluation.harness.selection import make_task_manager, select_tasks
+
+
+pytestmark = pytest.mark.usefixtures("_few_tasks")
+
+UNSAFE_GROUP = """
+group: mixed
+task: [gsm8k, {task: mbpp, num_fewshot: 0}]
+"""
+UNSAFE_TASK = """
+task: dangerous
+dataset_path: json
+unsafe_code: true
+output_type: generate_until
+"""
+
+
+@pytest.fixture
+def manager(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "mixed.yaml").write_text(UNSAFE_GROUP)
+    (folder / "dangerous.yaml").write_text(UNSAFE_TASK)
+    return make_task_manager(str(folder))
+
+
+def test_names_and_patterns_are_found(manager):
+    assert select_tasks(manager, ["gsm8k", "minerva_math_pre*"], False) == [
+        "gsm8k",
+        "minerva_math_prealgebra",
+        "minerva_math_precalc",
+    ]
+    with pytest.raises(ValueError, match="no task 'gsm8k_cot_zero'. Did you mean gsm8k_cot_zeroshot"):
+        select_tasks(manager, ["gsm8k_cot_zero"], False)
+
+
+@pytest.mark.parametrize("name", ["humaneval", "mbpp_instruct", "mixed", "dangerous"])
+def test_programs_are_not_run_without_permission(manager, name):
+    with pytest.raises(ValueError, match="execute the programs that the model writes. Add --allow_code_execution"):
+        select_tasks(manager, ["gsm8k", name], False)
+
+
+def test_programs_are_not_run_without_a_sandbox(manager):
+    assert select_tasks(manager, ["humaneval", "mixed"], True) == ["humaneval", "mixed"]
+    with pytest.raises(ValueError, match="dangerous: these tasks execute programs without a sandbox.*mbpp_instruct"):
+        select_tasks(manager, ["dangerous"], True)
+
+
+def test_that_ours_replace_the_tasks_of_the_harness_is_no_news(caplog):
+    make_task_manager()
+    assert "humaneval" not in caplog.text
+
+
+def test_a_folder_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="include_path=nowhere. is no folder"):
+        make_task_manager("nowhere")

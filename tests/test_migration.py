@@ -1,0 +1,108 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""docs/migration.md names settings that exist. (Its Python is run, and its commands are parsed, by test_readme.py.)"""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_dparallel import CertaintyForcingConfig, DiffusionGenerationConfig, DiffusionGenerationOutput
+from hf_dparallel.cli.train import ModelArguments, TrainingDataArguments
+
+from .conftest import make_llada
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "migration.md").read_text(encoding="utf-8")
+# Cells of the middle column that are no settings.
+OTHER_CELLS = {"–", "the same names", "`accelerate launch`", "`accelerate launch --config_file`"} | {
+    "`merge_and_unload()` of PEFT"
+}
+
+
+def settings(heading: str) -> list[str]:
+    """The names, some with a value, in the middle column of the table under a heading."""
+    (section,) = re.findall(rf"^#+ {heading}\n(.*?)(?=^#|\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
+    rows = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    cells = [row[1].strip() for row in rows[1:] if row[1].strip() not in OTHER_CELLS]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+DECODING = ["dParallel: decoding", "Fast-dLLM", "dllm: decoding"]
+TRAINING = ["dParallel: training", "dllm: training"]
+
+
+@pytest.mark.parametrize("heading", DECODING)
+def test_settings_of_decoding_exist(heading):
+    known = DiffusionGenerationConfig()
+    outputs = {field.name for field in dataclasses.fields(DiffusionGenerationOutput)}
+    found = settings(heading)
+    assert len(found) >= 8
+    for setting in found:
+        if "=" in setting:
+            DiffusionGenerationConfig(**eval(f"dict({setting})"))
+        else:
+            assert hasattr(known, setting) or setting in outputs, setting
+
+
+@pytest.mark.parametrize("heading", TRAINING)
+def test_settings_of_training_exist(heading):
+    defaults = {
+        field.name: field.default
+        for arguments in (CertaintyForcingConfig, ModelArguments, TrainingDataArguments)
+        for field in dataclasses.fields(arguments)
+    }
+    found = settings(heading)
+    assert len(found) >= 10
+    for setting in found:
+        name = setting.partition("=")[0]
+        assert name in defaults, setting
+        if "=" in setting:
+            CertaintyForcingConfig("student", use_cpu=True, **eval(f"dict({setting})"))
+
+
+def test_a_name_that_does_not_exist_is_noticed():
+    with pytest.raises(ValueError, match="threshold"):
+        DiffusionGenerationConfig(threshold=0.5)
+
+
+def official_generate(model, prompt, steps, gen_length, block_length, threshold, mask_id):
+    """The official dParallel sampler in a few lines: entropies in nats, at least one token in each pass."""
+    canvas = torch.cat([prompt, torch.full((1, gen_length), mask_id)], dim=1)
+    nfe = 0
+    for start in range(prompt.shape[1], canvas.shape[1], block_length):
+        block = slice(start, start + block_length)
+        quota = gen_length // steps
+        while (canvas[:, block] == mask_id).any():
+            nfe += 1
+            probabilities = model(canvas).logits[0, block].double().softmax(-1)
+            masked = canvas[0, block] == mask_id
+            if threshold is None:
+                certainty = torch.where(masked, probabilities.amax(-1), -torch.inf)
+                commit = torch.zeros_like(masked)
+                commit[certainty.topk(min(quota, int(masked.sum()))).indices] = True
+            else:
+                entropy = torch.where(masked, torch.special.entr(probabilities).sum(-1), torch.inf)
+                commit = (entropy <= threshold) & masked
+                commit[entropy.argmin()] = True
+            canvas[0, block] = torch.where(commit, probabilities.argmax(-1), canvas[0, block])
+    return canvas, nfe
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"steps": 16, "threshold": 0.5}, {"entropy_threshold": 0.5}),
+        ({"steps": 16, "threshold": 2.0}, {"entropy_threshold": 2.0}),
+        ({"steps": 8, "threshold": None}, {"denoising_steps": 8}),
+    ],
+)
+@torch.no_grad()
+def test_their_arguments_and_ours_give_the_same_tokens(theirs, ours):
+    model = make_llada()
+    prompt = torch.tensor([[5, 6, 7]])
+    canvas, nfe = official_generate(model, prompt, gen_length=16, block_length=8, mask_id=63, **theirs)
+    settings = {"max_new_tokens": 16, "block_length": 8, "stop_at_eos": False, "return_dict_in_generate": True}
+    out = model.generate(prompt, **settings, **ours)
+    assert out.sequences.equal(canvas) and out.nfe.tolist() == [nfe]
