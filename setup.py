@@ -72,7 +72,14 @@ setup(
     package_dir={"": "src"},
     packages=find_packages("src"),
     package_data={
-        "hf_dparallel": ["py.typed", "demo/teacher/*", "evaluation/*.html", "evaluation/harness/tasks/*.yaml"]
+        "hf_dparallel": [
+            "py.typed",
+            "demo/teacher/*",
+            "evaluation/*.html",
+            "evaluation/harness/tasks/*.yaml",
+            "hub/custom_generate/*.py",
+            "hub/templates/*",
+        ]
     },
     # That of transformers and trl.
     python_requires=">=3.11",

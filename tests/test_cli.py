@@ -359,7 +359,7 @@ def test_evaluate(hf, checkpoint, questions):
     code, out, _ = hf("evaluate", *flags, "--num_samples", 6, "--json", "e.json")
     figures = read_json("e.json")
     assert code == 0
-    assert {"accuracy", "nfe", "tokens_per_forward", "latency_s", "num_prompts"} <= set(figures)
+    assert {"accuracy", "nfe", "tokens_per_forward", "latency_s", "num_prompts", "dataset"} <= set(figures)
     assert figures["num_prompts"] == 6 and figures["accuracy"] == 0.5
     assert figures["recipe"]["entropy_threshold"] == 1.0
     assert "accuracy                     0.5\n" in out and "accuracy_interval            " in out

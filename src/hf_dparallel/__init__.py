@@ -18,6 +18,8 @@ _PUBLIC_NAMES = {
     "generation.output": ("DiffusionGenerationOutput",),
     "evaluation.callback": ("DecodingCallback",),
     "evaluation.decoding": ("evaluate_decoding",),
+    "hub.publish": ("push_model_to_hub",),
+    "hub.publish_data": ("push_trajectories_to_hub",),
     "models.auto": ("enable_diffusion_generation",),
     "models.dream.configuration_dream": ("DreamConfig",),
     "models.dream.modeling_dream": ("DreamForMaskedDiffusion",),
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from .generation.configuration import DiffusionGenerationConfig as DiffusionGenerationConfig
     from .generation.mixin import DiffusionGenerationMixin as DiffusionGenerationMixin
     from .generation.output import DiffusionGenerationOutput as DiffusionGenerationOutput
+    from .hub.publish import push_model_to_hub as push_model_to_hub
+    from .hub.publish_data import push_trajectories_to_hub as push_trajectories_to_hub
     from .models.auto import enable_diffusion_generation as enable_diffusion_generation
     from .models.dream.configuration_dream import DreamConfig as DreamConfig
     from .models.dream.modeling_dream import DreamForMaskedDiffusion as DreamForMaskedDiffusion

@@ -26,6 +26,7 @@ COMMANDS = {
     "calibrate": "find the fastest decoding settings that keep the accuracy",
     "report": "compare evaluations, if they can be compared",
     "benchmark": "measure the speed of decoding on this machine",
+    "push": "publish an adapter, a model or trajectories on the Hub, with a card",
     "env": "show versions and devices, for bug reports, or estimate the memory of a training",
 }
 # Errors whose message is written for users. Of any other, the type is shown too.

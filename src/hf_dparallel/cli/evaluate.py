@@ -122,6 +122,7 @@ def run_on_dataset(argv: Sequence[str]) -> None:
         }
     report = {
         "name": reporting.name or loading.adapter or loading.model,
+        "dataset": data.dataset,
         "conditions": {
             "data": fingerprint(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward.reward]]),
             "num_prompts": len(dataset),
@@ -139,7 +140,7 @@ def run_on_dataset(argv: Sequence[str]) -> None:
     else:
         (figures,) = measured.values()
         say_table({name: value for name, value in figures.items() if name not in ("answers", "curve", "recipe")})
-        write_json(figures, output.json)
+        write_json(figures | {"dataset": data.dataset}, output.json)
 
 
 def method_name(recipe: DiffusionGenerationConfig) -> str:

@@ -2,6 +2,7 @@
 """Models, datasets and reward functions by the names that users give them."""
 
 import contextlib
+import json
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from accelerate import PartialState
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import cached_file, find_adapter_config_file
 
 from ..training.rewards import numeric_answer_reward
 from .arguments import DatasetArguments, LoadingArguments
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 DEMO = "demo"
 _DEMO_ROWS = 512
+# What `hf-dparallel trajectories` writes beside its rows.
+DATASET_INFO_NAME = "dataset_info.json"
 _FILE_FORMATS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 # The column with the reference answer that each reward function reads.
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
@@ -40,12 +44,21 @@ def load_model(arguments: LoadingArguments) -> tuple[PreTrainedModel, PreTrained
         model = model.to(device)
     else:
         with loading("model", arguments.model):
-            tokenizer = AutoTokenizer.from_pretrained(arguments.model, padding_side="left")
+            tokenizer = load_tokenizer(arguments.model)
             model = AutoModelForMaskedLM.from_pretrained(arguments.model, dtype=arguments.dtype, device_map=device)
     if arguments.adapter is not None:
         with loading("adapter", arguments.adapter):
             model.load_adapter(arguments.adapter)
     return model.eval(), tokenizer
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Returns the tokenizer of a model, or of an adapter, which has one of its own or that of its base model."""
+    path = cached_file(name, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False)
+    config = find_adapter_config_file(name) if path is None else None
+    if config is not None:
+        name = json.loads(Path(config).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    return AutoTokenizer.from_pretrained(name, padding_side="left")
 
 
 def load_demo_teacher(dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -98,7 +111,10 @@ def load_split(
             return datasets.load_dataset(name, config, split=split)
     if not Path(name).is_file():
         raise FileNotFoundError(f"`dataset={name}` does not exist. Give the path of the file as seen from here.")
-    return datasets.load_dataset(file_format, data_files=name, split=split)
+    dataset = datasets.load_dataset(file_format, data_files=name, split=split)
+    if Path(name).with_name(DATASET_INFO_NAME).is_file():
+        dataset.info.description = datasets.DatasetInfo.from_directory(Path(name).parent).description
+    return dataset
 
 
 def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":

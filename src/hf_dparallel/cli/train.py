@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -82,7 +83,8 @@ def run(argv: Sequence[str]) -> None:
     trainer.train(resume_from_checkpoint=_resume_from(training.resume_from_checkpoint))
     trainer.save_model()
     if training.push_to_hub:
-        trainer.push_to_hub(dataset_name=data.dataset_name)
+        is_on_hub = data.dataset_name != DEMO and not Path(data.dataset_name).exists()
+        trainer.push_to_hub(dataset_name=data.dataset_name if is_on_hub else None)
     if trainer.is_world_process_zero():
         figures = last_metrics(trainer.state.log_history) | {"output_dir": training.output_dir}
         say_table(figures)

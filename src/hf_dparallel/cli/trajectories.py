@@ -72,6 +72,8 @@ def run(argv: Sequence[str]) -> None:
     if PartialState().is_main_process:
         path = Path(arguments.output_dir) / KEPT_FILE
         kept.to_parquet(path)
+        # How it was filtered, which a parquet file cannot say.
+        kept.info.write_to_directory(arguments.output_dir)
         figures = summarize(rows, kept) | {"file": str(path)}
         say_table(figures)
         write_json(figures, output.json)

@@ -118,6 +118,8 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         "rows": _compare(teacher, student, tokenizer, held_out, config, recipes),
         "tuning": {"original": original, **curves, "tolerance": TOLERANCE},
         **counts,
+        "dataset": "the word problems of hf-dparallel",
+        "num_prompts": config.num_problems,
         "settings": vars(config),
         "dtype": str(teacher.dtype),
         "seconds": round(time.time() - start, 1),

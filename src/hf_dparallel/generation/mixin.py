@@ -48,6 +48,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         *,
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.LongTensor | None = None,
+        custom_generate: str | None = None,
         **kwargs,
     ) -> torch.LongTensor | DiffusionGenerationOutput:
         r"""
@@ -88,6 +89,9 @@ class DiffusionGenerationMixin(GenerationMixin):
                 torch's global state (`transformers.set_seed`).
             attention_mask (`torch.LongTensor` of shape `(batch_size, prompt_length)`, *optional*):
                 0 for padding. Needed for prompts of different lengths.
+            custom_generate (`str`, *optional*):
+                A repository on the Hub or a folder, whose `custom_generate/generate.py` decodes instead; needs
+                `trust_remote_code=True`. See [`~transformers.GenerationMixin.generate`].
             kwargs:
                 Settings of [`DiffusionGenerationConfig`], which take precedence over `generation_config`.
 
@@ -107,6 +111,20 @@ class DiffusionGenerationMixin(GenerationMixin):
         >>> tokenizer.batch_decode(out.sequences[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         ```
         """
+        if custom_generate is not None:
+            given = {"input_ids": input_ids, "attention_mask": attention_mask, "generator": generator}
+            return super().generate(
+                inputs,
+                generation_config,
+                logits_processor,
+                stopping_criteria,
+                streamer=streamer,
+                custom_generate=_check_repository(custom_generate),
+                tokenizer=tokenizer,
+                **{name: value for name, value in given.items() if value is not None},
+                **kwargs,
+            )
+
         # 1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
         _check_arguments(inputs, input_ids, kwargs)
         config = resolve_generation_config(self, generation_config, tokenizer, **kwargs)
@@ -239,6 +257,15 @@ class DiffusionGenerationMixin(GenerationMixin):
                 )
             except OSError:
                 logger.info("No generation_config.json found: using the defaults of DiffusionGenerationConfig.")
+
+
+def _check_repository(custom_generate: str) -> str:
+    if not isinstance(custom_generate, str):
+        raise ValueError(
+            "`custom_generate` must be the name of a repository or a folder, got "
+            f"{type(custom_generate).__name__}. Call a function of your own directly."
+        )
+    return custom_generate
 
 
 def _check_arguments(

@@ -2,6 +2,8 @@
 """What LLaDA and Dream share: a bidirectional backbone with a head that runs only where it is asked to."""
 
 from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.modeling_utils import slice_logits_to_keep
+from transformers.utils import has_file
 from transformers.utils.generic import can_return_tuple
 
 from ..shift import shift_predictions
@@ -18,6 +21,9 @@ from ..shift import shift_predictions
 # Logits in memory at a time: 64 MB in float32, and several times as much for the loss. With a vocabulary of 126k these
 # are 132 positions.
 _CHUNK_NUMEL = 2**24
+_DOWNLOAD_ARGUMENTS = ("cache_dir", "local_files_only", "proxies", "revision", "token")
+_SAFE_FILES = ("model.safetensors", "model.safetensors.index.json")
+_PICKLED_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def make_bidirectional(backbone: nn.Module) -> None:
@@ -41,22 +47,27 @@ class MaskedDiffusionHead:
     _runs_head_where_asked = True
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
-        """Loads a checkpoint as [`~transformers.PreTrainedModel.from_pretrained`] does, and refuses an incomplete one.
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = None, **kwargs):
+        """Loads a checkpoint as [`~transformers.PreTrainedModel.from_pretrained`] does, if it is complete and safe.
 
         Raises:
             ValueError: if weights are missing. transformers would draw them at random and only report it.
+            OSError: if all weights are pickled; `use_safetensors=False` reads those.
         """
-        model, info = super().from_pretrained(  # type: ignore[misc]
-            pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+        if use_safetensors is None and pretrained_model_name_or_path is not None:
+            _refuse_pickles(str(pretrained_model_name_or_path), kwargs)
+        return super().from_pretrained(  # type: ignore[misc]
+            pretrained_model_name_or_path, *args, use_safetensors=use_safetensors, **kwargs
         )
-        if info["missing_keys"]:
-            missing = sorted(info["missing_keys"])
+
+    def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
+        super()._adjust_missing_and_unexpected_keys(loading_info)  # type: ignore[misc]
+        if loading_info.missing_keys:
+            missing = sorted(loading_info.missing_keys)
             raise ValueError(
-                f"The checkpoint {str(pretrained_model_name_or_path)!r} lacks {len(missing)} weights of "
-                f"{cls.__name__}, such as {missing[0]!r}. Is it a complete checkpoint of this architecture?"
+                f"The checkpoint {self.config.name_or_path!r} lacks {len(missing)} weights of {type(self).__name__}, "
+                f"such as {missing[0]!r}. Is it a complete checkpoint of this architecture?"
             )
-        return (model, info) if output_loading_info else model
 
     @can_return_tuple
     def forward(
@@ -164,6 +175,29 @@ def apply_in_chunks(
         is_last = start == starts[-1]
         parts.append(apply(states) if is_last else checkpoint(apply, states, use_reentrant=False))
     return torch.cat(parts)
+
+
+def _refuse_pickles(name: str, kwargs: dict[str, Any]) -> None:
+    """Raises an `OSError` if a folder or repository has pickled weights only, which transformers would read."""
+    download = {key: kwargs[key] for key in _DOWNLOAD_ARGUMENTS if kwargs.get(key) is not None}
+    variant = f".{kwargs['variant']}" if kwargs.get("variant") else ""
+
+    def exists(file: str) -> bool:
+        stem, _, suffix = file.rpartition(".")
+        return has_file(
+            name, str(PurePosixPath(kwargs.get("subfolder") or "", f"{stem}{variant}.{suffix}")), **download
+        )
+
+    try:
+        is_pickled = not any(map(exists, _SAFE_FILES)) and any(map(exists, _PICKLED_FILES))
+    except OSError:
+        # There is no such repository, or nobody answers: transformers says so.
+        return
+    if is_pickled:
+        raise OSError(
+            f"{name!r} has no weights in safetensors. Pickled weights can run code when they are read, and are "
+            "refused. If you trust them, pass `use_safetensors=False`, and save the model again."
+        )
 
 
 def _cross_entropy(

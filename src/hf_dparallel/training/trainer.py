@@ -4,7 +4,6 @@
 import contextlib
 import dataclasses
 import itertools
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from transformers import (
     EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
     TrainerCallback,
 )
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
@@ -28,6 +26,7 @@ from .data_collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMa
 from .dataset import TOKENIZED_COLUMNS, prepare_dataset
 from .losses import CertaintyForcingTerms, sum_by_row, token_terms
 from .metrics import MetricSums
+from .publishing import PublishingMixin, check_can_be_pushed
 from .student import ScoredForward, prepare_student, special_token_id
 
 
@@ -56,7 +55,7 @@ class MaskingEpochCallback(TrainerCallback):
         self.next_epoch += 1
 
 
-class CertaintyForcingTrainer(Trainer):
+class CertaintyForcingTrainer(PublishingMixin):
     r"""
     Trainer for certainty-forcing distillation (CFD), which teaches a masked diffusion language model to be certain of
     many tokens at once, on the trajectories it generates itself (https://huggingface.co/papers/2509.26488).
@@ -133,20 +132,6 @@ class CertaintyForcingTrainer(Trainer):
     # `compute_loss` divides by the number of sequences in all accumulated batches.
     loss_is_scaled_for_ga = True
 
-    _tag_names = ["dparallel", "diffusion-lm", "masked-diffusion"]
-    _name = "CFD"
-    _paper = {
-        "title": "dParallel: Learnable Parallel Decoding for dLLMs",
-        "id": "2509.26488",
-        "citation": textwrap.dedent("""\
-            @article{chen2025dparallel,
-                title        = {{dParallel: Learnable Parallel Decoding for dLLMs}},
-                author       = {Zigeng Chen and Gongfan Fang and Xinyin Ma and Ruonan Yu and Xinchao Wang},
-                year         = 2025,
-                eprint       = {arXiv:2509.26488},
-            }"""),
-    }
-
     def __init__(
         self,
         model: "str | PreTrainedModel | PeftModel",
@@ -164,6 +149,7 @@ class CertaintyForcingTrainer(Trainer):
     ):
         args = _check_args(args, model)
         model = prepare_student(model, peft_config, trainable=train_dataset is not None)
+        check_can_be_pushed(args, model)
         if data_collator is None:
             data_collator = _default_collator(args, model, processing_class)
         callbacks = list(callbacks or [])
@@ -336,11 +322,6 @@ class CertaintyForcingTrainer(Trainer):
         if "loss" in logs:
             logs = {**logs, **self._metrics["train"].drain(self.accelerator.reduce)}
         super().log(logs, start_time)
-
-    def create_model_card(self, *args, tags: str | list[str] | None = None, **kwargs) -> None:
-        """Writes a draft of a model card, tagged with the method."""
-        tags = [tags] if isinstance(tags, str) else list(tags or [])
-        super().create_model_card(*args, tags=[*tags, *(tag for tag in self._tag_names if tag not in tags)], **kwargs)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         last = last_complete_checkpoint(self.args.output_dir)

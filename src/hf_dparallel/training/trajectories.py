@@ -159,7 +159,7 @@ def filter_trajectories(
             The least reward to keep a row. A row for which all functions return `None` is dropped.
 
     Returns:
-        `datasets.Dataset`: the kept rows, unchanged.
+        `datasets.Dataset`: the kept rows, unchanged. Its `info.description` says how many there are of how many.
 
     Raises:
         ValueError: if no row is left, or `dataset` has no `completion_ids` or lacks a column of a reward function.
@@ -178,7 +178,13 @@ def filter_trajectories(
             f"None of {len(dataset)} trajectories has `min_reward={min_reward}` or more. Look at a few completions "
             f"(the first one is {first[:200]!r}): is the answer in the form that the reward function reads?"
         )
-    return dataset.select(kept)
+    kept_rows = dataset.select(kept)
+    # Cards of the data and of what is trained on them say it.
+    functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+    names = " and ".join(getattr(function, "__name__", type(function).__name__) for function in functions)
+    counts = f"{len(kept)} of {len(dataset)} trajectories were kept"
+    kept_rows.info.description = f"{counts}: those with a reward of at least {min_reward:g} from {names}."
+    return kept_rows
 
 
 def _with_answers(dataset: "Dataset", rows: range, answers: dict[int, dict[str, Any]]) -> "Dataset":

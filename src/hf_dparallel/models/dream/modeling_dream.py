@@ -5,6 +5,7 @@ from torch import nn
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrainedModel
 
 from ...generation.mixin import DiffusionGenerationMixin
+from ..adapters import AdapterLoadingMixin
 from ..masked_diffusion import MaskedDiffusionHead, make_bidirectional
 from .configuration_dream import DreamConfig
 
@@ -21,7 +22,9 @@ class DreamModel(DreamPreTrainedModel, Qwen2Model):
         make_bidirectional(self)
 
 
-class DreamForMaskedDiffusion(MaskedDiffusionHead, DiffusionGenerationMixin, DreamPreTrainedModel):
+class DreamForMaskedDiffusion(
+    MaskedDiffusionHead, AdapterLoadingMixin, DiffusionGenerationMixin, DreamPreTrainedModel
+):
     """Dream with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     Dream was started from Qwen2.5, so its hidden state at position `i - 1` predicts token `i`. The shift happens

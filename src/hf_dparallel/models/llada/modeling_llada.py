@@ -7,6 +7,7 @@ from transformers.core_model_loading import WeightRenaming
 from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrainedModel
 
 from ...generation.mixin import DiffusionGenerationMixin
+from ..adapters import AdapterLoadingMixin
 from ..masked_diffusion import MaskedDiffusionHead, make_bidirectional
 from .configuration_llada import LLaDAConfig
 
@@ -53,7 +54,9 @@ class LLaDAModel(LLaDAPreTrainedModel, LlamaModel):
         self.embed_tokens.padding_idx = None
 
 
-class LLaDAForMaskedDiffusion(MaskedDiffusionHead, DiffusionGenerationMixin, LLaDAPreTrainedModel):
+class LLaDAForMaskedDiffusion(
+    MaskedDiffusionHead, AdapterLoadingMixin, DiffusionGenerationMixin, LLaDAPreTrainedModel
+):
     """LLaDA with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     ```python

@@ -1,0 +1,83 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel push`: publish an adapter, a model or trajectories on the Hub."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..hub.publish import push_model_to_hub
+from ..hub.publish_data import push_trajectories_to_hub
+from . import COMMANDS
+from .arguments import CommandParser, DecodingArguments, OutputArguments
+from .console import say_table, write_json
+
+
+# They may be given without their names, in this order.
+_POSITIONAL = ("--path", "--repo_id")
+# Arguments that say something about a model, and nothing about data.
+_OF_MODELS = ("report", "dataset_name")
+
+
+@dataclass
+class PushArguments:
+    path: str = field(
+        metadata={
+            "help": "Folder of the adapter or model; or, with --repo_type dataset, the output folder of `hf-dparallel "
+            "trajectories` or a parquet file. `hf-dparallel push PATH REPO_ID` does without the names of these two.",
+        }
+    )
+    repo_id: str = field(metadata={"help": "Name of the repository, such as 'user/llada-dparallel'."})
+    repo_type: str = field(default="model", metadata={"help": "What is published.", "choices": ["model", "dataset"]})
+    base_model: str | None = field(
+        default=None,
+        metadata={"help": "Name on the Hub of the base model (of trajectories: the teacher), if it was a folder."},
+    )
+    report: str | None = field(
+        default=None,
+        metadata={
+            "help": "Measured figures for the card: what `hf-dparallel evaluate --json FILE` or `demo` "
+            "(report.json) wrote.",
+            "metavar": "FILE",
+        },
+    )
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Name on the Hub of the training data, for the card."}
+    )
+    license: str | None = field(
+        default=None, metadata={"help": "Identifier of the licence for the card, such as 'mit' or 'apache-2.0'."}
+    )
+    private: bool = field(default=False, metadata={"help": "Make the repository private if it is created now."})
+    revision: str | None = field(
+        default=None, metadata={"help": "Branch to push to. It is created if there is none. By default 'main'."}
+    )
+    create_pr: bool = field(default=False, metadata={"help": "Open a pull request instead of pushing directly."})
+    commit_message: str | None = field(default=None, metadata={"help": "Message of the commit."})
+
+    def __post_init__(self):
+        given = [name for name in _OF_MODELS if getattr(self, name) is not None]
+        if self.repo_type == "dataset" and given:
+            raise ValueError(f"`{given[0]}` says something about a model, and nothing about a dataset. Leave it out.")
+
+
+def run(argv: Sequence[str]) -> None:
+    """Prints where it has been published."""
+    parser = CommandParser("push", COMMANDS["push"], [PushArguments, DecodingArguments, OutputArguments])
+    arguments, decoding, output = parser.parse(_with_names(argv))
+    settings = {name: value for name, value in vars(arguments).items() if name not in ("path", "repo_type")}
+    # As in huggingface_hub, the default of an organization applies.
+    settings["private"] = arguments.private or None
+    if arguments.repo_type == "dataset":
+        settings["teacher"] = settings.pop("base_model")
+        settings = {name: value for name, value in settings.items() if name not in _OF_MODELS}
+        commit = push_trajectories_to_hub(arguments.path, **settings)
+    else:
+        commit = push_model_to_hub(arguments.path, generation_config=decoding.to_generation_config(), **settings)
+    figures = {"url": commit.pr_url or commit.commit_url, "commit": commit.oid, "repo_id": arguments.repo_id}
+    say_table(figures)
+    write_json(figures, output.json)
+
+
+def _with_names(argv: Sequence[str]) -> list[str]:
+    positional = list(itertools.takewhile(lambda argument: not argument.startswith("-"), argv))
+    named = [part for pair in zip(_POSITIONAL, positional, strict=False) for part in pair]
+    return [*named, *argv[min(len(positional), len(_POSITIONAL)) :]]

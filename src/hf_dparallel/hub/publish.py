@@ -1,0 +1,257 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Publishing a distilled model or adapter: weights, recipe and card, and the tokenizer if it is not the base's."""
+
+import functools
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitInfo, HfApi
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from .. import __version__
+from ..generation.configuration import DiffusionGenerationConfig
+from .card import ModelFacts, is_draft, make_model_card
+from .files import (
+    ADAPTER_CONFIG_NAME,
+    CARD_NAME,
+    CONFIG_NAME,
+    RECIPE_NAME,
+    SUMMARY_NAME,
+    TOKENIZER_PATTERNS,
+    Content,
+    check_contents,
+    is_local_path,
+    is_one_of,
+    kind_of,
+    read_json,
+    select_files,
+)
+from .reports import read_report
+from .upload import full_name, upload_files
+
+
+logger = logging.get_logger(__name__)
+
+_CUSTOM_GENERATE = Path(__file__).parent / "custom_generate" / "generate.py"
+
+
+def push_model_to_hub(
+    folder: str | os.PathLike,
+    repo_id: str,
+    *,
+    base_model: str | None = None,
+    generation_config: DiffusionGenerationConfig | None = None,
+    report: str | os.PathLike | None = None,
+    dataset_name: str | None = None,
+    license: str | None = None,
+    tags: list[str] | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    token: str | None = None,
+    commit_message: str | None = None,
+) -> CommitInfo:
+    r"""
+    Publishes an adapter or a model, with its decoding recipe and a model card.
+
+    One commit holds the weights (safetensors), the configuration, the recipe (`generation_config.json`), a card
+    (`README.md`), `custom_generate/`, and the files of the tokenizer unless it is that of the base model. All else in
+    the folder stays there: optimizer states, `training_args.bin`, checkpoints, logs. Files that are edited on the way
+    (the name of the base model) are not changed in the folder.
+
+    A card that you have written is kept; one that hf-dparallel or PEFT has drafted is written anew.
+
+    Args:
+        folder (`str` or `os.PathLike`):
+            What [`CertaintyForcingTrainer`] or `save_pretrained` has saved.
+        repo_id (`str`):
+            Name of the repository, by default one of yours. It is created if there is none.
+        base_model (`str`, *optional*):
+            Name of the base model on the Hub. By default what the adapter says, which must then be such a name.
+        generation_config ([`DiffusionGenerationConfig`], *optional*):
+            Settings of the recipe that take the place of the saved ones.
+        report (`str` or `os.PathLike`, *optional*):
+            JSON file with measured figures for the card: what `hf-dparallel evaluate --json` or `demo` wrote.
+        dataset_name (`str`, *optional*):
+            Name on the Hub of the data that it was trained on, for the card.
+        license (`str`, *optional*):
+            Identifier of its licence (`"mit"`, `"apache-2.0"`), for the card.
+        tags (`list[str]`, *optional*):
+            Tags of the card beside the default ones.
+        private, revision, create_pr, token, commit_message:
+            As in [`~huggingface_hub.HfApi.upload_folder`]. A branch that does not exist is created.
+
+    Returns:
+        [`~huggingface_hub.CommitInfo`]
+
+    Raises:
+        ValueError: before anything is uploaded: if the recipe has no commit rule, the base model is a local folder, a
+            file tells a token or a path of this machine, or the repository holds something else.
+        OSError: if the folder holds no safetensors weights, or the Hub refuses.
+    """
+    folder = Path(folder)
+    kind = kind_of(folder)
+    files, left_out = select_files(folder, kind)
+    summary = read_json(folder / SUMMARY_NAME)
+    adapter_config = read_json(folder / ADAPTER_CONFIG_NAME) if kind == "adapter" else {}
+    recorded = adapter_config.get("base_model_name_or_path") or summary.get("base_model")
+    base_model = check_base_model(base_model or recorded, kind)
+    recipe = _read_recipe(folder, generation_config)
+    repo_id = full_name(repo_id, token)
+    tokenizer = _own_tokenizer(folder, base_model if kind == "adapter" else None, token)
+    if tokenizer is None:
+        files = {name: path for name, path in files.items() if not is_one_of(name, TOKENIZER_PATTERNS)}
+    files |= _edited_files(adapter_config, summary, base_model, recipe)
+    facts = ModelFacts(
+        repo_id=repo_id,
+        kind=kind,
+        base_model=base_model,
+        recipe=recipe.settings(),
+        tokenizer=repo_id if tokenizer is not None or base_model is None else base_model,
+        has_chat_template=_has_chat_template(tokenizer, base_model, token),
+        adapter_config=adapter_config,
+        summary=summary,
+        report=read_report(report, recipe.settings()) if report is not None else None,
+        dataset_name=dataset_name,
+        license=license,
+        tags=tuple(tags or ()),
+    )
+    files[CARD_NAME] = _card(folder, facts)
+    check_contents(files, folder)
+    logger.info(f"Uploading {', '.join(files)}. Not uploaded: {', '.join(left_out) or 'nothing'}.")
+    return upload_files(
+        files,
+        repo_id,
+        check_existing=functools.partial(_check_same_kind, facts=facts),
+        private=private,
+        revision=revision,
+        create_pr=create_pr,
+        token=token,
+        commit_message=commit_message or f"Upload {kind} with hf-dparallel",
+    )
+
+
+def check_base_model(name: str | None, kind: str) -> str | None:
+    """Returns the name of the base model if others will find it; `None` for a model of which it is not known.
+
+    Raises:
+        ValueError: if an adapter would be pushed that nobody else could use.
+    """
+    problem = None
+    if not name:
+        problem = "is not known"
+    elif Path(name).exists() or is_local_path(name):
+        problem = f"is {name!r}, a folder of this machine"
+    else:
+        try:
+            validate_repo_id(name)
+        except HFValidationError:
+            problem = f"is {name!r}, which is no name of a repository"
+    if problem is None:
+        return name
+    if kind == "model":
+        logger.warning(f"The base model {problem}, and is not mentioned. `base_model=` names it.")
+        return None
+    raise ValueError(
+        f"The base model {problem}, so that nobody else could use the adapter. Name it as it is called on the Hub: "
+        "`base_model=` (`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
+    )
+
+
+def _read_recipe(folder: Path, given: DiffusionGenerationConfig | None) -> DiffusionGenerationConfig:
+    """The saved recipe with the settings that were given."""
+    saved = folder / RECIPE_NAME
+    recipe = DiffusionGenerationConfig.from_pretrained(folder) if saved.is_file() else DiffusionGenerationConfig()
+    if given is not None and given.settings():
+        recipe = recipe.updated(**given.settings())
+    if recipe.commit_rule() is None:
+        raise ValueError(
+            f"`{saved}` "
+            + ("has no commit rule" if saved.is_file() else "does not exist")
+            + ", so that what is pushed would decode one token in each pass. Choose a rule: `generation_config="
+            "DiffusionGenerationConfig(entropy_threshold=0.5)` (`--entropy_threshold 0.5`)."
+        )
+    return recipe
+
+
+def _edited_files(
+    adapter_config: dict[str, Any], summary: dict[str, Any], base_model: str | None, recipe: DiffusionGenerationConfig
+) -> dict[str, Content]:
+    """What is not uploaded as it lies in the folder, and what does not lie there."""
+    edited: dict[str, Content] = {
+        RECIPE_NAME: recipe.to_json_string(use_diff=True).encode(),
+        "custom_generate/generate.py": _CUSTOM_GENERATE,
+        "custom_generate/requirements.txt": f"hf-dparallel>={__version__}\n".encode(),
+    }
+    if adapter_config:
+        edited[ADAPTER_CONFIG_NAME] = _to_json({**adapter_config, "base_model_name_or_path": base_model})
+    if summary:
+        edited[SUMMARY_NAME] = _to_json({**summary, "base_model": base_model})
+    return edited
+
+
+def _own_tokenizer(folder: Path, base_model: str | None, token: str | None) -> PreTrainedTokenizerBase | None:
+    """The tokenizer in a folder, unless there is none or it is that of the base model."""
+    if not (folder / "tokenizer_config.json").is_file():
+        return None
+    own = AutoTokenizer.from_pretrained(folder)
+    base = _base_tokenizer(base_model, token)
+    return own if base is None or _fingerprint(own) != _fingerprint(base) else None
+
+
+def _base_tokenizer(base_model: str | None, token: str | None) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of the base model, if it can be read from here."""
+    if base_model is None:
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(base_model, token=token)
+    except (OSError, ValueError):
+        return None
+
+
+def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, ...]:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    vocabulary = backend.to_str() if backend is not None else tokenizer.get_vocab()
+    return vocabulary, tokenizer.chat_template, tokenizer.special_tokens_map
+
+
+def _has_chat_template(tokenizer: PreTrainedTokenizerBase | None, base_model: str | None, token: str | None) -> bool:
+    tokenizer = tokenizer if tokenizer is not None else _base_tokenizer(base_model, token)
+    return tokenizer is None or tokenizer.chat_template is not None
+
+
+def _card(folder: Path, facts: ModelFacts) -> Content:
+    """The card in the folder if somebody wrote it, else a new one."""
+    path = folder / CARD_NAME
+    if path.is_file() and not is_draft(path.read_text(encoding="utf-8")):
+        logger.warning(f"`{path}` is uploaded as it is. Delete it to have a card written.")
+        return path
+    return f"{make_model_card(facts)}\n".encode()
+
+
+def _check_same_kind(existing: Sequence[str], api: HfApi, facts: ModelFacts) -> None:
+    """Checks that a repository holds nothing, or what the new commit is a new version of."""
+    held = {"adapter": ADAPTER_CONFIG_NAME in existing, "model": CONFIG_NAME in existing}
+    other = next((kind for kind, is_held in held.items() if is_held and kind != facts.kind), None)
+    base_model = None
+    if held["adapter"] and other is None:
+        path = api.hf_hub_download(facts.repo_id, ADAPTER_CONFIG_NAME)
+        base_model = read_json(Path(path)).get("base_model_name_or_path")
+    if other is None and base_model in (None, facts.base_model):
+        return
+    pushed = f"an adapter of {facts.base_model}" if facts.kind == "adapter" else "a model"
+    holds = {None: f"an adapter of {base_model}", "adapter": "an adapter", "model": "a model"}[other]
+    raise ValueError(
+        f"`repo_id={facts.repo_id}` exists and holds {holds}, and what is pushed is {pushed}. Choose another name, or "
+        "delete that repository first."
+    )
+
+
+def _to_json(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()

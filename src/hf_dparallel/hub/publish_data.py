@@ -1,0 +1,166 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Publishing trajectories as a data set with a card."""
+
+import functools
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData, HfApi
+
+from .card import DRAFT_MARK, TAGS
+from .files import CARD_NAME, Content, check_contents, is_local_path, read_json
+from .upload import full_name, upload_files
+
+
+FILTERED_NAME = "filtered.parquet"
+MANIFEST_NAME = "trajectories.json"
+INFO_NAME = "dataset_info.json"
+_TEMPLATE = Path(__file__).parent / "templates" / "data_card.md"
+_RECIPE_PREFIX = "generation_config."
+_COLUMNS = {
+    "prompt_ids": "token ids of the prompt",
+    "completion_ids": "token ids of the answer, up to and including its end-of-sequence token",
+    "commit_step": "the forward pass at which each token of the answer was decided",
+    "nfe": "number of forward passes",
+}
+
+
+def push_trajectories_to_hub(
+    path: str | os.PathLike,
+    repo_id: str,
+    *,
+    teacher: str | None = None,
+    license: str | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    token: str | None = None,
+    commit_message: str | None = None,
+) -> CommitInfo:
+    r"""
+    Publishes trajectories as a data set, with a data card; `datasets.load_dataset(repo_id)` reads them.
+
+    Args:
+        path (`str` or `os.PathLike`):
+            A parquet file; or the `output_dir` of `hf-dparallel trajectories`, whose kept rows (filtered.parquet) are
+            taken, or all shards of [`generate_trajectories`] if there is no such file.
+        repo_id (`str`):
+            Name of the repository, by default one of yours. It is created if there is none.
+        teacher (`str`, *optional*):
+            Name on the Hub of the model that gave the answers. By default what the folder says.
+        license (`str`, *optional*):
+            Identifier of the licence, for the card.
+        private, revision, create_pr, token, commit_message:
+            As in [`~huggingface_hub.HfApi.upload_folder`]. A branch that does not exist is created.
+
+    Returns:
+        [`~huggingface_hub.CommitInfo`]
+
+    Raises:
+        ValueError: before anything is uploaded: if the rows are no trajectories, the teacher is a local folder, or the
+            repository holds something else.
+        OSError: if there is no such file, or the Hub refuses.
+    """
+    path = Path(path)
+    shards = _shards(path)
+    rows = _read_rows(shards)
+    run = read_json(shards[0].with_name(MANIFEST_NAME))
+    teacher = teacher or run.get("model name")
+    if teacher is not None and (Path(teacher).exists() or is_local_path(teacher)):
+        raise ValueError(
+            f"The teacher is {teacher!r}, a folder of this machine. Name it as it is called on the Hub: `teacher=` "
+            "(`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
+        )
+    repo_id = full_name(repo_id, token)
+    card = _make_card(rows, run, repo_id, teacher, license, read_json(shards[0].with_name(INFO_NAME)))
+    files: dict[str, Content] = {
+        f"data/train-{index:05d}-of-{len(shards):05d}.parquet": shard for index, shard in enumerate(shards)
+    }
+    files[CARD_NAME] = f"{card}\n".encode()
+    check_contents(files, path.parent)
+    return upload_files(
+        files,
+        repo_id,
+        repo_type="dataset",
+        check_existing=functools.partial(_check_no_other_data, repo_id=repo_id, files=files),
+        private=private,
+        revision=revision,
+        create_pr=create_pr,
+        token=token,
+        commit_message=commit_message or "Upload trajectories with hf-dparallel",
+    )
+
+
+def _shards(path: Path) -> list[Path]:
+    """The parquet files of a data set.
+
+    Raises:
+        OSError: if there is none.
+    """
+    kept = path / FILTERED_NAME
+    if path.is_file() and path.suffix == ".parquet":
+        return [path]
+    shards = [kept] if kept.is_file() else sorted(path.glob("shard-*.parquet"))
+    if not shards:
+        raise FileNotFoundError(
+            f"`{path}` is no parquet file, and no folder with {FILTERED_NAME} or shards. Give the `output_dir` of "
+            "`hf-dparallel trajectories`, or what `dataset.to_parquet` wrote."
+        )
+    return shards
+
+
+def _read_rows(shards: Sequence[Path]) -> Any:
+    from datasets import Dataset
+
+    rows = Dataset.from_parquet([str(shard) for shard in shards])
+    missing = {"prompt_ids", "completion_ids"} - set(rows.column_names)
+    if missing:
+        raise ValueError(
+            f"`{shards[0]}` has no column {sorted(missing)[0]!r}, so that these are no trajectories: it has "
+            f"{rows.column_names}. Make them with `hf-dparallel trajectories`."
+        )
+    return rows
+
+
+def _make_card(
+    rows: Any, run: dict[str, Any], repo_id: str, teacher: str | None, license: str | None, info: dict[str, Any]
+) -> DatasetCard:
+    lengths = [len(ids) for ids in rows["completion_ids"]]
+    passes = rows["nfe"][:] if "nfe" in rows.column_names else []
+    recipe = {name.removeprefix(_RECIPE_PREFIX): run[name] for name in run if name.startswith(_RECIPE_PREFIX)}
+    data = DatasetCardData(
+        pretty_name=repo_id.split("/")[-1],
+        tags=[*TAGS, "trajectories"],
+        task_categories=["text-generation"],
+        license=license,
+    )
+    return DatasetCard.from_template(
+        data,
+        template_path=str(_TEMPLATE),
+        draft_mark=DRAFT_MARK,
+        repo_id=repo_id,
+        title=repo_id.split("/")[-1],
+        teacher=teacher,
+        license=license,
+        recipe=json.dumps(recipe, indent=2) if recipe else None,
+        num_rows=len(rows),
+        # How they were filtered, see `filter_trajectories`.
+        description=info.get("description"),
+        columns={name: str(feature) for name, feature in rows.features.items() if name in _COLUMNS},
+        other_columns=[name for name in rows.column_names if name not in _COLUMNS],
+        meanings=_COLUMNS,
+        mean_length=sum(lengths) / len(lengths),
+        mean_passes=sum(passes) / len(passes) if passes else None,
+    )
+
+
+def _check_no_other_data(existing: Sequence[str], api: HfApi, repo_id: str, files: dict[str, Content]) -> None:
+    other = [name for name in existing if name.endswith((".parquet", ".json", ".jsonl", ".csv")) and name not in files]
+    if other:
+        raise ValueError(
+            f"`repo_id={repo_id}` exists and holds other data ({other[0]}), which would be read together with these. "
+            "Choose another name, or delete that repository first."
+        )

@@ -1,0 +1,90 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Measured figures for a model card, from what `hf-dparallel evaluate --json` and `hf-dparallel demo` write."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult
+
+from ..generation.configuration import COMMIT_RULES
+
+
+_METRICS = {
+    "accuracy": "Accuracy",
+    "nfe": "Forward passes per answer",
+    "tokens_per_forward": "Tokens per forward pass",
+    "latency_s": "Seconds per answer",
+}
+
+
+@dataclass
+class Report:
+    """Figures of a model with its recipe (`own`), among those of all that it is compared with."""
+
+    rows: list[dict[str, Any]]
+    own: dict[str, Any]
+    dataset: str
+    num_prompts: int | None
+
+    def table(self) -> str:
+        """Returns the rows as a Markdown table."""
+        header = ["Method", "Passes", "Tokens per pass", "Seconds per answer", "Accuracy"]
+        cells = [
+            [
+                f"**{row['method']}**" if row is self.own else row["method"],
+                f"{row['nfe']:.1f}",
+                f"{row['tokens_per_forward']:.2f}",
+                f"{row['latency_s']:.3g}",
+                f"{row['accuracy']:.1%}",
+            ]
+            for row in self.rows
+        ]
+        rule = ["---", *["---:"] * (len(header) - 1)]
+        return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *cells))
+
+    def eval_results(self) -> list[EvalResult]:
+        """Returns the figures of this model as the metadata of a card has them."""
+        return [
+            EvalResult(
+                task_type="text-generation",
+                dataset_type=self.dataset,
+                dataset_name=self.dataset,
+                metric_type=name,
+                metric_name=title,
+                metric_value=round(self.own[name], 4),
+            )
+            for name, title in _METRICS.items()
+        ]
+
+
+def read_report(path: str | os.PathLike, recipe: Mapping[str, Any]) -> Report:
+    """Reads a report: the figures of one model, or `rows` of several.
+
+    The model's own are those in the last row with the commit rule of its recipe, or else in the last one.
+
+    Raises:
+        ValueError: if it is no report.
+        OSError: if there is no such file.
+    """
+    try:
+        report = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"`report={path}` is not JSON: {error}.") from error
+    rows = report.get("rows", [{"method": "This model", **report}]) if isinstance(report, dict) else []
+    missing = [name for name in _METRICS if not all(isinstance(row.get(name), int | float) for row in rows)]
+    if missing or not rows:
+        raise ValueError(
+            f"`report={path}` has no figures for {', '.join(missing or _METRICS)}. Give what `hf-dparallel evaluate "
+            "--json FILE`, or `hf-dparallel demo` (report.json), wrote."
+        )
+    dataset = str(report.get("dataset", "prompts of the author"))
+    # Of a file, others need not know the folder.
+    dataset = Path(dataset).name if Path(dataset).exists() else dataset
+    rules = [{name: value for name, value in row.get("recipe", {}).items() if name in COMMIT_RULES} for row in rows]
+    matching = [row for row, rule in zip(rows, rules, strict=True) if rule and rule.items() <= recipe.items()]
+    num_prompts = report.get("num_prompts") or report.get("conditions", {}).get("num_prompts")
+    return Report(rows, (matching or rows)[-1], dataset, num_prompts)

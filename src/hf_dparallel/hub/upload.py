@@ -1,0 +1,83 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""One commit to a repository on the Hub, and what its refusals mean."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+
+from .files import Content
+
+
+_REMEDIES = {
+    401: "The token is missing or wrong: log in with `hf auth login`, or set HF_TOKEN.",
+    403: "The token may not write there: use one with write access to it, or another name, or `create_pr`.",
+    429: "Too many requests: wait some minutes and push again. What has been uploaded is not sent again.",
+}
+
+
+def upload_files(
+    files: Mapping[str, Content],
+    repo_id: str,
+    *,
+    repo_type: str = "model",
+    check_existing: Callable[[Sequence[str], HfApi], None],
+    private: bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    token: str | None = None,
+    commit_message: str,
+) -> CommitInfo:
+    r"""
+    Uploads files in one commit, all or none; creates the repository and the branch if there are none.
+
+    Args:
+        files (`Mapping`):
+            Paths or contents, by the path in the repository.
+        check_existing (`Callable`):
+            Gets the names of the files that are in the repository already, and raises an error if these are of
+            something else.
+        repo_id, repo_type, private, revision, create_pr, token, commit_message:
+            As in [`~huggingface_hub.HfApi.upload_folder`].
+
+    Raises:
+        ValueError: if `repo_id` cannot be the name of a repository.
+        OSError: if the Hub refuses.
+    """
+    api = HfApi(token=token)
+    with _explained_refusals(repo_id):
+        api.create_repo(repo_id, private=private, repo_type=repo_type, exist_ok=True)
+        if revision is not None and not create_pr and not revision.startswith("refs/"):
+            api.create_branch(repo_id, branch=revision, repo_type=repo_type, exist_ok=True)
+        check_existing(api.list_repo_files(repo_id, revision=revision, repo_type=repo_type), api)
+        return api.create_commit(
+            repo_id,
+            [CommitOperationAdd(name, content) for name, content in files.items()],
+            commit_message=commit_message,
+            repo_type=repo_type,
+            revision=revision,
+            create_pr=create_pr,
+        )
+
+
+def full_name(repo_id: str, token: str | None) -> str:
+    """Returns the name of a repository with that of its owner: by default the one who is logged in."""
+    if "/" in repo_id:
+        return repo_id
+    with _explained_refusals(repo_id):
+        return f"{HfApi(token=token).whoami()['name']}/{repo_id}"
+
+
+@contextlib.contextmanager
+def _explained_refusals(repo_id: str) -> Iterator[None]:
+    try:
+        yield
+    except HFValidationError as error:
+        raise ValueError(f"`repo_id={repo_id}` is no name of a repository: {error}") from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else None
+        said = " ".join(str(error).split())
+        raise OSError(" ".join([f"Could not push to {repo_id!r}.", _REMEDIES.get(status, ""), f"({said})"])) from error
+    except LocalTokenNotFoundError as error:
+        raise OSError(f"Could not push to {repo_id!r}. {_REMEDIES[401]}") from error

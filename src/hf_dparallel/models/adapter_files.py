@@ -1,0 +1,143 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The files of an adapter, in a folder or on the Hub: its configuration, the names of its weights, its recipe."""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import safe_open
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
+from transformers.utils import GENERATION_CONFIG_NAME, cached_file, has_file
+from transformers.utils.hub import resolve_revision
+
+from ..generation.configuration import DiffusionGenerationConfig
+
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+
+WEIGHTS_NAME = "adapter_model.safetensors"
+_PICKLED_WEIGHTS_NAME = "adapter_model.bin"
+_SHA256 = re.compile("[0-9a-f]{64}")
+_PEFT_PREFIX = "base_model.model."
+
+
+class AdapterFiles:
+    r"""
+    The files of an adapter, all of the same commit.
+
+    Args:
+        name (`str`):
+            Name of the repository on the Hub, or a folder.
+        download (`dict`):
+            Arguments of a download: `revision`, `token`, `cache_dir`, `local_files_only`, ...
+    """
+
+    def __init__(self, name: str, download: dict[str, Any]):
+        self.name = str(name)
+        resolving = {key: download.get(key) for key in ("revision", "token", "cache_dir")}
+        offline = bool(download.get("local_files_only", False))
+        self.download = {**download, "revision": resolve_revision(self.name, **resolving, local_files_only=offline)}
+
+    def config(self) -> "PeftConfig":
+        """Returns its configuration.
+
+        Raises:
+            OSError: if there is no such adapter, or it may not be read.
+        """
+        from peft import PeftConfig
+
+        # Says why, where PEFT only says that it cannot find it.
+        cached_file(self.name, "adapter_config.json", **self.download)
+        return PeftConfig.from_pretrained(self.name, **self.download)
+
+    def recipe(self) -> DiffusionGenerationConfig | None:
+        """Returns its generation_config.json, if it has one.
+
+        Raises:
+            ValueError: if a setting in it is out of range.
+        """
+        if self._path(GENERATION_CONFIG_NAME) is None:
+            return None
+        return DiffusionGenerationConfig.from_pretrained(self.name, **self.download)
+
+    def weight_names(self) -> list[str]:
+        """Returns the names of its weights.
+
+        Raises:
+            OSError: if it has none, or pickled ones only, or they were damaged on the way.
+        """
+        path = self._path(WEIGHTS_NAME)
+        if path is None:
+            pickled = has_file(self.name, _PICKLED_WEIGHTS_NAME, **self.download)
+            raise OSError(
+                f"The adapter {self.name!r} has no {WEIGHTS_NAME}. "
+                + (
+                    f"Its {_PICKLED_WEIGHTS_NAME} is a pickle, which can run code when it is read, and is refused. If "
+                    "you trust it, pass `use_safetensors=False`, and save the adapter again."
+                    if pickled
+                    else "Is it complete?"
+                )
+            )
+        _check_hash(path)
+        with safe_open(path, framework="pt") as weights:
+            return list(weights.keys())
+
+    def _path(self, filename: str) -> str | None:
+        return cached_file(self.name, filename, _raise_exceptions_for_missing_entries=False, **self.download)
+
+
+def _check_hash(path: str) -> None:
+    """Checks a large file from the Hub, which the cache names by its SHA-256; huggingface_hub checks its size only."""
+    blob = Path(path).resolve()
+    if not _SHA256.fullmatch(blob.name):
+        return
+    with blob.open("rb") as content:
+        actual = hashlib.file_digest(content, "sha256").hexdigest()
+    if actual != blob.name:
+        raise OSError(
+            f"`{path}` was damaged on its way from the Hub: its SHA-256 is {actual}, and should be {blob.name}. "
+            f"Delete `{blob}` and load it again."
+        )
+
+
+def adapted_modules(model: PreTrainedModel, config: "PeftConfig", weight_names: list[str]) -> dict[str, str]:
+    """Returns the modules that an adapter has weights for: the name in `model` of each name in its file.
+
+    They differ where the adapter was trained with the published code of LLaDA, which names its modules otherwise.
+    """
+    from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+
+    marker = "." + PEFT_TYPE_TO_PREFIX_MAPPING.get(config.peft_type, "lora_")
+    renamings = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightRenaming)]
+    modules = {}
+    for weight in weight_names:
+        module, found, _ = weight.removeprefix(_PEFT_PREFIX).partition(marker)
+        if found and module not in modules:
+            # With a dot at the end, as in the name of a weight, which is what the rules match.
+            renamed = f"{module}."
+            for rule in renamings:
+                renamed, _ = rule.rename_source_key(renamed)
+            modules[module] = renamed.removesuffix(".")
+    return modules
+
+
+def translate_config(config: "PeftConfig", modules: dict[str, str]) -> None:
+    """Rewrites, in place, the module names of a configuration whose weights are under other names than the model's.
+
+    The names are those of the modules that have weights: PEFT is content if any name matches, so that the lists of
+    published adapters contain names that matched nothing where they were trained, but would match here.
+    """
+    from peft.utils.other import get_pattern_key
+
+    if all(published == ours for published, ours in modules.items()):
+        return
+    config.target_modules = set(modules.values())
+    config.layers_to_transform = config.layers_pattern = config.exclude_modules = None
+    for setting in ("rank_pattern", "alpha_pattern"):
+        pattern = getattr(config, setting, None) or {}
+        keys = {ours: get_pattern_key(pattern.keys(), published) for published, ours in modules.items()}
+        setattr(config, setting, {ours: pattern[key] for ours, key in keys.items() if key in pattern})

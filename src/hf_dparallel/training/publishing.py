@@ -1,0 +1,224 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What a trained model has beside its weights (recipe, record of its training, card), and its way to the Hub."""
+
+import json
+from concurrent.futures import Future
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from huggingface_hub import CommitInfo, HfApi
+from transformers import PreTrainedModel, Trainer
+from transformers.trainer_utils import HubStrategy, has_length
+from transformers.utils import PushInProgress, logging
+
+from .. import __version__
+from ..generation.configuration import DiffusionGenerationConfig
+from ..hub.card import TAGS, ModelFacts, make_model_card
+from ..hub.files import CARD_NAME, SUMMARY_NAME
+from ..hub.publish import check_base_model, push_model_to_hub
+from .config import CertaintyForcingConfig
+from .student import base_model
+
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+logger = logging.get_logger(__name__)
+
+# The paper's, for students of its method.
+_ENTROPY_THRESHOLD = 0.5
+_MAX_NEW_TOKENS = 256
+_RECORDED_SETTINGS = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "seed",
+    "block_length",
+    "mask_ratio",
+    "masking",
+    "complementary_masking",
+    "certainty_temperature",
+    "certainty_weight",
+    "consistency_weight",
+    "max_length",
+)
+_RECORDED_METRICS = ("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")
+
+
+class PublishingMixin(Trainer):
+    """The part of a [`~transformers.Trainer`] that saves and publishes what it has trained."""
+
+    args: CertaintyForcingConfig
+    push_in_progress: Any
+
+    _tag_names = list(TAGS)
+
+    def create_model_card(
+        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
+    ) -> None:
+        """Writes the model card that [`push_to_hub`] publishes to `output_dir`.
+
+        Args:
+            model_name (`str`, *optional*):
+                Title of the card. By default the name of the repository, or of `output_dir`.
+            dataset_name (`str`, *optional*):
+                Name of the training data on the Hub.
+            tags (`str` or `list[str]`, *optional*):
+                Tags beside the default ones.
+        """
+        if not self.is_world_process_zero():
+            return
+        peft_config = getattr(self.model, "peft_config", {}).get("default")
+        base = base_model(self.model)
+        facts = ModelFacts(
+            repo_id=model_name or self.hub_model_id or Path(self.args.output_dir).name,
+            kind="model" if peft_config is None else "adapter",
+            base_model=base.config._name_or_path,
+            recipe=student_recipe(self.model, self.args).settings(),
+            tokenizer=base.config._name_or_path,
+            has_chat_template=getattr(self.processing_class, "chat_template", None) is not None,
+            adapter_config=peft_config.to_dict() if peft_config is not None else {},
+            summary=training_summary(self),
+            dataset_name=dataset_name,
+            tags=(tags,) if isinstance(tags, str) else tuple(tags or ()),
+        )
+        make_model_card(facts).save(Path(self.args.output_dir, CARD_NAME))
+
+    def push_to_hub(
+        self,
+        commit_message: str = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs,
+    ) -> CommitInfo | Future[CommitInfo] | None:
+        r"""
+        Saves the model and publishes it as `args.hub_model_id`: see [`push_model_to_hub`] for what is uploaded.
+
+        Args:
+            commit_message, blocking, token, revision, private:
+                As in [`~transformers.Trainer.push_to_hub`].
+            kwargs:
+                Further arguments of [`push_model_to_hub`], such as `report`, `dataset_name`, `license` or
+                `base_model`.
+
+        Raises:
+            ValueError: if the base model is a local folder and `base_model` is not given, or a file tells a token or
+                a path of this machine.
+            OSError: if the Hub refuses.
+        """
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        self._finish_current_push()
+        settings = {
+            "commit_message": commit_message,
+            "token": token if token is not None else self.args.hub_token,
+            "revision": revision if revision is not None else self.args.hub_revision,
+            "private": private if private is not None else self.args.hub_private_repo,
+            **kwargs,
+        }
+        if not blocking:
+            return self._push_in_background(self.args.output_dir, settings)
+        return push_model_to_hub(self.args.output_dir, self.hub_model_id, **settings)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir if output_dir is not None else self.args.output_dir)
+        student_recipe(self.model, self.args).save_pretrained(folder)
+        (folder / SUMMARY_NAME).write_text(json.dumps(training_summary(self), indent=2) + "\n", encoding="utf-8")
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+            return
+        in_progress = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        if in_progress and not self.args.hub_always_push:
+            return
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        settings = {
+            "commit_message": f"Training in progress, step {self.state.global_step}",
+            "token": self.args.hub_token,
+            "revision": self.args.hub_revision,
+            "private": self.args.hub_private_repo,
+        }
+        job = self._push_in_background(checkpoint_folder, settings)
+        jobs = [*self.push_in_progress.jobs, job] if in_progress else [job]
+        self.push_in_progress = PushInProgress(jobs)
+
+    def _push_in_background(self, folder: str, settings: dict[str, Any]) -> Future[CommitInfo]:
+        job = HfApi().run_as_future(push_model_to_hub, folder, self.hub_model_id, **settings)
+        job.add_done_callback(_warn_of_failure)
+        return job
+
+
+def _warn_of_failure(job: Future[CommitInfo]) -> None:
+    # Nobody else looks at it, and a training need not end for it.
+    if job.exception() is not None:
+        logger.warning(f"A push to the Hub failed: {job.exception()}")
+
+
+def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
+    """Checks, before the training, what would stop a push after it.
+
+    Raises:
+        ValueError: if checkpoints with optimizer states were to be uploaded, or the base model is a local folder.
+    """
+    if not args.push_to_hub:
+        return
+    if args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+        raise ValueError(
+            f"`hub_strategy={args.hub_strategy.value!r}` would upload optimizer states and training_args.bin with "
+            'paths of this machine. Set it to "every_save" or "end", and keep a copy of `output_dir` to resume from.'
+        )
+    try:
+        kind = "adapter" if getattr(model, "peft_config", None) else "model"
+        check_base_model(base_model(model).config._name_or_path, kind)
+    except ValueError as error:
+        raise ValueError(
+            f"`push_to_hub=True`: {error} Or leave `push_to_hub` out, and call `trainer.push_to_hub(base_model=...)` "
+            "after the training."
+        ) from error
+
+
+def student_recipe(model: "PreTrainedModel | PeftModel", args: CertaintyForcingConfig) -> DiffusionGenerationConfig:
+    """The model's own settings; without a commit rule among them, the paper's, with the blocks of the training."""
+    config = getattr(base_model(model), "generation_config", None)
+    recipe = DiffusionGenerationConfig.from_dict(config.to_dict() if config is not None else {})
+    if recipe.commit_rule() is not None:
+        return recipe
+    length = recipe.max_new_tokens or _MAX_NEW_TOKENS
+    return recipe.updated(
+        entropy_threshold=_ENTROPY_THRESHOLD,
+        block_length=args.block_length,
+        max_new_tokens=max(length // args.block_length, 1) * args.block_length,
+    )
+
+
+def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
+    """What was trained, on what, and how: the facts of the card, which are saved beside the weights."""
+    args, dataset = trainer.args, trainer.train_dataset
+    base = base_model(trainer.model)
+    settings = {name: getattr(args, name) for name in _RECORDED_SETTINGS}
+    settings["batch_size"] = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    settings["steps"] = trainer.state.global_step
+    logged = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
+    return {
+        "base_model": base.config._name_or_path,
+        "architecture": type(base).__name__,
+        "shift_logits": getattr(base, "_shift_logits_in_generate", False),
+        # `filter_trajectories` writes it.
+        "dataset_description": getattr(getattr(dataset, "info", None), "description", ""),
+        "num_sequences": len(dataset) if has_length(dataset) else None,
+        "settings": settings,
+        "metrics": {name: logged[name] for name in _RECORDED_METRICS if name in logged},
+        "versions": {"hf-dparallel": __version__, **{name: version(name) for name in ("transformers", "torch")}},
+    }
+
+
+__all__ = ["PublishingMixin", "check_can_be_pushed", "student_recipe", "training_summary"]

@@ -1,0 +1,63 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""A Hub to push to, and a folder with an adapter on the bundled teacher, which lies on it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForMaskedLM
+
+import hf_dparallel
+from hf_dparallel import DiffusionGenerationConfig
+
+from .server import Repository, running_hub
+
+
+TEACHER = Path(hf_dparallel.__file__).parent / "demo" / "teacher"
+BASE = "user/teacher"
+RECIPE = {"max_new_tokens": 32, "block_length": 16, "entropy_threshold": 0.4}
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub on which the bundled teacher lies, for a user who is logged in."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", "hf_owner")
+    # Retries wait for as long as the server says, and otherwise for moments.
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    with running_hub() as hub:
+        files = {path.name: path.read_bytes() for path in TEACHER.iterdir()}
+        hub.repositories[f"models/{BASE}"] = Repository(commits={"1" * 40: files}, refs={"main": "1" * 40})
+        yield hub
+        # Its connections belong to this server.
+        huggingface_hub.close_session()
+    shutil.rmtree(huggingface_hub.constants.HF_HUB_CACHE, ignore_errors=True)
+
+
+def save_adapter(folder: Path, seed: int = 0, recipe: dict | None = RECIPE, **settings) -> Path:
+    """An adapter on the teacher with random weights, as PEFT saves it, and its recipe."""
+    model = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    torch.manual_seed(seed)
+    lora = {"r": 4, "target_modules": ["q_proj", "v_proj", "down_proj"], "init_lora_weights": False} | settings
+    get_peft_model(model, LoraConfig(**lora)).save_pretrained(folder)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": BASE}))
+    if recipe is not None:
+        DiffusionGenerationConfig(**recipe).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def saved_adapter(tmp_path_factory) -> Path:
+    return save_adapter(tmp_path_factory.mktemp("saved") / "adapter")
+
+
+@pytest.fixture
+def adapter(saved_adapter, tmp_path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(saved_adapter, tmp_path / "adapter"))

@@ -1,0 +1,35 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Every Python block of docs/hub.md runs as it stands, against a Hub with the models that it names."""
+
+import json
+import shutil
+
+from hf_dparallel import push_model_to_hub
+
+from ..test_readme import ROOT, python_blocks
+from .conftest import BASE, save_adapter
+
+
+PUBLISHED_BASE = "GSAI-ML/LLaDA-8B-Instruct"
+
+
+def test_the_page_runs(hub, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    hub.repositories[f"models/{PUBLISHED_BASE}"] = hub.repositories[f"models/{BASE}"]
+    folder = save_adapter(tmp_path / "llada-dparallel")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": PUBLISHED_BASE}))
+    shutil.copytree(folder, tmp_path / "code")
+    push_model_to_hub("code", "user/llada-code")
+    push_model_to_hub(folder, "user/llada-dparallel", revision="v1")
+    figures = {"accuracy": 0.5, "nfe": 8.0, "tokens_per_forward": 4.0, "latency_s": 0.1, "num_prompts": 2}
+    (tmp_path / "report.json").write_text(json.dumps(figures))
+
+    names: dict = {}
+    for index, source in enumerate(python_blocks(ROOT / "docs" / "hub.md"), start=1):
+        exec(compile(source, f"hub.md, block {index}", "exec"), names)
+
+    assert index == 5
+    assert capsys.readouterr().out == "0.4\n"
+    assert names["model"].active_adapters() == ["default"]
+    assert (tmp_path / "llada-merged" / "model.safetensors").is_file()

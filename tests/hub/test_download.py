@@ -1,0 +1,186 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Loading from the Hub: revisions, no network, damaged files, and what is not run unless asked for."""
+
+import json
+import os
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+from huggingface_hub import hf_hub_download
+from safetensors.torch import load_file, save
+from transformers import AutoModel, AutoModelForMaskedLM
+
+from hf_dparallel import LLaDAForMaskedDiffusion, push_model_to_hub
+
+from ..models.test_adapters import in_published_names
+from .conftest import BASE, RECIPE, TEACHER, save_adapter
+from .server import Repository
+
+
+INPUT_IDS = torch.arange(10, 20)[None]
+
+
+def put(hub, repo_id: str, files: dict[str, bytes]) -> None:
+    hub.repositories[f"models/{repo_id}"] = Repository(commits={"2" * 40: files}, refs={"main": "2" * 40})
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(INPUT_IDS).logits
+
+
+def loaded_from(folder: Path):
+    model = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    model.load_adapter(str(folder))
+    return model
+
+
+@pytest.fixture
+def versions(hub, tmp_path):
+    """Two versions of an adapter: their folders and commits."""
+    folders = [
+        save_adapter(tmp_path / "1", seed=1, recipe={**RECIPE, "entropy_threshold": 0.1}),
+        save_adapter(tmp_path / "2", seed=2, recipe={**RECIPE, "entropy_threshold": 0.2}),
+    ]
+    return folders, [push_model_to_hub(folder, "user/student").oid for folder in folders]
+
+
+# Revisions and caches
+
+
+def test_a_revision_is_that_of_the_adapter_its_weights_and_its_recipe(hub, versions):
+    (first, second), (old, _) = versions
+    newest = AutoModelForMaskedLM.from_pretrained("user/student")
+    assert torch.equal(logits(newest), logits(loaded_from(second)))
+    assert newest.generation_config.entropy_threshold == 0.2
+
+    pinned = AutoModelForMaskedLM.from_pretrained("user/student", adapter_kwargs={"revision": old})
+    assert torch.equal(logits(pinned), logits(loaded_from(first)))
+    assert pinned.generation_config.entropy_threshold == 0.1
+
+    model = AutoModelForMaskedLM.from_pretrained(BASE)
+    model.load_adapter("user/student", revision=old)
+    assert torch.equal(logits(model), logits(pinned))
+    assert model.generation_config.entropy_threshold == 0.1
+    with pytest.raises((OSError, ValueError)):
+        model.load_adapter("user/student", "other", revision="f" * 40)
+
+
+def test_what_has_been_loaded_once_loads_offline(hub, versions, monkeypatch):
+    online = AutoModelForMaskedLM.from_pretrained("user/student")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    huggingface_hub.close_session()
+    num_requests = len(hub.requests)
+    offline = AutoModelForMaskedLM.from_pretrained("user/student")
+    assert torch.equal(logits(offline), logits(online))
+    assert offline.generation_config.to_dict() == online.generation_config.to_dict()
+    model = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    model.load_adapter("user/student")
+    assert torch.equal(logits(model), logits(online))
+    assert len(hub.requests) == num_requests
+    with pytest.raises((OSError, ValueError), match="offline mode"):
+        model.load_adapter("user/never-loaded", "other")
+
+
+def test_local_files_only_asks_nobody(hub, versions):
+    AutoModelForMaskedLM.from_pretrained("user/student")
+    model = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    num_requests = len(hub.requests)
+    model.load_adapter("user/student", local_files_only=True)
+    assert model.generation_config.entropy_threshold == 0.2
+    assert len(hub.requests) == num_requests
+
+
+# Damage
+
+
+def flip_last_byte(name: str, content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1]) if name == "adapter_model.safetensors" else content
+
+
+def cut(name: str, content: bytes) -> bytes:
+    return content[:-100] if name == "adapter_model.safetensors" else content
+
+
+def test_damaged_weights_are_refused_until_they_are_loaded_anew(hub, versions):
+    hub.corrupt = flip_last_byte
+    with pytest.raises(OSError, match=r"was damaged on its way from the Hub: its SHA-256 is"):
+        AutoModelForMaskedLM.from_pretrained("user/student")
+    hub.corrupt = lambda name, content: content
+    with pytest.raises(OSError, match="was damaged"):
+        AutoModelForMaskedLM.from_pretrained("user/student")
+    os.remove(Path(hf_hub_download("user/student", "adapter_model.safetensors")).resolve())
+    model = AutoModelForMaskedLM.from_pretrained("user/student")
+    assert torch.equal(logits(model), logits(loaded_from(versions[0][1])))
+
+
+def test_weights_that_are_cut_short_are_refused(hub, versions):
+    hub.corrupt = cut
+    with pytest.raises(OSError, match="size|Consistency"):
+        AutoModelForMaskedLM.from_pretrained("user/student")
+    hub.corrupt = lambda name, content: content
+    AutoModelForMaskedLM.from_pretrained("user/student")
+
+
+def test_an_interrupted_download_is_tried_again(hub, versions):
+    hub.fail("GET", r"/resolve/.*/adapter_model\.safetensors", status=0)
+    model = AutoModelForMaskedLM.from_pretrained("user/student")
+    assert torch.equal(logits(model), logits(loaded_from(versions[0][1])))
+
+
+# What others have published
+
+
+def test_an_adapter_with_the_published_names_loads(hub, adapter):
+    push_model_to_hub(adapter, "user/student")
+    files = hub.repository("user/student").files()
+    ours = load_file(adapter / "adapter_model.safetensors")
+    config = json.loads(files["adapter_config.json"]) | {"target_modules": ["q_proj", "v_proj", "ff_out", "gate_proj"]}
+    published = {
+        "adapter_config.json": json.dumps(config).encode(),
+        "adapter_model.safetensors": save(in_published_names(ours), metadata={"format": "pt"}),
+    }
+    put(hub, "other/adapter", published)
+    model = AutoModelForMaskedLM.from_pretrained("other/adapter")
+    assert torch.equal(logits(model), logits(loaded_from(adapter)))
+    assert model.generation_config.commit_rule() is None
+
+
+def test_full_checkpoints_with_code_load_as_our_classes_and_nothing_is_run(hub, golden_dir, tmp_path):
+    marker = tmp_path / "was_run"
+    folder = golden_dir / "llada" / "model"
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    config = json.loads(files["config.json"])
+    config["auto_map"] = {"AutoConfig": "code.C", "AutoModel": "code.M", "AutoModelForCausalLM": "code.M"}
+    files["config.json"] = json.dumps(config).encode()
+    files["code.py"] = f"open({str(marker)!r}, 'w')\nclass C: pass\nclass M: pass\n".encode()
+    put(hub, "other/dparallel-llada", files)
+    for auto_class in (AutoModelForMaskedLM, AutoModel):
+        model = auto_class.from_pretrained("other/dparallel-llada")
+        assert type(model) is LLaDAForMaskedDiffusion
+        assert torch.equal(logits(model), logits(AutoModelForMaskedLM.from_pretrained(folder)))
+    assert not marker.exists()
+
+
+def test_a_repository_of_code_is_refused_unless_asked_for(hub, tmp_path):
+    marker = tmp_path / "was_run"
+    config = {"model_type": "unknown", "auto_map": {"AutoConfig": "code.C", "AutoModelForMaskedLM": "code.M"}}
+    code = f"open({str(marker)!r}, 'w')\nfrom transformers import PreTrainedConfig\nclass C(PreTrainedConfig): pass\n"
+    put(hub, "other/code", {"config.json": json.dumps(config).encode(), "code.py": code.encode()})
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        AutoModelForMaskedLM.from_pretrained("other/code", trust_remote_code=False)
+    assert not marker.exists()
+
+
+def test_pickled_weights_on_the_hub_are_refused(hub, adapter):
+    push_model_to_hub(adapter, "user/student")
+    config = hub.repository("user/student").files()["adapter_config.json"]
+    put(hub, "other/adapter", {"adapter_config.json": config, "adapter_model.bin": b"pickle"})
+    with pytest.raises(OSError, match=r"adapter_model\.bin is a pickle"):
+        AutoModelForMaskedLM.from_pretrained("other/adapter")
+    put(hub, "other/model", {"config.json": (TEACHER / "config.json").read_bytes(), "pytorch_model.bin": b"pickle"})
+    with pytest.raises(OSError, match="has no weights in safetensors"):
+        AutoModelForMaskedLM.from_pretrained("other/model")
+    assert not hub.count(r"^GET .*\.bin$")

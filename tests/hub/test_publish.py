@@ -1,0 +1,326 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Publishing adapters and models: what is uploaded, what is not, what comes back, and what the card says."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
+)
+
+from hf_dparallel import DiffusionGenerationConfig, push_model_to_hub
+from hf_dparallel.hub import publish
+
+from .conftest import BASE, RECIPE, TEACHER, save_adapter
+
+
+REPORT = {"accuracy": 0.75, "nfe": 9.5, "tokens_per_forward": 5.25, "latency_s": 0.125, "num_prompts": 8}
+PUSHED = {
+    "README.md",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "custom_generate/generate.py",
+    "custom_generate/requirements.txt",
+    "generation_config.json",
+}
+INPUT_IDS = torch.arange(10, 20)[None]
+
+
+def card_of(hub, repo_id: str = "user/student") -> ModelCard:
+    return ModelCard(hub.repository(repo_id).files()["README.md"].decode())
+
+
+def lines_of(card: ModelCard) -> str:
+    """The Python lines of a card, as they stand."""
+    (lines,) = re.findall(r"^```python\n(.*?)^```$", card.text, flags=re.MULTILINE | re.DOTALL)
+    return lines
+
+
+def edit_json(path: Path, **settings) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+# What goes and what comes back
+
+
+def test_a_round_trip_gives_the_same_weights_and_recipe(hub, adapter, tmp_path):
+    push_model_to_hub(adapter, "user/student")
+
+    model = AutoModelForMaskedLM.from_pretrained("user/student")
+    model.save_pretrained(tmp_path / "back")
+    pushed, pulled = (load_file(folder / "adapter_model.safetensors") for folder in (adapter, tmp_path / "back"))
+    assert pushed.keys() == pulled.keys()
+    assert all(torch.equal(pushed[name], pulled[name]) for name in pushed)
+    local = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    local.load_adapter(str(adapter))
+    assert model.generation_config.to_dict() == local.generation_config.to_dict()
+    assert {name: getattr(model.generation_config, name) for name in RECIPE} == RECIPE
+    read = DiffusionGenerationConfig.from_pretrained("user/student")
+    assert read.to_dict() == DiffusionGenerationConfig.from_pretrained(adapter).to_dict()
+
+
+def test_only_what_belongs_to_the_model_is_uploaded(hub, adapter):
+    (adapter / "checkpoint-5").mkdir()
+    for name in ("training_args.bin", "optimizer.pt", "adapter_model.bin", "notes.txt", ".env", "trainer_state.json"):
+        (adapter / name).write_bytes(b"private")
+        (adapter / "checkpoint-5" / name).write_bytes(b"private")
+    shutil.copy(adapter / "adapter_model.safetensors", adapter / "checkpoint-5")
+    before = {path: path.read_bytes() for path in adapter.rglob("*") if path.is_file()}
+
+    push_model_to_hub(adapter, "user/student")
+    assert set(hub.repository("user/student").files()) == PUSHED
+    assert not any(b"private" in content for content in hub.repository("user/student").files().values())
+    assert {path: path.read_bytes() for path in adapter.rglob("*") if path.is_file()} == before
+
+
+def test_the_tokenizer_is_uploaded_if_it_is_not_that_of_the_base(hub, adapter):
+    tokenizer = AutoTokenizer.from_pretrained(TEACHER)
+    tokenizer.save_pretrained(adapter)
+    push_model_to_hub(adapter, "user/same")
+    assert set(hub.repository("user/same").files()) == PUSHED
+    assert f'AutoTokenizer.from_pretrained("{BASE}"' in card_of(hub, "user/same").text
+
+    tokenizer.add_tokens(["<new>"])
+    tokenizer.save_pretrained(adapter)
+    push_model_to_hub(adapter, "user/other")
+    assert {"tokenizer.json", "tokenizer_config.json"} < set(hub.repository("user/other").files())
+    assert "<new>" in AutoTokenizer.from_pretrained("user/other").get_vocab()
+    assert 'AutoTokenizer.from_pretrained("user/other"' in card_of(hub, "user/other").text
+
+
+@pytest.mark.parametrize("local", [str(TEACHER), "adapter", "/nowhere/llada", r"C:\models\llada"])
+def test_a_base_in_a_local_folder_is_refused_or_replaced(hub, adapter, local, monkeypatch):
+    monkeypatch.chdir(adapter.parent)
+    edit_json(adapter / "adapter_config.json", base_model_name_or_path=local)
+    with pytest.raises(ValueError, match=r"folder of this machine.*`--base_model GSAI-ML/LLaDA-8B-Instruct`"):
+        push_model_to_hub(adapter, "user/student")
+    assert "models/user/student" not in hub.repositories
+
+    push_model_to_hub(adapter, "user/student", base_model=BASE)
+    config = json.loads(hub.repository("user/student").files()["adapter_config.json"])
+    assert config["base_model_name_or_path"] == BASE
+    assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == local
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("README.md", f"# Mine\nlogin with hf_{'a' * 34}", "contains what looks like an access token"),
+        ("README.md", f"# Mine\nfrom {Path.home()}/models", f"contains the path '{Path.home()}/'"),
+        ("training_summary.json", '{"data": ["/data/user/gsm8k.parquet"]}', "the path '/data/user/gsm8k.parquet'"),
+        ("config.json", f'{{"note": "hf_{"b" * 34}"}}', "access token"),
+    ],
+)
+def test_tokens_and_paths_are_refused(hub, tmp_path, name, text, message):
+    model = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    model.generation_config = DiffusionGenerationConfig(**RECIPE)
+    model.save_pretrained(tmp_path)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=f"`{name}`.*{re.escape(message)}"):
+        push_model_to_hub(tmp_path, "user/model")
+    assert "models/user/model" not in hub.repositories
+
+
+def test_a_recipe_without_a_rule_is_refused_or_completed(hub, tmp_path):
+    folder = save_adapter(tmp_path / "adapter", recipe=None)
+    with pytest.raises(ValueError, match=r"generation_config\.json` does not exist.*`--entropy_threshold 0\.5`"):
+        push_model_to_hub(folder, "user/student")
+    DiffusionGenerationConfig(max_new_tokens=64).save_pretrained(folder)
+    with pytest.raises(ValueError, match="has no commit rule"):
+        push_model_to_hub(folder, "user/student")
+    assert "models/user/student" not in hub.repositories
+    push_model_to_hub(folder, "user/student", generation_config=DiffusionGenerationConfig(entropy_threshold=0.25))
+    recipe = DiffusionGenerationConfig.from_pretrained("user/student").settings()
+    assert recipe == {"max_new_tokens": 64, "entropy_threshold": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], "holds neither an adapter"),
+        (["adapter_config.json"], "holds no weights in safetensors"),
+        (["config.json", "pytorch_model.bin"], "holds no weights in safetensors"),
+    ],
+)
+def test_folders_without_safe_weights_are_refused(tmp_path, files, message):
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(OSError, match=message):
+        push_model_to_hub(tmp_path, "user/student")
+    with pytest.raises(OSError, match="is no folder"):
+        push_model_to_hub(tmp_path / "missing", "user/student")
+
+
+# Models
+
+
+def test_a_merged_model_is_published_as_a_model(hub, adapter, tmp_path):
+    model = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    model.load_adapter(str(adapter))
+    expected = model.merge_and_unload().generate(INPUT_IDS)
+    model.save_pretrained(tmp_path / "merged")
+    AutoTokenizer.from_pretrained(TEACHER).save_pretrained(tmp_path / "merged")
+    push_model_to_hub(tmp_path / "merged", "user/merged", base_model=BASE)
+
+    pulled = AutoModelForMaskedLM.from_pretrained("user/merged")
+    assert {name: getattr(pulled.generation_config, name) for name in RECIPE} == RECIPE
+    assert torch.equal(pulled.generate(INPUT_IDS), expected)
+    data = card_of(hub, "user/merged").data
+    assert data.base_model_relation == "finetune" and data.library_name == "transformers"
+    assert "peft" not in data.tags and "lora" not in data.tags
+    assert 'AutoTokenizer.from_pretrained("user/merged"' in card_of(hub, "user/merged").text
+
+
+def test_custom_generate_of_an_adapter_repository(hub, adapter):
+    push_model_to_hub(adapter, "user/student")
+    model = AutoModelForMaskedLM.from_pretrained("user/student")
+    expected = model.generate(INPUT_IDS, attention_mask=torch.ones_like(INPUT_IDS))
+    arguments = {"input_ids": INPUT_IDS, "attention_mask": torch.ones_like(INPUT_IDS)}
+    custom = model.generate(**arguments, custom_generate="user/student", trust_remote_code=True)
+    assert torch.equal(custom, expected)
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        model.generate(**arguments, custom_generate="user/student", trust_remote_code=False)
+
+
+def test_custom_generate_of_a_model_repository_decodes_a_class_of_transformers(hub, adapter, tmp_path):
+    config = BertConfig(
+        vocab_size=32,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        mask_token_id=31,
+    )
+    torch.manual_seed(0)
+    BertLMHeadModel(config).save_pretrained(tmp_path / "bert")
+    recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2)
+    push_model_to_hub(tmp_path / "bert", "user/bert", generation_config=recipe)
+
+    model = AutoModelForCausalLM.from_pretrained("user/bert", trust_remote_code=True)
+    out = model.generate(torch.arange(2, 6)[None], return_dict_in_generate=True)
+    assert out.nfe.tolist() == [2] and out.sequences.shape == (1, 12)
+
+
+# The card
+
+
+def test_the_card_says_what_the_model_is(hub, adapter, tmp_path):
+    (tmp_path / "report.json").write_text(json.dumps(REPORT | {"dataset": "openai/gsm8k"}))
+    summary = {
+        "dataset_description": "12 of 20 trajectories were kept.",
+        "num_sequences": 12,
+        "settings": {"certainty_weight": 2.0},
+        "metrics": {"masked_entropy": 0.125},
+        "versions": {"torch": "2.13"},
+    }
+    (adapter / "training_summary.json").write_text(json.dumps(summary))
+    push_model_to_hub(
+        adapter,
+        "user/student",
+        report=tmp_path / "report.json",
+        dataset_name="user/data",
+        license="mit",
+        tags=["math"],
+    )
+    card = card_of(hub)
+    data = card.data
+    assert (data.base_model, data.base_model_relation, data.library_name) == (BASE, "adapter", "peft")
+    assert data.tags == ["dparallel", "diffusion-lm", "masked-diffusion", "peft", "lora", "math"]
+    assert (data.license, data.datasets, data.pipeline_tag) == ("mit", ["user/data"], "text-generation")
+    measured = {result.metric_type: result.metric_value for result in data.eval_results}
+    assert measured == {name: value for name, value in REPORT.items() if name != "num_prompts"}
+    assert {result.dataset_name for result in data.eval_results} == {"openai/gsm8k"}
+    for text in (
+        "https://huggingface.co/papers/2509.26488",
+        "12 of 20 trajectories were kept.",
+        "| `certainty_weight` | 2.0 |",
+        "| `target_modules` | down_proj, q_proj, v_proj |",
+        "`masked_entropy` 0.125",
+        "| **This model** | 9.5 | 5.25 | 0.125 | 75.0% |",
+        '"entropy_threshold": 0.4',
+        "@article{chen2025dparallel",
+        "## Limits",
+        "## Licence",
+    ):
+        assert text in card.text
+
+
+@pytest.mark.parametrize("recipes", [[None, None], [{"entropy_threshold": 0.2}, {"entropy_threshold": 0.4}]])
+def test_of_several_rows_one_is_the_model_with_its_recipe(hub, adapter, tmp_path, recipes):
+    rows = [{"method": "Teacher", **REPORT, "nfe": 64.0}, {"method": "Student", **REPORT}]
+    rows = [row | ({"recipe": recipe} if recipe else {}) for row, recipe in zip(rows, recipes, strict=True)]
+    rows = rows if recipes == [None, None] else rows[::-1]
+    (tmp_path / "report.json").write_text(json.dumps({"rows": rows}))
+    push_model_to_hub(adapter, "user/student", report=tmp_path / "report.json")
+    card = card_of(hub)
+    assert {r.metric_type: r.metric_value for r in card.data.eval_results}["nfe"] == 9.5
+    assert "| Teacher | 64.0 |" in card.text and "| **Student** | 9.5 |" in card.text
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"rows": []}', '{"accuracy": "high"}'])
+def test_reports_that_are_none_are_refused(hub, adapter, tmp_path, text):
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(ValueError, match=r"`report=.*report\.json`"):
+        push_model_to_hub(adapter, "user/student", report=tmp_path / "report.json")
+
+
+def test_a_written_card_is_kept_and_a_draft_is_not(hub, adapter):
+    assert "# Model Card for Model ID" in (adapter / "README.md").read_text()
+    push_model_to_hub(adapter, "user/student")
+    generated = hub.repository("user/student").files()["README.md"]
+    assert b"# student" in generated and b"Model ID" not in generated
+
+    (adapter / "README.md").write_bytes(generated.replace(b"# student", b"# Old title"))
+    push_model_to_hub(adapter, "user/student")
+    assert hub.repository("user/student").files()["README.md"] == generated
+
+    (adapter / "README.md").write_text("# Mine\n")
+    push_model_to_hub(adapter, "user/student")
+    assert hub.repository("user/student").files()["README.md"] == b"# Mine\n"
+
+
+def test_the_lines_of_the_card_run_as_they_stand(hub, adapter, capsys):
+    push_model_to_hub(adapter, "user/student")
+    lines = lines_of(card_of(hub))
+    assert len([line for line in lines.splitlines() if line]) <= 10
+
+    names: dict = {}
+    exec(compile(lines, "card", "exec"), names)
+    assert "forward passes" in capsys.readouterr().out
+    local = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    local.load_adapter(str(adapter))
+    assert torch.equal(names["out"].sequences, local.generate(names["inputs"]["input_ids"]))
+
+
+def test_the_card_of_another_class_runs_too(hub, tmp_path):
+    config = BertConfig(
+        vocab_size=147, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    torch.manual_seed(0)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
+    AutoTokenizer.from_pretrained(TEACHER).save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "training_summary.json").write_text('{"architecture": "BertForMaskedLM"}')
+    recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2, mask_token_id=1)
+    push_model_to_hub(tmp_path / "bert", "user/bert", generation_config=recipe)
+    lines = lines_of(card_of(hub, "user/bert"))
+    names: dict = {}
+    exec(compile(lines, "card", "exec"), names)
+    assert names["out"].nfe.tolist() == [2]
+
+
+def test_custom_generate_is_the_file_of_the_package(hub, adapter):
+    push_model_to_hub(adapter, "user/student")
+    files = hub.repository("user/student").files()
+    assert files["custom_generate/generate.py"] == publish._CUSTOM_GENERATE.read_bytes()
+    assert files["custom_generate/requirements.txt"].startswith(b"hf-dparallel>=")

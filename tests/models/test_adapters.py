@@ -1,0 +1,267 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Adapters in folders: their recipes, foreign key names, what does not fit, switching and merging."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM
+
+from hf_dparallel import DiffusionGenerationConfig
+
+from ..conftest import make_dream, make_llada
+
+
+INPUT_IDS = torch.arange(2, 14)[None]
+PUBLISHED_NAMES = {
+    "model.layers.": "model.transformer.blocks.",
+    "self_attn.o_proj": "attn_out",
+    "self_attn.": "",
+    "mlp.gate_proj": "ff_proj",
+    "mlp.down_proj": "ff_out",
+    "mlp.": "",
+}
+WEIGHTS = "adapter_model.safetensors"
+
+
+def save_adapter(folder: Path, make=make_llada, seed: int = 0, recipe: dict | None = None, **settings) -> Path:
+    """An adapter with random weights, as PEFT saves it."""
+    torch.manual_seed(seed)
+    model = make()
+    lora = {"r": 4, "target_modules": ["q_proj", "o_proj", "down_proj"], "init_lora_weights": False} | settings
+    torch.manual_seed(seed)
+    model = get_peft_model(model, LoraConfig(**lora))
+    # The models of the tests start from the same random state.
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(generator=torch.Generator().manual_seed(seed + len(name)))
+    model.save_pretrained(folder)
+    if recipe is not None:
+        DiffusionGenerationConfig(**recipe).save_pretrained(folder)
+    return folder
+
+
+def adapted(folder: Path, make=make_llada, **kwargs):
+    model = make()
+    model.load_adapter(str(folder), **kwargs)
+    return model
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(INPUT_IDS).logits
+
+
+def edit_weights(folder: Path, edit) -> None:
+    weights = load_file(folder / WEIGHTS)
+    save_file(edit(weights), folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def edit_config(folder: Path, **settings) -> None:
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def in_published_names(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    renamed = {}
+    for name, tensor in weights.items():
+        for ours, published in PUBLISHED_NAMES.items():
+            name = name.replace(ours, published)
+        renamed[name] = tensor
+    return renamed
+
+
+# Recipes
+
+
+def test_the_recipe_follows_the_active_adapter(tmp_path):
+    careful = save_adapter(tmp_path / "careful", recipe={"entropy_threshold": 0.1, "max_new_tokens": 8})
+    bold = save_adapter(tmp_path / "bold", seed=1, recipe={"confidence_threshold": 0.5})
+    model = make_llada()
+    model.generation_config = DiffusionGenerationConfig(denoising_steps=8, block_length=4, max_new_tokens=16)
+
+    def settings():
+        return model.generation_config.settings()
+
+    own = {"max_new_tokens": 16, "block_length": 4, "denoising_steps": 8}
+    model.load_adapter(str(careful), "careful")
+    assert settings() == {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 0.1}
+    model.load_adapter(str(bold), "bold")
+    assert settings() == {"max_new_tokens": 16, "block_length": 4, "confidence_threshold": 0.5}
+    model.set_adapter("careful")
+    assert settings()["entropy_threshold"] == 0.1
+    model.disable_adapters()
+    assert settings() == own
+    model.enable_adapters()
+    assert settings()["entropy_threshold"] == 0.1
+    model.delete_adapter(["careful", "bold"])
+    assert settings() == own
+
+
+def test_generate_uses_the_recipe_and_arguments_override_it(tmp_path):
+    recipe = {"entropy_threshold": 100.0, "max_new_tokens": 8, "block_length": 4, "stop_at_eos": False}
+    model = adapted(save_adapter(tmp_path, recipe=recipe))
+    assert model.generate(INPUT_IDS, return_dict_in_generate=True).nfe.tolist() == [2]
+    assert model.generate(INPUT_IDS, denoising_steps=4, return_dict_in_generate=True).nfe.tolist() == [4]
+
+
+def test_an_adapter_without_recipe_leaves_the_models(tmp_path):
+    model = make_llada()
+    model.generation_config = DiffusionGenerationConfig(entropy_threshold=0.2)
+    model.load_adapter(str(save_adapter(tmp_path)))
+    assert model.generation_config.settings() == {"entropy_threshold": 0.2}
+
+
+def test_a_recipe_with_a_bad_setting_is_refused(tmp_path):
+    save_adapter(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"entropy_threshold": -1}')
+    with pytest.raises(ValueError, match="`entropy_threshold` must be at least 0"):
+        adapted(tmp_path)
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("alpha_pattern", "translated"),
+    [
+        ({}, {}),
+        ({"ff_out": 16}, {"down_proj": 16}),
+        ({"model.transformer.blocks.0.q_proj": 16}, {"model.layers.0.self_attn.q_proj": 16}),
+    ],
+)
+def test_published_names_are_translated(tmp_path, alpha_pattern, translated):
+    ours = save_adapter(tmp_path / "ours", alpha_pattern=translated)
+    published = save_adapter(tmp_path / "published")
+    edit_weights(published, in_published_names)
+    # The published configuration lists names of Llama, of which some matched nothing there and would match here.
+    targets = ["q_proj", "attn_out", "ff_out", "k_proj", "gate_proj"]
+    edit_config(published, target_modules=targets, alpha_pattern=alpha_pattern)
+
+    model = adapted(published)
+    assert torch.equal(logits(model), logits(adapted(ours)))
+    assert not torch.equal(logits(model), logits(make_llada()))
+    assert not any("k_proj.lora" in name or "gate_proj.lora" in name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda w: {n.replace("q_proj", "qq_proj"): t for n, t in w.items()}, "4 weights have no place in the model"),
+        (lambda w: {n: t for n, t in w.items() if "q_proj" not in n}, "4 weights are wanted by its configuration"),
+        (lambda w: {n.replace("layers.1", "layers.7"): t for n, t in w.items()}, "6 weights have no place"),
+    ],
+)
+def test_weights_that_do_not_match_are_an_error_and_the_model_stays_as_it_was(tmp_path, edit, message):
+    edit_weights(save_adapter(tmp_path, recipe={"entropy_threshold": 0.1}), edit)
+    model = make_llada()
+    with pytest.raises(ValueError, match=message):
+        model.load_adapter(str(tmp_path))
+    assert torch.equal(logits(model), logits(make_llada()))
+    assert model.generation_config.commit_rule() is None
+    model.load_adapter(str(save_adapter(tmp_path / "right")))
+
+
+def test_weights_of_another_size_are_an_error(tmp_path):
+    save_adapter(tmp_path, make=lambda: make_llada(d_model=64))
+    with pytest.raises(RuntimeError, match="size"):
+        adapted(tmp_path)
+
+
+def test_an_incomplete_base_is_an_error_with_an_adapter_too(tmp_path):
+    make_llada().save_pretrained(tmp_path / "base")
+    weights = load_file(tmp_path / "base" / "model.safetensors")
+    del weights["model.transformer.ln_f.weight"]
+    save_file(weights, tmp_path / "base" / "model.safetensors", metadata={"format": "pt"})
+    edit_config(save_adapter(tmp_path / "adapter"), base_model_name_or_path=str(tmp_path / "base"))
+    with pytest.raises(ValueError, match=r"lacks 1 weights of LLaDAForMaskedDiffusion, such as 'model\.norm\.weight'"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path / "adapter")
+
+
+def test_pickled_weights_are_refused_unless_asked_for(tmp_path):
+    model = adapted(save_adapter(tmp_path / "adapter"))
+    torch.save(load_file(tmp_path / "adapter" / WEIGHTS), tmp_path / "adapter" / "adapter_model.bin")
+    (tmp_path / "adapter" / WEIGHTS).unlink()
+    with pytest.raises(OSError, match=r"adapter_model\.bin is a pickle.*`use_safetensors=False`"):
+        adapted(tmp_path / "adapter")
+    assert torch.equal(logits(adapted(tmp_path / "adapter", use_safetensors=False)), logits(model))
+
+    make_llada().save_pretrained(tmp_path / "model")
+    torch.save(load_file(tmp_path / "model" / "model.safetensors"), tmp_path / "model" / "pytorch_model.bin")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    with pytest.raises(OSError, match=r"has no weights in safetensors.*`use_safetensors=False`"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
+    pickled = AutoModelForMaskedLM.from_pretrained(tmp_path / "model", use_safetensors=False)
+    assert torch.equal(logits(pickled), logits(make_llada()))
+
+
+# Switching and merging
+
+
+@pytest.mark.parametrize("make", [make_llada, make_dream])
+def test_switching_and_swapping_give_what_each_adapter_gives_alone(tmp_path, make):
+    folders = [save_adapter(tmp_path / str(seed), make, seed) for seed in range(2)]
+    alone = [logits(adapted(folder, make)) for folder in folders]
+    assert not torch.equal(*alone)
+
+    model = adapted(folders[0], make, adapter_name="a")
+    model.load_adapter(str(folders[1]), "b")
+    assert torch.equal(logits(model), alone[1])
+    model.set_adapter("a")
+    assert torch.equal(logits(model), alone[0])
+    model.load_adapter(str(folders[1]), "a", hotswap=True)
+    assert torch.equal(logits(model), alone[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lora_alpha": 32}, "they differ in lora_alpha"),
+        ({"r": 2}, "they differ in r"),
+        ({"target_modules": ["q_proj", "o_proj"]}, "they differ in target_modules"),
+    ],
+)
+def test_adapters_that_cannot_be_swapped_are_refused(tmp_path, settings, message):
+    model = adapted(save_adapter(tmp_path / "a"))
+    before = logits(model)
+    other = save_adapter(tmp_path / "b", seed=1, **settings)
+    with pytest.raises(ValueError, match=message):
+        model.load_adapter(str(other), "default", hotswap=True)
+    assert torch.equal(logits(model), before)
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path):
+    model = adapted(save_adapter(tmp_path))
+    with pytest.raises(ValueError, match="already exists"):
+        model.load_adapter(str(tmp_path))
+
+
+@pytest.mark.parametrize(("family", "make"), [("llada", make_llada), ("dream", make_dream)])
+def test_merged_models_are_saved_in_the_published_names(tmp_path, golden_dir, family, make):
+    recipe = {"entropy_threshold": 0.3, "max_new_tokens": 8, "block_length": 8}
+    published = load_file(golden_dir / family / "model" / "model.safetensors")
+    AutoModelForMaskedLM.from_pretrained(golden_dir / family / "model").save_pretrained(tmp_path / "base")
+
+    def make_base():
+        return AutoModelForMaskedLM.from_pretrained(tmp_path / "base", dtype="float32")
+
+    model = adapted(save_adapter(tmp_path / "adapter", make_base, recipe=recipe), make_base)
+    expected = logits(model)
+    model.merge_and_unload().save_pretrained(tmp_path / "merged")
+
+    saved = load_file(tmp_path / "merged" / "model.safetensors")
+    assert {name: tensor.shape for name, tensor in saved.items()} == {n: t.shape for n, t in published.items()}
+    assert not (tmp_path / "merged" / "adapter_config.json").exists()
+    merged = AutoModelForMaskedLM.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(logits(merged), expected, rtol=1e-3, atol=1e-3)
+    assert not torch.equal(logits(merged), logits(make_base()))
+    assert {name: merged.generation_config.settings()[name] for name in recipe} == recipe
+
+
+def test_merging_without_an_adapter_is_an_error():
+    with pytest.raises(ValueError, match="No adapter is loaded"):
+        make_llada().merge_and_unload()

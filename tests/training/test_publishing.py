@@ -1,0 +1,130 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What the trainer saves beside the weights, and how it publishes them."""
+
+import json
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from peft import LoraConfig
+from safetensors.torch import load
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, DiffusionGenerationConfig
+from hf_dparallel.training.publishing import student_recipe
+
+from ..conftest import make_llada
+from ..hub.conftest import BASE, TEACHER, hub  # noqa: F401
+
+
+def make_trainer(folder, model=None, **settings) -> CertaintyForcingTrainer:
+    from datasets import Dataset
+
+    rows = Dataset.from_dict({"prompt_ids": [[2, 3]] * 4, "completion_ids": [[4, 5, 6, 0]] * 4})
+    rows.info.description = "4 of 9 trajectories were kept."
+    defaults = {"max_steps": 2, "max_length": 16, "block_length": 4, "use_cpu": True, "report_to": "none"}
+    args = CertaintyForcingConfig(str(folder), **(defaults | {"logging_steps": 1, "save_strategy": "no"} | settings))
+    return CertaintyForcingTrainer(
+        model or AutoModelForMaskedLM.from_pretrained(BASE),
+        args,
+        train_dataset=rows,
+        processing_class=AutoTokenizer.from_pretrained(TEACHER),
+        peft_config=LoraConfig(r=2, target_modules=["q_proj"]),
+    )
+
+
+def test_a_trained_adapter_is_published_with_what_is_known_of_it(hub, tmp_path):  # noqa: F811
+    trainer = make_trainer(tmp_path / "student", hub_model_id="user/student", certainty_weight=3.0)
+    trainer.train()
+    commit = trainer.push_to_hub(dataset_name="user/data", tags=["math"])
+
+    repository = hub.repository("user/student")
+    assert repository.commit("main") == commit.oid
+    files = repository.files()
+    assert not {"training_args.bin", "optimizer.pt", "trainer_state.json", "tokenizer.json"} & set(files)
+    trained = {n: p for n, p in trainer.model.named_parameters() if "lora_" in n}
+    pushed = load(files["adapter_model.safetensors"])
+    assert len(pushed) == len(trained)
+    assert all(torch.equal(pushed[name.replace(".default", "")], p) for name, p in trained.items())
+    card = ModelCard(files["README.md"].decode())
+    assert card.data.base_model == BASE and card.data.datasets == ["user/data"] and "math" in card.data.tags
+    for text in ("4 sequences. 4 of 9 trajectories were kept.", "| `certainty_weight` | 3.0 |", "| `steps` | 2 |"):
+        assert text in card.text
+    model = AutoModelForMaskedLM.from_pretrained("user/student")
+    recipe = {"max_new_tokens": 64, "block_length": 4, "entropy_threshold": 0.5}
+    assert {name: getattr(model.generation_config, name) for name in recipe} == recipe
+
+
+def test_pushes_during_the_training_hold_no_states(hub, tmp_path):  # noqa: F811
+    trainer = make_trainer(
+        tmp_path / "student",
+        push_to_hub=True,
+        hub_model_id="user/student",
+        hub_always_push=True,
+        save_strategy="steps",
+        save_steps=1,
+        max_steps=2,
+    )
+    trainer.train()
+    trainer.push_to_hub()
+    commits = list(hub.repository("user/student").commits.values())
+    assert len(commits) == 4  # empty, after each step, at the end
+    names = set().union(*commits)
+    assert {"adapter_model.safetensors", "generation_config.json", "README.md"} <= names
+    assert not any(name.endswith((".pt", ".pth", ".bin")) or "checkpoint" in name for name in names)
+
+
+def test_a_push_that_fails_does_not_end_the_training(hub, tmp_path, caplog):  # noqa: F811
+    hub.fail("POST", "/commit/main", status=403, times=100)
+    trainer = make_trainer(
+        tmp_path / "student", push_to_hub=True, hub_model_id="user/student", save_strategy="steps", save_steps=1
+    )
+    trainer.train()
+    trainer._finish_current_push()
+    assert trainer.state.global_step == 2
+    assert "A push to the Hub failed: Could not push to 'user/student'" in caplog.text
+
+
+@pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
+def test_strategies_that_upload_optimizer_states_are_refused(hub, tmp_path, strategy):  # noqa: F811
+    with pytest.raises(ValueError, match=f"`hub_strategy='{strategy}'` would upload optimizer states"):
+        make_trainer(tmp_path, push_to_hub=True, hub_model_id="user/student", hub_strategy=strategy)
+
+
+def test_a_base_model_in_a_folder_is_refused_before_the_training(hub, tmp_path):  # noqa: F811
+    local = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    with pytest.raises(ValueError, match=r"`push_to_hub=True`: .*trainer\.push_to_hub\(base_model=\.\.\.\)"):
+        make_trainer(tmp_path, local, push_to_hub=True, hub_model_id="user/student")
+    trainer = make_trainer(tmp_path / "student", local, hub_model_id="user/student")
+    trainer.train()
+    with pytest.raises(ValueError, match="folder of this machine"):
+        trainer.push_to_hub()
+    trainer.push_to_hub(base_model=BASE)
+    for name in ("adapter_config.json", "training_summary.json", "README.md"):
+        assert str(TEACHER).encode() not in hub.repository("user/student").files()[name]
+
+
+def test_the_saved_recipe_is_the_models_or_the_papers(tmp_path):
+    model = make_llada()
+    args = CertaintyForcingConfig(str(tmp_path), block_length=12, use_cpu=True)
+    assert student_recipe(model, args).settings() == {
+        "max_new_tokens": 252,
+        "block_length": 12,
+        "entropy_threshold": 0.5,
+    }
+    model.generation_config = DiffusionGenerationConfig(confidence_threshold=0.7, block_length=32)
+    assert student_recipe(model, args).settings() == {"confidence_threshold": 0.7, "block_length": 32}
+
+
+def test_every_saved_folder_says_what_it_is(tmp_path):
+    model = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    trainer = make_trainer(tmp_path, model, save_strategy="steps", save_steps=1)
+    trainer.train()
+    trainer.save_model()
+    for folder in (tmp_path, tmp_path / "checkpoint-1"):
+        summary = json.loads((folder / "training_summary.json").read_text())
+        assert summary["base_model"] == str(TEACHER) and summary["num_sequences"] == 4
+        assert summary["settings"]["certainty_weight"] == 2.0 and summary["metrics"]["loss"] > 0
+        assert DiffusionGenerationConfig.from_pretrained(folder).entropy_threshold == 0.5
+    trainer.create_model_card(dataset_name="user/data")
+    assert "| `block_length` | 4 |" in (tmp_path / "README.md").read_text()
