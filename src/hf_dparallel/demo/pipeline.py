@@ -15,7 +15,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from ..evaluation.certainty import decode_with_certainty, mean_confidence
 from ..evaluation.decoding import evaluate_decoding
 from ..evaluation.plots import plot_certainty_and_tradeoff
-from ..evaluation.report import make_rows, markdown_table
+from ..evaluation.report import FIGURES, make_rows, markdown_table
 from ..evaluation.terminal import answer_text, takes_color
 from ..evaluation.trace import trace_decode
 from ..generation.configuration import DiffusionGenerationConfig
@@ -276,7 +276,8 @@ def _compare(
     measured = {}
     for name, (model, recipe) in methods.items():
         value = "".join(f" {value}" for value in recipe.values())
-        measured[name + value] = evaluate_recipe(model, tokenizer, problems, config, recipe)
+        figures = evaluate_recipe(model, tokenizer, problems, config, recipe)
+        measured[name + value] = {figure: figures[figure] for figure in FIGURES}
     return make_rows(measured)
 
 

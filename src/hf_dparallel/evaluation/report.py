@@ -16,7 +16,7 @@ from .intervals import bootstrap_interval
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_FIGURES = ("accuracy", "nfe", "tokens_per_forward", "latency_s")
+FIGURES = ("accuracy", "nfe", "tokens_per_forward", "latency_s")
 
 
 def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -28,9 +28,9 @@ def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
     return [
         {
             "method": method,
-            **{name: figures[name] for name in _FIGURES},
+            **{name: figures[name] for name in FIGURES},
             "speedup": baseline / figures["latency_s"],
-            **{name: value for name, value in figures.items() if name not in (*_FIGURES, "num_prompts")},
+            **{name: value for name, value in figures.items() if name not in (*FIGURES, "num_prompts")},
         }
         for method, figures in measured.items()
     ]
