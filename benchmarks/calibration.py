@@ -29,7 +29,7 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", required=True, help="JSON file to write")
-    parser.add_argument("--num_problems", type=int, default=2000, help="problems in all")
+    parser.add_argument("--num_problems", type=int, default=1500, help="problems in all")
     parser.add_argument("--num_calibration", type=int, default=1000, help="of each seed, in both halves together")
     parser.add_argument("--num_seeds", type=int, default=10)
     parser.add_argument("--drops", type=float, nargs="+", default=[0.01, 0.02, 0.03], help="tolerances")
