@@ -1,8 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The clients on the documentation page run as they stand, against a server of the bundled teacher."""
+"""The clients on the documentation page and under examples/ run as they stand, against a server of the teacher."""
 
 import re
+import runpy
 import subprocess
+import sys
 
 from ..test_readme import ROOT, python_blocks
 
@@ -22,3 +24,13 @@ def test_curl(server):
     (command,) = re.findall(r"^```bash\n(curl .*?)```$", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
     out = subprocess.run(["bash", "-c", command.replace(URL, server.url)], capture_output=True, text=True, timeout=60)
     assert out.stdout.startswith("data: ") and out.stdout.endswith("data: [DONE]\n\n")
+
+
+def test_the_example(server, capsys, monkeypatch):
+    questions = ["Mia has 14 pens . Mia finds 6 more . How many pens are left ?", "Ben has 3 keys ."]
+    argv = ["serve.py", "--url", server.url, "--entropy_threshold", "0.5", "--questions", *questions]
+    monkeypatch.setattr(sys, "argv", argv)
+    runpy.run_path(str(ROOT / "examples" / "serve.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines[0], lines[3]] == questions and lines[1].endswith(" .")
+    assert all(re.fullmatch(r"  \d+ forward passes, \d+\.\d+ tokens per pass", line) for line in lines[2::3])
