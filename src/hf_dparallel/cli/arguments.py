@@ -130,8 +130,8 @@ class RecipeArguments:
         Raises:
             ValueError: for a setting that is out of range, or two commit rules.
         """
-        settings = {name: value for name, value in vars(self).items() if name != "seed" and value is not None}
-        return DiffusionGenerationConfig(**settings)
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(RecipeArguments)}
+        return DiffusionGenerationConfig(**{name: value for name, value in values.items() if value is not None})
 
 
 @dataclass

@@ -80,6 +80,7 @@ def run(argv: Sequence[str]) -> None:
         "calibrate",
         COMMANDS["calibrate"],
         [LoadingArguments, DatasetArguments, CalibrationArguments, RewardArguments, BatchArguments, OutputArguments],
+        positionals=["model"],
     )
     loading, data, arguments, reward, batch, output = parser.parse(argv)
     dataset = load_prompts(data, default_split="train")

@@ -93,6 +93,7 @@ def run_on_dataset(argv: Sequence[str]) -> None:
             ReportArguments,
             OutputArguments,
         ],
+        positionals=["model"],
     )
     loading, data, reward, batch, decoding, reporting, output = parser.parse(argv)
     dataset = load_prompts(data, default_split="test")

@@ -81,7 +81,7 @@ class FigureArguments(DatasetArguments):
 def run(argv: Sequence[str]) -> None:
     """Shows a decode, or writes a page of it; draws figures over a dataset."""
     arguments = [LoadingArguments, PromptArguments, PageArguments, FigureArguments, BatchArguments, DecodingArguments]
-    parser = CommandParser("inspect", COMMANDS["inspect"], [*arguments, OutputArguments])
+    parser = CommandParser("inspect", COMMANDS["inspect"], [*arguments, OutputArguments], positionals=["model"])
     loading, prompt, page, figures, batch, decoding, output = parser.parse(argv)
     # With --figures a prompt may be left out, and stdin is not waited for.
     is_asked = prompt.prompt is not None or prompt.prompt_file is not None or figures.figures is None
