@@ -20,8 +20,8 @@ CANVAS = {"max_new_tokens": 16, "block_length": 8}
 
 
 def make_lm(model=None, **arguments) -> DiffusionHarnessLM:
-    settings = {"entropy_threshold": 1.0, **CANVAS}
-    return DiffusionHarnessLM(model or make_llada(), tokenizer=make_tokenizer(), **(settings | arguments))
+    settings = {"tokenizer": make_tokenizer(), "entropy_threshold": 1.0, **CANVAS}
+    return DiffusionHarnessLM(model or make_llada(), **(settings | arguments))
 
 
 def make_requests(texts, gen_kwargs=None, task="task") -> list[Instance]:

@@ -13,6 +13,7 @@ from lm_eval.api.registry import get_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
 from peft import LoraConfig, get_peft_model
+from tokenizers import normalizers
 
 from hf_dparallel.evaluation.efficiency import count_answer_tokens
 from hf_dparallel.evaluation.harness import DiffusionHarnessLM, answers
@@ -200,6 +201,31 @@ def test_finished_requests_are_not_decoded_again(tmp_path, decoded):
     make_lm(finished_requests=file, entropy_threshold=0.5).generate_until(make_requests(TEXTS[:3]))
     make_lm(finished_requests=file, seed=1).generate_until(make_requests(TEXTS[:3]))
     assert len(decoded) == 5 + 9
+
+
+def test_answers_to_other_tokens_are_other_answers(tmp_path, decoded):
+    file = str(tmp_path / "finished.jsonl")
+    text = " ".join(map(str, range(30)))
+    make_lm(finished_requests=file).generate_until(make_requests([text]))
+    make_lm(finished_requests=file, max_length=20).generate_until(make_requests([text]))
+    assert len(decoded) == 2
+    other = make_tokenizer()
+    other._tokenizer.normalizer = normalizers.Replace("29", "28")
+    make_lm(finished_requests=file, tokenizer=other).generate_until(make_requests([text]))
+    assert len(decoded) == 3
+    # The same tokens are left of longer texts.
+    make_lm(finished_requests=file, max_length=20).generate_until(make_requests([f"5 {text}"]))
+    assert len(decoded) == 3
+
+
+def test_log_likelihoods_with_another_mask_are_others(tmp_path):
+    file = str(tmp_path / "finished.jsonl")
+    for mask_token_id in (63, 62, 62):
+        model = make_llada()
+        model.generation_config.mask_token_id = mask_token_id
+        lm = make_lm(model, finished_requests=file, mc_num=2)
+        lm._loglikelihood_tokens([(None, [3, 4], [5, 6])], disable_tqdm=True)
+    assert len(FinishedRequests(file)) == 2
 
 
 def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path, decoded):

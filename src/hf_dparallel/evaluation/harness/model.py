@@ -173,8 +173,7 @@ class DiffusionHarnessLM(TemplateLM):
         keys = self._keys(asked)
         missing = {key: one for key, one in zip(keys, asked, strict=True) if key not in self.finished}
         groups: dict[str, tuple[RequestSettings, dict[str, list[int]]]] = {}
-        for key, (context, settings) in missing.items():
-            prompt = self._encode_prompt(context, settings.recipe.max_new_tokens)
+        for key, (prompt, settings) in missing.items():
             groups.setdefault(settings.fingerprint(), (settings, {}))[1][key] = prompt
         with tqdm(total=len(missing), desc="generate_until", disable=disable_tqdm or self.rank != 0) as progress:
             for settings, prompts in groups.values():
@@ -197,7 +196,10 @@ class DiffusionHarnessLM(TemplateLM):
         for texts, context, answer in tqdm(requests, desc="loglikelihood", disable=disable_tqdm or self.rank != 0):
             if self.max_length is not None and len(context) + len(answer) > self.max_length:
                 context = context[max(0, len(context) + len(answer) - self.max_length) :]
-            key = request_key("loglikelihood", *self._identity(), self.mc_num, self.check_greedy, context, answer)
+            key = request_key(
+                *("loglikelihood", *self._identity(), self.special_tokens.mask_token_id),
+                *(self.mc_num, self.check_greedy, context, answer),
+            )
             if key not in self.finished:
                 self.finished.add(key, self._score(key, context, answer))
             record = self.finished[key]
@@ -254,15 +256,16 @@ class DiffusionHarnessLM(TemplateLM):
     def _identity(self) -> tuple[str, int]:
         return self.fingerprint, self.seed
 
-    def _read_request(self, request: Instance) -> tuple[str, RequestSettings]:
+    def _read_request(self, request: Instance) -> tuple[list[int], RequestSettings]:
         context, gen_kwargs = request.args[:2]
-        return context, read_gen_kwargs(gen_kwargs, self.settings, self.model, self.tokenizer)
+        settings = read_gen_kwargs(gen_kwargs, self.settings, self.model, self.tokenizer)
+        return self._encode_prompt(context, settings.recipe.max_new_tokens), settings
 
-    def _keys(self, asked: list[tuple[str, RequestSettings]]) -> list[str]:
+    def _keys(self, asked: list[tuple[list[int], RequestSettings]]) -> list[str]:
         """A repeated request is the same one, unless tokens are drawn."""
         keys, seen = [], dict[str, int]()
-        for context, settings in asked:
-            key = request_key("generate_until", *self._identity(), settings.fingerprint(), context)
+        for prompt, settings in asked:
+            key = request_key("generate_until", *self._identity(), settings.fingerprint(), prompt)
             seen[key] = seen.get(key, -1) + 1
             keys.append(request_key(key, seen[key]) if settings.draws and seen[key] else key)
         return keys
