@@ -105,6 +105,28 @@ def test_answers_are_cut_at_stop_strings_and_decoding_ends_there():
     assert requests[0].args[2]["nfe"] >= out.nfe.item()
 
 
+@pytest.mark.parametrize("until", [["27", "nowhere"], ["51 27", "58 58"], ["</s>"], ["nowhere"]])
+def test_the_same_tokens_count_whether_or_not_decoding_ends_there(until):
+    stopped, whole = make_requests(TEXTS, {"until": until}), make_requests(TEXTS, {"until": until})
+    for request in whole:
+        request.args[1]["stop_at_eos"] = False
+    assert make_lm().generate_until(stopped) == make_lm().generate_until(whole)
+    for request, other in zip(stopped, whole, strict=True):
+        assert request.args[2]["num_tokens"] == other.args[2]["num_tokens"]
+
+
+@pytest.mark.parametrize("stop_at_eos", [True, False])
+def test_a_special_token_ends_the_answer(stop_at_eos):
+    plain, _ = decode_alone("3 4 5")
+    stop = plain.split()[4]
+    tokenizer = make_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": [stop]})
+    before = " ".join(plain.split()[: plain.split().index(stop)])
+    requests = make_requests(["3 4 5"], {"until": [stop], "stop_at_eos": stop_at_eos})
+    assert make_lm(tokenizer=tokenizer).generate_until(requests) == [before]
+    assert requests[0].args[2]["num_tokens"] == len(before.split())
+
+
 def test_a_stop_string_is_looked_for_in_the_answer_only():
     plain, _ = decode_alone("3 4 5")
     across = f"5 {plain.split()[0]}"

@@ -28,6 +28,11 @@ class UntilCriteria(StoppingCriteria):
         texts = self.tokenizer.batch_decode(input_ids[:, answer_start:], skip_special_tokens=True)
         return torch.tensor([any(stop in text for stop in self.until) for text in texts], device=input_ids.device)
 
+    def cut(self, tokens: list[int]) -> list[int]:
+        """The tokens up to and including the first one with which it holds."""
+        ids = torch.tensor([tokens])
+        return next((tokens[:end] for end in range(1, len(tokens) + 1) if self(ids[:, :end], None)), tokens)
+
 
 def decode_answers(
     model: PreTrainedModel,
@@ -40,20 +45,21 @@ def decode_answers(
     """Decodes prompts, given by key, that have the same settings.
 
     With `stop_at_eos=False` the whole canvas is decoded, as the published samplers do, also past strings that end the
-    answer. Draws depend on the seed and the key only.
+    answer; what stands after the answer does not count. Draws depend on the seed and the key only.
 
     Yields:
         `tuple`: the key, and a record with `text` and `cost` ([`request_cost`]).
     """
     # The longest first: a prompt too long for the memory shows at once.
     keys = sorted(prompts, key=lambda key: len(prompts[key]), reverse=True)
+    until = UntilCriteria(tokenizer, settings.until)
     stops = settings.until and settings.recipe.stop_at_eos
     with evaluation_mode(model):
         rows = model.generate_many(
             [prompts[key] for key in keys],
             settings.recipe,
             batch_size,
-            stopping_criteria=StoppingCriteriaList([UntilCriteria(tokenizer, settings.until)] if stops else []),
+            stopping_criteria=StoppingCriteriaList([until] if stops else []),
             tokenizer=tokenizer,
             generator_for=lambda index: torch.Generator(model.device).manual_seed(stable_hash(seed, keys[index])),
         )
@@ -61,6 +67,8 @@ def decode_answers(
             tokens = row.tokens[: min(row.num_tokens, settings.max_tokens)].tolist()
             if tokens and tokens[-1] in settings.recipe.eos_token_ids:
                 tokens.pop()
+            if settings.until:
+                tokens = until.cut(tokens)
             text = tokenizer.decode(tokens, skip_special_tokens=True)
             cost = request_cost(row.nfe, len(tokens), len(row.tokens), row.seconds)
             yield key, {"text": cut_at(text, settings.until), "cost": cost}

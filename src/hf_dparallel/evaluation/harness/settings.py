@@ -79,7 +79,10 @@ def read_gen_kwargs(
         limit = None
     recipe = resolve_generation_config(model, given, tokenizer, **settings)
     until += _as_list(recipe.stop_strings)
-    recipe = recipe.updated(stop_strings=None)
+    # Text is decoded without special tokens, so strings that are one would not be found in it.
+    special = {token.content: token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    ends = [special[text] for text in until if text in special]
+    recipe = recipe.updated(stop_strings=None, eos_token_id=list(dict.fromkeys(recipe.eos_token_ids + ends)))
     return RequestSettings(recipe, tuple(dict.fromkeys(until)), limit or recipe.max_new_tokens)
 
 
