@@ -16,6 +16,7 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import normalizers
 from transformers import AutoModelForMaskedLM
 
+from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.efficiency import count_answer_tokens
 from hf_dparallel.evaluation.harness import DiffusionHarnessLM, answers
 from hf_dparallel.evaluation.harness import model as harness_model
@@ -87,6 +88,18 @@ def test_requests_have_their_own_settings(decoded):
     assert len(decoded) == 2  # all requests are checked before any is decoded
     with pytest.raises(ValueError, match="Unknown generation setting.*entropy_treshold"):
         make_lm(entropy_treshold=0.5)
+
+
+def test_a_default_that_is_asked_for_wins_over_the_recipe_of_the_model():
+    model = make_llada()
+    model.generation_config = DiffusionGenerationConfig(max_active_blocks=2, stop_at_eos=False)
+    asked = {"max_active_blocks": 1, "stop_at_eos": True}
+    of_request, of_run = make_requests(TEXTS, asked), make_requests(TEXTS)
+    make_lm(model).generate_until(of_request)
+    make_lm(model, **asked).generate_until(of_run)
+    for one, other in zip(of_request, of_run, strict=True):
+        nfe = decode_alone(one.args[0])[1].nfe.item()
+        assert one.args[2]["nfe"] == other.args[2]["nfe"] == nfe
 
 
 def test_answers_are_cut_at_stop_strings_and_decoding_ends_there():

@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.evaluation.harness import DiffusionHarnessLM, tables
 from hf_dparallel.evaluation.harness import model as harness_model
-from hf_dparallel.evaluation.harness import tables
 from hf_dparallel.evaluation.harness.costs import request_cost
 from hf_dparallel.evaluation.harness.presets import METHODS, PRESETS, choose_benchmarks, method_settings
 from hf_dparallel.evaluation.harness.run import TaskOptions
 from hf_dparallel.evaluation.harness.selection import make_task_manager
+from hf_dparallel.generation import mixin
+from hf_dparallel.generation.decoder import Decoder
 
+from ...conftest import make_llada
+from ...training.test_trajectories import make_tokenizer
 from .conftest import DATASETS, make_lm
 
 
@@ -105,6 +109,8 @@ def script_answers(monkeypatch, answers: list[str]):
             yield key, {"text": next(remaining), "cost": request_cost(steps, 12, 64, steps / 100)}
 
     monkeypatch.setattr(harness_model, "decode_answers", decode)
+    # To the tiny tokenizer all words are the same.
+    monkeypatch.setattr(DiffusionHarnessLM, "tok_encode", lambda lm, text, **kwargs: list(text.encode()))
 
 
 @pytest.mark.usefixtures("_in_datasets", "_few_tasks")
@@ -116,7 +122,7 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
     script_answers(monkeypatch, answers + wrong[:-1] + answers[-1:])
     measure = partial(
         tables.compare_methods,
-        lambda checkpoint: make_lm(),
+        lambda checkpoint: make_lm(max_length=10**6),
         "tiny",
         preset,
         benchmarks,
@@ -148,6 +154,37 @@ def prompt_of(folder: Path, task: str) -> str:
     sample = json.loads(file.read_text().splitlines()[0])
     assert sample["nfe"] == 64 and sample["tokens_per_forward"] == 12 / 64 and sample["latency_s"] == 0.64
     return sample["arguments"]["gen_args_0"]["arg_0"]
+
+
+@pytest.mark.usefixtures("_in_datasets", "_few_tasks")
+@pytest.mark.parametrize("method", ["original", "conf-threshold", "dparallel"])
+def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, method):
+    recipe = {"cache_implementation": "dual", "cache_refresh_interval": 3, "entropy_threshold": 9.0}
+    recipe |= {"do_sample": True, "temperature": 2.0, "stop_strings": ["27"], "eos_token_id": [1, 5]}
+    decoders, rows = [], []
+
+    def make_decoder(model, config, *args, **kwargs):
+        decoders.append(config)
+        return Decoder(model, config, *args, **kwargs)
+
+    monkeypatch.setattr(mixin, "Decoder", make_decoder)
+    for settings in ({"eos_token_id": [1, 5]}, recipe | {"max_active_blocks": 2, "block_add_threshold": 0.1}):
+        model = make_llada()
+        model.generation_config = DiffusionGenerationConfig(**settings)
+        rows += tables.compare_methods(
+            lambda checkpoint, model=model: DiffusionHarnessLM(model, tokenizer=make_tokenizer(), batch_size=2),
+            "tiny",
+            "paper-llada",
+            choose_benchmarks("paper-llada", ["gsm8k_cot_zeroshot"]),
+            [method],
+            task_manager=make_task_manager(),
+            options=TaskOptions(apply_chat_template=True),
+            changes={"max_new_tokens": 16, "block_length": 8},
+        )
+    assert decoders[0] == decoders[1]
+    assert rows[0]["nfe"] == rows[1]["nfe"] and rows[0]["num_tokens"] == rows[1]["num_tokens"]
+    assert decoders[0].settings().keys().isdisjoint({"cache_implementation", "max_active_blocks"})
+    assert decoders[0].eos_token_ids == [1, 5] and decoders[0].temperature == 0
 
 
 def check_prompts(preset: str, folder: Path) -> None:

@@ -6,14 +6,12 @@ import pytest
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.harness.settings import read_gen_kwargs
 
-from ...conftest import make_llada
 from ...training.test_trajectories import make_tokenizer
 
 
 def read(gen_kwargs, recipe=None, **defaults):
-    model = make_llada()
-    model.generation_config = DiffusionGenerationConfig(**(recipe or {}))
-    return read_gen_kwargs(gen_kwargs, defaults, model, make_tokenizer())
+    recipe = DiffusionGenerationConfig(mask_token_id=63, eos_token_id=1, pad_token_id=1, **(recipe or {}))
+    return read_gen_kwargs(gen_kwargs, defaults, recipe, make_tokenizer())
 
 
 def test_gen_kwargs_win_over_arguments_and_those_over_the_recipe():

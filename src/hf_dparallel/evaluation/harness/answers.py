@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 
 from ...training.prompts import evaluation_mode, stable_hash
 from .costs import request_cost
-from .settings import RequestSettings
+from .settings import RequestSettings, every_setting
 
 
 class UntilCriteria(StoppingCriteria):
@@ -57,11 +57,10 @@ def decode_answers(
     with evaluation_mode(model):
         rows = model.generate_many(
             [prompts[key] for key in keys],
-            settings.recipe,
-            batch_size,
+            batch_size=batch_size,
             stopping_criteria=StoppingCriteriaList([until] if stops else []),
-            tokenizer=tokenizer,
             generator_for=lambda index: torch.Generator(model.device).manual_seed(stable_hash(seed, keys[index])),
+            **every_setting(settings.recipe),
         )
         for key, row in zip(keys, rows, strict=True):
             tokens = row.tokens[: min(row.num_tokens, settings.max_tokens)].tolist()

@@ -22,7 +22,7 @@ from .answers import decode_answers
 from .costs import attach_costs, cost_of_requests
 from .finished import FinishedRequests, request_key, weights_fingerprint
 from .likelihood import estimate_log_likelihood
-from .settings import RequestSettings, read_gen_kwargs
+from .settings import RequestSettings, every_setting, read_gen_kwargs, special_tokens_of
 
 
 logger = logging.get_logger(__name__)
@@ -112,7 +112,7 @@ class DiffusionHarnessLM(TemplateLM):
         self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **loading)
         self.model.eval()
         self.max_length = max_length or getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        self.special_tokens = resolve_special_tokens(
+        self.recipe = resolve_special_tokens(
             DiffusionGenerationConfig.from_generation_config(self.model.generation_config),
             self.model.config,
             self.tokenizer,
@@ -123,12 +123,16 @@ class DiffusionHarnessLM(TemplateLM):
         self.finished = FinishedRequests(finished_requests)
         self.costs: dict[str, dict[str, float]] = {}
 
+    def forget_recipe(self) -> None:
+        """Lets requests be decoded with their own settings alone: of the model's recipe the special tokens stay."""
+        self.recipe = special_tokens_of(self.recipe)
+
     # Text and tokens.
 
     @property
     def eot_token_id(self) -> int:
         """The token that ends an answer."""
-        return self.special_tokens.eos_token_ids[0]
+        return self.recipe.eos_token_ids[0]
 
     @property
     def prefix_token_id(self) -> int:
@@ -197,7 +201,7 @@ class DiffusionHarnessLM(TemplateLM):
             if self.max_length is not None and len(context) + len(answer) > self.max_length:
                 context = context[max(0, len(context) + len(answer) - self.max_length) :]
             key = request_key(
-                *("loglikelihood", *self._identity(), self.special_tokens.mask_token_id),
+                *("loglikelihood", *self._identity(), self.recipe.mask_token_id),
                 *(self.mc_num, self.check_greedy, context, answer),
             )
             if key not in self.finished:
@@ -258,7 +262,7 @@ class DiffusionHarnessLM(TemplateLM):
 
     def _read_request(self, request: Instance) -> tuple[list[int], RequestSettings]:
         context, gen_kwargs = request.args[:2]
-        settings = read_gen_kwargs(gen_kwargs, self.settings, self.model, self.tokenizer)
+        settings = read_gen_kwargs(gen_kwargs, self.settings, self.recipe, self.tokenizer)
         return self._encode_prompt(context, settings.recipe.max_new_tokens), settings
 
     def _keys(self, asked: list[tuple[list[int], RequestSettings]]) -> list[str]:
@@ -288,7 +292,7 @@ class DiffusionHarnessLM(TemplateLM):
             self.model,
             context,
             answer,
-            self.special_tokens.mask_token_id,
+            self.recipe.mask_token_id,
             self.mc_num,
             self.batch_size,
             torch.Generator().manual_seed(stable_hash(self.seed, key)),
@@ -300,10 +304,10 @@ class DiffusionHarnessLM(TemplateLM):
         """Whether the answer is what the model decodes, one token per pass, on a canvas of its length."""
         if not answer:
             return True
-        recipe = DiffusionGenerationConfig(
+        recipe = special_tokens_of(self.recipe).updated(
             max_new_tokens=len(answer), block_length=len(answer), denoising_steps=len(answer), stop_at_eos=False
         )
-        (row,) = self.model.generate_many([context], recipe, tokenizer=self.tokenizer)
+        (row,) = self.model.generate_many([context], **every_setting(recipe))
         return row.tokens.tolist() == answer
 
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ...generation.configuration import DiffusionGenerationConfig
-from ...generation.inputs import resolve_generation_config
 
 
 # The harness's words for the longest answer, the first that is given counts.
@@ -48,7 +47,7 @@ class RequestSettings:
 def read_gen_kwargs(
     gen_kwargs: Mapping[str, Any],
     defaults: Mapping[str, Any],
-    model: PreTrainedModel,
+    recipe: DiffusionGenerationConfig,
     tokenizer: PreTrainedTokenizerBase,
 ) -> RequestSettings:
     """Merges the settings of a request.
@@ -59,6 +58,7 @@ def read_gen_kwargs(
     Args:
         gen_kwargs (`Mapping`): of the task and of the command line; they win.
         defaults (`Mapping`): settings of [`DiffusionGenerationConfig`] for all requests.
+        recipe ([`DiffusionGenerationConfig`]): of the model, special tokens included.
 
     Raises:
         ValueError: for an unknown setting, or one out of range.
@@ -68,16 +68,15 @@ def read_gen_kwargs(
     limits = [settings.pop(name, None) for name in _LIMITS]
     limit = next((int(value) for value in limits if value is not None), None)
     check_gen_kwargs(settings)
-    given = DiffusionGenerationConfig(**defaults)
+    recipe = recipe.updated(**defaults)
     if limit is not None and "max_new_tokens" not in settings:
         if limit < 1:
             raise ValueError(f"`max_gen_toks` must be at least 1, got {limit}.")
-        sources = (settings.get("block_length"), given.block_length, model.generation_config.block_length)
-        block_length = next((value for value in sources if value is not None), _BLOCK_LENGTH)
+        block_length = settings.get("block_length") or recipe.block_length or _BLOCK_LENGTH
         settings["max_new_tokens"] = -(-limit // block_length) * block_length
     else:
         limit = None
-    recipe = resolve_generation_config(model, given, tokenizer, **settings)
+    recipe = recipe.updated(**settings).with_defaults()
     until += _as_list(recipe.stop_strings)
     # Text is decoded without special tokens, so strings that are one would not be found in it.
     special = {token.content: token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -94,6 +93,17 @@ def check_gen_kwargs(gen_kwargs: Mapping[str, Any]) -> None:
     """
     words = ("until", *_LIMITS)
     DiffusionGenerationConfig(**{name: value for name, value in gen_kwargs.items() if name not in words})
+
+
+def every_setting(recipe: DiffusionGenerationConfig) -> dict[str, Any]:
+    """The settings for `generate_many`, also those at their default, which would else be the model's."""
+    return {name: value for name, value in vars(recipe).items() if not name.startswith("_")}
+
+
+def special_tokens_of(recipe: DiffusionGenerationConfig) -> DiffusionGenerationConfig:
+    """A recipe that has nothing but the special tokens of another one."""
+    names = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id")
+    return DiffusionGenerationConfig(**{name: getattr(recipe, name) for name in names})
 
 
 def _as_list(strings: str | list[str] | None) -> list[str]:

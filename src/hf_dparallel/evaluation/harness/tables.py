@@ -29,6 +29,8 @@ def compare_methods(
 ) -> list[dict[str, Any]]:
     """Measures methods on benchmarks, and writes `report.json` and `report.md` after each method.
 
+    Nothing is decoded with the recipe that a checkpoint brings, but with the method's settings.
+
     Args:
         load (`Callable`): gives the model of a checkpoint (`"base"`, `"adapter"`, `"consistency_adapter"`). Called
             once for each, one after the other.
@@ -43,6 +45,7 @@ def compare_methods(
     rows: list[dict[str, Any]] = []
     for checkpoint in dict.fromkeys(METHODS[method].checkpoint for method in methods):
         model = load(checkpoint)
+        model.forget_recipe()
         for method in [method for method in methods if METHODS[method].checkpoint == checkpoint]:
             folder = str(Path(output_dir) / method) if output_dir is not None else None
             for benchmark in benchmarks:
