@@ -98,12 +98,12 @@ def on_tasks(hf, folder):
 def test_tasks_are_measured_and_not_decoded_again(on_tasks, tmp_path, monkeypatch):
     argv = ["--tasks", "counting", *DECODING, "--output_dir", tmp_path, "--json", tmp_path / "figures.json"]
     code, out, _ = on_tasks(*argv)
-    assert code == 0 and "|exact_match" in out and "tokens_per_forward" in out
+    assert code == 0 and "|exact_match" in out and "answer_tokens_per_forward" in out
     figures = json.loads((tmp_path / "figures.json").read_text())
     (samples,) = tmp_path.glob("*/samples_counting_*.jsonl")
     rows = [json.loads(line) for line in samples.read_text().splitlines()]
-    means = {name: sum(row[name] for row in rows) / 6 for name in ("nfe", "num_tokens", "latency_s")}
-    means["tokens_per_forward"] = means["num_tokens"] / means["nfe"]
+    means = {name: sum(row[name] for row in rows) / 6 for name in ("nfe", "num_tokens", "row_latency_s")}
+    means["answer_tokens_per_forward"] = means["num_tokens"] / means["nfe"]
     scores = figures["results"]["counting"]
     assert {name: scores[f"{name},none"] for name in means} == pytest.approx(means)
     # `max_gen_toks: 13` of the task takes two blocks of 8.
@@ -251,7 +251,7 @@ def test_two_processes_share_the_samples(on_tasks, folder, tmp_path):
     assert on_tasks(*argv)[0] == 0
     together, alone = json.loads((tmp_path / "scores.json").read_text()), json.loads(file.read_text())["results"]
     for scores in (together["counting"], alone["counting"]):
-        del scores["latency_s,none"], scores["tokens_per_s,none"]
+        del scores["row_latency_s,none"], scores["row_tokens_per_second,none"]
     assert together == alone
 
 

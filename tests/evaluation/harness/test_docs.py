@@ -13,6 +13,6 @@ def test_the_blocks_of_the_page_run(monkeypatch, capsys):
     monkeypatch.setattr("lm_eval.evaluator.TaskManager", lambda metadata: selection.TaskManager([]))
     names = run_blocks(ROOT / "docs" / "evaluation.md")
 
-    score, tokens_per_forward = map(float, capsys.readouterr().out.split()[-2:])
-    assert 0 <= score <= 1 < tokens_per_forward
+    score, answer_tokens_per_forward = map(float, capsys.readouterr().out.split()[-2:])
+    assert 0 <= score <= 1 < answer_tokens_per_forward
     assert len(names["results"]["samples"]["gsm8k_cot_zeroshot"]) == 2 * 2  # two filters

@@ -66,16 +66,16 @@ def test_answers_and_costs_are_those_of_each_prompt_alone(batch_size):
         assert context in TEXTS and gen_kwargs == {}
         assert cost["nfe"] == out.nfe.item()
         assert cost["num_tokens"] == count_answer_tokens(out.sequences[0, -16:].tolist(), eos_token_id=1)
-        assert cost["tokens_per_forward"] == cost["num_tokens"] / cost["nfe"]
+        assert cost["answer_tokens_per_forward"] == cost["num_tokens"] / cost["nfe"]
         assert cost["tokens_per_forward_with_padding"] == 16 / cost["nfe"]
-        assert cost["latency_s"] > 0
+        assert cost["row_latency_s"] > 0
     # Fourteen tokens, the end token and padding.
     assert requests[-1].args[2]["num_tokens"] == 14
     info = lm.get_model_info()["decoding_cost"]["task"]
     costs = [request.args[2] for request in requests]
     assert info["nfe"] == pytest.approx(sum(cost["nfe"] for cost in costs) / len(costs))
-    assert info["tokens_per_s"] == pytest.approx(
-        sum(cost["num_tokens"] for cost in costs) / sum(cost["latency_s"] for cost in costs)
+    assert info["row_tokens_per_second"] == pytest.approx(
+        sum(cost["num_tokens"] for cost in costs) / sum(cost["row_latency_s"] for cost in costs)
     )
 
 

@@ -141,7 +141,7 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
     assert rows[0]["accuracy_interval"] == [1.0, 1.0]
     few_step = rows[1]
     assert (few_step["nfe"], few_step["speedup"]) == (16, pytest.approx(4.0))
-    assert few_step["tokens_per_forward"] == 12 / 16 and few_step["tokens_per_forward_with_padding"] == 4
+    assert few_step["answer_tokens_per_forward"] == 12 / 16 and few_step["tokens_per_forward_with_padding"] == 4
     assert json.loads((tmp_path / "report.json").read_text())["rows"] == json.loads(json.dumps(rows))
     report = (tmp_path / "report.md").read_text()
     assert [line for line in report.splitlines() if line.startswith("###")] == [f"### {b.title}" for b in benchmarks]
@@ -152,7 +152,7 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
 def prompt_of(folder: Path, task: str) -> str:
     (file,) = folder.glob(f"samples_{task}_2*.jsonl")
     sample = json.loads(file.read_text().splitlines()[0])
-    assert sample["nfe"] == 64 and sample["tokens_per_forward"] == 12 / 64 and sample["latency_s"] == 0.64
+    assert sample["nfe"] == 64 and sample["answer_tokens_per_forward"] == 12 / 64 and sample["row_latency_s"] == 0.64
     return sample["arguments"]["gen_args_0"]["arg_0"]
 
 

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 COST_NAMES = (
     "nfe",
     "num_tokens",
-    "tokens_per_forward",
+    "answer_tokens_per_forward",
     "tokens_per_forward_with_padding",
-    "latency_s",
-    "tokens_per_s",
+    "row_latency_s",
+    "row_tokens_per_second",
 )
 
 
@@ -24,35 +24,36 @@ def request_cost(nfe: int, num_tokens: int, canvas_length: int, seconds: float) 
 
     - `nfe`: forward passes.
     - `num_tokens`: tokens before the first end token, or up to and including the last one of a stop string.
-    - `tokens_per_forward`: `num_tokens` over `nfe`: neither the end token nor padding counts.
+    - `answer_tokens_per_forward`: `num_tokens` over `nfe`: neither the end token nor padding counts.
     - `tokens_per_forward_with_padding`: the whole canvas over `nfe`.
-    - `latency_s`: seconds from entering the batch to the end; in a batch, other answers are decoded in that time too.
+    - `row_latency_s`: seconds from entering the batch to the end; in a batch, other answers are decoded in that time
+      too.
     """
     return {
         "nfe": nfe,
         "num_tokens": num_tokens,
-        "tokens_per_forward": num_tokens / nfe if nfe else 0.0,
+        "answer_tokens_per_forward": num_tokens / nfe if nfe else 0.0,
         "tokens_per_forward_with_padding": canvas_length / nfe if nfe else 0.0,
-        "latency_s": seconds,
+        "row_latency_s": seconds,
     }
 
 
 def mean_cost(costs: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Returns the mean of each figure, and `tokens_per_s`.
+    """Returns the mean of each figure, and `row_tokens_per_second`.
 
     Quotients are those of the sums over all answers, as in [`decoding_efficiency`], so that long answers weigh more.
     """
-    names = ("nfe", "num_tokens", "latency_s")
+    names = ("nfe", "num_tokens", "row_latency_s")
     means = {name: sum(cost[name] for cost in costs) / len(costs) for name in names}
     canvas = sum(cost["tokens_per_forward_with_padding"] * cost["nfe"] for cost in costs) / len(costs)
     nfe, num_tokens, latency = means.values()
     return {
         "nfe": nfe,
         "num_tokens": num_tokens,
-        "tokens_per_forward": num_tokens / nfe if nfe else 0.0,
+        "answer_tokens_per_forward": num_tokens / nfe if nfe else 0.0,
         "tokens_per_forward_with_padding": canvas / nfe if nfe else 0.0,
-        "latency_s": latency,
-        "tokens_per_s": num_tokens / latency if latency else 0.0,
+        "row_latency_s": latency,
+        "row_tokens_per_second": num_tokens / latency if latency else 0.0,
     }
 
 

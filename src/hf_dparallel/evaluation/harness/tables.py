@@ -9,7 +9,7 @@ from typing import Any
 from lm_eval.tasks import TaskManager
 
 from ...environment import describe_environment
-from ..report import make_rows, markdown_table
+from ..report import markdown_table
 from .costs import COST_NAMES
 from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, Benchmark, method_settings
@@ -76,9 +76,10 @@ def comparison_rows(
             method: measured[benchmark.task, method] for method in methods if (benchmark.task, method) in measured
         }
         if figures:
-            for row in make_rows(figures):
-                title = METHODS[row["method"]].title
-                rows.append({"benchmark": benchmark.title, "title": title, **figures[row["method"]], **row})
+            baseline = next(iter(figures.values()))["row_latency_s"]
+            for method, row in figures.items():
+                names = {"benchmark": benchmark.title, "method": method, "title": METHODS[method].title}
+                rows.append(names | row | {"speedup": baseline / row["row_latency_s"]})
     return rows
 
 
@@ -86,7 +87,7 @@ def comparison_tables(rows: Sequence[dict[str, Any]]) -> str:
     """One Markdown table for each benchmark."""
     tables = []
     for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
-        of_benchmark = [row | {"method": row["title"]} for row in rows if row["benchmark"] == benchmark]
+        of_benchmark = [_columns(row) for row in rows if row["benchmark"] == benchmark]
         tables.append(f"### {benchmark}\n\n{markdown_table(of_benchmark)}\n")
     return "\n".join(tables)
 
@@ -99,6 +100,12 @@ def write_comparison(rows: Sequence[dict[str, Any]], preset: str, model: str, ou
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     text = f"# {model}: the benchmarks of {preset}\n\n{comparison_tables(rows)}"
     (folder / "report.md").write_text(text, encoding="utf-8")
+
+
+def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row by the names of [`markdown_table`]."""
+    columns = {"method": "title", "tokens_per_forward": "answer_tokens_per_forward", "latency_s": "row_latency_s"}
+    return {**row, **{name: row[figure] for name, figure in columns.items() if figure in row}}
 
 
 def _figures(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]:
