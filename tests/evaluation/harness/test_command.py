@@ -156,6 +156,30 @@ def test_the_methods_of_the_paper_beside_one_another(hf, folder, tmp_path):
     assert read_texts(tmp_path, "few-step") != read_texts(tmp_path, "consistency-distillation")
 
 
+@pytest.mark.usefixtures("_few_tasks", "_in_datasets")
+def test_latencies_of_different_batches_are_not_compared(hf, folder, tmp_path):
+    def measure(methods, *argv):
+        code, out, _ = hf(
+            *("--model", folder / "base", "--preset", "paper-llada", "--tasks", "gsm8k_cot_zeroshot"),
+            *("--max_new_tokens", "16", "--block_length", "8", "--methods", methods, *argv),
+            *("--output_dir", tmp_path, "--json", tmp_path / "figures.json"),
+        )
+        assert code == 0
+        return json.loads((tmp_path / "figures.json").read_text())["rows"], out
+
+    (original,), out = measure("original", "--batch_size", "1", "--limit", "2")
+    assert original["batch_size"] == 1 and original["device"] and original["speedup"] == 1 and "Latency" in out
+    # Finished answers keep the batch that they were decoded in.
+    rows, out = measure("original,few-step", "--batch_size", "2", "--limit", "2")
+    assert [row["batch_size"] for row in rows] == [1, 2] and "Latency" not in out
+    assert rows[0]["row_latency_s"] == original["row_latency_s"] and not any("speedup" in row for row in rows)
+    # The third answer of the first row is decoded in another batch than its others.
+    rows, out = measure("original,few-step", "--batch_size", "2")
+    absent = {"batch_size", "device", "row_latency_s", "row_tokens_per_second", "speedup"}
+    assert absent.isdisjoint(rows[0]) and rows[1]["batch_size"] == 2 and "Latency" not in out
+    assert rows[0]["nfe"] == 16 and "Accuracy" in out
+
+
 def read_texts(folder, method) -> list:
     (file,) = (folder / method).rglob("samples_*.jsonl")
     return [json.loads(line)["resps"] for line in file.read_text().splitlines()]

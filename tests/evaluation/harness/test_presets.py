@@ -106,7 +106,7 @@ def script_answers(monkeypatch, answers: list[str]):
     def decode(model, tokenizer, prompts, settings, batch_size, seed):
         steps = settings.recipe.denoising_steps or 8
         for key in prompts:
-            yield key, {"text": next(remaining), "cost": request_cost(steps, 12, 64, steps / 100)}
+            yield key, {"text": next(remaining), "cost": request_cost(steps, 12, 64, steps / 100, batch_size, "cpu")}
 
     monkeypatch.setattr(harness_model, "decode_answers", decode)
     # To the tiny tokenizer all words are the same.

@@ -9,7 +9,7 @@ from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
-from .costs import mean_cost
+from .costs import COST_NAMES, mean_cost
 from .model import DiffusionHarnessLM
 
 
@@ -89,7 +89,8 @@ def add_costs(results: dict[str, Any]) -> None:
     for name, scores in results["results"].items():
         of_task = [cost for task in tasks_of(results, name) for cost in costs.get(task, [])]
         if of_task:
-            scores |= {f"{figure},none": value for figure, value in mean_cost(of_task).items()}
+            means = mean_cost(of_task)
+            scores |= {f"{figure},none": means[figure] for figure in COST_NAMES if figure in means}
     for name, scores in results.get("groups", {}).items():
         scores |= {key: value for key, value in results["results"].get(name, {}).items() if key not in scores}
 
@@ -100,6 +101,11 @@ def tasks_of(results: Mapping[str, Any], name: str) -> Iterable[str]:
     if not members:
         return [name]
     return [task for member in members for task in tasks_of(results, member)]
+
+
+def samples_of(results: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The samples of a task or group, one for each filter."""
+    return [sample for task in tasks_of(results, name) for sample in results["samples"][task]]
 
 
 def num_samples_of(results: Mapping[str, Any], name: str) -> int:

@@ -13,7 +13,7 @@ from ..report import markdown_table
 from .costs import COST_NAMES
 from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, Benchmark, method_settings
-from .run import TaskOptions, num_samples_of, run_tasks, scores_of
+from .run import TaskOptions, num_samples_of, run_tasks, samples_of, scores_of
 
 
 def compare_methods(
@@ -56,7 +56,6 @@ def compare_methods(
                     measured[benchmark.task, method] = {
                         **_figures(results, benchmark),
                         "settings": settings,
-                        "batch_size": model.batch_size,
                     }
             rows = comparison_rows(measured, benchmarks, methods)
             if output_dir is not None and rows:
@@ -69,17 +68,23 @@ def compare_methods(
 def comparison_rows(
     measured: Mapping[tuple[str, str], dict[str, Any]], benchmarks: Sequence[Benchmark], methods: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Rows with `benchmark`, `method`, the columns of the paper and all other figures; what is missing is left out."""
+    """Rows with `benchmark`, `method`, the columns of the paper and all other figures; what is missing is left out.
+
+    There is no `speedup` where answers were decoded in batches of different sizes, or on different devices.
+    """
     rows = []
     for benchmark in benchmarks:
         figures = {
             method: measured[benchmark.task, method] for method in methods if (benchmark.task, method) in measured
         }
         if figures:
-            baseline = next(iter(figures.values()))["row_latency_s"]
+            conditions = {(row.get("batch_size"), row.get("device")) for row in figures.values()}
+            comparable = len(conditions) == 1 and (None, None) not in conditions
+            baseline = next(iter(figures.values()))
             for method, row in figures.items():
+                speedup = {"speedup": baseline["row_latency_s"] / row["row_latency_s"]} if comparable else {}
                 names = {"benchmark": benchmark.title, "method": method, "title": METHODS[method].title}
-                rows.append(names | row | {"speedup": baseline / row["row_latency_s"]})
+                rows.append(names | row | speedup)
     return rows
 
 
@@ -104,8 +109,8 @@ def write_comparison(rows: Sequence[dict[str, Any]], preset: str, model: str, ou
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row by the names of [`markdown_table`]."""
-    columns = {"method": "title", "tokens_per_forward": "answer_tokens_per_forward", "latency_s": "row_latency_s"}
-    return {**row, **{name: row[figure] for name, figure in columns.items() if figure in row}}
+    columns = {**row, "method": row["title"], "tokens_per_forward": row["answer_tokens_per_forward"]}
+    return columns | ({"latency_s": row["row_latency_s"]} if "speedup" in row else {})
 
 
 def _figures(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]:
@@ -121,6 +126,13 @@ def _figures(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]
         "metric": benchmark.metric,
         "num_fewshot": benchmark.num_fewshot,
         "num_samples": num_samples_of(results, benchmark.task),
-        **{figure: scores.pop(f"{figure},none") for figure in COST_NAMES},
+        **{figure: scores.pop(f"{figure},none") for figure in COST_NAMES if f"{figure},none" in scores},
+        **_conditions(samples_of(results, benchmark.task)),
         "scores": scores,
     }
+
+
+def _conditions(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Batch size and device of all samples. Empty where they differ."""
+    found = {(sample.get("batch_size"), sample.get("device")) for sample in samples}
+    return dict(zip(("batch_size", "device"), found.pop(), strict=True)) if len(found) == 1 else {}
