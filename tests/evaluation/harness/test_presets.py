@@ -10,10 +10,11 @@ import pytest
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.harness import DiffusionHarnessLM, tables
 from hf_dparallel.evaluation.harness import model as harness_model
-from hf_dparallel.evaluation.harness.costs import request_cost
-from hf_dparallel.evaluation.harness.presets import METHODS, PRESETS, choose_benchmarks, method_settings
+from hf_dparallel.evaluation.harness.costs import COST_NAMES, request_cost
+from hf_dparallel.evaluation.harness.presets import METHODS, PRESETS, Benchmark, choose_benchmarks, method_settings
 from hf_dparallel.evaluation.harness.run import TaskOptions
 from hf_dparallel.evaluation.harness.selection import make_task_manager
+from hf_dparallel.evaluation.intervals import bootstrap_interval
 from hf_dparallel.generation import mixin
 from hf_dparallel.generation.decoder import Decoder
 
@@ -135,10 +136,10 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
         *[("Original", 1.0), ("Few-step Decoding", 0.0)] * 3,
         *[("Original", 1.0), ("Few-step Decoding", 0.5)],
     ]
-    # One of two: a standard error of 0.5.
-    assert rows[-1]["accuracy_interval"] == [0.0, 1.0]
+    # As for all other accuracies, the bootstrap; the last one is one of two.
+    scores = [[1] * 3, [0] * 3, [1] * 7, [0] * 7, [1] * 2, [0] * 2, [1] * 2, [0, 1]]
+    assert [row["accuracy_interval"] for row in rows] == [list(bootstrap_interval(values)) for values in scores]
     assert [row["num_samples"] for row in rows[::2]] == [3, 7, 2, 2]
-    assert rows[0]["accuracy_interval"] == [1.0, 1.0]
     few_step = rows[1]
     assert (few_step["nfe"], few_step["speedup"]) == (16, pytest.approx(4.0))
     assert few_step["answer_tokens_per_forward"] == 12 / 16 and few_step["tokens_per_forward_with_padding"] == 4
@@ -147,6 +148,19 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
     assert [line for line in report.splitlines() if line.startswith("###")] == [f"### {b.title}" for b in benchmarks]
     assert report.count("| Original ") == report.count("| Few-step Decoding |") == 4
     check_prompts(preset, tmp_path / "original" / "tiny")
+
+
+def test_a_benchmark_without_scores_by_sample_has_no_interval():
+    results = {
+        "results": {"t": {"m,f": 0.5} | {f"{name},none": 1.0 for name in COST_NAMES}},
+        "group_subtasks": {},
+        "n-samples": {"t": {"effective": 4}},
+        "samples": {"t": [{"filter": "f", "m": value} for value in (0, 1, 1, 0)] + [{"filter": "g", "m": 1}]},
+    }
+    benchmark = Benchmark("t", "T", 0, 0.5, "m,f")
+    assert tables._figures(results, benchmark)["accuracy_interval"] == list(bootstrap_interval([0, 1, 1, 0]))
+    del results["samples"]["t"][0]["m"]
+    assert tables._figures(results, benchmark)["accuracy_interval"] is None
 
 
 def prompt_of(folder: Path, task: str) -> str:

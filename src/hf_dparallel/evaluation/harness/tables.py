@@ -9,6 +9,7 @@ from typing import Any
 from lm_eval.tasks import TaskManager
 
 from ...environment import describe_environment
+from ..intervals import bootstrap_interval
 from ..report import markdown_table
 from .costs import COST_NAMES
 from .model import DiffusionHarnessLM
@@ -115,21 +116,25 @@ def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _figures(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]:
     scores = scores_of(results, benchmark.task)
-    metric, _, name = benchmark.metric.partition(",")
-    accuracy = scores[benchmark.metric]
-    # The harness gives none for a single sample.
-    stderr = scores.get(f"{metric}_stderr,{name}")
-    bounds = [accuracy - 1.96 * stderr, accuracy + 1.96 * stderr] if stderr is not None else None
+    samples = samples_of(results, benchmark.task)
     return {
-        "accuracy": accuracy,
-        "accuracy_interval": [min(max(bound, 0.0), 1.0) for bound in bounds] if bounds is not None else None,
+        "accuracy": scores[benchmark.metric],
+        "accuracy_interval": _interval(samples, benchmark.metric),
         "metric": benchmark.metric,
         "num_fewshot": benchmark.num_fewshot,
         "num_samples": num_samples_of(results, benchmark.task),
         **{figure: scores.pop(f"{figure},none") for figure in COST_NAMES if f"{figure},none" in scores},
-        **_conditions(samples_of(results, benchmark.task)),
+        **_conditions(samples),
         "scores": scores,
     }
+
+
+def _interval(samples: Sequence[dict[str, Any]], name: str) -> list[float] | None:
+    """The bootstrap over the scores of the samples. `None` if the metric is none of single samples."""
+    metric, _, score_filter = name.partition(",")
+    values = [sample.get(metric) for sample in samples if sample["filter"] == score_filter]
+    scores = [float(value) for value in values if isinstance(value, int | float)]
+    return list(bootstrap_interval(scores)) if scores and len(scores) == len(values) else None
 
 
 def _conditions(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
