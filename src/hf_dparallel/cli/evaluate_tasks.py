@@ -12,7 +12,7 @@ import yaml
 from transformers import AutoConfig
 from transformers.utils import find_adapter_config_file
 
-from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments
+from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, check_positive
 from .console import note, say, write_json
 from .loading import load_model
 from .loading import loading as loading_by_name
@@ -81,8 +81,12 @@ class TaskArguments:
     )
 
     def __post_init__(self):
-        if self.batch_size < 1:
-            raise ValueError(f"`batch_size` must be at least 1, got {self.batch_size}.")
+        check_positive(self, "batch_size")
+        check_positive(self, "mc_num")
+        if self.num_fewshot is not None and self.num_fewshot < 0:
+            raise ValueError(f"`num_fewshot` must be at least 0, got {self.num_fewshot}.")
+        if self.limit is not None and self.limit <= 0:
+            raise ValueError(f"`limit` must be above 0, got {self.limit}.")
         self.tasks, self.methods = _split(self.tasks), _split(self.methods)
         if self.tasks is None and self.preset is None:
             raise ValueError("Name `tasks` or a `preset`.")
@@ -93,6 +97,11 @@ class TaskArguments:
         unknown = [method for method in self.methods or [] if method not in _METHODS]
         if unknown:
             raise ValueError(f"`methods` must be among {', '.join(_METHODS)}, got {', '.join(unknown)}.")
+        if self.consistency_adapter is not None and "consistency-distillation" not in (self.methods or []):
+            raise ValueError(
+                "`consistency_adapter` belongs to a method that is not measured. Add --methods "
+                "consistency-distillation, or leave it out."
+            )
 
 
 def asks_for_tasks(argv: Sequence[str]) -> bool:
@@ -178,7 +187,7 @@ def _run_preset(
     benchmarks = choose_benchmarks(str(tasks.preset), tasks.tasks)
     methods = tasks.methods or ["dparallel"]
     adapters = {"base": None, "adapter": loading.adapter, "consistency_adapter": tasks.consistency_adapter}
-    if methods != ["dparallel"]:
+    if tasks.methods is not None:
         _check_adapters(loading, {method: METHODS[method].checkpoint for method in methods}, adapters)
     for benchmark in benchmarks:
         for method in methods:
@@ -270,10 +279,10 @@ def _given_settings(tasks: TaskArguments, decoding: DecodingArguments) -> dict[s
         set_by_preset = sorted(settings.keys() - {"max_new_tokens", "block_length"})
         if set_by_preset:
             raise ValueError(f"A `preset` decodes with its own settings. Remove {', '.join(set_by_preset)}.")
+    settings |= simple_parse_args_string(tasks.gen_kwargs)
     if settings.get("temperature"):
         # Most tasks ask for the likeliest tokens.
-        settings["do_sample"] = True
-    settings |= simple_parse_args_string(tasks.gen_kwargs)
+        settings.setdefault("do_sample", True)
     check_gen_kwargs(settings)
     return settings
 

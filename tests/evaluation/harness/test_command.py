@@ -2,6 +2,7 @@
 """`hf-dparallel evaluate --tasks` and `--preset`, and the harness's own command with our model."""
 
 import copy
+import dataclasses
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from hf_dparallel.cli import evaluate_tasks
 from hf_dparallel.evaluation.harness import model as harness_model
 from hf_dparallel.evaluation.harness.code_tasks import TASKS_FOLDER
 from hf_dparallel.evaluation.harness.finished import FinishedRequests
+from hf_dparallel.evaluation.harness.presets import METHODS, PRESETS
 
 from ...conftest import make_llada
 from ...training.test_distributed import run_in_two_processes
@@ -228,6 +230,19 @@ ORIGINAL = ["--preset", "paper-llada", "--methods", "original"]
         (["--tasks", "counting", "--methods", "original"], 2, "need a `preset`"),
         (["--tasks", "counting", "--gen_kwargs", "entropy_treshold=1"], 1, "Unknown generation setting"),
         (["--tasks", "counting", "--dataset", "demo"], 2, "unrecognized arguments: --dataset demo"),
+        (["--preset", "paper-llada", "--methods", "dparallel"], 1, "which needs an adapter. Add --adapter"),
+        ([*ORIGINAL, "--consistency_adapter", "./no"], 2, "Add --methods consistency-distillation"),
+        (["--preset", "paper-llada", "--consistency_adapter", "./no"], 2, "Add --methods consistency-distillation"),
+        (["--tasks", "counting", "--batch_size", "0"], 2, "`batch_size` must be at least 1, got 0"),
+        (["--tasks", "counting", "--mc_num", "0"], 2, "`mc_num` must be at least 1, got 0"),
+        (["--tasks", "counting", "--num_fewshot", "-1"], 2, "`num_fewshot` must be at least 0, got -1"),
+        (["--tasks", "counting", "--limit", "0"], 2, "`limit` must be above 0, got 0"),
+        (
+            ["--tasks", "counting", "--gen_kwargs", "until=5"],
+            1,
+            "`until` must be a string or a list of strings, got 5",
+        ),
+        (["--tasks", "counting", "--gen_kwargs", "max_gen_toks=abc"], 1, "`max_gen_toks` must be a positive integer"),
         (["--tasks", "counting", "--block_length", "0"], 2, "`block_length` must be a positive integer"),
         (["--tasks", "counting", "--include_path", "nowhere"], 1, "`include_path=nowhere` is no folder"),
     ],
@@ -237,6 +252,24 @@ def test_mistakes_are_named_before_the_model_is_loaded(on_tasks, monkeypatch, ar
     monkeypatch.setattr(evaluate_tasks, "load_model", lambda *args: pytest.fail("loads the model"))
     assert on_tasks(*argv)[0] == code
     assert message in on_tasks(*argv)[2]
+
+
+def test_the_parser_knows_the_methods_and_the_presets():
+    preset = next(field for field in dataclasses.fields(evaluate_tasks.TaskArguments) if field.name == "preset")
+    assert tuple(METHODS) == evaluate_tasks._METHODS and preset.metadata["choices"] == list(PRESETS)
+    assert {method.checkpoint for method in METHODS.values()} == {"base", "adapter", "consistency_adapter"}
+
+
+@pytest.mark.usefixtures("_few_tasks")
+@pytest.mark.parametrize("argv", [("--temperature", "2.0"), ("--gen_kwargs", "temperature=2.0")])
+def test_a_temperature_draws_whichever_way_it_is_given(on_tasks, tmp_path, argv):
+    figures = tmp_path / "figures.json"
+    code, _, _ = on_tasks("--tasks", "counting", *DECODING, *argv, "--json", figures, "--output_dir", tmp_path)
+    assert code == 0 and json.loads(figures.read_text())["settings"]["do_sample"] is True
+    texts = [json.loads(line)["text"] for line in (tmp_path / "finished_requests.jsonl").read_text().splitlines()]
+    on_tasks("--tasks", "counting", *DECODING, "--output_dir", tmp_path / "likeliest")
+    likeliest = (tmp_path / "likeliest" / "finished_requests.jsonl").read_text().splitlines()
+    assert texts != [json.loads(line)["text"] for line in likeliest]
 
 
 def test_help_names_both_ways(hf):

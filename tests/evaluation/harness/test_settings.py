@@ -58,7 +58,10 @@ def test_stop_strings_of_all_kinds_end_the_answer():
     [
         ({"entropy_treshold": 0.5}, "Unknown generation setting.*entropy_treshold"),
         ({"num_beams": 4}, "num_beams=4.*no meaning"),
-        ({"max_gen_toks": 0}, "max_gen_toks.*at least 1"),
+        ({"max_gen_toks": 0}, "`max_gen_toks` must be a positive integer, got 0"),
+        ({"max_tokens": "abc"}, "`max_tokens` must be a positive integer, got 'abc'"),
+        ({"until": 5}, "`until` must be a string or a list of strings, got 5"),
+        ({"until": ["a", 5]}, "`until` must be a string or a list of strings"),
         ({"max_new_tokens": 100}, "block_length. must divide"),
         ({"entropy_threshold": 0.5, "denoising_steps": 8}, "At most one commit rule"),
     ],

@@ -63,15 +63,13 @@ def read_gen_kwargs(
     Raises:
         ValueError: for an unknown setting, or one out of range.
     """
+    check_gen_kwargs(gen_kwargs)
     settings = dict(gen_kwargs)
     until = _as_list(settings.pop("until", None))
     limits = [settings.pop(name, None) for name in _LIMITS]
     limit = next((int(value) for value in limits if value is not None), None)
-    check_gen_kwargs(settings)
     recipe = recipe.updated(**defaults)
     if limit is not None and "max_new_tokens" not in settings:
-        if limit < 1:
-            raise ValueError(f"`max_gen_toks` must be at least 1, got {limit}.")
         block_length = settings.get("block_length") or recipe.block_length or _BLOCK_LENGTH
         settings["max_new_tokens"] = -(-limit // block_length) * block_length
     else:
@@ -86,11 +84,18 @@ def read_gen_kwargs(
 
 
 def check_gen_kwargs(gen_kwargs: Mapping[str, Any]) -> None:
-    """Refuses settings that are unknown or contradict one another.
+    """Refuses settings that are unknown, out of range, or contradict one another.
 
     Raises:
         ValueError: naming them.
     """
+    until = gen_kwargs.get("until")
+    if not isinstance(until, str | list | None) or not all(isinstance(text, str) for text in until or ""):
+        raise ValueError(f"`until` must be a string or a list of strings, got {until!r}.")
+    for name in _LIMITS:
+        value = gen_kwargs.get(name)
+        if value is not None and not (isinstance(value, int | float) and value >= 1):
+            raise ValueError(f"`{name}` must be a positive integer, got {value!r}.")
     words = ("until", *_LIMITS)
     DiffusionGenerationConfig(**{name: value for name, value in gen_kwargs.items() if name not in words})
 
