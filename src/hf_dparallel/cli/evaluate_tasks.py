@@ -152,12 +152,12 @@ def _run_tasks(
     from lm_eval.utils import make_table
 
     from ..evaluation.harness.run import run_tasks, scores_of
-    from ..evaluation.harness.selection import make_task_manager, select_tasks
+    from ..evaluation.harness.selection import load_tasks, make_task_manager, select_tasks
 
     task_manager = make_task_manager(tasks.include_path)
     names = select_tasks(task_manager, tasks.tasks or [], tasks.allow_code_execution)
     # Before the model, which takes longer: a data set that cannot be loaded.
-    task_manager.load(names)
+    load_tasks(task_manager, names, tasks.allow_code_execution)
     model = _harness_model(loading, tasks, decoding)
     results = run_tasks(model, loading.model, names, task_manager, settings, _options(tasks), tasks.output_dir)
     if results is None:
@@ -180,7 +180,7 @@ def _run_preset(
     settings: dict[str, Any],
 ) -> dict[str, Any] | None:
     from ..evaluation.harness.presets import METHODS, PRESETS, choose_benchmarks, method_settings
-    from ..evaluation.harness.selection import make_task_manager, select_tasks
+    from ..evaluation.harness.selection import load_tasks, make_task_manager, select_tasks
     from ..evaluation.harness.settings import check_gen_kwargs
     from ..evaluation.harness.tables import compare_methods, comparison_tables
 
@@ -194,7 +194,8 @@ def _run_preset(
             check_gen_kwargs(method_settings(method, PRESETS[str(tasks.preset)], benchmark, settings))
     task_manager = make_task_manager(tasks.include_path)
     select_tasks(task_manager, [benchmark.task for benchmark in benchmarks], tasks.allow_code_execution)
-    task_manager.load([benchmark.register(str(tasks.preset), task_manager) for benchmark in benchmarks])
+    names = [benchmark.register(str(tasks.preset), task_manager) for benchmark in benchmarks]
+    load_tasks(task_manager, names, tasks.allow_code_execution)
     rows = compare_methods(
         lambda checkpoint: _harness_model(_with_adapter(loading, adapters[checkpoint]), tasks, decoding),
         loading.model,

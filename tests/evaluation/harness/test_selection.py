@@ -3,7 +3,7 @@
 
 import pytest
 
-from hf_dparallel.evaluation.harness.selection import make_task_manager, select_tasks
+from hf_dparallel.evaluation.harness.selection import load_tasks, make_task_manager, select_tasks
 
 
 pytestmark = pytest.mark.usefixtures("_few_tasks")
@@ -49,6 +49,38 @@ def test_programs_are_not_run_without_a_sandbox(manager):
     assert select_tasks(manager, ["humaneval", "mixed"], True) == ["humaneval", "mixed"]
     with pytest.raises(ValueError, match="dangerous: these tasks execute programs without a sandbox.*mbpp_instruct"):
         select_tasks(manager, ["dangerous"], True)
+
+
+INLINE_GROUP = """
+group: hidden
+task:
+  - task: inside
+    dataset_path: json
+    dataset_kwargs: {data_files: {test: FILE}}
+    test_split: test
+    unsafe_code: true
+    output_type: generate_until
+    doc_to_text: "{{question}}"
+    doc_to_target: "{{answer}}"
+    metric_list: [{metric: exact_match}]
+"""
+
+
+def test_loaded_tasks_are_checked_too(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "1", "answer": "2"}\n')
+    (tmp_path / "hidden.yaml").write_text(INLINE_GROUP.replace("FILE", str(tmp_path / "rows.jsonl")))
+    manager = make_task_manager(str(tmp_path))
+    for allowed, message in ((False, "inside: these tasks.*Add --allow_code"), (True, "inside: .*without a sandbox")):
+        names = select_tasks(manager, ["hidden"], allowed)
+        with pytest.raises(ValueError, match=message):
+            load_tasks(manager, names, allowed)
+
+
+@pytest.mark.usefixtures("_in_datasets")
+def test_our_tasks_can_be_loaded(manager):
+    load_tasks(manager, ["mbpp", "gsm8k"], True)
+    with pytest.raises(ValueError, match="mbpp: these tasks execute.*Add --allow_code_execution"):
+        load_tasks(manager, ["mbpp", "gsm8k"], False)
 
 
 def test_that_ours_replace_the_tasks_of_the_harness_is_no_news(caplog):

@@ -10,7 +10,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind
 
 from ..sandbox import run_programs
-from .code_tasks import TASKS_FOLDER
+from .code_tasks import TASKS_FOLDER, SandboxedCodeTask
 
 
 # That ours take the place of the harness's is meant.
@@ -51,18 +51,34 @@ def select_tasks(task_manager: TaskManager, names: Sequence[str], allow_code_exe
     return list(selected)
 
 
+def load_tasks(task_manager: TaskManager, names: Sequence[str], allow_code_execution: bool) -> None:
+    """Loads tasks and their data, which shows what cannot be loaded, and what groups define themselves.
+
+    Raises:
+        ValueError: for a task that executes programs without permission or without a sandbox.
+    """
+    tasks = task_manager.load(list(names))["tasks"]
+    executing = {name: task for name, task in tasks.items() if getattr(task, "UNSAFE_CODE", False)}
+    unprotected = [name for name, task in executing.items() if not isinstance(task, SandboxedCodeTask)]
+    _refuse(list(executing), unprotected, allow_code_execution)
+
+
 def _check_code_execution(task_manager: TaskManager, names: Sequence[str], allowed: bool) -> None:
     entries = {entry.name: entry for name in names for entry in _leaves(task_manager, name)}
     executing = {name: entry for name, entry in entries.items() if (entry.cfg or {}).get("unsafe_code")}
+    unprotected = [name for name, entry in executing.items() if "SandboxedCodeTask" not in str(entry.cfg)]
+    if executing and allowed:
+        # Where there is no sandbox, it is said now.
+        run_programs(["pass"])
+    _refuse(list(executing), unprotected, allowed)
+
+
+def _refuse(executing: Sequence[str], unprotected: Sequence[str], allowed: bool) -> None:
     if executing and not allowed:
         raise ValueError(
             f"{', '.join(executing)}: these tasks execute the programs that the model writes. Add "
             "--allow_code_execution to let each run in a sandbox, or leave them out."
         )
-    if executing:
-        # Where there is no sandbox, it is said now.
-        run_programs(["pass"])
-    unprotected = [name for name, entry in executing.items() if "SandboxedCodeTask" not in str(entry.cfg)]
     if unprotected:
         protected = sorted(path.stem for path in TASKS_FOLDER.glob("*.yaml"))
         raise ValueError(
