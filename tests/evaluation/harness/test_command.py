@@ -302,6 +302,7 @@ if results is not None:
 def test_two_processes_share_the_samples(on_tasks, folder, tmp_path):
     run_in_two_processes(_IN_TWO_PROCESSES, tmp_path, folder / "tasks", tmp_path)
     decoded = [len(FinishedRequests(tmp_path / f"finished.jsonl.{rank}")) for rank in (0, 1)]
+    assert len(FinishedRequests(tmp_path / "finished.jsonl")) == 2 * (3 + 6)
     assert decoded == [3 + 6, 3 + 6]
     file = tmp_path / "alone.json"
     argv = ["--tasks", "counting,choosing", "--mc_num", "8", "--max_new_tokens", "16", "--json", file, *DECODING]

@@ -307,6 +307,23 @@ def make_student(lora_alpha=8):
     return get_peft_model(make_llada(), lora)
 
 
+def test_a_restart_with_another_number_of_processes_knows_all_that_is_finished(tmp_path):
+    file = tmp_path / "finished [1].jsonl"
+    FinishedRequests(file).add("alone", {"text": "a"})
+    for rank in (0, 1):
+        finished = FinishedRequests(file, rank)
+        finished.add(str(rank), {"text": "b"})
+    assert finished.path.name == "finished [1].jsonl.1"
+    with (tmp_path / "finished [1].jsonl.0").open("a") as lines:
+        lines.write('{"key": "half')  # another process writes this line now
+    (tmp_path / "finished [1].jsonl.bak").write_text('{"key": "other", "text": ""}')
+    for rank in (None, 1, 2):
+        assert FinishedRequests(file, rank).keys() == {"alone", "0", "1"}
+        assert (tmp_path / "finished [1].jsonl.0").read_text().endswith("half")
+    assert FinishedRequests(file, 0).keys() == {"alone", "0", "1"}
+    assert (tmp_path / "finished [1].jsonl.0").read_text().endswith("half\n")
+
+
 def test_the_fingerprint_tells_models_apart():
     disabled, swapped, nudged, shifted = make_student(), make_llada(), make_llada(), make_llada()
     disabled.base_model.disable_adapter_layers()

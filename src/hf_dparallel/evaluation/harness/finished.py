@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The requests that are finished, in a file that outlives the run."""
 
+import glob
 import hashlib
 import itertools
 import json
@@ -26,16 +27,21 @@ class FinishedRequests(dict[str, dict[str, Any]]):
 
     Args:
         path (`str` or `os.PathLike`, *optional*): a file of JSON lines. Created with its folder.
+        rank (`int`, *optional*): of this process, if there are several. Each writes to a file of its own, with the
+            rank behind the name, and reads those of all, however many there were.
     """
 
-    def __init__(self, path: str | os.PathLike | None = None):
+    def __init__(self, path: str | os.PathLike | None = None, rank: int | None = None):
         super().__init__()
-        self.path = Path(path) if path is not None else None
-        if self.path is None:
+        self.path: Path | None = None
+        if path is None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists():
-            self._read(self.path)
+        shared = Path(path)
+        self.path = shared if rank is None else shared.with_name(f"{shared.name}.{rank}")
+        shared.parent.mkdir(parents=True, exist_ok=True)
+        for file in [shared, *sorted(shared.parent.glob(f"{glob.escape(shared.name)}.*"))]:
+            if file.exists() and (file == shared or file.suffix[1:].isdecimal()):
+                self._read(file)
 
     def add(self, key: str, record: dict[str, Any]) -> None:
         """Keeps a record, and writes it to the file."""
@@ -46,7 +52,7 @@ class FinishedRequests(dict[str, dict[str, Any]]):
 
     def _read(self, path: Path) -> None:
         text = path.read_text(encoding="utf-8", errors="replace")
-        if text and not text.endswith("\n"):
+        if path == self.path and text and not text.endswith("\n"):
             # What follows must begin on a line of its own.
             with path.open("a", encoding="utf-8") as file:
                 file.write("\n")

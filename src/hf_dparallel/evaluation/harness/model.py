@@ -118,9 +118,7 @@ class DiffusionHarnessLM(TemplateLM):
             self.tokenizer,
         )
         self.fingerprint = weights_fingerprint(self.model)
-        if finished_requests is not None and self._world_size > 1:
-            finished_requests = f"{finished_requests}.{self._rank}"
-        self.finished = FinishedRequests(finished_requests)
+        self.finished = FinishedRequests(finished_requests, self._rank if self._world_size > 1 else None)
         self.costs: dict[str, dict[str, float]] = {}
 
     def forget_recipe(self) -> None:
