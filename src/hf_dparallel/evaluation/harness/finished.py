@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 # Values of a tensor that are summed at once.
 _PART = 2**24
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# In a config, where it comes from.
-_NOT_COMPUTED = ("_name_or_path", "architectures", "transformers_version")
+# In a config, where it comes from, and the type of the weights, which they have themselves.
+_NOT_COMPUTED = ("_name_or_path", "architectures", "dtype", "transformers_version")
 
 
 class FinishedRequests(dict[str, dict[str, Any]]):
