@@ -102,6 +102,42 @@ def test_the_recipe_follows_the_active_adapter(tmp_path):
     assert settings() == own
 
 
+def test_a_new_adapter_does_not_inherit_the_recipe_of_a_deleted_one(tmp_path):
+    model = adapted(save_adapter(tmp_path, recipe={"entropy_threshold": 0.1}), adapter_name="a")
+    model.add_adapter(LoraConfig(target_modules=["q_proj"]), "fresh")
+    assert model.generation_config.commit_rule() is None
+    model.delete_adapter("a")
+    model.add_adapter(LoraConfig(target_modules=["q_proj"]), "a")
+    model.set_adapter("a")
+    assert model.generation_config.commit_rule() is None
+
+
+@pytest.mark.parametrize("hotswap", [False, True])
+def test_an_adapter_from_a_state_dict_has_no_recipe(tmp_path, hotswap):
+    folder = save_adapter(tmp_path, recipe={"entropy_threshold": 0.1})
+    model = adapted(folder, adapter_name="a")
+    weights = {name.removeprefix("base_model.model."): value for name, value in load_file(folder / WEIGHTS).items()}
+    name = "a" if hotswap else "b"
+    config = LoraConfig.from_pretrained(folder)
+    model.load_adapter(adapter_name=name, peft_config=config, adapter_state_dict=weights, hotswap=hotswap)
+    assert model.active_adapters() == [name] and model.generation_config.commit_rule() is None
+    model.set_adapter("a")
+    assert (model.generation_config.commit_rule() is None) is hotswap
+
+
+def test_the_recipe_waits_while_adapters_are_disabled(tmp_path):
+    folder = save_adapter(tmp_path, recipe={"entropy_threshold": 0.1})
+    model = adapted(folder, adapter_name="a")
+    model.load_adapter(str(folder), "b")
+    model.disable_adapters()
+    for change in (lambda: model.set_adapter("a"), lambda: model.delete_adapter("b")):
+        change()
+        assert torch.equal(logits(model), logits(make_llada()))
+        assert model.generation_config.commit_rule() is None
+    model.enable_adapters()
+    assert model.generation_config.entropy_threshold == 0.1
+
+
 def test_generate_uses_the_recipe_and_arguments_override_it(tmp_path):
     recipe = {"entropy_threshold": 100.0, "max_new_tokens": 8, "block_length": 4, "stop_at_eos": False}
     model = adapted(save_adapter(tmp_path, recipe=recipe))

@@ -66,14 +66,16 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         """
         name = adapter_name or _DEFAULT_NAME
         if peft_model_id is None:
-            return super().load_adapter(
+            info = super().load_adapter(
                 None, name, *args, load_config=load_config, adapter_kwargs=adapter_kwargs, **kwargs
             )
+            self._keep_recipe(name, None)
+            return info
         given = {"revision": revision, "token": token, "local_files_only": local_files_only or None}
         download = {**(load_config.download_kwargs if load_config else {}), **(adapter_kwargs or {})}
         files = AdapterFiles(peft_model_id, download | {key: value for key, value in given.items() if value})
         use_safetensors = kwargs.get("use_safetensors", load_config.use_safetensors if load_config else None)
-        is_loaded = name in getattr(self, "peft_config", {})
+        is_loaded = name in self._adapter_names()
         hotswap = kwargs.get("hotswap", "auto")
         swaps = is_loaded and (getattr(self, "_hotswap_enabled", False) if hotswap == "auto" else hotswap)
         if use_safetensors is not False:
@@ -86,11 +88,7 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         # transformers would write the merged model under the names that it has just read the adapter with.
         self._weight_conversions = conversions
         self._check_fit(info, name, files.name, keep=swaps)
-        if self._own_recipe is None:
-            self._own_recipe = DiffusionGenerationConfig.from_generation_config(self.generation_config)
-            self._recipes = {}
-        self._recipes[name] = recipe
-        self._follow_active_adapter()
+        self._keep_recipe(name, recipe)
         return info
 
     def set_adapter(self, adapter_name: list[str] | str) -> None:
@@ -106,11 +104,14 @@ class AdapterLoadingMixin(PeftAdapterMixin):
     def disable_adapters(self) -> None:
         """Runs the model without its adapters, with its own recipe."""
         super().disable_adapters()
-        self._use_recipe(None)
+        self._follow_active_adapter()
 
     def delete_adapter(self, adapter_names: list[str] | str) -> None:
         """Removes adapters; when there is none left, the model has its own recipe again."""
         super().delete_adapter(adapter_names)
+        if self._own_recipe is not None:
+            # Another adapter may get the name.
+            self._recipes = {name: recipe for name, recipe in self._recipes.items() if name in self._adapter_names()}
         self._follow_active_adapter()
 
     def merge_and_unload(self):
@@ -183,7 +184,7 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         if not missing and not unexpected:
             return
         if not keep:
-            super().delete_adapter(name)
+            self.delete_adapter(name)
         parts = [(unexpected, "have no place in the model"), (missing, "are wanted by its configuration but missing")]
         problems = " and ".join(f"{len(keys)} weights {what} (such as {keys[0]!r})" for keys, what in parts if keys)
         raise ValueError(
@@ -192,11 +193,24 @@ class AdapterLoadingMixin(PeftAdapterMixin):
             "weights are for."
         )
 
-    def _follow_active_adapter(self) -> None:
-        self._use_recipe(self.active_adapters()[0] if getattr(self, "_hf_peft_config_loaded", False) else None)
+    def _adapter_names(self) -> list[str]:
+        return list(getattr(self, "peft_config", {}))
 
-    def _use_recipe(self, name: str | None) -> None:
+    def _keep_recipe(self, name: str, recipe: DiffusionGenerationConfig | None) -> None:
+        if self._own_recipe is None:
+            self._own_recipe = DiffusionGenerationConfig.from_generation_config(self.generation_config)
+            self._recipes = {}
+        self._recipes[name] = recipe
+        self._follow_active_adapter()
+
+    def _follow_active_adapter(self) -> None:
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
         if self._own_recipe is None:
             return
-        recipe = self._recipes.get(name) if name is not None else None
+        # A layer that is disabled stays so when another adapter is set.
+        layers = [module for module in self.modules() if isinstance(module, BaseTunerLayer)]
+        is_enabled = any(not layer.disable_adapters for layer in layers) and self._adapter_names()
+        active = self.active_adapters() if is_enabled else []
+        recipe = self._recipes.get(active[0]) if active else None
         self.generation_config = self._own_recipe.updated(**(recipe.settings() if recipe else {}))
