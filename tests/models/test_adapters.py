@@ -270,6 +270,17 @@ def test_adapters_that_cannot_be_swapped_are_refused(tmp_path, settings, message
     assert torch.equal(logits(model), before)
 
 
+def test_a_configuration_that_is_given_holds(tmp_path):
+    model = adapted(save_adapter(tmp_path))
+    config = LoraConfig.from_pretrained(tmp_path)
+    config.lora_alpha *= 2
+    named, positional = adapted(tmp_path, peft_config=config), make_llada()
+    positional.load_adapter(str(tmp_path), "a", config)
+    assert torch.equal(logits(named), logits(positional)) and not torch.equal(logits(named), logits(model))
+    edit_config(tmp_path, lora_alpha=config.lora_alpha)
+    assert torch.equal(logits(named), logits(adapted(tmp_path)))
+
+
 def test_a_name_that_is_taken_is_refused(tmp_path):
     model = adapted(save_adapter(tmp_path))
     with pytest.raises(ValueError, match="already exists"):

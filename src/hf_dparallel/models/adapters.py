@@ -1,8 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Adapters on LLaDA and Dream: every weight finds its place or it is an error, and the decoding recipe comes along."""
 
-from typing import TYPE_CHECKING, Any
+import copy
+from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from transformers.integrations import PeftAdapterMixin
 
 from ..generation.configuration import DiffusionGenerationConfig
@@ -32,12 +34,16 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         self,
         peft_model_id: str | None = None,
         adapter_name: str | None = None,
-        *args,
+        peft_config: "PeftConfig | None" = None,
+        adapter_state_dict: dict[str, torch.Tensor] | None = None,
+        low_cpu_mem_usage: bool = False,
+        is_trainable: bool = False,
+        hotswap: bool | Literal["auto"] = "auto",
+        local_files_only: bool = False,
+        adapter_kwargs: dict[str, Any] | None = None,
+        load_config: "LoadStateDictConfig | None" = None,
         revision: str | None = None,
         token: str | bool | None = None,
-        local_files_only: bool = False,
-        load_config: "LoadStateDictConfig | None" = None,
-        adapter_kwargs: dict[str, Any] | None = None,
         **kwargs,
     ):
         r"""
@@ -51,13 +57,15 @@ class AdapterLoadingMixin(PeftAdapterMixin):
                 The adapter: its name on the Hub, or its folder.
             adapter_name (`str`, *optional*, defaults to `"default"`):
                 A name to call it by, in [`set_adapter`].
+            peft_config ([`~peft.PeftConfig`], *optional*):
+                Its configuration, by default that beside its weights.
+            local_files_only (`bool`, *optional*, defaults to `False`):
+                Whether to read the cache only.
             revision (`str`, *optional*):
                 Branch, tag or commit of the repository.
             token (`str` or `bool`, *optional*):
                 For a private repository. By default the token that is saved on this machine.
-            local_files_only (`bool`, *optional*, defaults to `False`):
-                Whether to read the cache only.
-            load_config, adapter_kwargs, args, kwargs:
+            adapter_state_dict, low_cpu_mem_usage, is_trainable, hotswap, adapter_kwargs, load_config, kwargs:
                 As in [`~transformers.integrations.PeftAdapterMixin.load_adapter`].
 
         Raises:
@@ -65,10 +73,15 @@ class AdapterLoadingMixin(PeftAdapterMixin):
             OSError: if there is no such adapter, or its weights are pickled (`use_safetensors=False` reads those).
         """
         name = adapter_name or _DEFAULT_NAME
+        kwargs |= {
+            "adapter_state_dict": adapter_state_dict,
+            "low_cpu_mem_usage": low_cpu_mem_usage,
+            "is_trainable": is_trainable,
+            "hotswap": hotswap,
+            "load_config": load_config,
+        }
         if peft_model_id is None:
-            info = super().load_adapter(
-                None, name, *args, load_config=load_config, adapter_kwargs=adapter_kwargs, **kwargs
-            )
+            info = super().load_adapter(None, name, peft_config, adapter_kwargs=adapter_kwargs, **kwargs)
             self._keep_recipe(name, None)
             return info
         given = {"revision": revision, "token": token, "local_files_only": local_files_only or None}
@@ -76,15 +89,12 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         files = AdapterFiles(peft_model_id, download | {key: value for key, value in given.items() if value})
         use_safetensors = kwargs.get("use_safetensors", load_config.use_safetensors if load_config else None)
         is_loaded = name in self._adapter_names()
-        hotswap = kwargs.get("hotswap", "auto")
         swaps = is_loaded and (getattr(self, "_hotswap_enabled", False) if hotswap == "auto" else hotswap)
         if use_safetensors is not False:
-            kwargs["peft_config"] = self._checked_config(files, replaced=name if swaps else None)
+            peft_config = self._checked_config(peft_config or files.config(), files, replaced=name if swaps else None)
         recipe = files.recipe()
         conversions = getattr(self, "_weight_conversions", None)
-        info = super().load_adapter(
-            peft_model_id, name, *args, load_config=load_config, download_kwargs=files.download, **kwargs
-        )
+        info = super().load_adapter(peft_model_id, name, peft_config, download_kwargs=files.download, **kwargs)
         # transformers would write the merged model under the names that it has just read the adapter with.
         self._weight_conversions = conversions
         self._check_fit(info, name, files.name, keep=swaps)
@@ -151,11 +161,11 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         self._own_recipe = None
         return self
 
-    def _checked_config(self, files: AdapterFiles, replaced: str | None) -> "PeftConfig":
+    def _checked_config(self, config: "PeftConfig", files: AdapterFiles, replaced: str | None) -> "PeftConfig":
         """The configuration of an adapter, in the model's names; checked against the adapter that it is to replace."""
         from peft.utils.hotswap import check_hotswap_configs_compatible
 
-        config = files.config()
+        config = copy.deepcopy(config)
         modules = adapted_modules(self, config, files.weight_names())
         translate_config(config, modules)
         if replaced is not None:
