@@ -157,6 +157,18 @@ def test_overload_is_refused_as_a_whole_and_passes(model, make_engine):
     assert ask(engine, [make_prompt(model, [7, 3]), make_prompt(model, [8, 3])])[1].finish_reason
 
 
+def test_a_burst_on_an_idle_engine_fills_all_slots(model, make_engine):
+    gate, engine = Gate(model), make_engine(num_slots=4, max_waiting=0)
+    prompts = [make_prompt(model, [n, 3]) for n in range(6, 10)]
+    with engine._changed:  # the thread does not wake between the requests
+        for prompt in prompts:
+            engine.submit([prompt])
+        with pytest.raises(OverloadedError):
+            engine.submit([make_prompt(model, [10, 3])])
+    gate.open.set()
+    assert all(prompt.listener.ended.wait(30) for prompt in prompts)
+
+
 def test_a_pass_that_fails_ends_its_requests_and_no_others(model, make_engine, caplog):
     def fail(module, args, kwargs):
         if (kwargs["input_ids"] == 9).any():

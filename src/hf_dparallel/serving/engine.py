@@ -125,8 +125,8 @@ class Engine:
         with self._changed:
             if not self.is_alive:
                 raise EngineClosedError("The server is shutting down.")
-            free = max(self.num_slots - self.num_active - self.num_waiting, 0)
-            if self.num_waiting + len(prompts) - free > self.max_waiting:
+            # Some of those that wait may only wait for the decoding thread to fill the free slots.
+            if self.num_active + self.num_waiting + len(prompts) > self.num_slots + self.max_waiting:
                 raise OverloadedError(
                     f"{self.num_active} prompts are being decoded and {self.num_waiting} wait, of at most "
                     f"{self.max_waiting}. Try again later."
