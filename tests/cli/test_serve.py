@@ -57,6 +57,7 @@ def run(capsys, *argv: str) -> tuple[int, str]:
         (["m", "--batch_size", "0"], "`batch_size` must be at least 1, got 0"),
         (["m", "--max_waiting", "-1"], "`max_waiting` must be at least 0, got -1"),
         (["m", "--entropy_threshold", "-1"], "`entropy_threshold` must be at least 0"),
+        (["m", "--num_workers", "2"], "unrecognized arguments: --num_workers 2"),
         (["m", "--seed", "1"], "unrecognized arguments: --seed 1"),
     ],
 )
