@@ -61,7 +61,7 @@ def run(argv: Sequence[str]) -> None:
     )
     loading, server, recipe, output = parser.parse(argv)
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise ImportError("`hf-dparallel serve` needs starlette and uvicorn: `pip install hf-dparallel[serve]`.")
+        raise ImportError("`hf-dparallel serve` needs starlette and uvicorn: `pip install 'hf-dparallel[serve]'`.")
     # Before the model is loaded, which takes minutes.
     listener = bind(server.host, server.port)
     if server.api_key is None and not _is_loopback(listener):
@@ -104,7 +104,7 @@ def serve(
     resolve_generation_config(model, generation_config, tokenizer)  # refuses what contradicts the model's recipe
     served = ServedModel(arguments.served_model_name or loading.model, model, tokenizer, generation_config)
     engine = Engine(model, arguments.batch_size, arguments.max_waiting)
-    app = make_app(served, engine, arguments.api_key, arguments.max_request_bytes)
+    app = make_app(served, engine, arguments.api_key, arguments.max_request_bytes, _allowed_hosts(listener, arguments))
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE_SECONDS)
     )
@@ -121,6 +121,13 @@ def serve(
         engine.close()
     note(f"Stopped after {engine.num_prompts} prompts.")
     return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
+
+
+def _allowed_hosts(listener: socket.socket, arguments: ServerArguments) -> list[str] | None:
+    """The names by which this machine calls itself, where being on it is all that a client needs."""
+    if arguments.api_key is not None or not _is_loopback(listener):
+        return None
+    return ["localhost", "127.0.0.1", "[::1]", arguments.host]
 
 
 def _is_loopback(listener: socket.socket) -> bool:
