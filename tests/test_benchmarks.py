@@ -23,6 +23,10 @@ def regression() -> dict:
     return runpy.run_path(str(BENCHMARKS / "regression.py"))
 
 
+def test_there_are_expected_figures():
+    assert [path.stem for path in EXPECTED] == ["teacher"]
+
+
 @pytest.mark.parametrize("path", EXPECTED, ids=lambda path: path.stem)
 def test_the_figures_of_the_bundled_teacher_still_come_out(regression, path):
     expected = json.loads(path.read_text())
