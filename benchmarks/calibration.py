@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Does calibration keep its promise? Ten calibrations of the bundled teacher, each on prompts of its own choice.
 
-A pool of problems is decoded once with every setting. Each seed draws a calibration and a confirmation half from it
-and calibrates as `hf-dparallel calibrate` does. What the recipes lose is counted on other problems, that none has seen.
+A pool of problems is decoded once with every setting. Each seed draws two halves from it and
+calibrates as `hf-dparallel calibrate` does. What the recipes lose is counted on problems that none of them has seen.
 
     python benchmarks/calibration.py --output benchmarks/results/calibration.json
 """
