@@ -422,6 +422,15 @@ def test_calibrate(hf, checkpoint, questions):
     assert code == 2 and "`max_accuracy_drop` must be above 0 and below 1, got 1.0" in err
 
 
+def test_inspect_shows_the_decode_of_generate(hf, checkpoint):
+    flags = ["--model", checkpoint, "--prompt", "5 6", "--temperature", "1.0", "--max_new_tokens", "16", "--seed", "3"]
+    flags += ["--block_length", "8"]
+    assert hf("generate", *flags, "--json", "g.json")[0] == 0
+    code, out, _ = hf("inspect", *flags)
+    shown = [word for word in out.strip().splitlines()[-1].split() if not word.startswith("<")]
+    assert code == 0 and shown == read_json("g.json")["text"].split()
+
+
 def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, questions):
     """Whatever the model's own recipe says of caches, draws and open blocks."""
     model = AutoModelForMaskedLM.from_pretrained(checkpoint)

@@ -44,13 +44,6 @@ def test_the_developer_is_the_system(served):
     assert asked[0].prompts[0].tolist() == asked[1].prompts[0].tolist() != chat(served).prompts[0].tolist()
 
 
-@pytest.mark.parametrize("recipe", [{}, {"do_sample": True}, {"temperature": 1e-40}])
-def test_a_temperature_that_would_overflow_is_0(served, recipe):
-    served = dataclasses.replace(served, generation_config=DiffusionGenerationConfig(**recipe))
-    assert chat(served, temperature=None if "temperature" in recipe else 1e-40).config.temperature == 0
-    assert chat(served, temperature=1e-6).config.temperature == 1e-6
-
-
 def test_settings_of_the_request_win(served):
     request = chat(
         served, temperature=0.7, top_p=0.9, top_k=5, confidence_threshold=0.8, block_length=16, seed=3, stop="a",

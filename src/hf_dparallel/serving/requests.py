@@ -68,8 +68,6 @@ _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 }
 # What the chat template calls each role; OpenAI's newer name of the system is the developer.
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-# Below it logits / temperature overflows, and the likeliest token is what a draw gives anyway.
-_LEAST_TEMPERATURE = 1e-30
 
 
 class RequestError(Exception):
@@ -260,8 +258,6 @@ def _read_settings(body: dict[str, Any], served: ServedModel) -> tuple[Diffusion
         raise RequestError("`max_new_tokens` must be a positive integer, got 0.", "max_new_tokens")
     try:
         config = resolve_generation_config(served.model, served.generation_config, served.tokenizer, **settings)
-        if 0 < config.temperature < _LEAST_TEMPERATURE:
-            config = config.updated(temperature=0.0)
         max_tokens = body[limits[0]] if limits else config.max_new_tokens
         if max_tokens > config.max_new_tokens and "max_new_tokens" not in settings:
             config = _lengthened(config, max_tokens)
