@@ -23,6 +23,7 @@ from hf_dparallel import DiffusionGenerationConfig, push_model_to_hub
 from hf_dparallel.hub import publish
 
 from .conftest import BASE, RECIPE, TEACHER, save_adapter
+from .server import Repository
 
 
 REPORT = {"accuracy": 0.75, "nfe": 9.5, "tokens_per_forward": 5.25, "latency_s": 0.125, "num_prompts": 8}
@@ -288,6 +289,71 @@ def test_a_written_card_is_kept_and_a_draft_is_not(hub, adapter):
     (adapter / "README.md").write_text("# Mine\n")
     push_model_to_hub(adapter, "user/student")
     assert hub.repository("user/student").files()["README.md"] == b"# Mine\n"
+
+
+def test_a_card_that_was_edited_on_the_hub_is_kept(hub, adapter, caplog):
+    push_model_to_hub(adapter, "user/student")
+    on_hub = hub.repository("user/student").files()
+    on_hub["README.md"] = b"---\nlicense: mit\n---\n\n# Edited on the Hub\n"
+    push_model_to_hub(adapter, "user/student")
+    files = hub.repository("user/student").files()
+    assert files["README.md"] == on_hub["README.md"]
+    assert "The card of 'user/student' was edited on the Hub, and is kept" in caplog.text
+
+    (adapter / "README.md").write_text("# Mine\n")  # said expressly
+    push_model_to_hub(adapter, "user/student")
+    assert hub.repository("user/student").files()["README.md"] == b"# Mine\n"
+
+
+@pytest.mark.parametrize("text", [b"", b"---\nlicense: mit\n---\n", b"---\r\nlicense: mit\r\n---\r\n\r\n"])
+def test_the_empty_card_of_a_new_repository_is_replaced(hub, adapter, text):
+    hub.repositories["models/user/student"] = Repository()
+    hub.repository("user/student").files()["README.md"] = text
+    push_model_to_hub(adapter, "user/student")
+    assert b"# student" in hub.repository("user/student").files()["README.md"]
+
+
+def test_a_card_that_keeps_the_title_of_peft_is_still_ones_own(hub, adapter):
+    (adapter / "README.md").write_text("# Model Card for Model ID\n\nMy own words.\n")
+    push_model_to_hub(adapter, "user/student")
+    assert b"My own words." in hub.repository("user/student").files()["README.md"]
+
+
+def test_weights_and_tokenizer_of_an_earlier_push_do_not_stay(hub, tmp_path):
+    model = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    model.generation_config = DiffusionGenerationConfig(**RECIPE)
+    model.save_pretrained(tmp_path / "one")
+    model.save_pretrained(tmp_path / "many", max_shard_size="100KB")
+    tokenizer = AutoTokenizer.from_pretrained(TEACHER)
+    tokenizer.save_pretrained(tmp_path / "one")
+    push_model_to_hub(tmp_path / "one", "user/model")
+    files = hub.repository("user/model").files()
+    files |= {"added_tokens.json": b"{}", "notes.txt": b"mine", "onnx/model.safetensors": b"mine"}
+
+    push_model_to_hub(tmp_path / "many", "user/model")
+    files = hub.repository("user/model").files()
+    assert "model.safetensors" not in files and "model.safetensors.index.json" in files
+    assert "tokenizer.json" in files  # this folder says nothing about the tokenizer
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2)
+    model.save_pretrained(tmp_path / "one")
+    push_model_to_hub(tmp_path / "one", "user/model")
+    files = hub.repository("user/model").files()
+    assert not [name for name in files if name.startswith("model-") or "index" in name]
+    assert "added_tokens.json" not in files
+    assert files["notes.txt"] == files["onnx/model.safetensors"] == b"mine"
+    assert torch.equal(AutoModelForMaskedLM.from_pretrained("user/model").lm_head.weight, model.lm_head.weight)
+
+
+def test_a_tokenizer_that_is_now_that_of_the_base_does_not_stay(hub, adapter):
+    tokenizer = AutoTokenizer.from_pretrained(TEACHER)
+    tokenizer.add_tokens(["<new>"])
+    tokenizer.save_pretrained(adapter)
+    push_model_to_hub(adapter, "user/student")
+    assert "tokenizer.json" in hub.repository("user/student").files()
+    AutoTokenizer.from_pretrained(TEACHER).save_pretrained(adapter)
+    push_model_to_hub(adapter, "user/student")
+    assert set(hub.repository("user/student").files()) == PUSHED
 
 
 def test_the_lines_of_the_card_run_as_they_stand(hub, adapter, capsys):

@@ -14,8 +14,8 @@ from .reports import Report
 
 TAGS = ("dparallel", "diffusion-lm", "masked-diffusion")
 DRAFT_MARK = "<!-- Written by hf-dparallel, and anew at each push. To keep your edits, remove this line. -->"
-# What the card that PEFT saves beside an adapter begins with.
-_PEFT_DRAFT_MARK = "# Model Card for Model ID"
+# In the card that PEFT saves beside an adapter, as long as nobody has filled it in.
+_PEFT_DRAFT_MARKS = ("# Model Card for Model ID", "[More Information Needed]")
 _TEMPLATE = Path(__file__).parent / "templates" / "model_card.md"
 _NATIVE_CLASSES = ("LLaDAForMaskedDiffusion", "DreamForMaskedDiffusion")
 
@@ -40,7 +40,12 @@ class ModelFacts:
 
 def is_draft(text: str) -> bool:
     """Whether a card is one that a library wrote, and nobody has made their own."""
-    return DRAFT_MARK in text or _PEFT_DRAFT_MARK in text
+    return DRAFT_MARK in text or all(mark in text for mark in _PEFT_DRAFT_MARKS)
+
+
+def is_empty(text: str) -> bool:
+    """Whether a card has metadata at most, as the one that the Hub makes with a repository."""
+    return not ModelCard(text, ignore_metadata_errors=True).text.strip()
 
 
 def make_model_card(facts: ModelFacts) -> ModelCard:

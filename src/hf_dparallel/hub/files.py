@@ -28,10 +28,12 @@ TOKENIZER_PATTERNS = (
     "chat_template.jinja",
     "additional_chat_templates/*",
 )
-_WEIGHT_PATTERNS = {
+WEIGHT_PATTERNS = {
     "adapter": (ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME),
     "model": (CONFIG_NAME, "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"),
 }
+# As other libraries write weights, too.
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
 _OTHER_PATTERNS = (RECIPE_NAME, SUMMARY_NAME, CARD_NAME, "LICENSE*", "NOTICE*", "*.png", "*.svg")
 
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
@@ -49,7 +51,7 @@ def kind_of(folder: Path) -> str:
     if not folder.is_dir():
         raise FileNotFoundError(f"`{folder}` is no folder. Give the one that the adapter or the model was saved in.")
     kind = next(
-        (kind for kind, patterns in _WEIGHT_PATTERNS.items() if (folder / patterns[0]).is_file()),
+        (kind for kind, patterns in WEIGHT_PATTERNS.items() if (folder / patterns[0]).is_file()),
         None,
     )
     if kind is None:
@@ -70,7 +72,7 @@ def select_files(folder: Path, kind: str) -> tuple[dict[str, Content], list[str]
 
     By a list of what belongs to a model: optimizer states, `training_args.bin`, logs and all else stay.
     """
-    patterns = (*_WEIGHT_PATTERNS[kind], *TOKENIZER_PATTERNS, *_OTHER_PATTERNS)
+    patterns = (*WEIGHT_PATTERNS[kind], *TOKENIZER_PATTERNS, *_OTHER_PATTERNS)
     chosen: dict[str, Content] = {}
     left = []
     for path in sorted(folder.rglob("*")):
