@@ -120,7 +120,14 @@ def test_a_base_in_a_local_folder_is_refused_or_replaced(hub, adapter, local, mo
         ("README.md", f"# Mine\nlogin with hf_{'a' * 34}", "contains what looks like an access token"),
         ("README.md", f"# Mine\nfrom {Path.home()}/models", f"contains the path '{Path.home()}/'"),
         ("training_summary.json", '{"data": ["/data/user/gsm8k.parquet"]}', "the path '/data/user/gsm8k.parquet'"),
+        ("training_summary.json", '{"note": "made from /data/secret/x.jsonl"}', "the path '/data/secret/x.jsonl'"),
+        ("training_summary.json", r'{"note": "made from C:\\data\\x.jsonl"}', r"the path 'C:\\data\\x.jsonl'"),
+        ("README.md", "# Mine\nIt lies in `/scratch/me/llada`.", "the path '/scratch/me/llada'"),
+        ("README.md", "# Mine\nSee file:///scratch/me/llada.", "the path '/scratch/me/llada'"),
         ("config.json", f'{{"note": "hf_{"b" * 34}"}}', "access token"),
+        ("LICENSE", f"hf_{'a' * 34}", "contains what looks like an access token"),
+        ("NOTICE.md", f"Of {Path.home()}/models", f"contains the path '{Path.home()}/'"),
+        ("loss.svg", f"<svg><!-- {Path.home()}/run --></svg>", f"contains the path '{Path.home()}/'"),
     ],
 )
 def test_tokens_and_paths_are_refused(hub, tmp_path, name, text, message):
@@ -131,6 +138,28 @@ def test_tokens_and_paths_are_refused(hub, tmp_path, name, text, message):
     with pytest.raises(ValueError, match=f"`{name}`.*{re.escape(message)}"):
         push_model_to_hub(tmp_path, "user/model")
     assert "models/user/model" not in hub.repositories
+
+
+def test_ordinary_text_is_no_path(hub, adapter):
+    (adapter / "README.md").write_text(
+        "# Mine\nand/or, 1/2/3 and a/b/c; https://huggingface.co/papers/2509.26488 [docs](/docs/hub/models)\n"
+        "`./a/b`, `../a/b`, `data/train/x.json`, user/name, `POST /v1/chat/completions`, </a/b>, TCP / IP / UDP\n"
+    )
+    summary = {"dataset_description": "2 of 3 and/or 4/5/6 from https://example.org/a/b and hf://datasets/a/b."}
+    (adapter / "training_summary.json").write_text(json.dumps(summary))
+    (adapter / "loss.png").write_bytes(b"\x89PNG\xff")
+    push_model_to_hub(adapter, "user/student")
+    assert b"and/or" in hub.repository("user/student").files()["README.md"]
+
+
+@pytest.mark.parametrize(
+    "dataset", ["/data/secret/gsm8k.jsonl", r"C:\secret\gsm8k.jsonl", "../secret/gsm8k.jsonl", "~/secret/gsm8k.jsonl"]
+)
+def test_of_a_file_of_prompts_the_card_says_the_name_only(hub, adapter, tmp_path, dataset):
+    (tmp_path / "report.json").write_text(json.dumps(REPORT | {"dataset": dataset}))
+    push_model_to_hub(adapter, "user/student", report=tmp_path / "report.json")
+    card = hub.repository("user/student").files()["README.md"]
+    assert b"On gsm8k.jsonl" in card and b"secret" not in card
 
 
 def test_a_recipe_without_a_rule_is_refused_or_completed(hub, tmp_path):

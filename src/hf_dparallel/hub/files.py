@@ -37,7 +37,15 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgp
 _OTHER_PATTERNS = (RECIPE_NAME, SUMMARY_NAME, CARD_NAME, "LICENSE*", "NOTICE*", "*.png", "*.svg")
 
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
-_TEXT_SUFFIXES = (".json", ".jinja", ".md", ".txt")
+# An absolute path within a text: not a part of a URL, a link within a site, a fraction, a route such as /v1/models.
+_PATH_IN_TEXT = re.compile(
+    r"""(?<!\w)[A-Z]:[\\/][\w.@+-]+[\\/][\w.@+-]+
+    | (?: ^ | (?<=[\s"'`(\[{=,;|:]) | (?<=file://) ) (?<! \]\( ) / (?! v\d+/ | api/ ) [\w.@+-]+ (?:/[\w.@+-]+)+ \b""",
+    flags=re.VERBOSE,
+)
+_DATA_SUFFIXES = (".json", ".jsonl", ".parquet", ".csv")
+# They have entries such as "/usr/bin/".
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt")
 
 Content = Path | bytes
 
@@ -98,20 +106,21 @@ def check_contents(files: Mapping[str, Content], folder: Path) -> None:
     own = (Path.home(), Path.cwd(), folder.absolute(), folder.resolve())
     private = {f"{path}/" for path in own if path != path.parent}
     for name, content in files.items():
-        if not name.endswith(_TEXT_SUFFIXES):
+        text = None if name.endswith((*WEIGHT_SUFFIXES, ".parquet")) else _read_text(content)
+        if text is None:
             continue
-        text = content.decode() if isinstance(content, bytes) else content.read_text(encoding="utf-8")
         if token := _TOKEN.search(text):
             raise ValueError(
                 f"`{name}` contains what looks like an access token ({token[0][:6]}...). Remove it, and revoke the "
                 "token if it has been shared before."
             )
-        # Vocabularies have entries such as "/usr/bin/".
-        if name in ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt"):
+        if name in _VOCABULARIES:
             continue
         found = next((path for path in private if path in text), None)
         if found is None and name.endswith(".json"):
-            found = next((value for value in _strings(json.loads(text)) if is_local_path(value)), None)
+            found = next(filter(None, map(_path_in, _strings(json.loads(text)))), None)
+        if found is None and name.endswith(".md"):
+            found = _path_in(text)
         if found is not None:
             raise ValueError(
                 f"`{name}` contains the path {found!r} of this machine, which says nothing to others. Replace it by "
@@ -125,9 +134,28 @@ def is_local_path(value: str) -> bool:
     return is_absolute and len(PureWindowsPath(value).parts) > 2
 
 
+def local_file_name(value: str) -> str | None:
+    """Returns the name of a file if a text is the path of one, and not the name of a repository on the Hub."""
+    path = PureWindowsPath(value)
+    is_path = is_local_path(value) or path.parts[:1] in [("~",), ("..",)] or value.startswith("./")
+    return path.name if is_path or path.suffix in _DATA_SUFFIXES or Path(value).exists() else None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Returns what a JSON file holds; nothing, if there is no such file."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _read_text(content: Content) -> str | None:
+    try:
+        return content.decode() if isinstance(content, bytes) else content.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _path_in(text: str) -> str | None:
+    found = _PATH_IN_TEXT.search(text)
+    return text if is_local_path(text) else found[0] if found else None
 
 
 def _strings(value: Any) -> Iterator[str]:
