@@ -3,6 +3,7 @@
 
 import json
 import re
+import runpy
 import shutil
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from transformers import (
     BertLMHeadModel,
 )
 
-from hf_dparallel import DiffusionGenerationConfig, push_model_to_hub
+from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation, push_model_to_hub
 from hf_dparallel.hub import publish
 
 from .conftest import BASE, RECIPE, TEACHER, save_adapter
@@ -223,6 +224,46 @@ def test_custom_generate_of_an_adapter_repository(hub, adapter):
         model.generate(**arguments, custom_generate="user/student", trust_remote_code=False)
 
 
+def test_custom_generate_on_the_base_model_follows_the_recipe_of_the_repository(hub, adapter):
+    push_model_to_hub(adapter, "user/student")
+    base = AutoModelForMaskedLM.from_pretrained(BASE)
+    inputs = {"input_ids": INPUT_IDS, "attention_mask": torch.ones_like(INPUT_IDS)}
+    own = {"custom_generate": "user/student", "trust_remote_code": True, "return_dict_in_generate": True}
+    expected = base.generate(**inputs, **RECIPE, return_dict_in_generate=True)
+    default = base.generate(**inputs, return_dict_in_generate=True)
+    assert expected.nfe.tolist() != default.nfe.tolist()
+    for given in ({}, {"generation_config": DiffusionGenerationConfig(return_dict_in_generate=True)}):
+        out = base.generate(**inputs, **own, **given)
+        assert torch.equal(out.sequences, expected.sequences) and out.nfe.tolist() == expected.nfe.tolist()
+
+    # What the caller says has the last word, also in another commit rule.
+    settings = {"max_new_tokens": 16, "denoising_steps": 4}
+    for given in (settings, {"generation_config": DiffusionGenerationConfig(**settings)}):
+        out = base.generate(**inputs, **own, **given)
+        assert out.nfe.tolist() == [4] and out.sequences.shape == (1, INPUT_IDS.shape[1] + 16)
+
+
+@pytest.mark.parametrize(("recorded", "model_type", "shift"), [(0, "bert", 0), (1, "bert", 1), (0, "Dream", 1)])
+def test_custom_generate_knows_the_shift_and_the_mask(hub, tmp_path, recorded, model_type, shift):
+    config = BertConfig(
+        vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    torch.manual_seed(0)
+    model = BertLMHeadModel(config).eval()
+    model.save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "training_summary.json").write_text(json.dumps({"shift_logits": bool(recorded)}))
+    recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=4, mask_token_id=31)
+    push_model_to_hub(tmp_path / "bert", "user/bert", generation_config=recipe)
+
+    prompt = torch.arange(2, 6)[None]
+    model.config.model_type = model_type
+    out = model.generate(prompt, custom_generate="user/bert", trust_remote_code=True)
+    local = enable_diffusion_generation(BertLMHeadModel.from_pretrained(tmp_path / "bert"), 31, shift_logits=shift)
+    assert torch.equal(out, local.generate(prompt, generation_config=recipe))
+    other = enable_diffusion_generation(BertLMHeadModel.from_pretrained(tmp_path / "bert"), 31, shift_logits=not shift)
+    assert not torch.equal(out, other.generate(prompt, generation_config=recipe))
+
+
 def test_custom_generate_of_a_model_repository_decodes_a_class_of_transformers(hub, adapter, tmp_path):
     config = BertConfig(
         vocab_size=32,
@@ -414,8 +455,12 @@ def test_the_card_of_another_class_runs_too(hub, tmp_path):
     assert names["out"].nfe.tolist() == [2]
 
 
-def test_custom_generate_is_the_file_of_the_package(hub, adapter):
+def test_custom_generate_is_the_file_of_the_package_with_the_recipe(hub, adapter, tmp_path):
     push_model_to_hub(adapter, "user/student")
     files = hub.repository("user/student").files()
-    assert files["custom_generate/generate.py"] == publish._CUSTOM_GENERATE.read_bytes()
+    (tmp_path / "generate.py").write_bytes(files["custom_generate/generate.py"])
+    names = runpy.run_path(str(tmp_path / "generate.py"))
+    assert names["RECIPE"] == RECIPE and names["SHIFT_LOGITS"] is False
+    source = publish._CUSTOM_GENERATE.read_bytes()
+    assert files["custom_generate/generate.py"].endswith(source[source.index(b"def generate") :])
     assert files["custom_generate/requirements.txt"].startswith(b"hf-dparallel>=")

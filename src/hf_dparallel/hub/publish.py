@@ -191,7 +191,7 @@ def _edited_files(
     """What is not uploaded as it lies in the folder, and what does not lie there."""
     edited: dict[str, Content] = {
         RECIPE_NAME: recipe.to_json_string(use_diff=True).encode(),
-        "custom_generate/generate.py": _CUSTOM_GENERATE,
+        "custom_generate/generate.py": _custom_generate(recipe, summary.get("shift_logits", False)).encode(),
         "custom_generate/requirements.txt": f"hf-dparallel>={__version__}\n".encode(),
     }
     if adapter_config:
@@ -199,6 +199,12 @@ def _edited_files(
     if summary:
         edited[SUMMARY_NAME] = _to_json({**summary, "base_model": base_model})
     return edited
+
+
+def _custom_generate(recipe: DiffusionGenerationConfig, shift_logits: bool) -> str:
+    source = _CUSTOM_GENERATE.read_text(encoding="utf-8")
+    source = source.replace("RECIPE: dict = {}", f"RECIPE: dict = {recipe.settings()!r}")
+    return source.replace("SHIFT_LOGITS = False", f"SHIFT_LOGITS = {bool(shift_logits)}")
 
 
 def _has_tokenizer(folder: Path) -> bool:
