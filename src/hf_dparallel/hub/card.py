@@ -2,7 +2,7 @@
 """The model card: what the model is, how to use it, how it was trained, and what was measured."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,16 @@ def is_empty(text: str) -> bool:
     return not ModelCard(text, ignore_metadata_errors=True).text.strip()
 
 
+def as_tags(tags: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One tag, several or none."""
+    return (tags,) if isinstance(tags, str) else tuple(tags or ())
+
+
 def make_model_card(facts: ModelFacts) -> ModelCard:
     """Returns the card of a model."""
     is_adapter = facts.kind == "adapter"
-    peft_type = str(facts.adapter_config.get("peft_type", "")).lower()
+    peft_type = facts.adapter_config.get("peft_type", "")
+    peft_type = str(getattr(peft_type, "value", peft_type)).lower()
     tags = [*TAGS, *(["peft", *([peft_type] if peft_type else [])] if is_adapter else []), *facts.tags]
     dataset = facts.dataset_name
     data = ModelCardData(
@@ -82,6 +88,6 @@ def _settings(facts: ModelFacts) -> dict[str, Any]:
     """The settings of the adapter and the training, as texts."""
     config = facts.adapter_config
     shown = {name: config[name] for name in ("r", "lora_alpha", "target_modules") if config.get(name)}
-    if isinstance(shown.get("target_modules"), list):
+    if isinstance(shown.get("target_modules"), list | set):
         shown["target_modules"] = ", ".join(sorted(shown["target_modules"]))
     return {**shown, **facts.summary.get("settings", {})}

@@ -4,6 +4,7 @@
 import fnmatch
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -90,6 +91,18 @@ def select_files(folder: Path, kind: str) -> tuple[dict[str, Content], list[str]
         elif path.parent == folder:
             left.append(f"{name}/" if path.is_dir() else name)
     return chosen, [name for name in left if not any(other.startswith(name) for other in chosen)]
+
+
+def copy_selected(folder: Path, target: Path) -> None:
+    """Copies the files to upload to another folder.
+
+    Raises:
+        OSError: as [`kind_of`], or if there is no space for them.
+    """
+    files, _ = select_files(folder, kind_of(folder))
+    for name in files:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / name, target / name)
 
 
 def is_one_of(name: str, patterns: tuple[str, ...]) -> bool:

@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from .. import __version__
 from ..generation.configuration import DiffusionGenerationConfig
-from .card import ModelFacts, is_draft, make_model_card
+from .card import ModelFacts, as_tags, is_draft, make_model_card
 from .files import (
     ADAPTER_CONFIG_NAME,
     CARD_NAME,
@@ -52,7 +52,7 @@ def push_model_to_hub(
     report: str | os.PathLike | None = None,
     dataset_name: str | None = None,
     license: str | None = None,
-    tags: list[str] | None = None,
+    tags: str | list[str] | None = None,
     private: bool | None = None,
     revision: str | None = None,
     create_pr: bool = False,
@@ -86,7 +86,7 @@ def push_model_to_hub(
             Name on the Hub of the data that it was trained on, for the card.
         license (`str`, *optional*):
             Identifier of its licence (`"mit"`, `"apache-2.0"`), for the card.
-        tags (`list[str]`, *optional*):
+        tags (`str` or `list[str]`, *optional*):
             Tags of the card beside the default ones.
         private, revision, create_pr, token, commit_message:
             As in [`~huggingface_hub.HfApi.upload_folder`]. A branch that does not exist is created.
@@ -124,7 +124,7 @@ def push_model_to_hub(
         report=read_report(report, recipe.settings()) if report is not None else None,
         dataset_name=dataset_name,
         license=license,
-        tags=tuple(tags or ()),
+        tags=as_tags(tags),
     )
     files[CARD_NAME] = _card(folder, facts)
     check_contents(files, folder)
