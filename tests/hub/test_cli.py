@@ -12,7 +12,7 @@ from hf_dparallel import cli
 from .conftest import BASE, TEACHER
 
 
-PROMPT = "Mia has 14 pens . Mia buys 6 pens . How many pens does Mia have now ?"
+PROMPT = "Mia has 14 pens . Mia finds 6 more . Mia sells 5 pens . How many pens are left ?"
 
 
 @pytest.fixture(autouse=True)

@@ -101,6 +101,19 @@ def test_the_tokenizer_is_uploaded_if_it_is_not_that_of_the_base(hub, adapter):
     assert 'AutoTokenizer.from_pretrained("user/other"' in card_of(hub, "user/other").text
 
 
+@pytest.mark.parametrize("has_own", [False, True])
+def test_the_tokenizer_of_the_base_is_read_once(hub, adapter, monkeypatch, has_own):
+    if has_own:
+        AutoTokenizer.from_pretrained(TEACHER).save_pretrained(adapter)
+    read, load = [], AutoTokenizer.from_pretrained
+    monkeypatch.setattr(
+        "hf_dparallel.hub.publish.AutoTokenizer.from_pretrained",
+        lambda name, **kw: read.append(name) or load(name, **kw),
+    )
+    push_model_to_hub(adapter, "user/student")
+    assert read.count(BASE) == 1
+
+
 @pytest.mark.parametrize("local", [str(TEACHER), "adapter", "/nowhere/llada", r"C:\models\llada"])
 def test_a_base_in_a_local_folder_is_refused_or_replaced(hub, adapter, local, monkeypatch):
     monkeypatch.chdir(adapter.parent)

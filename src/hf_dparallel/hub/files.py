@@ -9,12 +9,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from transformers.utils import (
+    ADAPTER_CONFIG_NAME,
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+)
 
-ADAPTER_CONFIG_NAME = "adapter_config.json"
-ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
+from ..models.adapter_files import WEIGHTS_NAME as ADAPTER_WEIGHTS_NAME
+
+
 CARD_NAME = "README.md"
-CONFIG_NAME = "config.json"
-RECIPE_NAME = "generation_config.json"
 SUMMARY_NAME = "training_summary.json"
 
 TOKENIZER_PATTERNS = (
@@ -31,11 +37,11 @@ TOKENIZER_PATTERNS = (
 )
 WEIGHT_PATTERNS = {
     "adapter": (ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME),
-    "model": (CONFIG_NAME, "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"),
+    "model": (CONFIG_NAME, SAFE_WEIGHTS_NAME, "model-*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
 }
 # As other libraries write weights, too.
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
-_OTHER_PATTERNS = (RECIPE_NAME, SUMMARY_NAME, CARD_NAME, "LICENSE*", "NOTICE*", "*.png", "*.svg")
+_OTHER_PATTERNS = (GENERATION_CONFIG_NAME, SUMMARY_NAME, CARD_NAME, "LICENSE*", "NOTICE*", "*.png", "*.svg")
 
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 # An absolute path within a text: not a part of a URL, a link within a site, a fraction, a route such as /v1/models.
@@ -68,7 +74,7 @@ def kind_of(folder: Path) -> str:
             f"`{folder}` holds neither an adapter ({ADAPTER_CONFIG_NAME}) nor a model ({CONFIG_NAME}). Give the "
             "`output_dir` of the training, or the folder of `save_pretrained`."
         )
-    if not any(folder.glob("adapter_model.safetensors" if kind == "adapter" else "model*.safetensors")):
+    if not any(path.suffix == ".safetensors" for pattern in WEIGHT_PATTERNS[kind] for path in folder.glob(pattern)):
         raise FileNotFoundError(
             f"`{folder}` holds no weights in safetensors, and pickled ones are not published. Load the {kind} and "
             "save it again with `save_pretrained`."

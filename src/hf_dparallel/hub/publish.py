@@ -12,16 +12,13 @@ from huggingface_hub import CommitInfo
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import logging
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
 from .. import __version__
 from ..generation.configuration import DiffusionGenerationConfig
 from .card import ModelFacts, as_tags, is_draft, make_model_card
 from .files import (
-    ADAPTER_CONFIG_NAME,
     CARD_NAME,
-    CONFIG_NAME,
-    RECIPE_NAME,
     SUMMARY_NAME,
     TOKENIZER_PATTERNS,
     WEIGHT_PATTERNS,
@@ -171,7 +168,7 @@ def check_base_model(name: str | None, kind: str) -> str | None:
 
 def _read_recipe(folder: Path, given: DiffusionGenerationConfig | None) -> DiffusionGenerationConfig:
     """The saved recipe with the settings that were given."""
-    saved = folder / RECIPE_NAME
+    saved = folder / GENERATION_CONFIG_NAME
     recipe = DiffusionGenerationConfig.from_pretrained(folder) if saved.is_file() else DiffusionGenerationConfig()
     if given is not None and given.settings():
         recipe = recipe.updated(**given.settings())
@@ -190,7 +187,7 @@ def _edited_files(
 ) -> dict[str, Content]:
     """What is not uploaded as it lies in the folder, and what does not lie there."""
     edited: dict[str, Content] = {
-        RECIPE_NAME: recipe.to_json_string(use_diff=True).encode(),
+        GENERATION_CONFIG_NAME: recipe.to_json_string(use_diff=True).encode(),
         "custom_generate/generate.py": _custom_generate(recipe, summary.get("shift_logits", False)).encode(),
         "custom_generate/requirements.txt": f"hf-dparallel>={__version__}\n".encode(),
     }
