@@ -24,7 +24,7 @@ help:
 	@echo "make test-gpu    the tests that need a CUDA device"
 	@echo "make lint        ruff and mypy only"
 	@echo "make docs        build the documentation into site/"
-	@echo "make wheel-test build the wheel, install it in a new environment, and decode a first answer there"
+	@echo "make wheel-test  build the wheel, install it in a new environment, and decode a first answer there"
 	@echo "make format      apply ruff's fixes and its formatting"
 	@echo "make clean       remove .venv and everything that was built"
 

@@ -3,8 +3,7 @@
 
 Pages are found by their names. The blocks of a page run one after the other in one namespace, on the bundled teacher
 and a few problems. The pages in `AS_THEY_STAND` run so; on others the names in `GIVEN` and the public
-names of the package may be used without saying where they come from. A page that needs more, such as a server, is run
-by a test of its own, which names it.
+names of the package may be used without saying where they come from.
 """
 
 import ast
@@ -38,6 +37,13 @@ LOCAL_PATHS = {"GSAI-ML/LLaDA-8B-Instruct": TEACHER.as_posix()}
 # docs/index.md is the README.
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if path.stem != "index")]
 AS_THEY_STAND = ["README.md", "docs/quickstart.md", "docs/inspect.md"]
+# Pages that need more than is given here, such as a server, and the test that runs their blocks.
+RUN_ELSEWHERE = {
+    "docs/evaluation.md": "evaluation/harness/test_docs.py",
+    "docs/hub.md": "hub/test_docs.py",
+    "docs/metrics.md": "evaluation/test_metrics.py",
+    "docs/serving.md": "serving/test_docs.py",
+}
 # Python blocks that cannot run here: (page, a line of the block) -> why.
 NOT_RUN: dict[tuple[str, str], str] = {
     (
@@ -127,11 +133,6 @@ def given_names(page: str) -> dict[str, Any]:
     return public | {name: make() for name, make in GIVEN.items() if name in used}
 
 
-def has_a_test_of_its_own(page: str) -> bool:
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
-    return any("test_readme import" in text and f'"{Path(page).name}"' in text for text in texts)
-
-
 @pytest.fixture(autouse=True)
 def _in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -140,7 +141,7 @@ def _in_empty_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if page not in AS_THEY_STAND and python_blocks(page) and not has_a_test_of_its_own(page)],
+    [page for page in PAGES if page not in AS_THEY_STAND and python_blocks(page) and page not in RUN_ELSEWHERE],
 )
 def test_python_runs(page):
     run_blocks(page, given_names(page))
@@ -178,6 +179,12 @@ def test_first_pages_use_public_names_only(page):
         assert all(submodule == "" for submodule, _ in imported)
         for _, names in imported:
             assert set(names.split(", ")) <= set(hf_dparallel.__all__)
+
+
+@pytest.mark.parametrize(("page", "test"), RUN_ELSEWHERE.items())
+def test_pages_that_are_run_elsewhere_are(page, test):
+    source = read(f"tests/{test}")
+    assert f'"{Path(page).name}"' in source and re.search(r"run_blocks\(|python_blocks\(", source)
 
 
 def test_blocks_that_are_not_run_exist():

@@ -67,7 +67,7 @@ class DatasetArguments:
     num_samples: int | None = field(default=None, metadata={"help": "Use the first so many rows only."})
 
     def __post_init__(self):
-        _check_positive(self, "num_samples")
+        check_positive(self, "num_samples")
 
 
 @dataclass
@@ -130,8 +130,8 @@ class RecipeArguments:
         Raises:
             ValueError: for a setting that is out of range, or two commit rules.
         """
-        settings = {name: value for name, value in vars(self).items() if name != "seed" and value is not None}
-        return DiffusionGenerationConfig(**settings)
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(RecipeArguments)}
+        return DiffusionGenerationConfig(**{name: value for name, value in values.items() if value is not None})
 
 
 @dataclass
@@ -151,8 +151,8 @@ class BatchArguments:
     )
 
     def __post_init__(self):
-        _check_positive(self, "batch_size")
-        _check_positive(self, "num_workers")
+        check_positive(self, "batch_size")
+        check_positive(self, "num_workers")
         if self.num_workers is None:
             self.num_workers = 1 if torch.cuda.is_available() else min(torch.get_num_threads(), 4)
 
@@ -249,7 +249,8 @@ def _split_config_flag(argv: Sequence[str]) -> list[str]:
     return [part for text in argv for part in (text.split("=", 1) if text.startswith("--config=") else [text])]
 
 
-def _check_positive(arguments: Any, name: str) -> None:
+def check_positive(arguments: Any, name: str) -> None:
+    """Raises a `ValueError` for an argument that is given and below 1."""
     value = getattr(arguments, name)
     if value is not None and value < 1:
         raise ValueError(f"`{name}` must be at least 1, got {value}.")

@@ -118,6 +118,7 @@ def run(argv: Sequence[str]) -> None:
         "evaluate",
         "Measure scores and costs on tasks of the lm-evaluation-harness.",
         [LoadingArguments, TaskArguments, DecodingArguments, OutputArguments],
+        positionals=["model"],
     )
     loading, tasks, decoding, output = parser.parse(argv)
     if find_spec("lm_eval") is None:

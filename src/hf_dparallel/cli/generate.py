@@ -26,6 +26,7 @@ def run(argv: Sequence[str]) -> None:
         "generate",
         COMMANDS["generate"],
         [LoadingArguments, PromptArguments, StreamArguments, DecodingArguments, OutputArguments],
+        positionals=["model"],
     )
     loading, prompt, stream, decoding, output = parser.parse(argv)
     text = prompt.read()

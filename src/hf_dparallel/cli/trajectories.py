@@ -51,6 +51,7 @@ def run(argv: Sequence[str]) -> None:
         "trajectories",
         COMMANDS["trajectories"],
         [LoadingArguments, DatasetArguments, TrajectoryArguments, BatchArguments, DecodingArguments, OutputArguments],
+        positionals=["model"],
     )
     loading, data, arguments, batch, decoding, output = parser.parse(argv)
     dataset = load_prompts(data, default_split="train")
