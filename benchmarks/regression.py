@@ -28,7 +28,10 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="record instead of comparing")
     write = parser.parse_args().write
     problems = []
-    for path in sorted(EXPECTED.glob("*.json")):
+    files = sorted(EXPECTED.glob("*.json"))
+    if not files:
+        sys.exit(f"There are no files of expected figures in {EXPECTED}.")
+    for path in files:
         expected = json.loads(path.read_text())
         measured = measure(expected)
         if write:

@@ -57,14 +57,21 @@ parts = [Dataset.from_parquet(path).select_columns(columns) for path in sys.argv
 concatenate_datasets(parts).to_parquet(sys.argv[1])
 ' "$OUTPUT/trajectories.parquet" "${FILTERED[@]}"
 
-# 2. Certainty-forcing distillation, with the settings of the paper.
-RESUME=()
-if compgen -G "$OUTPUT/student/checkpoint-*" > /dev/null; then RESUME=(--resume_from_checkpoint true); fi
-# shellcheck disable=SC2086
-run $LAUNCH hf_dparallel.cli train --config "examples/configs/$NAME.yaml" \
-    --dataset_name "$OUTPUT/trajectories.parquet" --output_dir "$OUTPUT/student" "${RESUME[@]}"
+# 2. Certainty-forcing distillation, with the settings of the paper; and its baseline, consistency distillation.
+train() {  # folder, further settings
+    local folder=$1 resume=()
+    if compgen -G "$folder/checkpoint-*" > /dev/null; then resume=(--resume_from_checkpoint true); fi
+    # shellcheck disable=SC2086
+    run $LAUNCH hf_dparallel.cli train --config "examples/configs/$NAME.yaml" \
+        --dataset_name "$OUTPUT/trajectories.parquet" --output_dir "$folder" "${@:2}" "${resume[@]}"
+}
+train "$OUTPUT/student"
+train "$OUTPUT/consistency" --masking trajectory --mask_ratio random --block_length 256 \
+    --complementary_masking false --certainty_weight 0
 
-# 3. The paper's benchmarks: the rows of its tables that need no other training.
-run "$PYTHON" -m hf_dparallel.cli evaluate --model "$MODEL" --adapter "$OUTPUT/student" --preset "$PRESET" \
-    --methods original,few-step,conf-threshold,dual-cache,dparallel ${LIMIT:+--limit "$LIMIT"} \
-    --allow_code_execution --output_dir "$OUTPUT/evaluation"
+# 3. The paper's benchmarks and the rows of its tables, one prompt at a time, as its latencies were measured.
+# shellcheck disable=SC2086
+run $LAUNCH hf_dparallel.cli evaluate --model "$MODEL" --preset "$PRESET" --batch_size 1 \
+    --adapter "$OUTPUT/student" --consistency_adapter "$OUTPUT/consistency" \
+    --methods original,few-step,conf-threshold,dual-cache,consistency-distillation,dparallel \
+    ${LIMIT:+--limit "$LIMIT"} --allow_code_execution --output_dir "$OUTPUT/evaluation"

@@ -23,6 +23,10 @@ def regression() -> dict:
     return runpy.run_path(str(BENCHMARKS / "regression.py"))
 
 
+def test_there_are_expected_figures():
+    assert [path.stem for path in EXPECTED] == ["teacher"]
+
+
 @pytest.mark.parametrize("path", EXPECTED, ids=lambda path: path.stem)
 def test_the_figures_of_the_bundled_teacher_still_come_out(regression, path):
     expected = json.loads(path.read_text())
@@ -61,19 +65,20 @@ def dry_run(*arguments: str, **variables: str) -> list[list[str]]:
 def test_every_command_of_the_reproduction_parses(parse_only, tmp_path, model, variables):  # noqa: F811
     ours = [arguments_of_ours(words) for words in dry_run(model, str(tmp_path / "o ut"), **variables)]
     commands = [argv for argv in ours if argv is not None]
-    assert [argv[0] for argv in commands] == ["trajectories"] * 3 + ["train", "evaluate"]
+    assert [argv[0] for argv in commands] == ["trajectories"] * 3 + ["train"] * 2 + ["evaluate"]
     for argv in commands:
         parse_only(argv)
     # What one command writes the next ones read.
     written = [argv[argv.index("--output_dir") + 1] for argv in commands]
     assert all(path.startswith(str(tmp_path / "o ut")) for path in written)
-    assert commands[4][commands[4].index("--adapter") + 1] == written[3]
+    for flag, folder in (("--adapter", written[3]), ("--consistency_adapter", written[4])):
+        assert commands[5][commands[5].index(flag) + 1] == folder
 
 
 def test_an_interrupted_reproduction_goes_on(tmp_path):
     (tmp_path / "student" / "checkpoint-5").mkdir(parents=True)
-    train = next(words for words in dry_run("llada-8b", str(tmp_path)) if "--dataset_name" in words)
-    assert train[-2:] == ["--resume_from_checkpoint", "true"]
+    trainings = [words for words in dry_run("llada-8b", str(tmp_path)) if "--dataset_name" in words]
+    assert [words[-2:] == ["--resume_from_checkpoint", "true"] for words in trainings] == [True, False]
 
 
 def test_an_unknown_model_is_refused(tmp_path):

@@ -18,6 +18,8 @@ from transformers import AutoModelForMaskedLM
 from hf_dparallel import DiffusionGenerationConfig, cli
 from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.demo import pipeline
+from hf_dparallel.evaluation.decoding import EvaluatedAnswers
+from hf_dparallel.generation.inputs import resolve_generation_config
 
 from .conftest import make_llada
 from .training.test_trajectories import make_tokenizer
@@ -412,12 +414,57 @@ def test_calibrate(hf, checkpoint, questions):
     code, _, err = hf(
         "calibrate", *flags[:-2], "--max_accuracy_drop", "0.01", "--confidence", "0.9999", "--output_dir", "none"
     )
-    assert code == 1 and not Path("none").exists()
+    assert code == 1 and not list(Path("none").iterdir())
     assert "For no setting could it be confirmed on 4 prompts that it loses at most 1 points" in last_line(err)
     code, _, err = hf("calibrate", *flags, "--num_samples", "1")
     assert code == 1 and "`dataset` must have at least 2 prompts" in err
     code, _, err = hf("calibrate", *flags, "--max_accuracy_drop", "1")
     assert code == 2 and "`max_accuracy_drop` must be above 0 and below 1, got 1.0" in err
+
+
+def test_inspect_shows_the_decode_of_generate(hf, checkpoint):
+    flags = ["--model", checkpoint, "--prompt", "5 6", "--temperature", "1.0", "--max_new_tokens", "16", "--seed", "3"]
+    flags += ["--block_length", "8"]
+    assert hf("generate", *flags, "--json", "g.json")[0] == 0
+    code, out, _ = hf("inspect", *flags)
+    shown = [word for word in out.strip().splitlines()[-1].split() if not word.startswith("<")]
+    assert code == 0 and shown == read_json("g.json")["text"].split()
+
+
+def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, questions):
+    """Whatever the model's own recipe says of caches, draws and open blocks."""
+    model = AutoModelForMaskedLM.from_pretrained(checkpoint)
+    model.generation_config = DiffusionGenerationConfig(
+        max_new_tokens=8, block_length=4, cache_implementation="dual", temperature=0.7, max_active_blocks=2
+    )
+    model.save_pretrained(tmp_path / "cached")
+    make_tokenizer().save_pretrained(tmp_path / "cached")
+    seen = []
+
+    def evaluate_answers(model, tokenizer, dataset, reward, recipe, *args, **kwargs):
+        seen.append(resolve_generation_config(model, recipe, tokenizer))
+        answers = [True] * len(dataset), [4] * len(dataset), [8] * len(dataset), [8] * len(dataset)
+        return EvaluatedAnswers(*answers, seconds=1.0)
+
+    flags = ["--model", tmp_path / "cached", "--dataset", questions, "--prompt_column", "question"]
+    flags += ["--sweep", "entropy_threshold=0.5", "--max_accuracy_drop", "0.9", "--output_dir", "out"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hf_dparallel.cli.calibrate.evaluate_answers", evaluate_answers)
+        assert hf("calibrate", *flags)[0] == 0
+    reference, candidate = seen[:2]
+    assert reference.denoising_steps == 8 and reference.cache_implementation is None
+    assert reference.temperature == 0 and reference.max_active_blocks == 1
+    assert candidate.cache_implementation == "dual" and candidate.max_active_blocks == 2
+    assert DiffusionGenerationConfig.from_pretrained("out").cache_implementation == "dual"
+
+
+def test_an_output_folder_that_cannot_be_made_is_found_before_decoding(hf, tmp_path, checkpoint, questions):
+    (tmp_path / "file").write_text("")
+    flags = ["--model", checkpoint, "--dataset", questions, "--prompt_column", "question", "--output_dir", "file"]
+    for command in ("evaluate", "calibrate"):
+        code, out, err = hf(command, *flags)
+        assert code == 1 and "`output_dir=file` cannot be made: File exists. Name another folder." in err
+        assert "it/s" not in out
 
 
 def test_bad_sweeps_and_reports(hf, questions):

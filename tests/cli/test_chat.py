@@ -97,6 +97,7 @@ def test_none_is_the_setting_of_the_model(talk):
         ("/set entropy_threshold -1", "Error: `entropy_threshold` must be at least 0 (nats), got -1."),
         ("/set treshold 0.5", "Error: Unknown generation setting(s): treshold."),
         ("/set block_length 3", "Error: `block_length` must divide `max_new_tokens`"),
+        ("/set max_new_tokens 0", "Error: `max_new_tokens` must be a positive integer, got 0."),
         ("/set eos_token_id 5", "Error: `eos_token_id` cannot be changed here."),
         ("/set temperature [", "Error: while parsing"),
         ("/set temperature", "/set needs a name and a value"),
@@ -108,6 +109,11 @@ def test_mistakes_change_nothing(talk, checkpoint, line, message):
     code, out, err = talk(line, "5 6")
     assert code == 0 and err[0].startswith(message)
     assert out[-1] == answer(checkpoint, "5 6")[0]
+
+
+def test_an_answer_without_length_is_refused_at_once(talk):
+    code, out, err = talk("5 6", flags=["--max_new_tokens", "0"])
+    assert code == 1 and not out and "`max_new_tokens` must be a positive integer, got 0." in err[-1]
 
 
 def test_help_and_quit(talk):

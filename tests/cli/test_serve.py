@@ -10,6 +10,7 @@ import sys
 
 import openai
 import pytest
+from starlette.testclient import TestClient
 
 from hf_dparallel import cli
 
@@ -57,6 +58,7 @@ def run(capsys, *argv: str) -> tuple[int, str]:
         (["m", "--batch_size", "0"], "`batch_size` must be at least 1, got 0"),
         (["m", "--max_waiting", "-1"], "`max_waiting` must be at least 0, got -1"),
         (["m", "--entropy_threshold", "-1"], "`entropy_threshold` must be at least 0"),
+        (["m", "--num_workers", "2"], "unrecognized arguments: --num_workers 2"),
         (["m", "--seed", "1"], "unrecognized arguments: --seed 1"),
     ],
 )
@@ -82,10 +84,32 @@ def test_a_server_for_everyone_without_key_warns(capsys, monkeypatch):
     assert "Set --api_key" not in run(capsys, "./missing", "--port", "0", "--host", "0.0.0.0")[1]
 
 
+@pytest.mark.parametrize(
+    ("flags", "host", "status"),
+    [
+        ([], "127.0.0.1:8000", 200),
+        ([], "LOCALHOST", 200),
+        ([], "[::1]:8000", 200),
+        ([], "rebound.example:8000", 400),
+        (["--api_key", "k"], "proxied.example", 200),
+        (["--host", "0.0.0.0"], "this.example:8000", 200),
+    ],
+)
+def test_only_this_machine_is_answered_without_a_key(checkpoint, monkeypatch, flags, host, status):  # noqa: F811
+    def ask(server, sockets):
+        headers = {"Host": host, "Authorization": "Bearer k"}
+        answers.append(TestClient(server.config.app).get("/v1/models", headers=headers))
+
+    answers = []
+    monkeypatch.setattr("uvicorn.Server.run", ask)
+    assert cli.main(["serve", checkpoint, "--port", "0", *flags]) == 0
+    assert [answer.status_code for answer in answers] == [status]
+
+
 def test_without_the_extra_it_says_how_to_get_it(capsys, monkeypatch):
     monkeypatch.setattr("hf_dparallel.cli.serve.find_spec", lambda name: None)
     code, err = run(capsys, "./missing")
-    assert code == 1 and "`pip install hf-dparallel[serve]`" in err
+    assert code == 1 and "`pip install 'hf-dparallel[serve]'`" in err
 
 
 def test_settings_that_contradict_the_recipe_are_refused_at_once(capsys, checkpoint):  # noqa: F811

@@ -49,6 +49,8 @@ def test_aup_of_each_curve():
         {"curve": "a", "accuracy": 0.8, "answer_tokens_per_forward": 3.0},
         {"curve": "a", "accuracy": 0.7, "answer_tokens_per_forward": 3.0},  # decodes alike, and is less accurate
         {"curve": "b", "accuracy": 0.5, "answer_tokens_per_forward": 2.0},
+        {"curve": "b", "accuracy": 0.0, "answer_tokens_per_forward": 0.0},  # empty answers
+        {"curve": "c", "accuracy": 0.0, "answer_tokens_per_forward": 0.0},
     ]
     assert aup_of(rows) == {"a": pytest.approx(3 * 80), "b": pytest.approx(2 * 50)}
 
@@ -98,8 +100,12 @@ def test_files(tmp_path):
     ("content", "message"),
     [
         ("{", "is not JSON"),
-        ("[]", "is not a report: it lacks name, conditions, hardware, rows"),
-        (json.dumps({"name": "a", "rows": []}), "is not a report: it lacks conditions, hardware. `hf-dparallel eval"),
+        ("[]", "is no report that can be compared: it lacks name, conditions, hardware, rows"),
+        (
+            json.dumps({"name": "a", "rows": []}),
+            "it lacks conditions, hardware, rows. `hf-dparallel evaluate --dataset",
+        ),
+        (json.dumps({**make_report(), "rows": [{"method": "a"}]}), "it lacks the figures of each answer"),
     ],
 )
 def test_other_files_are_no_reports(tmp_path, content, message):
@@ -110,6 +116,7 @@ def test_other_files_are_no_reports(tmp_path, content, message):
 
 def test_labels_differ():
     assert labels(["demo", "student", "demo"]) == ["demo (1)", "student", "demo (3)"]
+    assert len(set(labels(["a", "a", "a (1)"]))) == 3
 
 
 def test_fingerprint_is_that_of_the_named_columns():

@@ -35,6 +35,8 @@ def test_values(text, name, values):
         ("entropy_threshold=0.1:1:0", "a positive step"),
         ("entropy_threshold=0:1:0.0001", "at most 1000 values"),
         ("entropy_threshold=nan:1:0.1", "must be of the form"),
+        ("entropy_threshold=inf", "must be of the form"),
+        ("denoising_steps=inf", "must be of the form"),
         ("denoising_steps=1.5", "must have whole numbers as values of `denoising_steps`"),
     ],
 )

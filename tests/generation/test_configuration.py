@@ -165,3 +165,37 @@ def test_published_file_with_settings_of_another_sampler(tiny_llada, tmp_path):
     assert AutoModelForMaskedLM.from_pretrained(tmp_path).generation_config.settings() == {"entropy_threshold": 0.4}
     config = DiffusionGenerationConfig.from_pretrained(tmp_path, confidence_threshold=0.9)
     assert config.commit_rule() == "confidence_threshold"
+
+
+def test_one_token_per_pass_is_plain():
+    recipe = DiffusionGenerationConfig(
+        max_new_tokens=16,
+        block_length=8,
+        entropy_threshold=0.5,
+        max_active_blocks=2,
+        cache_implementation="dual",
+        cache_refresh_interval=4,
+        temperature=0.7,
+        top_p=0.9,
+        eos_token_id=3,
+        calibration={"nfe": 4},
+    )
+    settings = {"max_new_tokens": 16, "block_length": 8, "denoising_steps": 16, "eos_token_id": 3}
+    assert recipe.one_token_per_pass().settings() == settings
+
+
+@pytest.mark.parametrize(
+    ("change", "is_kept"),
+    [
+        ({"return_dict_in_generate": True, "eos_token_id": 3, "output_certainty": True}, True),
+        ({"entropy_threshold": 0.1}, False),
+        ({"cache_implementation": "dual"}, False),
+        ({"temperature": 0.5}, False),
+        ({"max_active_blocks": 2}, False),
+        ({"stop_at_eos": False}, False),
+    ],
+    ids=str,
+)
+def test_the_record_of_a_calibration_goes_with_what_it_found(change, is_kept):
+    recipe = DiffusionGenerationConfig(entropy_threshold=0.5, calibration={"nfe": 4})
+    assert (recipe.updated(**change).calibration is not None) == is_kept

@@ -269,6 +269,7 @@ class TestSampling:
         greedy = tiny_llada.generate(prompt, **(self.settings | {"temperature": 0.0}))
         assert torch.equal(tiny_llada.generate(prompt, top_k=1, **self.settings), greedy)
         assert torch.equal(tiny_llada.generate(prompt, top_p=1e-6, **self.settings), greedy)
+        assert torch.equal(tiny_llada.generate(prompt, **(self.settings | {"temperature": 1e-40})), greedy)
 
     def test_do_sample(self, tiny_llada):
         prompt = torch.tensor([[2, 3]])

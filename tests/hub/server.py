@@ -238,6 +238,8 @@ class Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = base64.b64decode(value["content"])
             elif change["key"] == "lfsFile":
                 files[value["path"]] = self.hub.large_files[value["oid"]]
+            elif change["key"] == "deletedFile":
+                del files[value["path"]]
         commit = sha1(parent.encode() + self.body)
         repository.commits[commit] = files
         answer = {"success": True, "commitUrl": f"{self.hub.address}/{repo_id}/commit/{commit}", "commitOid": commit}

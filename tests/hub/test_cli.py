@@ -12,7 +12,7 @@ from hf_dparallel import cli
 from .conftest import BASE, TEACHER
 
 
-PROMPT = "Mia has 14 pens . Mia buys 6 pens . How many pens does Mia have now ?"
+PROMPT = "Mia has 14 pens . Mia finds 6 more . Mia sells 5 pens . How many pens are left ?"
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +67,24 @@ def test_push_data(hub, run, tmp_path):
     assert BASE.encode() in hub.repository("user/data", "datasets").files()["README.md"]
 
 
+def test_the_name_that_is_reported_has_the_owner(hub, adapter, run, tmp_path):
+    code, out, _ = run("push", adapter, "student", "--json", "push.json")
+    assert code == 0 and "user/student" in out
+    assert json.loads((tmp_path / "push.json").read_text())["repo_id"] == "user/student"
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
         ([], 2, "required: --path, --repo_id"),
         (["folder"], 2, "required: --repo_id"),
         (["folder", "user/name", "more"], 2, "unrecognized arguments: more"),
+        (["folder", "user/name", "--seed", "1"], 2, "unrecognized arguments: --seed 1"),
+        (
+            ["rows.parquet", "user/name", "--repo_type", "dataset", "--entropy_threshold", "0.3"],
+            2,
+            "`entropy_threshold` says something about a model, and nothing about a dataset",
+        ),
         (["folder", "user/name", "--repo_type", "space"], 2, "invalid choice: 'space'"),
         (["rows.parquet", "user/name", "--repo_type", "dataset", "--report", "r.json"], 2, "nothing about a dataset"),
         (["folder", "user/name", "--entropy_threshold", "-1"], 2, "`entropy_threshold` must be at least 0"),

@@ -3,6 +3,7 @@
 
 import json
 import re
+import runpy
 import shutil
 from pathlib import Path
 
@@ -19,10 +20,11 @@ from transformers import (
     BertLMHeadModel,
 )
 
-from hf_dparallel import DiffusionGenerationConfig, push_model_to_hub
+from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation, push_model_to_hub
 from hf_dparallel.hub import publish
 
 from .conftest import BASE, RECIPE, TEACHER, save_adapter
+from .server import Repository
 
 
 REPORT = {"accuracy": 0.75, "nfe": 9.5, "tokens_per_forward": 5.25, "latency_s": 0.125, "num_prompts": 8}
@@ -99,6 +101,19 @@ def test_the_tokenizer_is_uploaded_if_it_is_not_that_of_the_base(hub, adapter):
     assert 'AutoTokenizer.from_pretrained("user/other"' in card_of(hub, "user/other").text
 
 
+@pytest.mark.parametrize("has_own", [False, True])
+def test_the_tokenizer_of_the_base_is_read_once(hub, adapter, monkeypatch, has_own):
+    if has_own:
+        AutoTokenizer.from_pretrained(TEACHER).save_pretrained(adapter)
+    read, load = [], AutoTokenizer.from_pretrained
+    monkeypatch.setattr(
+        "hf_dparallel.hub.publish.AutoTokenizer.from_pretrained",
+        lambda name, **kw: read.append(name) or load(name, **kw),
+    )
+    push_model_to_hub(adapter, "user/student")
+    assert read.count(BASE) == 1
+
+
 @pytest.mark.parametrize("local", [str(TEACHER), "adapter", "/nowhere/llada", r"C:\models\llada"])
 def test_a_base_in_a_local_folder_is_refused_or_replaced(hub, adapter, local, monkeypatch):
     monkeypatch.chdir(adapter.parent)
@@ -119,7 +134,14 @@ def test_a_base_in_a_local_folder_is_refused_or_replaced(hub, adapter, local, mo
         ("README.md", f"# Mine\nlogin with hf_{'a' * 34}", "contains what looks like an access token"),
         ("README.md", f"# Mine\nfrom {Path.home()}/models", f"contains the path '{Path.home()}/'"),
         ("training_summary.json", '{"data": ["/data/user/gsm8k.parquet"]}', "the path '/data/user/gsm8k.parquet'"),
+        ("training_summary.json", '{"note": "made from /data/secret/x.jsonl"}', "the path '/data/secret/x.jsonl'"),
+        ("training_summary.json", r'{"note": "made from C:\\data\\x.jsonl"}', r"the path 'C:\\data\\x.jsonl'"),
+        ("README.md", "# Mine\nIt lies in `/scratch/me/llada`.", "the path '/scratch/me/llada'"),
+        ("README.md", "# Mine\nSee file:///scratch/me/llada.", "the path '/scratch/me/llada'"),
         ("config.json", f'{{"note": "hf_{"b" * 34}"}}', "access token"),
+        ("LICENSE", f"hf_{'a' * 34}", "contains what looks like an access token"),
+        ("NOTICE.md", f"Of {Path.home()}/models", f"contains the path '{Path.home()}/'"),
+        ("loss.svg", f"<svg><!-- {Path.home()}/run --></svg>", f"contains the path '{Path.home()}/'"),
     ],
 )
 def test_tokens_and_paths_are_refused(hub, tmp_path, name, text, message):
@@ -130,6 +152,28 @@ def test_tokens_and_paths_are_refused(hub, tmp_path, name, text, message):
     with pytest.raises(ValueError, match=f"`{name}`.*{re.escape(message)}"):
         push_model_to_hub(tmp_path, "user/model")
     assert "models/user/model" not in hub.repositories
+
+
+def test_ordinary_text_is_no_path(hub, adapter):
+    (adapter / "README.md").write_text(
+        "# Mine\nand/or, 1/2/3 and a/b/c; https://huggingface.co/papers/2509.26488 [docs](/docs/hub/models)\n"
+        "`./a/b`, `../a/b`, `data/train/x.json`, user/name, `POST /v1/chat/completions`, </a/b>, TCP / IP / UDP\n"
+    )
+    summary = {"dataset_description": "2 of 3 and/or 4/5/6 from https://example.org/a/b and hf://datasets/a/b."}
+    (adapter / "training_summary.json").write_text(json.dumps(summary))
+    (adapter / "loss.png").write_bytes(b"\x89PNG\xff")
+    push_model_to_hub(adapter, "user/student")
+    assert b"and/or" in hub.repository("user/student").files()["README.md"]
+
+
+@pytest.mark.parametrize(
+    "dataset", ["/data/secret/gsm8k.jsonl", r"C:\secret\gsm8k.jsonl", "../secret/gsm8k.jsonl", "~/secret/gsm8k.jsonl"]
+)
+def test_of_a_file_of_prompts_the_card_says_the_name_only(hub, adapter, tmp_path, dataset):
+    (tmp_path / "report.json").write_text(json.dumps(REPORT | {"dataset": dataset}))
+    push_model_to_hub(adapter, "user/student", report=tmp_path / "report.json")
+    card = hub.repository("user/student").files()["README.md"]
+    assert b"On gsm8k.jsonl" in card and b"secret" not in card
 
 
 def test_a_recipe_without_a_rule_is_refused_or_completed(hub, tmp_path):
@@ -191,6 +235,46 @@ def test_custom_generate_of_an_adapter_repository(hub, adapter):
     assert torch.equal(custom, expected)
     with pytest.raises(ValueError, match="trust_remote_code=True"):
         model.generate(**arguments, custom_generate="user/student", trust_remote_code=False)
+
+
+def test_custom_generate_on_the_base_model_follows_the_recipe_of_the_repository(hub, adapter):
+    push_model_to_hub(adapter, "user/student")
+    base = AutoModelForMaskedLM.from_pretrained(BASE)
+    inputs = {"input_ids": INPUT_IDS, "attention_mask": torch.ones_like(INPUT_IDS)}
+    own = {"custom_generate": "user/student", "trust_remote_code": True, "return_dict_in_generate": True}
+    expected = base.generate(**inputs, **RECIPE, return_dict_in_generate=True)
+    default = base.generate(**inputs, return_dict_in_generate=True)
+    assert expected.nfe.tolist() != default.nfe.tolist()
+    for given in ({}, {"generation_config": DiffusionGenerationConfig(return_dict_in_generate=True)}):
+        out = base.generate(**inputs, **own, **given)
+        assert torch.equal(out.sequences, expected.sequences) and out.nfe.tolist() == expected.nfe.tolist()
+
+    # What the caller says has the last word, also in another commit rule.
+    settings = {"max_new_tokens": 16, "denoising_steps": 4}
+    for given in (settings, {"generation_config": DiffusionGenerationConfig(**settings)}):
+        out = base.generate(**inputs, **own, **given)
+        assert out.nfe.tolist() == [4] and out.sequences.shape == (1, INPUT_IDS.shape[1] + 16)
+
+
+@pytest.mark.parametrize(("recorded", "model_type", "shift"), [(0, "bert", 0), (1, "bert", 1), (0, "Dream", 1)])
+def test_custom_generate_knows_the_shift_and_the_mask(hub, tmp_path, recorded, model_type, shift):
+    config = BertConfig(
+        vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    torch.manual_seed(0)
+    model = BertLMHeadModel(config).eval()
+    model.save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "training_summary.json").write_text(json.dumps({"shift_logits": bool(recorded)}))
+    recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=4, mask_token_id=31)
+    push_model_to_hub(tmp_path / "bert", "user/bert", generation_config=recipe)
+
+    prompt = torch.arange(2, 6)[None]
+    model.config.model_type = model_type
+    out = model.generate(prompt, custom_generate="user/bert", trust_remote_code=True)
+    local = enable_diffusion_generation(BertLMHeadModel.from_pretrained(tmp_path / "bert"), 31, shift_logits=shift)
+    assert torch.equal(out, local.generate(prompt, generation_config=recipe))
+    other = enable_diffusion_generation(BertLMHeadModel.from_pretrained(tmp_path / "bert"), 31, shift_logits=not shift)
+    assert not torch.equal(out, other.generate(prompt, generation_config=recipe))
 
 
 def test_custom_generate_of_a_model_repository_decodes_a_class_of_transformers(hub, adapter, tmp_path):
@@ -290,6 +374,71 @@ def test_a_written_card_is_kept_and_a_draft_is_not(hub, adapter):
     assert hub.repository("user/student").files()["README.md"] == b"# Mine\n"
 
 
+def test_a_card_that_was_edited_on_the_hub_is_kept(hub, adapter, caplog):
+    push_model_to_hub(adapter, "user/student")
+    on_hub = hub.repository("user/student").files()
+    on_hub["README.md"] = b"---\nlicense: mit\n---\n\n# Edited on the Hub\n"
+    push_model_to_hub(adapter, "user/student")
+    files = hub.repository("user/student").files()
+    assert files["README.md"] == on_hub["README.md"]
+    assert "The card of 'user/student' was edited on the Hub, and is kept" in caplog.text
+
+    (adapter / "README.md").write_text("# Mine\n")  # said expressly
+    push_model_to_hub(adapter, "user/student")
+    assert hub.repository("user/student").files()["README.md"] == b"# Mine\n"
+
+
+@pytest.mark.parametrize("text", [b"", b"---\nlicense: mit\n---\n", b"---\r\nlicense: mit\r\n---\r\n\r\n"])
+def test_the_empty_card_of_a_new_repository_is_replaced(hub, adapter, text):
+    hub.repositories["models/user/student"] = Repository()
+    hub.repository("user/student").files()["README.md"] = text
+    push_model_to_hub(adapter, "user/student")
+    assert b"# student" in hub.repository("user/student").files()["README.md"]
+
+
+def test_a_card_that_keeps_the_title_of_peft_is_still_ones_own(hub, adapter):
+    (adapter / "README.md").write_text("# Model Card for Model ID\n\nMy own words.\n")
+    push_model_to_hub(adapter, "user/student")
+    assert b"My own words." in hub.repository("user/student").files()["README.md"]
+
+
+def test_weights_and_tokenizer_of_an_earlier_push_do_not_stay(hub, tmp_path):
+    model = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    model.generation_config = DiffusionGenerationConfig(**RECIPE)
+    model.save_pretrained(tmp_path / "one")
+    model.save_pretrained(tmp_path / "many", max_shard_size="100KB")
+    tokenizer = AutoTokenizer.from_pretrained(TEACHER)
+    tokenizer.save_pretrained(tmp_path / "one")
+    push_model_to_hub(tmp_path / "one", "user/model")
+    files = hub.repository("user/model").files()
+    files |= {"added_tokens.json": b"{}", "notes.txt": b"mine", "onnx/model.safetensors": b"mine"}
+
+    push_model_to_hub(tmp_path / "many", "user/model")
+    files = hub.repository("user/model").files()
+    assert "model.safetensors" not in files and "model.safetensors.index.json" in files
+    assert "tokenizer.json" in files  # this folder says nothing about the tokenizer
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2)
+    model.save_pretrained(tmp_path / "one")
+    push_model_to_hub(tmp_path / "one", "user/model")
+    files = hub.repository("user/model").files()
+    assert not [name for name in files if name.startswith("model-") or "index" in name]
+    assert "added_tokens.json" not in files
+    assert files["notes.txt"] == files["onnx/model.safetensors"] == b"mine"
+    assert torch.equal(AutoModelForMaskedLM.from_pretrained("user/model").lm_head.weight, model.lm_head.weight)
+
+
+def test_a_tokenizer_that_is_now_that_of_the_base_does_not_stay(hub, adapter):
+    tokenizer = AutoTokenizer.from_pretrained(TEACHER)
+    tokenizer.add_tokens(["<new>"])
+    tokenizer.save_pretrained(adapter)
+    push_model_to_hub(adapter, "user/student")
+    assert "tokenizer.json" in hub.repository("user/student").files()
+    AutoTokenizer.from_pretrained(TEACHER).save_pretrained(adapter)
+    push_model_to_hub(adapter, "user/student")
+    assert set(hub.repository("user/student").files()) == PUSHED
+
+
 def test_the_lines_of_the_card_run_as_they_stand(hub, adapter, capsys):
     push_model_to_hub(adapter, "user/student")
     lines = lines_of(card_of(hub))
@@ -319,8 +468,12 @@ def test_the_card_of_another_class_runs_too(hub, tmp_path):
     assert names["out"].nfe.tolist() == [2]
 
 
-def test_custom_generate_is_the_file_of_the_package(hub, adapter):
+def test_custom_generate_is_the_file_of_the_package_with_the_recipe(hub, adapter, tmp_path):
     push_model_to_hub(adapter, "user/student")
     files = hub.repository("user/student").files()
-    assert files["custom_generate/generate.py"] == publish._CUSTOM_GENERATE.read_bytes()
+    (tmp_path / "generate.py").write_bytes(files["custom_generate/generate.py"])
+    names = runpy.run_path(str(tmp_path / "generate.py"))
+    assert names["RECIPE"] == RECIPE and names["SHIFT_LOGITS"] is False
+    source = publish._CUSTOM_GENERATE.read_bytes()
+    assert files["custom_generate/generate.py"].endswith(source[source.index(b"def generate") :])
     assert files["custom_generate/requirements.txt"].startswith(b"hf-dparallel>=")

@@ -1,6 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Publishing trajectories, and reading them back as any data set."""
 
+import shutil
+
 import pytest
 from datasets import Dataset, load_dataset
 from huggingface_hub import DatasetCard
@@ -94,3 +96,34 @@ def test_other_data_of_that_name_are_left_alone(hub, folder):
     repository.files()["train.csv"] = b"a,b\n"
     with pytest.raises(ValueError, match=r"holds other data \(train\.csv\)"):
         push_trajectories_to_hub(folder, "user/data")
+
+
+def test_data_that_have_grown_replace_the_earlier_shards(hub, folder):
+    (folder / "filtered.parquet").unlink()
+    push_trajectories_to_hub(folder, "user/data")
+    shard = folder / "shard-00000-of-00001.parquet"
+    for index in range(2):
+        shutil.copy(shard, folder / f"shard-{index:05d}-of-00002.parquet")
+    shard.unlink()
+    push_trajectories_to_hub(folder, "user/data")
+    names = [f"data/train-{index:05d}-of-00002.parquet" for index in range(2)]
+    assert set(hub.repository("user/data", "datasets").files()) == {"README.md", *names}
+    assert load_dataset("user/data", split="train")["nfe"][:] == [1, 2, 3, 1, 2, 3]
+
+
+def test_a_data_card_that_was_edited_on_the_hub_is_kept(hub, folder):
+    push_trajectories_to_hub(folder, "user/data")
+    hub.repository("user/data", "datasets").files()["README.md"] = b"# Edited on the Hub\n"
+    push_trajectories_to_hub(folder, "user/data")
+    assert hub.repository("user/data", "datasets").files()["README.md"] == b"# Edited on the Hub\n"
+
+
+@pytest.mark.parametrize("rows", [{name: [] for name in COLUMNS}, None])
+def test_a_file_without_rows_is_named(hub, tmp_path, rows):
+    if rows is None:
+        (tmp_path / "empty.parquet").touch()
+    else:
+        Dataset.from_dict(rows).to_parquet(tmp_path / "empty.parquet")
+    with pytest.raises(ValueError, match=r"`.*empty\.parquet` has no rows"):
+        push_trajectories_to_hub(tmp_path / "empty.parquet", "user/data")
+    assert "datasets/user/data" not in hub.repositories

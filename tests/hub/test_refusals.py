@@ -2,13 +2,14 @@
 """What goes wrong between here and the Hub when pushing: rights, names, broken connections, rate limits."""
 
 import json
+import re
 import shutil
 
 import huggingface_hub
 import pytest
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
-from hf_dparallel import push_model_to_hub
+from hf_dparallel import DiffusionGenerationConfig, push_model_to_hub
 
 from .conftest import BASE, TEACHER, save_adapter
 from .server import Repository
@@ -76,9 +77,10 @@ def test_names_that_are_none_are_refused(hub, adapter, repo_id):
 
 
 def test_a_name_that_is_taken_by_something_else_is_refused(hub, adapter):
-    with pytest.raises(
-        ValueError, match=f"`repo_id={BASE}` exists and holds a model, and what is pushed is an adapter"
-    ):
+    message = (
+        f"`repo_id={BASE}` exists and holds a model of type llada (LLaDAForMaskedDiffusion), and what is pushed is an"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
         push_model_to_hub(adapter, BASE)
     push_model_to_hub(adapter, "user/student")
     with pytest.raises(ValueError, match=r"holds an adapter of user/teacher, and .* an adapter of user/other"):
@@ -87,6 +89,43 @@ def test_a_name_that_is_taken_by_something_else_is_refused(hub, adapter):
 
     push_model_to_hub(save_adapter(adapter, seed=1), "user/student")
     assert len(hub.repository("user/student").commits) == 3
+
+
+def save_bert(folder):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertForMaskedLM(BertConfig(vocab_size=147, mask_token_id=1, **sizes)).save_pretrained(folder)
+    DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("held", "holds"),
+    [
+        ({"config.json": b'{"model_type": "gpt2"}', "pytorch_model.bin": b"w"}, "a model of type gpt2 (no class)"),
+        (
+            {"config.json": b'{"model_type": "bert", "architectures": ["BertForQuestionAnswering"]}'},
+            "a model of type bert (BertForQuestionAnswering)",
+        ),
+        ({"unet/weights.bin": b"w"}, "weights of something else (unet/weights.bin)"),
+        ({"model.gguf": b"w"}, "weights of something else (model.gguf)"),
+    ],
+)
+def test_another_model_is_not_overwritten(hub, tmp_path, held, holds):
+    repository = hub.repositories["models/user/model"] = Repository()
+    repository.files().update(held)
+    with pytest.raises(ValueError, match=re.escape(f"`repo_id=user/model` exists and holds {holds}")):
+        push_model_to_hub(save_bert(tmp_path / "bert"), "user/model")
+    assert repository.files() == held
+
+
+def test_a_branch_can_be_pushed_to_again_if_main_is_empty(hub, adapter):
+    push_model_to_hub(adapter, "user/student", revision="v1")
+    push_model_to_hub(save_adapter(adapter, seed=1), "user/student", revision="v1")
+    repository = hub.repository("user/student")
+    assert repository.files() == {}
+    assert repository.files("v1")["adapter_model.safetensors"] == (adapter / "adapter_model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="holds an adapter of user/teacher"):
+        push_model_to_hub(adapter, "user/student", base_model="user/other", revision="v1")
 
 
 def test_a_branch_is_created(hub, adapter):

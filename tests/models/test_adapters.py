@@ -102,6 +102,42 @@ def test_the_recipe_follows_the_active_adapter(tmp_path):
     assert settings() == own
 
 
+def test_a_new_adapter_does_not_inherit_the_recipe_of_a_deleted_one(tmp_path):
+    model = adapted(save_adapter(tmp_path, recipe={"entropy_threshold": 0.1}), adapter_name="a")
+    model.add_adapter(LoraConfig(target_modules=["q_proj"]), "fresh")
+    assert model.generation_config.commit_rule() is None
+    model.delete_adapter("a")
+    model.add_adapter(LoraConfig(target_modules=["q_proj"]), "a")
+    model.set_adapter("a")
+    assert model.generation_config.commit_rule() is None
+
+
+@pytest.mark.parametrize("hotswap", [False, True])
+def test_an_adapter_from_a_state_dict_has_no_recipe(tmp_path, hotswap):
+    folder = save_adapter(tmp_path, recipe={"entropy_threshold": 0.1})
+    model = adapted(folder, adapter_name="a")
+    weights = {name.removeprefix("base_model.model."): value for name, value in load_file(folder / WEIGHTS).items()}
+    name = "a" if hotswap else "b"
+    config = LoraConfig.from_pretrained(folder)
+    model.load_adapter(adapter_name=name, peft_config=config, adapter_state_dict=weights, hotswap=hotswap)
+    assert model.active_adapters() == [name] and model.generation_config.commit_rule() is None
+    model.set_adapter("a")
+    assert (model.generation_config.commit_rule() is None) is hotswap
+
+
+def test_the_recipe_waits_while_adapters_are_disabled(tmp_path):
+    folder = save_adapter(tmp_path, recipe={"entropy_threshold": 0.1})
+    model = adapted(folder, adapter_name="a")
+    model.load_adapter(str(folder), "b")
+    model.disable_adapters()
+    for change in (lambda: model.set_adapter("a"), lambda: model.delete_adapter("b")):
+        change()
+        assert torch.equal(logits(model), logits(make_llada()))
+        assert model.generation_config.commit_rule() is None
+    model.enable_adapters()
+    assert model.generation_config.entropy_threshold == 0.1
+
+
 def test_generate_uses_the_recipe_and_arguments_override_it(tmp_path):
     recipe = {"entropy_threshold": 100.0, "max_new_tokens": 8, "block_length": 4, "stop_at_eos": False}
     model = adapted(save_adapter(tmp_path, recipe=recipe))
@@ -232,6 +268,17 @@ def test_adapters_that_cannot_be_swapped_are_refused(tmp_path, settings, message
     with pytest.raises(ValueError, match=message):
         model.load_adapter(str(other), "default", hotswap=True)
     assert torch.equal(logits(model), before)
+
+
+def test_a_configuration_that_is_given_holds(tmp_path):
+    model = adapted(save_adapter(tmp_path))
+    config = LoraConfig.from_pretrained(tmp_path)
+    config.lora_alpha *= 2
+    named, positional = adapted(tmp_path, peft_config=config), make_llada()
+    positional.load_adapter(str(tmp_path), "a", config)
+    assert torch.equal(logits(named), logits(positional)) and not torch.equal(logits(named), logits(model))
+    edit_config(tmp_path, lora_alpha=config.lora_alpha)
+    assert torch.equal(logits(named), logits(adapted(tmp_path)))
 
 
 def test_a_name_that_is_taken_is_refused(tmp_path):

@@ -127,6 +127,34 @@ def test_groups_with_different_settings_take_turns(model, make_engine):
     assert gate.rows[:4] == [3, 2, 3, 2]
 
 
+@pytest.mark.parametrize(
+    ("same", "other"),
+    [
+        (
+            [
+                {"temperature": 0},
+                {"temperature": 0.0},
+                {"do_sample": False},
+                {"top_p": 0.9, "top_k": 5},
+                {"entropy_threshold": 1, "max_active_blocks": 1, "stop_at_eos": True},
+            ],
+            {"temperature": 1},
+        ),
+        (
+            [{"temperature": 1}, {"do_sample": True}, {"temperature": 1.0, "top_p": 1}],
+            {"temperature": 1, "top_p": 0.9},
+        ),
+    ],
+)
+def test_equal_settings_are_one_group_however_they_are_said(model, make_engine, same, other):
+    gate, engine = Gate(model), make_engine(num_slots=8)
+    engine.submit([make_prompt(model, [6, 3], **settings) for settings in [*same, other]])
+    wait_for(lambda: gate.rows)
+    gate.open.set()
+    wait_for(lambda: len(gate.rows) > 1)
+    assert gate.rows[:2] == [len(same), 1]
+
+
 def test_giving_up_frees_slots_and_places_in_the_queue(model, make_engine):
     gate, engine = Gate(model), make_engine(num_slots=2, max_waiting=2)
     prompts = [make_prompt(model, [n, 3]) for n in range(6, 10)]
@@ -155,6 +183,18 @@ def test_overload_is_refused_as_a_whole_and_passes(model, make_engine):
     gate.open.set()
     assert first.listener.ended.wait(30) and second.listener.ended.wait(30)
     assert ask(engine, [make_prompt(model, [7, 3]), make_prompt(model, [8, 3])])[1].finish_reason
+
+
+def test_a_burst_on_an_idle_engine_fills_all_slots(model, make_engine):
+    gate, engine = Gate(model), make_engine(num_slots=4, max_waiting=0)
+    prompts = [make_prompt(model, [n, 3]) for n in range(6, 10)]
+    with engine._changed:  # the thread does not wake between the requests
+        for prompt in prompts:
+            engine.submit([prompt])
+        with pytest.raises(OverloadedError):
+            engine.submit([make_prompt(model, [10, 3])])
+    gate.open.set()
+    assert all(prompt.listener.ended.wait(30) for prompt in prompts)
 
 
 def test_a_pass_that_fails_ends_its_requests_and_no_others(model, make_engine, caplog):

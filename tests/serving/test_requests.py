@@ -36,6 +36,14 @@ def test_content_in_parts_and_neutral_values(served):
     assert request.prompts[0].tolist() == chat(served).prompts[0].tolist()
 
 
+def test_the_developer_is_the_system(served):
+    asked = [
+        chat(served, messages=[{"role": role, "content": "How"}, *CHAT["messages"]])
+        for role in ("system", "developer")
+    ]
+    assert asked[0].prompts[0].tolist() == asked[1].prompts[0].tolist() != chat(served).prompts[0].tolist()
+
+
 def test_settings_of_the_request_win(served):
     request = chat(
         served, temperature=0.7, top_p=0.9, top_k=5, confidence_threshold=0.8, block_length=16, seed=3, stop="a",
@@ -92,7 +100,11 @@ def test_prompts_of_text_completions(served):
         ({"messages": []}, "messages", "must be a list with at least one message"),
         ({"messages": None}, "messages", "must be a list with at least one message"),
         ({"messages": "hello"}, "messages", "must be a list with at least one message"),
-        ({"messages": ["hello"]}, "messages[0]", "must be an object whose `role` is one of system, user, assistant"),
+        (
+            {"messages": ["hello"]},
+            "messages[0]",
+            "must be an object whose `role` is one of system, developer, user, assistant",
+        ),
         ({"messages": [{"role": "tool", "content": ""}]}, "messages[0]", "whose `role` is one of"),
         ({"messages": [{"role": "user"}]}, "messages[0]", "`messages[0].content` must be a text or a list of"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0]", "must be a text or a list of"),
@@ -108,7 +120,11 @@ def test_prompts_of_text_completions(served):
         ),
         ({"messages": [{"role": "user", "content": "<|mdm_mask|>"}]}, "messages", "contains the mask token"),
         ({"messages": [{"role": "user", "content": "pens " * 300}]}, "messages", "together more than the 256"),
+        ({"messages": [{"role": ["user"], "content": ""}]}, "messages[0]", "whose `role` is one of"),
         ({"n": 2}, "n", "`n=2` is not supported"),
+        ({"n": True}, "n", "`n=True` is not supported"),
+        ({"logprobs": 0}, "logprobs", "`logprobs=0` is not supported"),
+        ({"presence_penalty": False}, "presence_penalty", "`presence_penalty=False` is not supported"),
         ({"tools": [{"type": "function"}]}, "tools", "is not supported"),
         ({"response_format": {"type": "json_object"}}, "response_format", "is not supported"),
         ({"logprobs": True}, "logprobs", "`logprobs=True` is not supported"),

@@ -2,6 +2,7 @@
 """What the trainer saves beside the weights, and how it publishes them."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import load
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, DiffusionGenerationConfig
+from hf_dparallel.training import publishing
 from hf_dparallel.training.publishing import student_recipe
 
 from ..conftest import make_llada
@@ -83,6 +85,44 @@ def test_a_push_that_fails_does_not_end_the_training(hub, tmp_path, caplog):  # 
     trainer._finish_current_push()
     assert trainer.state.global_step == 2
     assert "A push to the Hub failed: Could not push to 'user/student'" in caplog.text
+
+
+def test_a_checkpoint_may_be_deleted_while_it_is_pushed(hub, tmp_path, monkeypatch):  # noqa: F811
+    folder = tmp_path / "student"
+    push = publishing.push_model_to_hub
+
+    def push_late(*args, **kwargs):
+        deadline = time.monotonic() + 30
+        while (folder / "checkpoint-1").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return push(*args, **kwargs)
+
+    monkeypatch.setattr(publishing, "push_model_to_hub", push_late)
+    trainer = make_trainer(
+        folder, push_to_hub=True, hub_model_id="user/student", save_strategy="steps", save_steps=1, save_total_limit=1
+    )
+    trainer.train()
+    assert not (folder / "checkpoint-1").exists()
+    assert "adapter_model.safetensors" in hub.repository("user/student").files()
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"checkpoint-2"}
+
+
+def test_a_checkpoint_without_weights_does_not_end_the_training(hub, tmp_path, caplog):  # noqa: F811
+    trainer = make_trainer(tmp_path / "student", push_to_hub=True, hub_model_id="user/student")
+    (tmp_path / "empty").mkdir()
+    trainer._push_from_checkpoint(str(tmp_path / "empty"))
+    trainer._finish_current_push()
+    assert "A push to the Hub failed: `" in caplog.text and "holds neither an adapter" in caplog.text
+
+
+@pytest.mark.parametrize("tags", ["math", ["math"]])
+def test_tags_and_license_are_those_of_the_trainers_of_transformers(hub, tmp_path, tags):  # noqa: F811
+    trainer = make_trainer(tmp_path / "student", hub_model_id="user/student")
+    trainer.create_model_card(tags=tags, license="mit")
+    data = ModelCard.load(tmp_path / "student" / "README.md").data
+    assert data.license == "mit" and data.tags[-1] == "math"
+    trainer.push_to_hub(tags=tags, license="mit")
+    assert ModelCard(hub.repository("user/student").files()["README.md"].decode()).data.tags == data.tags
 
 
 @pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])

@@ -250,11 +250,7 @@ def _split_config_flag(argv: Sequence[str]) -> list[str]:
 
 
 def check_positive(arguments: Any, name: str) -> None:
-    """Checks that an argument, if it is given, is at least 1.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """Raises a `ValueError` for an argument that is given and below 1."""
     value = getattr(arguments, name)
     if value is not None and value < 1:
         raise ValueError(f"`{name}` must be at least 1, got {value}.")

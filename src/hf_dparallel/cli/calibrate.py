@@ -22,7 +22,7 @@ from .arguments import (
     OutputArguments,
     RewardArguments,
 )
-from .console import say, write_json
+from .console import make_folder, say, write_json
 from .loading import REFERENCE_COLUMNS, get_reward, load_model, load_prompts
 
 
@@ -64,14 +64,8 @@ class CalibrationArguments:
     def candidates(self) -> list[dict[str, Any]]:
         """Returns the settings to try."""
         name, values = parse_sweep(self.sweep)
-        return [{**length, name: value} for length, value in product(self._lengths(), values)]
-
-    def reference(self, max_new_tokens: int) -> dict[str, Any]:
-        """Returns the settings for one token per pass."""
-        return {**self._lengths()[0], "denoising_steps": max_new_tokens}
-
-    def _lengths(self) -> list[dict[str, int]]:
-        return [{"block_length": length} for length in self.block_lengths] or [{}]
+        lengths = [{"block_length": length} for length in self.block_lengths] or [{}]
+        return [{**length, name: value} for length, value in product(lengths, values)]
 
 
 def run(argv: Sequence[str]) -> None:
@@ -87,15 +81,20 @@ def run(argv: Sequence[str]) -> None:
     reward_function = get_reward(reward.reward, dataset)
     splits = _halves(dataset, arguments.seed)
     model, tokenizer = load_model(loading)
+    make_folder(arguments.output_dir)
+    own = DiffusionGenerationConfig.from_generation_config(model.generation_config)
     given = DiffusionGenerationConfig(max_new_tokens=arguments.max_new_tokens)
     candidates = arguments.candidates()
-    canvas = resolve_generation_config(model, given.updated(**candidates[0]), tokenizer).max_new_tokens
-    reference = arguments.reference(canvas)
     # All of them before the first is decoded with.
     recipes = {
         _name(settings): resolve_generation_config(model, given.updated(**settings), tokenizer)
-        for settings in [*candidates, reference]
+        for settings in candidates
     }
+    first = recipes[_name(candidates[0])]
+    reference = {"block_length": first.block_length, "denoising_steps": first.max_new_tokens}
+    recipes[_name(reference)] = first.one_token_per_pass()
+    # The recipes say all: what one leaves at its default is not to come from the model's own.
+    model.generation_config = DiffusionGenerationConfig()
 
     def evaluate(split: str, settings: Mapping[str, Any]) -> EvaluatedAnswers:
         return evaluate_answers(
@@ -112,7 +111,9 @@ def run(argv: Sequence[str]) -> None:
 
     best, trials = calibrate(evaluate, candidates, reference, arguments.max_accuracy_drop, arguments.confidence)
     say(_table(trials))
+    tried = [vars(trial) for trial in trials]
     if best is None:
+        write_json({"recipe": None, "trials": tried}, output.json)
         raise ValueError(_failure(trials, arguments, len(splits["confirmation"])))
     record = {
         **{name: value for name, value in vars(best).items() if name != "settings"},
@@ -122,15 +123,15 @@ def run(argv: Sequence[str]) -> None:
         "reward": reward.reward,
         "data": fingerprint(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward.reward]]),
         "num_prompts": {split: len(prompts) for split, prompts in splits.items()},
+        "seed": arguments.seed,
         "hf_dparallel": __version__,
     }
-    recipe = DiffusionGenerationConfig.from_generation_config(model.generation_config)
-    recipe = recipe.updated(**given.settings()).updated(**best.settings).updated(calibration=record)
+    recipe = own.updated(**given.settings()).updated(**best.settings).updated(calibration=record)
     recipe.save_pretrained(arguments.output_dir)
     say(
         f"\n{_name(best.settings)} keeps the accuracy and is written to {arguments.output_dir}/generation_config.json."
     )
-    write_json({"recipe": best.settings, **record, "trials": [vars(trial) for trial in trials]}, output.json)
+    write_json({"recipe": best.settings, **record, "trials": tried}, output.json)
 
 
 def _halves(dataset: "Dataset", seed: int) -> dict[str, "Dataset"]:

@@ -212,4 +212,7 @@ class Chat:
 
     def _resolved(self, config: DiffusionGenerationConfig) -> DiffusionGenerationConfig:
         """All settings, the model's own included."""
-        return resolve_generation_config(self.model, config, self.tokenizer)
+        resolved = resolve_generation_config(self.model, config, self.tokenizer)
+        if resolved.max_new_tokens == 0:
+            raise ValueError("`max_new_tokens` must be a positive integer, got 0.")
+        return resolved

@@ -25,6 +25,20 @@ def say_table(figures: Mapping[str, Any]) -> None:
         say(f"{name:{width}}  {_format(value)}")
 
 
+def make_folder(path: str | None) -> None:
+    """Makes the folder that results will go to, if one is named, before they are computed.
+
+    Raises:
+        OSError: if there is a file of that name, or it cannot be made.
+    """
+    if path is None:
+        return
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"`output_dir={path}` cannot be made: {error.strerror}. Name another folder.") from error
+
+
 def write_json(figures: Mapping[str, Any], path: str | None) -> None:
     """Writes the figures of a command to `path`, if there is one, and creates its folder."""
     if path is None:

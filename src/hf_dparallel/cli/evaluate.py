@@ -23,7 +23,7 @@ from .arguments import (
     OutputArguments,
     RewardArguments,
 )
-from .console import say, say_table, write_json
+from .console import make_folder, say, say_table, write_json
 from .evaluate_tasks import asks_for_tasks
 from .evaluate_tasks import run as run_tasks
 from .loading import REFERENCE_COLUMNS, get_reward, load_model, load_prompts
@@ -99,6 +99,7 @@ def run_on_dataset(argv: Sequence[str]) -> None:
     dataset = load_prompts(data, default_split="test")
     reward_function = get_reward(reward.reward, dataset)
     model, tokenizer = load_model(loading)
+    make_folder(reporting.output_dir)
     given = decoding.to_generation_config()
     points = reporting.points(given)
     # All of them before the first is decoded with.

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextDiffusionStreamer, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextDiffusionStreamer
 
+from ..training.prompts import row_generator
 from . import COMMANDS
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, PromptArguments
 from .console import note, say, write_json
@@ -47,13 +48,14 @@ def answer(
 ) -> dict[str, Any]:
     """Decodes an answer and returns it with its cost."""
     streamer = TextDiffusionStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True) if stream else None
-    set_seed(decoding.seed)
     start = time.perf_counter()
     out = model.generate(
         input_ids=torch.tensor([prompt_ids], device=model.device),
         generation_config=decoding.to_generation_config(),
         streamer=streamer,
         tokenizer=tokenizer,
+        # That of the first row in `inspect`, which so shows this decode.
+        generator=row_generator(model.device, decoding.seed, row=0),
         return_dict_in_generate=True,
     )
     new_ids = out.sequences[0, len(prompt_ids) :]

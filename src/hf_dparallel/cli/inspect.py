@@ -22,13 +22,13 @@ from ..generation.output import DiffusionGenerationOutput
 from ..training.prompts import tokenize_prompts
 from . import COMMANDS
 from .arguments import (
-    BatchArguments,
     CommandParser,
     DatasetArguments,
     DecodingArguments,
     LoadingArguments,
     OutputArguments,
     PromptArguments,
+    check_positive,
 )
 from .console import say, write_json
 from .loading import encode_prompt, get_reward, load_model, load_prompts
@@ -70,8 +70,13 @@ class FigureArguments(DatasetArguments):
         },
     )
 
+    batch_size: int = field(default=16, metadata={"help": "Prompts decoded together, for --figures."})
+
     def __post_init__(self):
         super().__post_init__()
+        check_positive(self, "batch_size")
+        if self.reward is not None and self.figures is None:
+            raise ValueError("`reward` is for the figures. Add --figures DIR and --dataset NAME.")
         if (self.figures is None) != (self.dataset is None):
             raise ValueError("`figures` and `dataset` go together: --figures DIR draws the prompts of --dataset.")
         if self.figures is not None and find_spec("matplotlib") is None:
@@ -80,12 +85,14 @@ class FigureArguments(DatasetArguments):
 
 def run(argv: Sequence[str]) -> None:
     """Shows a decode, or writes a page of it; draws figures over a dataset."""
-    arguments = [LoadingArguments, PromptArguments, PageArguments, FigureArguments, BatchArguments, DecodingArguments]
+    arguments = [LoadingArguments, PromptArguments, PageArguments, FigureArguments, DecodingArguments]
     parser = CommandParser("inspect", COMMANDS["inspect"], [*arguments, OutputArguments], positionals=["model"])
-    loading, prompt, page, figures, batch, decoding, output = parser.parse(argv)
+    loading, prompt, page, figures, decoding, output = parser.parse(argv)
     # With --figures a prompt may be left out, and stdin is not waited for.
     is_asked = prompt.prompt is not None or prompt.prompt_file is not None or figures.figures is None
     text = prompt.read() if is_asked else None
+    if text is None and (page.output_file is not None or page.compare):
+        raise ValueError("`output_file` and `compare` show the decode of a prompt. Add --prompt TEXT.")
     dataset = load_prompts(figures, default_split="test") if figures.figures is not None else None
     reward = get_reward(figures.reward, dataset) if figures.reward is not None else None
     # Before the decoding, which may take long.
@@ -105,7 +112,7 @@ def run(argv: Sequence[str]) -> None:
         report["decodes"] = show(traces, page.output_file)
     if dataset is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
-        settings = {"batch_size": batch.batch_size, "seed": decoding.seed}
+        settings = {"batch_size": figures.batch_size, "seed": decoding.seed}
         decode = partial(decode_with_certainty, model, tokenizer, prompts, **settings)
         score = None
         if reward is not None:
@@ -144,7 +151,7 @@ def make_figures(
     if rule is None:
         raise ValueError("`figures` draws answers, and `max_new_tokens=0` appends none. Set it to their length.")
     given = f"{rule}={getattr(recipe, rule)}"
-    original = recipe.updated(denoising_steps=recipe.max_new_tokens, max_active_blocks=1)
+    original = recipe.one_token_per_pass()
     methods = {"one token per pass": (original, False)}
     if recipe.denoising_steps != recipe.max_new_tokens:
         methods[given] = (recipe, False)

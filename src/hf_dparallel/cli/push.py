@@ -1,19 +1,16 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel push`: publish an adapter, a model or trajectories on the Hub."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..hub.publish import push_model_to_hub
 from ..hub.publish_data import push_trajectories_to_hub
 from . import COMMANDS
-from .arguments import CommandParser, DecodingArguments, OutputArguments
+from .arguments import CommandParser, OutputArguments, RecipeArguments
 from .console import say_table, write_json
 
 
-# They may be given without their names, in this order.
-_POSITIONAL = ("--path", "--repo_id")
 # Arguments that say something about a model, and nothing about data.
 _OF_MODELS = ("report", "dataset_name")
 
@@ -56,13 +53,18 @@ class PushArguments:
     def __post_init__(self):
         given = [name for name in _OF_MODELS if getattr(self, name) is not None]
         if self.repo_type == "dataset" and given:
-            raise ValueError(f"`{given[0]}` says something about a model, and nothing about a dataset. Leave it out.")
+            raise ValueError(_about_models(given[0]))
 
 
 def run(argv: Sequence[str]) -> None:
     """Prints where it has been published."""
-    parser = CommandParser("push", COMMANDS["push"], [PushArguments, DecodingArguments, OutputArguments])
-    arguments, decoding, output = parser.parse(_with_names(argv))
+    parser = CommandParser(
+        "push", COMMANDS["push"], [PushArguments, RecipeArguments, OutputArguments], positionals=["path", "repo_id"]
+    )
+    arguments, recipe, output = parser.parse(argv)
+    decoding = [name for name, value in vars(recipe).items() if value is not None]
+    if arguments.repo_type == "dataset" and decoding:
+        parser.error(_about_models(decoding[0]))
     settings = {name: value for name, value in vars(arguments).items() if name not in ("path", "repo_type")}
     # As in huggingface_hub, the default of an organization applies.
     settings["private"] = arguments.private or None
@@ -71,13 +73,11 @@ def run(argv: Sequence[str]) -> None:
         settings = {name: value for name, value in settings.items() if name not in _OF_MODELS}
         commit = push_trajectories_to_hub(arguments.path, **settings)
     else:
-        commit = push_model_to_hub(arguments.path, generation_config=decoding.to_generation_config(), **settings)
-    figures = {"url": commit.pr_url or commit.commit_url, "commit": commit.oid, "repo_id": arguments.repo_id}
+        commit = push_model_to_hub(arguments.path, generation_config=recipe.to_generation_config(), **settings)
+    figures = {"url": commit.pr_url or commit.commit_url, "commit": commit.oid, "repo_id": commit.repo_url.repo_id}
     say_table(figures)
     write_json(figures, output.json)
 
 
-def _with_names(argv: Sequence[str]) -> list[str]:
-    positional = list(itertools.takewhile(lambda argument: not argument.startswith("-"), argv))
-    named = [part for pair in zip(_POSITIONAL, positional, strict=False) for part in pair]
-    return [*named, *argv[min(len(positional), len(_POSITIONAL)) :]]
+def _about_models(name: str) -> str:
+    return f"`{name}` says something about a model, and nothing about a dataset. Leave it out."

@@ -8,7 +8,7 @@ from ..evaluation.comparison import compare_reports, labels, read_report
 from ..evaluation.report import markdown_table, write_report
 from . import COMMANDS
 from .arguments import CommandParser, OutputArguments
-from .console import note, say, write_json
+from .console import make_folder, note, say, write_json
 
 
 @dataclass
@@ -23,6 +23,7 @@ def run(argv: Sequence[str]) -> None:
     """Prints the rows of all reports and their differences to the first row, or says why they cannot be compared."""
     parser = CommandParser("report", COMMANDS["report"], [ComparisonArguments, OutputArguments], ["reports"])
     comparison, output = parser.parse(argv)
+    make_folder(comparison.output_dir)
     reports = [read_report(path) for path in comparison.reports]
     compared = compare_reports(dict(zip(labels([report["name"] for report in reports]), reports, strict=True)))
     notes = []

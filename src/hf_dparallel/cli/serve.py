@@ -11,13 +11,7 @@ from importlib.util import find_spec
 
 from ..generation.inputs import resolve_generation_config
 from . import COMMANDS
-from .arguments import (
-    BatchArguments,
-    CommandParser,
-    LoadingArguments,
-    OutputArguments,
-    RecipeArguments,
-)
+from .arguments import CommandParser, LoadingArguments, OutputArguments, RecipeArguments
 from .console import note, write_json
 from .loading import load_model
 
@@ -41,6 +35,7 @@ class ServerArguments:
     served_model_name: str | None = field(
         default=None, metadata={"help": "What clients call the model. By default as in --model."}
     )
+    batch_size: int = field(default=16, metadata={"help": "Prompts decoded together. Does not change the answers."})
     max_waiting: int = field(
         default=128,
         metadata={"help": "Prompts that may wait for one of the batch_size slots; more are refused with status 429."},
@@ -51,7 +46,7 @@ class ServerArguments:
         self.api_key = self.api_key or os.environ.get(_KEY_VARIABLE) or None
         if not 0 <= self.port < 2**16:
             raise ValueError(f"`port` must be between 0 and 65535, got {self.port}.")
-        for name, least in (("max_waiting", 0), ("max_request_bytes", 1)):
+        for name, least in (("batch_size", 1), ("max_waiting", 0), ("max_request_bytes", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
 
@@ -61,17 +56,17 @@ def run(argv: Sequence[str]) -> None:
     parser = CommandParser(
         "serve",
         COMMANDS["serve"],
-        [LoadingArguments, ServerArguments, BatchArguments, RecipeArguments, OutputArguments],
+        [LoadingArguments, ServerArguments, RecipeArguments, OutputArguments],
         positionals=["model"],
     )
-    loading, server, batch, recipe, output = parser.parse(argv)
+    loading, server, recipe, output = parser.parse(argv)
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise ImportError("`hf-dparallel serve` needs starlette and uvicorn: `pip install hf-dparallel[serve]`.")
+        raise ImportError("`hf-dparallel serve` needs starlette and uvicorn: `pip install 'hf-dparallel[serve]'`.")
     # Before the model is loaded, which takes minutes.
     listener = bind(server.host, server.port)
     if server.api_key is None and not _is_loopback(listener):
         note(f"Warning: anyone who reaches {server.host} can use this server. Set --api_key.")
-    figures = serve(loading, server, batch.batch_size, recipe, listener)
+    figures = serve(loading, server, recipe, listener)
     write_json(figures, output.json)
 
 
@@ -94,7 +89,6 @@ def bind(host: str, port: int) -> socket.socket:
 def serve(
     loading: LoadingArguments,
     arguments: ServerArguments,
-    batch_size: int,
     recipe: RecipeArguments,
     listener: socket.socket,
 ) -> dict[str, int]:
@@ -109,14 +103,14 @@ def serve(
     generation_config = recipe.to_generation_config()
     resolve_generation_config(model, generation_config, tokenizer)  # refuses what contradicts the model's recipe
     served = ServedModel(arguments.served_model_name or loading.model, model, tokenizer, generation_config)
-    engine = Engine(model, batch_size, arguments.max_waiting)
-    app = make_app(served, engine, arguments.api_key, arguments.max_request_bytes)
+    engine = Engine(model, arguments.batch_size, arguments.max_waiting)
+    app = make_app(served, engine, arguments.api_key, arguments.max_request_bytes, _allowed_hosts(listener, arguments))
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE_SECONDS)
     )
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
-    note(f"Serving {served.name} at http://{host}:{port}/v1, {batch_size} prompts at a time. Ctrl-C stops it.")
+    note(f"Serving {served.name} at http://{host}:{port}/v1, {engine.num_slots} prompts at a time. Ctrl-C stops it.")
     # uvicorn ends what is under way, and then raises the signal again; that shall not kill this process.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
@@ -127,6 +121,13 @@ def serve(
         engine.close()
     note(f"Stopped after {engine.num_prompts} prompts.")
     return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
+
+
+def _allowed_hosts(listener: socket.socket, arguments: ServerArguments) -> list[str] | None:
+    """The names by which this machine calls itself, where being on it is all that a client needs."""
+    if arguments.api_key is not None or not _is_loopback(listener):
+        return None
+    return ["localhost", "127.0.0.1", "[::1]", arguments.host]
 
 
 def _is_loopback(listener: socket.socket) -> bool:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
 from ..generation.output import DiffusionGenerationOutput, collect_rows
-from ..training.prompts import evaluation_mode, stable_hash
+from ..training.prompts import evaluation_mode, row_generator
 from ..training.rewards import RewardFunction, score_completions
 
 
@@ -68,7 +68,7 @@ def decode_with_certainty(
             recipe,
             batch_size,
             tokenizer=tokenizer,
-            generator_for=lambda index: torch.Generator(model.device).manual_seed(stable_hash(seed, index)),
+            generator_for=lambda index: row_generator(model.device, seed, index),
         )
         rows = list(tqdm(decoded, total=len(prompt_ids), desc=description, disable=len(prompt_ids) == 1))
     prompts = [torch.tensor(ids, device=rows[0].tokens.device) for ids in prompt_ids]

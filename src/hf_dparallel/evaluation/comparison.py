@@ -28,11 +28,13 @@ def read_report(path: str | os.PathLike) -> dict[str, Any]:
         report = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not JSON: {error}.") from error
-    missing = [name for name in _REQUIRED if not isinstance(report, dict) or name not in report]
+    missing = [name for name in _REQUIRED if not isinstance(report, dict) or not report.get(name)]
+    if not missing and not all("answers" in row for row in report["rows"]):
+        missing = ["the figures of each answer"]
     if missing:
         raise ValueError(
-            f"{file} is not a report: it lacks {', '.join(missing)}. `hf-dparallel evaluate --output_dir DIR` writes "
-            "DIR/report.json."
+            f"{file} is no report that can be compared: it lacks {', '.join(missing)}. `hf-dparallel evaluate "
+            "--dataset NAME --output_dir DIR` writes one; those of `--preset` and of `demo` are of another kind."
         )
     return report
 
@@ -77,7 +79,8 @@ def compare_reports(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def labels(names: Sequence[str]) -> list[str]:
     """Makes names different from one another by numbers."""
-    return [name if names.count(name) == 1 else f"{name} ({index + 1})" for index, name in enumerate(names)]
+    numbered = [name if names.count(name) == 1 else f"{name} ({index + 1})" for index, name in enumerate(names)]
+    return numbered if len(set(numbered)) == len(names) else labels(numbered)
 
 
 def _row(name: str, row: Mapping[str, Any], baseline: Mapping[str, Any], without_latency: bool) -> dict[str, Any]:

@@ -95,7 +95,8 @@ def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, 
 def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Returns the accuracy under parallelism of each curve (see [`accuracy_under_parallelism`]).
 
-    The best accuracy of all rows is the one that losses are counted from. Empty if that is 1 % or less.
+    The best accuracy of all rows is the one that losses are counted from. Empty if that is 1 % or less. Settings under
+    which all answers are empty do not count.
     """
     best = max(row["accuracy"] for row in rows)
     aup: dict[str, float] = {}
@@ -106,7 +107,10 @@ def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         accuracy: dict[float, float] = {}
         for point in points:
             speed = point["answer_tokens_per_forward"]
-            accuracy[speed] = max(accuracy.get(speed, 0.0), 100 * point["accuracy"])
+            if speed > 0:
+                accuracy[speed] = max(accuracy.get(speed, 0.0), 100 * point["accuracy"])
+        if not accuracy:
+            continue
         aup[curve] = accuracy_under_parallelism(list(accuracy), list(accuracy.values()), max_accuracy=100 * best)
     return aup
 

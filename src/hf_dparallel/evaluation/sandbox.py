@@ -143,7 +143,12 @@ class _Supervisor:
         self._control, theirs = socket.socketpair()
         self._errors, errors = os.pipe()
         with theirs, os.fdopen(errors, "wb") as stderr:
-            self._process = _start_child(folder, theirs, stderr)
+            try:
+                self._process = _start_child(folder, theirs, stderr)
+            except OSError:
+                self._control.close()
+                os.close(self._errors)
+                raise
         settings = {
             "folder": folder,
             "program": program,

@@ -44,6 +44,8 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
         raise ValueError(f"`sweep={text}` must start with one of {', '.join(SWEPT_SETTINGS)}, and an equals sign.")
     try:
         numbers = _range(values) if ":" in values else [Decimal(value) for value in values.split(",")]
+        if not all(number.is_finite() for number in numbers):
+            raise ValueError("not finite")
         read = [SWEPT_SETTINGS[name](number) for number in numbers]
     except (InvalidOperation, ValueError) as error:
         raise ValueError(

@@ -51,6 +51,17 @@ _OWN_SETTINGS: dict[str, Any] = {
     "calibration": None,
 }
 _SETTINGS = (*_SHARED_SETTINGS, *_OWN_SETTINGS)
+# Settings under which a model decodes the same tokens in the same passes.
+_WITHOUT_EFFECT = (
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "mask_token_id",
+    "compile_config",
+    "disable_compile",
+    "return_dict_in_generate",
+    "output_certainty",
+)
 # Values at which a setting of left-to-right decoding does nothing; callers that serve all models pass them.
 _NEUTRAL = {
     name: value
@@ -133,7 +144,7 @@ class DiffusionGenerationConfig(GenerationConfig):
             Special tokens, by default those of the model's config. `eos_token_id` may be a list.
         calibration (`dict`, *optional*):
             How `hf-dparallel calibrate` found the recipe. Only a record: it changes nothing, and is left out of a copy
-            with another commit rule or other lengths.
+            that decodes otherwise.
 
     Raises:
         ValueError: for a setting that is unknown, out of range, or has no meaning in diffusion decoding.
@@ -236,7 +247,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         an earlier wish not to, or the reverse.
         """
         kept = {name: value for name, value in self.settings().items() if name not in settings}
-        if any(settings.get(name) is not None for name in (*COMMIT_RULES, "block_length", "max_new_tokens")):
+        if not settings.keys() <= {"calibration", *_WITHOUT_EFFECT}:
             kept.pop("calibration", None)
         if any(settings.get(name) is not None for name in COMMIT_RULES):
             kept = {name: value for name, value in kept.items() if name not in COMMIT_RULES}
@@ -247,6 +258,15 @@ class DiffusionGenerationConfig(GenerationConfig):
         if settings.get("do_sample") and kept.get("temperature") == 0:
             del kept["temperature"]
         return type(self)(**kept, **{name: value for name, value in settings.items() if value is not None})
+
+    def one_token_per_pass(self) -> "DiffusionGenerationConfig":
+        """Returns a copy that commits one token in each pass, the likeliest one, without a cache.
+
+        That is what other recipes are compared with. `max_new_tokens` must be set.
+        """
+        kept = ("cache_implementation", "cache_refresh_interval", "max_active_blocks", "block_add_threshold")
+        drawn = ("do_sample", "temperature", "top_k", "top_p")
+        return self.updated(denoising_steps=self.max_new_tokens, **dict.fromkeys((*kept, *drawn)))
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings that have a value other than the default."""

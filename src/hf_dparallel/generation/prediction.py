@@ -96,7 +96,8 @@ def _draw(
 ) -> torch.LongTensor:
     """Draws from softmax(logits / temperature) by the Gumbel-max trick."""
     candidates = logits.float().index_fill(-1, torch.tensor(mask_token_id, device=logits.device), -torch.inf)
-    scores = candidates.flatten(0, 1) / temperature
+    # Less the largest, so that no division by a small temperature overflows.
+    scores = (candidates - candidates.amax(dim=-1, keepdim=True)).flatten(0, 1) / temperature
     if top_k is not None:
         scores = TopKLogitsWarper(top_k)(None, scores)
     if top_p is not None:

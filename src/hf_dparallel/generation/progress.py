@@ -32,7 +32,7 @@ class CertaintyHistory:
         decided = ~self.canvas.masked.gather(1, columns)
         probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
         probabilities[..., self.canvas.mask_token_id] = 0
-        likeliest = probabilities.topk(NUM_CANDIDATES, dim=-1)
+        likeliest = probabilities.topk(min(NUM_CANDIDATES, logits.shape[-1]), dim=-1)
         recorded = {
             "entropies": entropy_from_logits(logits).masked_fill(decided, torch.nan),
             "confidences": confidence_from_logits(logits).masked_fill(decided, torch.nan),

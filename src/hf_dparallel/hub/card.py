@@ -2,7 +2,7 @@
 """The model card: what the model is, how to use it, how it was trained, and what was measured."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from .reports import Report
 
 TAGS = ("dparallel", "diffusion-lm", "masked-diffusion")
 DRAFT_MARK = "<!-- Written by hf-dparallel, and anew at each push. To keep your edits, remove this line. -->"
-# What the card that PEFT saves beside an adapter begins with.
-_PEFT_DRAFT_MARK = "# Model Card for Model ID"
+# In the card that PEFT saves beside an adapter, as long as nobody has filled it in.
+_PEFT_DRAFT_MARKS = ("# Model Card for Model ID", "[More Information Needed]")
 _TEMPLATE = Path(__file__).parent / "templates" / "model_card.md"
 _NATIVE_CLASSES = ("LLaDAForMaskedDiffusion", "DreamForMaskedDiffusion")
 
@@ -40,13 +40,24 @@ class ModelFacts:
 
 def is_draft(text: str) -> bool:
     """Whether a card is one that a library wrote, and nobody has made their own."""
-    return DRAFT_MARK in text or _PEFT_DRAFT_MARK in text
+    return DRAFT_MARK in text or all(mark in text for mark in _PEFT_DRAFT_MARKS)
+
+
+def is_empty(text: str) -> bool:
+    """Whether a card has metadata at most, as the one that the Hub makes with a repository."""
+    return not ModelCard(text, ignore_metadata_errors=True).text.strip()
+
+
+def as_tags(tags: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One tag, several or none."""
+    return (tags,) if isinstance(tags, str) else tuple(tags or ())
 
 
 def make_model_card(facts: ModelFacts) -> ModelCard:
     """Returns the card of a model."""
     is_adapter = facts.kind == "adapter"
-    peft_type = str(facts.adapter_config.get("peft_type", "")).lower()
+    peft_type = facts.adapter_config.get("peft_type", "")
+    peft_type = str(getattr(peft_type, "value", peft_type)).lower()
     tags = [*TAGS, *(["peft", *([peft_type] if peft_type else [])] if is_adapter else []), *facts.tags]
     dataset = facts.dataset_name
     data = ModelCardData(
@@ -77,6 +88,6 @@ def _settings(facts: ModelFacts) -> dict[str, Any]:
     """The settings of the adapter and the training, as texts."""
     config = facts.adapter_config
     shown = {name: config[name] for name in ("r", "lora_alpha", "target_modules") if config.get(name)}
-    if isinstance(shown.get("target_modules"), list):
+    if isinstance(shown.get("target_modules"), list | set):
         shown["target_modules"] = ", ".join(sorted(shown["target_modules"]))
     return {**shown, **facts.summary.get("settings", {})}

@@ -4,16 +4,23 @@
 import fnmatch
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from transformers.utils import (
+    ADAPTER_CONFIG_NAME,
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+)
 
-ADAPTER_CONFIG_NAME = "adapter_config.json"
-ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
+from ..models.adapter_files import WEIGHTS_NAME as ADAPTER_WEIGHTS_NAME
+
+
 CARD_NAME = "README.md"
-CONFIG_NAME = "config.json"
-RECIPE_NAME = "generation_config.json"
 SUMMARY_NAME = "training_summary.json"
 
 TOKENIZER_PATTERNS = (
@@ -28,14 +35,24 @@ TOKENIZER_PATTERNS = (
     "chat_template.jinja",
     "additional_chat_templates/*",
 )
-_WEIGHT_PATTERNS = {
+WEIGHT_PATTERNS = {
     "adapter": (ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME),
-    "model": (CONFIG_NAME, "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"),
+    "model": (CONFIG_NAME, SAFE_WEIGHTS_NAME, "model-*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
 }
-_OTHER_PATTERNS = (RECIPE_NAME, SUMMARY_NAME, CARD_NAME, "LICENSE*", "NOTICE*", "*.png", "*.svg")
+# As other libraries write weights, too.
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
+_OTHER_PATTERNS = (GENERATION_CONFIG_NAME, SUMMARY_NAME, CARD_NAME, "LICENSE*", "NOTICE*", "*.png", "*.svg")
 
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
-_TEXT_SUFFIXES = (".json", ".jinja", ".md", ".txt")
+# An absolute path within a text: not a part of a URL, a link within a site, a fraction, a route such as /v1/models.
+_PATH_IN_TEXT = re.compile(
+    r"""(?<!\w)[A-Z]:[\\/][\w.@+-]+[\\/][\w.@+-]+
+    | (?: ^ | (?<=[\s"'`(\[{=,;|:]) | (?<=file://) ) (?<! \]\( ) / (?! v\d+/ | api/ ) [\w.@+-]+ (?:/[\w.@+-]+)+ \b""",
+    flags=re.VERBOSE,
+)
+_DATA_SUFFIXES = (".json", ".jsonl", ".parquet", ".csv")
+# They have entries such as "/usr/bin/".
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt")
 
 Content = Path | bytes
 
@@ -49,7 +66,7 @@ def kind_of(folder: Path) -> str:
     if not folder.is_dir():
         raise FileNotFoundError(f"`{folder}` is no folder. Give the one that the adapter or the model was saved in.")
     kind = next(
-        (kind for kind, patterns in _WEIGHT_PATTERNS.items() if (folder / patterns[0]).is_file()),
+        (kind for kind, patterns in WEIGHT_PATTERNS.items() if (folder / patterns[0]).is_file()),
         None,
     )
     if kind is None:
@@ -57,7 +74,7 @@ def kind_of(folder: Path) -> str:
             f"`{folder}` holds neither an adapter ({ADAPTER_CONFIG_NAME}) nor a model ({CONFIG_NAME}). Give the "
             "`output_dir` of the training, or the folder of `save_pretrained`."
         )
-    if not any(folder.glob("adapter_model.safetensors" if kind == "adapter" else "model*.safetensors")):
+    if not any(path.suffix == ".safetensors" for pattern in WEIGHT_PATTERNS[kind] for path in folder.glob(pattern)):
         raise FileNotFoundError(
             f"`{folder}` holds no weights in safetensors, and pickled ones are not published. Load the {kind} and "
             "save it again with `save_pretrained`."
@@ -70,7 +87,7 @@ def select_files(folder: Path, kind: str) -> tuple[dict[str, Content], list[str]
 
     By a list of what belongs to a model: optimizer states, `training_args.bin`, logs and all else stay.
     """
-    patterns = (*_WEIGHT_PATTERNS[kind], *TOKENIZER_PATTERNS, *_OTHER_PATTERNS)
+    patterns = (*WEIGHT_PATTERNS[kind], *TOKENIZER_PATTERNS, *_OTHER_PATTERNS)
     chosen: dict[str, Content] = {}
     left = []
     for path in sorted(folder.rglob("*")):
@@ -80,6 +97,18 @@ def select_files(folder: Path, kind: str) -> tuple[dict[str, Content], list[str]
         elif path.parent == folder:
             left.append(f"{name}/" if path.is_dir() else name)
     return chosen, [name for name in left if not any(other.startswith(name) for other in chosen)]
+
+
+def copy_selected(folder: Path, target: Path) -> None:
+    """Copies the files to upload to another folder.
+
+    Raises:
+        OSError: as [`kind_of`], or if there is no space for them.
+    """
+    files, _ = select_files(folder, kind_of(folder))
+    for name in files:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / name, target / name)
 
 
 def is_one_of(name: str, patterns: tuple[str, ...]) -> bool:
@@ -96,20 +125,21 @@ def check_contents(files: Mapping[str, Content], folder: Path) -> None:
     own = (Path.home(), Path.cwd(), folder.absolute(), folder.resolve())
     private = {f"{path}/" for path in own if path != path.parent}
     for name, content in files.items():
-        if not name.endswith(_TEXT_SUFFIXES):
+        text = None if name.endswith((*WEIGHT_SUFFIXES, ".parquet")) else _read_text(content)
+        if text is None:
             continue
-        text = content.decode() if isinstance(content, bytes) else content.read_text(encoding="utf-8")
         if token := _TOKEN.search(text):
             raise ValueError(
                 f"`{name}` contains what looks like an access token ({token[0][:6]}...). Remove it, and revoke the "
                 "token if it has been shared before."
             )
-        # Vocabularies have entries such as "/usr/bin/".
-        if name in ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt"):
+        if name in _VOCABULARIES:
             continue
         found = next((path for path in private if path in text), None)
         if found is None and name.endswith(".json"):
-            found = next((value for value in _strings(json.loads(text)) if is_local_path(value)), None)
+            found = next(filter(None, map(_path_in, _strings(json.loads(text)))), None)
+        if found is None and name.endswith(".md"):
+            found = _path_in(text)
         if found is not None:
             raise ValueError(
                 f"`{name}` contains the path {found!r} of this machine, which says nothing to others. Replace it by "
@@ -123,9 +153,28 @@ def is_local_path(value: str) -> bool:
     return is_absolute and len(PureWindowsPath(value).parts) > 2
 
 
+def local_file_name(value: str) -> str | None:
+    """Returns the name of a file if a text is the path of one, and not the name of a repository on the Hub."""
+    path = PureWindowsPath(value)
+    is_path = is_local_path(value) or path.parts[:1] in [("~",), ("..",)] or value.startswith("./")
+    return path.name if is_path or path.suffix in _DATA_SUFFIXES or Path(value).exists() else None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Returns what a JSON file holds; nothing, if there is no such file."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _read_text(content: Content) -> str | None:
+    try:
+        return content.decode() if isinstance(content, bytes) else content.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _path_in(text: str) -> str | None:
+    found = _PATH_IN_TEXT.search(text)
+    return text if is_local_path(text) else found[0] if found else None
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -4,26 +4,25 @@
 import functools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, HfApi
+from huggingface_hub import CommitInfo
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import logging
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
 from .. import __version__
 from ..generation.configuration import DiffusionGenerationConfig
-from .card import ModelFacts, is_draft, make_model_card
+from .card import ModelFacts, as_tags, is_draft, make_model_card
 from .files import (
-    ADAPTER_CONFIG_NAME,
     CARD_NAME,
-    CONFIG_NAME,
-    RECIPE_NAME,
     SUMMARY_NAME,
     TOKENIZER_PATTERNS,
+    WEIGHT_PATTERNS,
+    WEIGHT_SUFFIXES,
     Content,
     check_contents,
     is_local_path,
@@ -50,7 +49,7 @@ def push_model_to_hub(
     report: str | os.PathLike | None = None,
     dataset_name: str | None = None,
     license: str | None = None,
-    tags: list[str] | None = None,
+    tags: str | list[str] | None = None,
     private: bool | None = None,
     revision: str | None = None,
     create_pr: bool = False,
@@ -65,7 +64,9 @@ def push_model_to_hub(
     the folder stays there: optimizer states, `training_args.bin`, checkpoints, logs. Files that are edited on the way
     (the name of the base model) are not changed in the folder.
 
-    A card that you have written is kept; one that hf-dparallel or PEFT has drafted is written anew.
+    A card that you have written, here or on the Hub, is kept; one that hf-dparallel or PEFT has drafted is written
+    anew. Weights of an earlier push that are not among the new ones are deleted in the same commit, and so are files
+    of its tokenizer if the folder has a tokenizer.
 
     Args:
         folder (`str` or `os.PathLike`):
@@ -82,7 +83,7 @@ def push_model_to_hub(
             Name on the Hub of the data that it was trained on, for the card.
         license (`str`, *optional*):
             Identifier of its licence (`"mit"`, `"apache-2.0"`), for the card.
-        tags (`list[str]`, *optional*):
+        tags (`str` or `list[str]`, *optional*):
             Tags of the card beside the default ones.
         private, revision, create_pr, token, commit_message:
             As in [`~huggingface_hub.HfApi.upload_folder`]. A branch that does not exist is created.
@@ -104,8 +105,8 @@ def push_model_to_hub(
     base_model = check_base_model(base_model or recorded, kind)
     recipe = _read_recipe(folder, generation_config)
     repo_id = full_name(repo_id, token)
-    tokenizer = _own_tokenizer(folder, base_model if kind == "adapter" else None, token)
-    if tokenizer is None:
+    tokenizer, is_own = _tokenizer(folder, kind, base_model, token)
+    if not is_own:
         files = {name: path for name, path in files.items() if not is_one_of(name, TOKENIZER_PATTERNS)}
     files |= _edited_files(adapter_config, summary, base_model, recipe)
     facts = ModelFacts(
@@ -113,14 +114,14 @@ def push_model_to_hub(
         kind=kind,
         base_model=base_model,
         recipe=recipe.settings(),
-        tokenizer=repo_id if tokenizer is not None or base_model is None else base_model,
-        has_chat_template=_has_chat_template(tokenizer, base_model, token),
+        tokenizer=repo_id if is_own or base_model is None else base_model,
+        has_chat_template=tokenizer is None or tokenizer.chat_template is not None,
         adapter_config=adapter_config,
         summary=summary,
         report=read_report(report, recipe.settings()) if report is not None else None,
         dataset_name=dataset_name,
         license=license,
-        tags=tuple(tags or ()),
+        tags=as_tags(tags),
     )
     files[CARD_NAME] = _card(folder, facts)
     check_contents(files, folder)
@@ -128,7 +129,8 @@ def push_model_to_hub(
     return upload_files(
         files,
         repo_id,
-        check_existing=functools.partial(_check_same_kind, facts=facts),
+        check_existing=functools.partial(_check_same_kind, facts=facts, config=read_json(folder / CONFIG_NAME)),
+        replaces=(*WEIGHT_PATTERNS[kind], *(TOKENIZER_PATTERNS if _has_tokenizer(folder) else ())),
         private=private,
         revision=revision,
         create_pr=create_pr,
@@ -166,7 +168,7 @@ def check_base_model(name: str | None, kind: str) -> str | None:
 
 def _read_recipe(folder: Path, given: DiffusionGenerationConfig | None) -> DiffusionGenerationConfig:
     """The saved recipe with the settings that were given."""
-    saved = folder / RECIPE_NAME
+    saved = folder / GENERATION_CONFIG_NAME
     recipe = DiffusionGenerationConfig.from_pretrained(folder) if saved.is_file() else DiffusionGenerationConfig()
     if given is not None and given.settings():
         recipe = recipe.updated(**given.settings())
@@ -185,8 +187,8 @@ def _edited_files(
 ) -> dict[str, Content]:
     """What is not uploaded as it lies in the folder, and what does not lie there."""
     edited: dict[str, Content] = {
-        RECIPE_NAME: recipe.to_json_string(use_diff=True).encode(),
-        "custom_generate/generate.py": _CUSTOM_GENERATE,
+        GENERATION_CONFIG_NAME: recipe.to_json_string(use_diff=True).encode(),
+        "custom_generate/generate.py": _custom_generate(recipe, summary.get("shift_logits", False)).encode(),
         "custom_generate/requirements.txt": f"hf-dparallel>={__version__}\n".encode(),
     }
     if adapter_config:
@@ -196,13 +198,27 @@ def _edited_files(
     return edited
 
 
-def _own_tokenizer(folder: Path, base_model: str | None, token: str | None) -> PreTrainedTokenizerBase | None:
-    """The tokenizer in a folder, unless there is none or it is that of the base model."""
-    if not (folder / "tokenizer_config.json").is_file():
-        return None
-    own = AutoTokenizer.from_pretrained(folder)
+def _custom_generate(recipe: DiffusionGenerationConfig, shift_logits: bool) -> str:
+    source = _CUSTOM_GENERATE.read_text(encoding="utf-8")
+    source = source.replace("RECIPE: dict = {}", f"RECIPE: dict = {recipe.settings()!r}")
+    return source.replace("SHIFT_LOGITS = False", f"SHIFT_LOGITS = {bool(shift_logits)}")
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return (folder / "tokenizer_config.json").is_file()
+
+
+def _tokenizer(
+    folder: Path, kind: str, base_model: str | None, token: str | None
+) -> tuple[PreTrainedTokenizerBase | None, bool]:
+    """The tokenizer of the model, if it can be read, and whether it is in the folder and not that of the base."""
+    own = AutoTokenizer.from_pretrained(folder) if _has_tokenizer(folder) else None
+    if own is not None and kind == "model":
+        return own, True
     base = _base_tokenizer(base_model, token)
-    return own if base is None or _fingerprint(own) != _fingerprint(base) else None
+    if own is None or (base is not None and _fingerprint(own) == _fingerprint(base)):
+        return base, False
+    return own, True
 
 
 def _base_tokenizer(base_model: str | None, token: str | None) -> PreTrainedTokenizerBase | None:
@@ -221,11 +237,6 @@ def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, ...]:
     return vocabulary, tokenizer.chat_template, tokenizer.special_tokens_map
 
 
-def _has_chat_template(tokenizer: PreTrainedTokenizerBase | None, base_model: str | None, token: str | None) -> bool:
-    tokenizer = tokenizer if tokenizer is not None else _base_tokenizer(base_model, token)
-    return tokenizer is None or tokenizer.chat_template is not None
-
-
 def _card(folder: Path, facts: ModelFacts) -> Content:
     """The card in the folder if somebody wrote it, else a new one."""
     path = folder / CARD_NAME
@@ -235,22 +246,31 @@ def _card(folder: Path, facts: ModelFacts) -> Content:
     return f"{make_model_card(facts)}\n".encode()
 
 
-def _check_same_kind(existing: Sequence[str], api: HfApi, facts: ModelFacts) -> None:
+def _check_same_kind(
+    existing: Sequence[str], read: Callable[[str], str], facts: ModelFacts, config: dict[str, Any]
+) -> None:
     """Checks that a repository holds nothing, or what the new commit is a new version of."""
-    held = {"adapter": ADAPTER_CONFIG_NAME in existing, "model": CONFIG_NAME in existing}
-    other = next((kind for kind, is_held in held.items() if is_held and kind != facts.kind), None)
-    base_model = None
-    if held["adapter"] and other is None:
-        path = api.hf_hub_download(facts.repo_id, ADAPTER_CONFIG_NAME)
-        base_model = read_json(Path(path)).get("base_model_name_or_path")
-    if other is None and base_model in (None, facts.base_model):
-        return
-    pushed = f"an adapter of {facts.base_model}" if facts.kind == "adapter" else "a model"
-    holds = {None: f"an adapter of {base_model}", "adapter": "an adapter", "model": "a model"}[other]
-    raise ValueError(
-        f"`repo_id={facts.repo_id}` exists and holds {holds}, and what is pushed is {pushed}. Choose another name, or "
-        "delete that repository first."
-    )
+    pushed = _adapter_of(facts.base_model) if facts.kind == "adapter" else _model_of(config)
+    weights = next((name for name in existing if name.endswith(WEIGHT_SUFFIXES)), None)
+    if CONFIG_NAME in existing:
+        held = _model_of(json.loads(read(CONFIG_NAME)))
+    elif ADAPTER_CONFIG_NAME in existing:
+        held = _adapter_of(json.loads(read(ADAPTER_CONFIG_NAME)).get("base_model_name_or_path"))
+    else:
+        held = pushed if weights is None else f"weights of something else ({weights})"
+    if held != pushed:
+        raise ValueError(
+            f"`repo_id={facts.repo_id}` exists and holds {held}, and what is pushed is {pushed}. Choose another name, "
+            "or delete that repository first."
+        )
+
+
+def _adapter_of(base_model: str | None) -> str:
+    return f"an adapter of {base_model}"
+
+
+def _model_of(config: dict[str, Any]) -> str:
+    return f"a model of type {config.get('model_type')} ({', '.join(config.get('architectures') or ['no class'])})"
 
 
 def _to_json(value: dict[str, Any]) -> bytes:

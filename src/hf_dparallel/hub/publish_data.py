@@ -4,14 +4,14 @@
 import functools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData, HfApi
+from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData
 
 from .card import DRAFT_MARK, TAGS
-from .files import CARD_NAME, Content, check_contents, is_local_path, read_json
+from .files import CARD_NAME, Content, check_contents, is_local_path, is_one_of, read_json
 from .upload import full_name, upload_files
 
 
@@ -19,6 +19,7 @@ FILTERED_NAME = "filtered.parquet"
 MANIFEST_NAME = "trajectories.json"
 INFO_NAME = "dataset_info.json"
 _TEMPLATE = Path(__file__).parent / "templates" / "data_card.md"
+_SHARDS = ("data/train-*-of-*.parquet",)
 _RECIPE_PREFIX = "generation_config."
 _COLUMNS = {
     "prompt_ids": "token ids of the prompt",
@@ -43,6 +44,9 @@ def push_trajectories_to_hub(
     r"""
     Publishes trajectories as a data set, with a data card; `datasets.load_dataset(repo_id)` reads them.
 
+    They take the place of an earlier version (`data/train-*-of-*.parquet`), in one commit. A card that you have
+    edited on the Hub is kept.
+
     Args:
         path (`str` or `os.PathLike`):
             A parquet file; or the `output_dir` of `hf-dparallel trajectories`, whose kept rows (filtered.parquet) are
@@ -60,8 +64,8 @@ def push_trajectories_to_hub(
         [`~huggingface_hub.CommitInfo`]
 
     Raises:
-        ValueError: before anything is uploaded: if the rows are no trajectories, the teacher is a local folder, or the
-            repository holds something else.
+        ValueError: before anything is uploaded: if there are no rows, or they are no trajectories, the teacher is a
+            local folder, or the repository holds something else.
         OSError: if there is no such file, or the Hub refuses.
     """
     path = Path(path)
@@ -85,7 +89,8 @@ def push_trajectories_to_hub(
         files,
         repo_id,
         repo_type="dataset",
-        check_existing=functools.partial(_check_no_other_data, repo_id=repo_id, files=files),
+        check_existing=functools.partial(_check_no_other_data, repo_id=repo_id),
+        replaces=_SHARDS,
         private=private,
         revision=revision,
         create_pr=create_pr,
@@ -114,7 +119,11 @@ def _shards(path: Path) -> list[Path]:
 
 def _read_rows(shards: Sequence[Path]) -> Any:
     from datasets import Dataset
+    from pyarrow.parquet import ParquetFile
 
+    empty = next((path for path in shards if not path.stat().st_size or not ParquetFile(path).metadata.num_rows), None)
+    if empty is not None:
+        raise ValueError(f"`{empty}` has no rows. Has a filter left none, or was the run stopped? Make it anew.")
     rows = Dataset.from_parquet([str(shard) for shard in shards])
     missing = {"prompt_ids", "completion_ids"} - set(rows.column_names)
     if missing:
@@ -157,8 +166,9 @@ def _make_card(
     )
 
 
-def _check_no_other_data(existing: Sequence[str], api: HfApi, repo_id: str, files: dict[str, Content]) -> None:
-    other = [name for name in existing if name.endswith((".parquet", ".json", ".jsonl", ".csv")) and name not in files]
+def _check_no_other_data(existing: Sequence[str], read: Callable[[str], str], repo_id: str) -> None:
+    data = [name for name in existing if name.endswith((".parquet", ".json", ".jsonl", ".csv"))]
+    other = [name for name in data if not is_one_of(name, _SHARDS)]
     if other:
         raise ValueError(
             f"`repo_id={repo_id}` exists and holds other data ({other[0]}), which would be read together with these. "

@@ -11,6 +11,7 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from ..generation.configuration import COMMIT_RULES
+from .files import local_file_name
 
 
 _METRICS = {
@@ -83,7 +84,7 @@ def read_report(path: str | os.PathLike, recipe: Mapping[str, Any]) -> Report:
         )
     dataset = str(report.get("dataset", "prompts of the author"))
     # Of a file, others need not know the folder.
-    dataset = Path(dataset).name if Path(dataset).exists() else dataset
+    dataset = local_file_name(dataset) or dataset
     rules = [{name: value for name, value in row.get("recipe", {}).items() if name in COMMIT_RULES} for row in rows]
     matching = [row for row, rule in zip(rows, rules, strict=True) if rule and rule.items() <= recipe.items()]
     num_prompts = report.get("num_prompts") or report.get("conditions", {}).get("num_prompts")

@@ -3,12 +3,17 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from transformers.utils import logging
 
-from .files import Content
+from .card import is_draft, is_empty
+from .files import CARD_NAME, Content, is_one_of
 
+
+logger = logging.get_logger(__name__)
 
 _REMEDIES = {
     401: "The token is missing or wrong: log in with `hf auth login`, or set HF_TOKEN.",
@@ -22,7 +27,8 @@ def upload_files(
     repo_id: str,
     *,
     repo_type: str = "model",
-    check_existing: Callable[[Sequence[str], HfApi], None],
+    check_existing: Callable[[Sequence[str], Callable[[str], str]], None],
+    replaces: tuple[str, ...],
     private: bool | None = None,
     revision: str | None = None,
     create_pr: bool = False,
@@ -32,12 +38,17 @@ def upload_files(
     r"""
     Uploads files in one commit, all or none; creates the repository and the branch if there are none.
 
+    A card that was written on the Hub is kept, if the one among `files` is a draft.
+
     Args:
         files (`Mapping`):
             Paths or contents, by the path in the repository.
         check_existing (`Callable`):
-            Gets the names of the files that are in the repository already, and raises an error if these are of
-            something else.
+            Gets the names of the files that are in the repository already and a function that reads one, and raises
+            an error if these are of something else.
+        replaces (`tuple[str, ...]`):
+            Patterns of the files that a new version replaces: those in the repository that match and are not among
+            `files` are deleted.
         repo_id, repo_type, private, revision, create_pr, token, commit_message:
             As in [`~huggingface_hub.HfApi.upload_folder`].
 
@@ -50,10 +61,23 @@ def upload_files(
         api.create_repo(repo_id, private=private, repo_type=repo_type, exist_ok=True)
         if revision is not None and not create_pr and not revision.startswith("refs/"):
             api.create_branch(repo_id, branch=revision, repo_type=repo_type, exist_ok=True)
-        check_existing(api.list_repo_files(repo_id, revision=revision, repo_type=repo_type), api)
+        existing = api.list_repo_files(repo_id, revision=revision, repo_type=repo_type)
+
+        def read(name: str) -> str:
+            path = api.hf_hub_download(repo_id, name, revision=revision, repo_type=repo_type)
+            return Path(path).read_text(encoding="utf-8", errors="replace")
+
+        check_existing(existing, read)
+        stale = [name for name in existing if is_one_of(name, replaces) and name not in files]
+        if CARD_NAME in existing and _is_drafted(files[CARD_NAME]) and not _is_replaceable(read(CARD_NAME)):
+            logger.warning(f"The card of {repo_id!r} was edited on the Hub, and is kept. Delete it there to renew it.")
+            files = {name: content for name, content in files.items() if name != CARD_NAME}
         return api.create_commit(
             repo_id,
-            [CommitOperationAdd(name, content) for name, content in files.items()],
+            [
+                *(CommitOperationAdd(name, content) for name, content in files.items()),
+                *(CommitOperationDelete(name) for name in stale),
+            ],
             commit_message=commit_message,
             repo_type=repo_type,
             revision=revision,
@@ -67,6 +91,15 @@ def full_name(repo_id: str, token: str | None) -> str:
         return repo_id
     with _explained_refusals(repo_id):
         return f"{HfApi(token=token).whoami()['name']}/{repo_id}"
+
+
+def _is_drafted(card: Content) -> bool:
+    # One that somebody wrote is uploaded from where it lies.
+    return isinstance(card, bytes)
+
+
+def _is_replaceable(card: str) -> bool:
+    return is_draft(card) or is_empty(card)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Adapters on LLaDA and Dream: every weight finds its place or it is an error, and the decoding recipe comes along."""
 
-from typing import TYPE_CHECKING, Any
+import copy
+from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from transformers.integrations import PeftAdapterMixin
 
 from ..generation.configuration import DiffusionGenerationConfig
@@ -32,12 +34,16 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         self,
         peft_model_id: str | None = None,
         adapter_name: str | None = None,
-        *args,
+        peft_config: "PeftConfig | None" = None,
+        adapter_state_dict: dict[str, torch.Tensor] | None = None,
+        low_cpu_mem_usage: bool = False,
+        is_trainable: bool = False,
+        hotswap: bool | Literal["auto"] = "auto",
+        local_files_only: bool = False,
+        adapter_kwargs: dict[str, Any] | None = None,
+        load_config: "LoadStateDictConfig | None" = None,
         revision: str | None = None,
         token: str | bool | None = None,
-        local_files_only: bool = False,
-        load_config: "LoadStateDictConfig | None" = None,
-        adapter_kwargs: dict[str, Any] | None = None,
         **kwargs,
     ):
         r"""
@@ -51,13 +57,15 @@ class AdapterLoadingMixin(PeftAdapterMixin):
                 The adapter: its name on the Hub, or its folder.
             adapter_name (`str`, *optional*, defaults to `"default"`):
                 A name to call it by, in [`set_adapter`].
+            peft_config ([`~peft.PeftConfig`], *optional*):
+                Its configuration, by default that beside its weights.
+            local_files_only (`bool`, *optional*, defaults to `False`):
+                Whether to read the cache only.
             revision (`str`, *optional*):
                 Branch, tag or commit of the repository.
             token (`str` or `bool`, *optional*):
                 For a private repository. By default the token that is saved on this machine.
-            local_files_only (`bool`, *optional*, defaults to `False`):
-                Whether to read the cache only.
-            load_config, adapter_kwargs, args, kwargs:
+            adapter_state_dict, low_cpu_mem_usage, is_trainable, hotswap, adapter_kwargs, load_config, kwargs:
                 As in [`~transformers.integrations.PeftAdapterMixin.load_adapter`].
 
         Raises:
@@ -65,32 +73,32 @@ class AdapterLoadingMixin(PeftAdapterMixin):
             OSError: if there is no such adapter, or its weights are pickled (`use_safetensors=False` reads those).
         """
         name = adapter_name or _DEFAULT_NAME
+        kwargs |= {
+            "adapter_state_dict": adapter_state_dict,
+            "low_cpu_mem_usage": low_cpu_mem_usage,
+            "is_trainable": is_trainable,
+            "hotswap": hotswap,
+            "load_config": load_config,
+        }
         if peft_model_id is None:
-            return super().load_adapter(
-                None, name, *args, load_config=load_config, adapter_kwargs=adapter_kwargs, **kwargs
-            )
+            info = super().load_adapter(None, name, peft_config, adapter_kwargs=adapter_kwargs, **kwargs)
+            self._keep_recipe(name, None)
+            return info
         given = {"revision": revision, "token": token, "local_files_only": local_files_only or None}
         download = {**(load_config.download_kwargs if load_config else {}), **(adapter_kwargs or {})}
         files = AdapterFiles(peft_model_id, download | {key: value for key, value in given.items() if value})
         use_safetensors = kwargs.get("use_safetensors", load_config.use_safetensors if load_config else None)
-        is_loaded = name in getattr(self, "peft_config", {})
-        hotswap = kwargs.get("hotswap", "auto")
+        is_loaded = name in self._adapter_names()
         swaps = is_loaded and (getattr(self, "_hotswap_enabled", False) if hotswap == "auto" else hotswap)
         if use_safetensors is not False:
-            kwargs["peft_config"] = self._checked_config(files, replaced=name if swaps else None)
+            peft_config = self._checked_config(peft_config or files.config(), files, replaced=name if swaps else None)
         recipe = files.recipe()
         conversions = getattr(self, "_weight_conversions", None)
-        info = super().load_adapter(
-            peft_model_id, name, *args, load_config=load_config, download_kwargs=files.download, **kwargs
-        )
+        info = super().load_adapter(peft_model_id, name, peft_config, download_kwargs=files.download, **kwargs)
         # transformers would write the merged model under the names that it has just read the adapter with.
         self._weight_conversions = conversions
         self._check_fit(info, name, files.name, keep=swaps)
-        if self._own_recipe is None:
-            self._own_recipe = DiffusionGenerationConfig.from_generation_config(self.generation_config)
-            self._recipes = {}
-        self._recipes[name] = recipe
-        self._follow_active_adapter()
+        self._keep_recipe(name, recipe)
         return info
 
     def set_adapter(self, adapter_name: list[str] | str) -> None:
@@ -106,11 +114,14 @@ class AdapterLoadingMixin(PeftAdapterMixin):
     def disable_adapters(self) -> None:
         """Runs the model without its adapters, with its own recipe."""
         super().disable_adapters()
-        self._use_recipe(None)
+        self._follow_active_adapter()
 
     def delete_adapter(self, adapter_names: list[str] | str) -> None:
         """Removes adapters; when there is none left, the model has its own recipe again."""
         super().delete_adapter(adapter_names)
+        if self._own_recipe is not None:
+            # Another adapter may get the name.
+            self._recipes = {name: recipe for name, recipe in self._recipes.items() if name in self._adapter_names()}
         self._follow_active_adapter()
 
     def merge_and_unload(self):
@@ -150,11 +161,11 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         self._own_recipe = None
         return self
 
-    def _checked_config(self, files: AdapterFiles, replaced: str | None) -> "PeftConfig":
+    def _checked_config(self, config: "PeftConfig", files: AdapterFiles, replaced: str | None) -> "PeftConfig":
         """The configuration of an adapter, in the model's names; checked against the adapter that it is to replace."""
         from peft.utils.hotswap import check_hotswap_configs_compatible
 
-        config = files.config()
+        config = copy.deepcopy(config)
         modules = adapted_modules(self, config, files.weight_names())
         translate_config(config, modules)
         if replaced is not None:
@@ -183,7 +194,7 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         if not missing and not unexpected:
             return
         if not keep:
-            super().delete_adapter(name)
+            self.delete_adapter(name)
         parts = [(unexpected, "have no place in the model"), (missing, "are wanted by its configuration but missing")]
         problems = " and ".join(f"{len(keys)} weights {what} (such as {keys[0]!r})" for keys, what in parts if keys)
         raise ValueError(
@@ -192,11 +203,24 @@ class AdapterLoadingMixin(PeftAdapterMixin):
             "weights are for."
         )
 
-    def _follow_active_adapter(self) -> None:
-        self._use_recipe(self.active_adapters()[0] if getattr(self, "_hf_peft_config_loaded", False) else None)
+    def _adapter_names(self) -> list[str]:
+        return list(getattr(self, "peft_config", {}))
 
-    def _use_recipe(self, name: str | None) -> None:
+    def _keep_recipe(self, name: str, recipe: DiffusionGenerationConfig | None) -> None:
+        if self._own_recipe is None:
+            self._own_recipe = DiffusionGenerationConfig.from_generation_config(self.generation_config)
+            self._recipes = {}
+        self._recipes[name] = recipe
+        self._follow_active_adapter()
+
+    def _follow_active_adapter(self) -> None:
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
         if self._own_recipe is None:
             return
-        recipe = self._recipes.get(name) if name is not None else None
+        # A layer that is disabled stays so when another adapter is set.
+        layers = [module for module in self.modules() if isinstance(module, BaseTunerLayer)]
+        is_enabled = any(not layer.disable_adapters for layer in layers) and self._adapter_names()
+        active = self.active_adapters() if is_enabled else []
+        recipe = self._recipes.get(active[0]) if active else None
         self.generation_config = self._own_recipe.updated(**(recipe.settings() if recipe else {}))

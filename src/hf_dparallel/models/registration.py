@@ -15,13 +15,27 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 
-def register_configurations() -> None:
-    """Makes `AutoConfig` know our `model_type`s as it knows its own: by names, looked up when they are needed."""
-    from transformers.models.auto import configuration_auto
+_CONFIGURATIONS = {"llada": "LLaDAConfig", "Dream": "DreamConfig"}
 
-    for model_type, name in {"llada": "LLaDAConfig", "Dream": "DreamConfig"}.items():
-        configuration_auto.CONFIG_MAPPING_NAMES[model_type] = name
-        configuration_auto.CONFIG_MAPPING._modules[model_type] = sys.modules[__name__.partition(".")[0]]
+
+def register_configurations() -> None:
+    """Makes `AutoConfig` know our `model_type`s as it knows its own: by names, looked up when they are needed.
+
+    As with `AutoConfig.register(..., exist_ok=True)`, of several libraries that register a type the last wins.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+
+    def register(model_type: str, config: type, exist_ok: bool = False) -> None:
+        # A name in here is taken for one of transformers' own, which others may not replace.
+        if model_type in _CONFIGURATIONS:
+            CONFIG_MAPPING_NAMES.pop(model_type, None)
+        type(CONFIG_MAPPING).register(CONFIG_MAPPING, model_type, config, exist_ok=exist_ok)
+
+    CONFIG_MAPPING.register = register  # type: ignore[method-assign]
+    for model_type, name in _CONFIGURATIONS.items():
+        CONFIG_MAPPING._extra_content.pop(model_type, None)
+        CONFIG_MAPPING_NAMES[model_type] = name
+        CONFIG_MAPPING._modules[model_type] = sys.modules[__name__.partition(".")[0]]
 
 
 def register_tokenizers() -> None:
@@ -90,4 +104,5 @@ def register_on_import() -> None:
     for name, register in _AFTER_IMPORT.items():
         if name in sys.modules:
             register()
-    sys.meta_path.insert(0, _AfterImport())
+    if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport())

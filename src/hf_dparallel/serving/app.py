@@ -10,6 +10,8 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -243,9 +245,17 @@ class Api:
 
 
 def make_app(
-    served: ServedModel, engine: Engine, api_key: str | None = None, max_request_bytes: int = 2**20
+    served: ServedModel,
+    engine: Engine,
+    api_key: str | None = None,
+    max_request_bytes: int = 2**20,
+    allowed_hosts: list[str] | None = None,
 ) -> Starlette:
-    """Returns the application. It closes the engine when it shuts down."""
+    """Returns the application. It closes the engine when it shuts down.
+
+    With `allowed_hosts`, requests for other hosts are refused: a page in a browser on this machine can give its own
+    name this machine's address, and would then count as of the same site (DNS rebinding).
+    """
     api = Api(served, engine, api_key, max_request_bytes)
     handlers: dict[Any, Any] = {
         RequestError: _refuse,
@@ -267,6 +277,7 @@ def make_app(
             Route("/v1/models/{name:path}", api.model),
             Route("/health", api.health),
         ],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)],
         exception_handlers=handlers,
         lifespan=lifespan,
     )

@@ -125,8 +125,8 @@ class Engine:
         with self._changed:
             if not self.is_alive:
                 raise EngineClosedError("The server is shutting down.")
-            free = max(self.num_slots - self.num_active - self.num_waiting, 0)
-            if self.num_waiting + len(prompts) - free > self.max_waiting:
+            # Some of those that wait may only wait for the decoding thread to fill the free slots.
+            if self.num_active + self.num_waiting + len(prompts) > self.num_slots + self.max_waiting:
                 raise OverloadedError(
                     f"{self.num_active} prompts are being decoded and {self.num_waiting} wait, of at most "
                     f"{self.max_waiting}. Try again later."
@@ -178,8 +178,7 @@ class Engine:
 
     def _enter(self, prompts: list[Prompt]) -> None:
         for prompt in prompts:
-            # The record of a calibration changes nothing.
-            key = repr(sorted(item for item in prompt.config.settings().items() if item[0] != "calibration"))
+            key = _group(prompt.config)
             if key not in self._decoders:
                 self._decoders[key] = Decoder(self.model, prompt.config, generator_for=self._generator_for)
             self._active[self._next_row] = prompt
@@ -240,3 +239,15 @@ class Engine:
 
     def _generator_for(self, row_id: int) -> torch.Generator:
         return torch.Generator(self.model.device).manual_seed(self._active[row_id].seed)
+
+
+def _group(config: DiffusionGenerationConfig) -> str:
+    """What two prompts that may share passes have in common: every setting that changes a pass, however it is said."""
+    # The record of a calibration changes nothing, and `temperature` says all that `do_sample` does.
+    idle = {"calibration", "do_sample"}
+    if config.temperature == 0:
+        idle |= {"top_k", "top_p"}
+    elif config.top_p == 1:
+        idle |= {"top_p"}
+    settings = {name: value for name, value in config.settings().items() if name not in idle}
+    return repr(sorted((name, float(value) if type(value) is int else value) for name, value in settings.items()))

@@ -66,7 +66,8 @@ _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "service_tier": ("auto", "default"),
 }
-_ROLES = ("system", "user", "assistant")
+# What the chat template calls each role; OpenAI's newer name of the system is the developer.
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
 class RequestError(Exception):
@@ -173,7 +174,7 @@ def unknown_model(name: str, served: ServedModel) -> RequestError:
 def _check_fields(body: dict[str, Any], served: ServedModel, prompt_field: str) -> None:
     for name, value in body.items():
         if name in _NEUTRAL_VALUES:
-            if value is not None and value not in _NEUTRAL_VALUES[name]:
+            if value is not None and not _is_neutral(name, value):
                 raise RequestError(f"`{name}={_shortened(value)}` is not supported. Leave it out.", name)
         elif name not in (prompt_field, *_FIELDS):
             raise RequestError(
@@ -190,13 +191,13 @@ def _read_messages(messages: Any) -> list[dict[str, str]]:
     read = []
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
-        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+        if not isinstance(message, dict) or message.get("role") not in list(_ROLES):
             raise RequestError(f"`{place}` must be an object whose `role` is one of {', '.join(_ROLES)}.", place)
         known = {"role", "content", "name", "refusal"}
         unknown = sorted(name for name, value in message.items() if value and name not in known)
         if unknown:
             raise RequestError(f"`{place}.{_shortened(unknown[0])}` is not supported. Leave it out.", place)
-        read.append({"role": message["role"], "content": _read_content(message.get("content"), place)})
+        read.append({"role": _ROLES[message["role"]], "content": _read_content(message.get("content"), place)})
     return read
 
 
@@ -292,6 +293,13 @@ def _check_prompt(
         return check_prompts(torch.tensor([ids]), None, config, served.model)[0][0].to(served.model.device)
     except (ValueError, OverflowError, RuntimeError) as error:
         raise RequestError(f"`{prompt_field}` cannot be decoded: {error}", prompt_field) from error
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    # In Python 0 == False, but `logprobs=0` asks for the probabilities of the answer, and `False` for none.
+    return any(
+        value == neutral and isinstance(value, bool) is isinstance(neutral, bool) for neutral in _NEUTRAL_VALUES[name]
+    )
 
 
 def _check_type(body: dict[str, Any], name: str, kind: type, rule: str) -> None:

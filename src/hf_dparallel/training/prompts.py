@@ -103,7 +103,7 @@ def decode_rows(
             recipe,
             batch_size,
             tokenizer=tokenizer,
-            generator_for=lambda index: torch.Generator(model.device).manual_seed(stable_hash(seed, rows[index])),
+            generator_for=lambda index: row_generator(model.device, seed, rows[index]),
         )
         for row, answer in zip(rows, decoded, strict=True):
             # Beyond the first end token decoding goes on with `stop_at_eos=False`.
@@ -159,6 +159,11 @@ def _in_threads(work: Callable[[list[int]], Iterator[Any]], shares: list[list[in
         stop.set()
         for thread in threads:
             thread.join()
+
+
+def row_generator(device: torch.device, seed: int, row: int) -> torch.Generator:
+    """The random state of a row's draws, whatever the batch."""
+    return torch.Generator(device).manual_seed(stable_hash(seed, row))
 
 
 def stable_hash(*parts: Any) -> int:

@@ -5,6 +5,7 @@ import json
 from concurrent.futures import Future
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import CommitInfo, HfApi
@@ -14,8 +15,8 @@ from transformers.utils import PushInProgress, logging
 
 from .. import __version__
 from ..generation.configuration import DiffusionGenerationConfig
-from ..hub.card import TAGS, ModelFacts, make_model_card
-from ..hub.files import CARD_NAME, SUMMARY_NAME
+from ..hub.card import TAGS, ModelFacts, as_tags, make_model_card
+from ..hub.files import CARD_NAME, SUMMARY_NAME, copy_selected
 from ..hub.publish import check_base_model, push_model_to_hub
 from .config import CertaintyForcingConfig
 from .student import base_model
@@ -54,7 +55,11 @@ class PublishingMixin(Trainer):
     _tag_names = list(TAGS)
 
     def create_model_card(
-        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
+        self,
+        model_name: str | None = None,
+        dataset_name: str | None = None,
+        tags: str | list[str] | None = None,
+        license: str | None = None,
     ) -> None:
         """Writes the model card that [`push_to_hub`] publishes to `output_dir`.
 
@@ -65,6 +70,8 @@ class PublishingMixin(Trainer):
                 Name of the training data on the Hub.
             tags (`str` or `list[str]`, *optional*):
                 Tags beside the default ones.
+            license (`str`, *optional*):
+                Identifier of the licence (`"mit"`, `"apache-2.0"`).
         """
         if not self.is_world_process_zero():
             return
@@ -80,7 +87,8 @@ class PublishingMixin(Trainer):
             adapter_config=peft_config.to_dict() if peft_config is not None else {},
             summary=training_summary(self),
             dataset_name=dataset_name,
-            tags=(tags,) if isinstance(tags, str) else tuple(tags or ()),
+            license=license,
+            tags=as_tags(tags),
         )
         make_model_card(facts).save(Path(self.args.output_dir, CARD_NAME))
 
@@ -152,15 +160,31 @@ class PublishingMixin(Trainer):
         self.push_in_progress = PushInProgress(jobs)
 
     def _push_in_background(self, folder: str, settings: dict[str, Any]) -> Future[CommitInfo]:
-        job = HfApi().run_as_future(push_model_to_hub, folder, self.hub_model_id, **settings)
-        job.add_done_callback(_warn_of_failure)
-        return job
+        # Of a copy: the folder may be deleted or written anew before it has been uploaded.
+        copy = TemporaryDirectory(prefix=".push-", dir=self.args.output_dir, ignore_cleanup_errors=True)
+        try:
+            copy_selected(Path(folder), Path(copy.name))
+        except OSError as error:
+            copy.cleanup()
+            _warn_of_failure(error)
+            failed: Future[CommitInfo] = Future()
+            failed.set_exception(error)
+            return failed
+        return HfApi().run_as_future(_push_and_delete, copy, self.hub_model_id, settings)
 
 
-def _warn_of_failure(job: Future[CommitInfo]) -> None:
+def _push_and_delete(copy: TemporaryDirectory, repo_id: str, settings: dict[str, Any]) -> CommitInfo:
+    with copy:
+        try:
+            return push_model_to_hub(copy.name, repo_id, **settings)
+        except Exception as error:
+            _warn_of_failure(error)
+            raise
+
+
+def _warn_of_failure(error: Exception) -> None:
     # Nobody else looks at it, and a training need not end for it.
-    if job.exception() is not None:
-        logger.warning(f"A push to the Hub failed: {job.exception()}")
+    logger.warning(f"A push to the Hub failed: {error}")
 
 
 def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
