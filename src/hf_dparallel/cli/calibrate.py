@@ -68,14 +68,19 @@ class CalibrationArguments:
         return [{**length, name: value} for length, value in product(lengths, values)]
 
 
+_ARGUMENTS = [
+    LoadingArguments,
+    DatasetArguments,
+    CalibrationArguments,
+    RewardArguments,
+    BatchArguments,
+    OutputArguments,
+]
+
+
 def run(argv: Sequence[str]) -> None:
     """Prints what was tried, and writes the recipe."""
-    parser = CommandParser(
-        "calibrate",
-        COMMANDS["calibrate"],
-        [LoadingArguments, DatasetArguments, CalibrationArguments, RewardArguments, BatchArguments, OutputArguments],
-        positionals=["model"],
-    )
+    parser = CommandParser("calibrate", COMMANDS["calibrate"], _ARGUMENTS, positionals=["model"])
     loading, data, arguments, reward, batch, output = parser.parse(argv)
     dataset = load_prompts(data, default_split="train")
     reward_function = get_reward(reward.reward, dataset)

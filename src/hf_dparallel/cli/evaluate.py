@@ -71,6 +71,17 @@ class ReportArguments:
         }
 
 
+_ARGUMENTS = [
+    LoadingArguments,
+    DatasetArguments,
+    RewardArguments,
+    BatchArguments,
+    DecodingArguments,
+    ReportArguments,
+    OutputArguments,
+]
+
+
 def run(argv: Sequence[str]) -> None:
     """Measures on tasks of the lm-evaluation-harness, if the arguments name some, else on a dataset."""
     if asks_for_tasks(argv):
@@ -81,20 +92,7 @@ def run(argv: Sequence[str]) -> None:
 
 def run_on_dataset(argv: Sequence[str]) -> None:
     """Prints accuracy, passes, tokens per pass and latency, for each setting that is tried."""
-    parser = CommandParser(
-        "evaluate",
-        _DESCRIPTION,
-        [
-            LoadingArguments,
-            DatasetArguments,
-            RewardArguments,
-            BatchArguments,
-            DecodingArguments,
-            ReportArguments,
-            OutputArguments,
-        ],
-        positionals=["model"],
-    )
+    parser = CommandParser("evaluate", _DESCRIPTION, _ARGUMENTS, positionals=["model"])
     loading, data, reward, batch, decoding, reporting, output = parser.parse(argv)
     dataset = load_prompts(data, default_split="test")
     reward_function = get_reward(reward.reward, dataset)
