@@ -221,7 +221,8 @@ def test_a_merged_model_is_published_as_a_model(hub, adapter, tmp_path):
     assert {name: getattr(pulled.generation_config, name) for name in RECIPE} == RECIPE
     assert torch.equal(pulled.generate(INPUT_IDS), expected)
     data = card_of(hub, "user/merged").data
-    assert data.base_model_relation == "finetune" and data.library_name == "transformers"
+    facts = data.to_dict()
+    assert facts["base_model_relation"] == "finetune" and facts["library_name"] == "transformers"
     assert "peft" not in data.tags and "lora" not in data.tags
     assert 'AutoTokenizer.from_pretrained("user/merged"' in card_of(hub, "user/merged").text
 
@@ -319,7 +320,8 @@ def test_the_card_says_what_the_model_is(hub, adapter, tmp_path):
     )
     card = card_of(hub)
     data = card.data
-    assert (data.base_model, data.base_model_relation, data.library_name) == (BASE, "adapter", "peft")
+    facts = data.to_dict()
+    assert (facts["base_model"], facts["base_model_relation"], facts["library_name"]) == (BASE, "adapter", "peft")
     assert data.tags == ["dparallel", "diffusion-lm", "masked-diffusion", "peft", "lora", "math"]
     assert (data.license, data.datasets, data.pipeline_tag) == ("mit", ["user/data"], "text-generation")
     measured = {result.metric_type: result.metric_value for result in data.eval_results}
