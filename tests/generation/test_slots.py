@@ -35,6 +35,9 @@ def test_each_prompt_is_decoded_as_if_alone(make, prompts, batch_size, cache, eo
         assert row.tokens.tolist() == alone.sequences[0, len(ids) :].tolist()
         assert row.commit_step.tolist() == alone.commit_step[0].tolist()
         assert row.nfe == alone.nfe[0] and row.tokens_per_forward == pytest.approx(alone.tokens_per_forward.item())
+    as_completed = model.generate_many(prompts, batch_size=batch_size, **kwargs).as_completed()
+    by_index = {row.index: row.tokens.tolist() for row in as_completed}
+    assert by_index == {row.index: row.tokens.tolist() for row in rows}
 
 
 def test_draws_do_not_depend_on_the_batch():
@@ -72,6 +75,32 @@ def test_slots_are_refilled_at_once_and_prompts_read_as_needed(tiny_llada):
     assert set(batches) == {3}
     # What was read is returned, waits for an earlier row, or is being decoded.
     assert len(read) == 40 + len(rows.finished) + len(rows._decoder)
+
+
+def test_as_completed_waits_for_no_earlier_prompt(tiny_llada):
+    eos = tiny_llada.generate(torch.tensor([[2, 3]]), **SETTINGS)[0, 2].item()
+    prompts = [[n, 3] for n in range(2, 40)]
+    rows = tiny_llada.generate_many(prompts, batch_size=4, **(SETTINGS | {"eos_token_id": eos}))
+    passes = []
+    tiny_llada.lm_head.register_forward_hook(lambda module, args, output: passes.append(len(output)))
+    indices = []
+    for row in rows.as_completed():
+        indices.append(row.index)
+        # It comes right after its last pass, and no sooner than it can.
+        assert row.nfe <= len(passes) and len(rows.finished) < 4
+    assert sorted(indices) == list(range(len(prompts))) and indices != sorted(indices)
+
+
+def test_as_completed_goes_on_after_a_failing_prompt(tiny_llada):
+    rows = tiny_llada.generate_many([[99], [2, 3], "abc", [4], []], batch_size=1, **SETTINGS)
+    indices, failures = [], []
+    for _ in range(4):
+        try:
+            for row in rows.as_completed():
+                indices.append(row.index)
+        except ValueError as error:
+            failures.append(str(error)[:8])
+    assert indices == [1, 3] and failures == ["Prompt 0", "Prompt 2", "Prompt 4"]
 
 
 def test_an_interrupted_reading_of_prompts_loses_none_that_were_read(tiny_llada):

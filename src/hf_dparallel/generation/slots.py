@@ -14,6 +14,7 @@ class SlotDecoder(Iterator[DecodedRow]):
     A prompt is read when a slot is free for it, so that the prompts may be endless. A prompt that cannot be decoded
     raises its error when it is its turn, after all before it have been returned; the next call goes on with the one
     after it. After an interruption, `finished` still has the rows that were decoded and not yet returned.
+    [`as_completed`] does not wait for earlier prompts.
 
     Args:
         decoder ([`Decoder`]): decodes the rows.
@@ -42,21 +43,40 @@ class SlotDecoder(Iterator[DecodedRow]):
     def __iter__(self) -> "SlotDecoder":
         return self
 
-    @torch.no_grad()
     def __next__(self) -> DecodedRow:
         while self._next not in self.finished:
-            self._fill_slots()
-            if not self._decoder and self._next not in self.finished:
+            if not self._advance():
                 raise StopIteration
-            if self._decoder:
-                self.finished |= {row.index: row for row in self._decoder.step()}
-        row = self.finished.pop(self._next)
         self._next += 1
+        return self._take(self._next - 1)
+
+    def as_completed(self) -> Iterator[DecodedRow]:
+        """Iterates over the prompts as they are finished, the first to finish first; `index` says which it was.
+
+        What fails raises its error, and a new call goes on after it. Use this or the iterator itself, not both.
+        """
+        while self.finished or self._advance():
+            while self.finished:
+                yield self._take(next(iter(self.finished)))
+
+    def _take(self, index: int) -> DecodedRow:
+        row = self.finished.pop(index)
         if isinstance(row, Exception):
             raise row
         if row.error is not None:
             raise row.error
         return row
+
+    @torch.no_grad()
+    def _advance(self) -> bool:
+        """Fills the slots and runs a pass. `False` if nothing was left to decode."""
+        num_finished = len(self.finished)
+        self._fill_slots()
+        if self._decoder:
+            self.finished |= {row.index: row for row in self._decoder.step()}
+            return True
+        # Prompts that cannot be decoded take no slot.
+        return len(self.finished) > num_finished
 
     def _fill_slots(self) -> None:
         prompts: dict[int, torch.LongTensor] = {}

@@ -86,7 +86,7 @@ def decode_rows(
     seed: int,
     num_workers: int = 1,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Decodes prompts, given by row, and yields the answers: with one worker in the order of the prompts.
+    """Decodes prompts, given by row, and yields the answers as they are finished.
 
     Each row has its own draws, from `seed` and its number, so that they do not depend on the batch. With several
     workers each is a thread that decodes its share of the prompts: on the cores of a CPU, small models are decoded
@@ -105,7 +105,8 @@ def decode_rows(
             tokenizer=tokenizer,
             generator_for=lambda index: row_generator(model.device, seed, rows[index]),
         )
-        for row, answer in zip(rows, decoded, strict=True):
+        for answer in decoded.as_completed():
+            row = rows[answer.index]
             # Beyond the first end token decoding goes on with `stop_at_eos=False`.
             completion = slice(answer.num_tokens)
             yield (

@@ -43,7 +43,7 @@ def decode_answers(
     batch_size: int,
     seed: int,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Decodes prompts, given by key, that have the same settings.
+    """Decodes prompts, given by key, that have the same settings, and yields the answers as they are finished.
 
     With `stop_at_eos=False` the whole canvas is decoded, as the published samplers do, also past strings that end the
     answer; what stands after the answer does not count. Draws depend on the seed and the key only.
@@ -64,7 +64,7 @@ def decode_answers(
             generator_for=lambda index: torch.Generator(model.device).manual_seed(stable_hash(seed, keys[index])),
             **every_setting(settings.recipe),
         )
-        for key, row in zip(keys, rows, strict=True):
+        for row in rows.as_completed():
             tokens = row.tokens[: min(row.num_tokens, settings.max_tokens)].tolist()
             if tokens and tokens[-1] in settings.recipe.eos_token_ids:
                 tokens.pop()
@@ -72,7 +72,7 @@ def decode_answers(
                 tokens = until.cut(tokens)
             text = tokenizer.decode(tokens, skip_special_tokens=True)
             cost = request_cost(row.nfe, len(tokens), len(row.tokens), row.seconds, batch_size, device)
-            yield key, {"text": cut_at(text, settings.until), "cost": cost}
+            yield keys[row.index], {"text": cut_at(text, settings.until), "cost": cost}
 
 
 def cut_at(text: str, until: tuple[str, ...]) -> str:
