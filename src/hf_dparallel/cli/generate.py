@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextDiffusionStreamer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..training.prompts import row_generator
 from . import COMMANDS
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, PromptArguments
 from .console import note, say, write_json
 from .loading import encode_prompt, load_model
+from .terminal import AnswerStreamer
 
 
 @dataclass
@@ -47,7 +48,7 @@ def answer(
     stream: bool,
 ) -> dict[str, Any]:
     """Decodes an answer and returns it with its cost."""
-    streamer = TextDiffusionStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True) if stream else None
+    streamer = AnswerStreamer(tokenizer) if stream else None
     start = time.perf_counter()
     out = model.generate(
         input_ids=torch.tensor([prompt_ids], device=model.device),
