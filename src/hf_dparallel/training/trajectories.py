@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
+from ..models.fingerprint import weights_fingerprint
 from .checkpoints import explained_write_errors
 from .prompts import (
     check_batch_size,
@@ -195,7 +196,7 @@ def _with_answers(dataset: "Dataset", rows: range, answers: dict[int, dict[str, 
 
 
 def _describe_model(model: PreTrainedModel) -> dict[str, Any]:
-    """Tells a model apart from others, with names for people and a sample of every weight for certainty."""
+    """Tells a model apart from others, with names for people and a hash of all weights for certainty."""
     from peft import PeftModel
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -206,17 +207,12 @@ def _describe_model(model: PreTrainedModel) -> dict[str, Any]:
         for name in module.active_adapters
     }
     base = model.get_base_model() if isinstance(model, PeftModel) else model
-    samples = {
-        name: weight.detach().flatten()[:8].float().tolist()
-        for name, weight in model.named_parameters()
-        if weight.device.type != "meta"
-    }
     return {
         "model class": type(base).__name__,
         "model name": base.config._name_or_path,
         "dtype": str(model.dtype),
         "adapters": sorted(adapters),
-        "weights": stable_hash(samples),
+        "weights": weights_fingerprint(model),
     }
 
 

@@ -14,14 +14,13 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
 from peft import LoraConfig, get_peft_model
 from tokenizers import normalizers
-from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.efficiency import count_answer_tokens
 from hf_dparallel.evaluation.harness import DiffusionHarnessLM, answers
 from hf_dparallel.evaluation.harness import model as harness_model
 from hf_dparallel.evaluation.harness.answers import cut_at
-from hf_dparallel.evaluation.harness.finished import FinishedRequests, weights_fingerprint
+from hf_dparallel.evaluation.harness.finished import FinishedRequests
 
 from ...conftest import make_llada
 from ...training.test_trajectories import make_tokenizer
@@ -301,12 +300,6 @@ def test_lines_of_another_program_are_left_alone(tmp_path):
     assert json.loads(file.read_text().splitlines()[-1]) == {"key": "ü", "text": "é"}
 
 
-def make_student(lora_alpha=8):
-    torch.manual_seed(0)
-    lora = LoraConfig(r=4, lora_alpha=lora_alpha, target_modules=["q_proj"], init_lora_weights=False)
-    return get_peft_model(make_llada(), lora)
-
-
 def test_a_restart_with_another_number_of_processes_knows_all_that_is_finished(tmp_path):
     file = tmp_path / "finished [1].jsonl"
     FinishedRequests(file).add("alone", {"text": "a"})
@@ -322,30 +315,6 @@ def test_a_restart_with_another_number_of_processes_knows_all_that_is_finished(t
         assert (tmp_path / "finished [1].jsonl.0").read_text().endswith("half")
     assert FinishedRequests(file, 0).keys() == {"alone", "0", "1"}
     assert (tmp_path / "finished [1].jsonl.0").read_text().endswith("half\n")
-
-
-def test_the_fingerprint_tells_models_apart():
-    disabled, swapped, nudged, shifted = make_student(), make_llada(), make_llada(), make_llada()
-    disabled.base_model.disable_adapter_layers()
-    weight = swapped.lm_head.weight.data
-    weight[7, 5], weight[9, 11] = weight[9, 11].clone(), weight[7, 5].clone()
-    embeddings = nudged.get_input_embeddings().weight.data
-    embeddings[33, 17] = torch.nextafter(embeddings[33, 17], torch.tensor(9.0))
-    shifted._shift_logits_in_generate = True
-    models = [
-        *(make_llada(), make_llada().bfloat16(), swapped, nudged, shifted, make_llada(rope_theta=10_000.0)),
-        *(make_student(8), make_student(64), disabled),
-    ]
-    assert len({weights_fingerprint(model) for model in models}) == len(models)
-
-
-def test_the_fingerprint_of_a_model_is_always_the_same(tmp_path):
-    assert weights_fingerprint(make_student()) == weights_fingerprint(make_student())
-    (tmp_path / "a").mkdir()
-    make_llada().save_pretrained(tmp_path / "a")
-    (tmp_path / "b").symlink_to(tmp_path / "a")
-    prints = [weights_fingerprint(AutoModelForMaskedLM.from_pretrained(tmp_path / name)) for name in "ab"]
-    assert prints[0] == prints[1] == weights_fingerprint(make_llada())
 
 
 def test_the_cache_of_the_harness_works(tmp_path, decoded):

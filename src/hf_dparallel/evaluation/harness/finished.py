@@ -3,21 +3,10 @@
 
 import glob
 import hashlib
-import itertools
 import json
 import os
 from pathlib import Path
 from typing import Any
-
-import torch
-from transformers import PreTrainedModel
-
-
-# Values of a tensor that are summed at once.
-_PART = 2**24
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# In a config, where it comes from, and the type of the weights, which they have themselves.
-_NOT_COMPUTED = ("_name_or_path", "architectures", "dtype", "transformers_version")
 
 
 class FinishedRequests(dict[str, dict[str, Any]]):
@@ -67,29 +56,3 @@ class FinishedRequests(dict[str, dict[str, Any]]):
 def request_key(*parts: Any) -> str:
     """A hash of what an answer depends on, the same in every process."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def weights_fingerprint(model: PreTrainedModel) -> str:
-    """A hash of what a model computes, wherever it was loaded from: weights, adapters and how they act, config."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    hashed = hashlib.sha256()
-    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
-        hashed.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {_checksums(tensor)}".encode())
-    for name, module in model.named_modules():
-        if isinstance(module, BaseTunerLayer):
-            scaling = sorted(getattr(module, "scaling", {}).items())
-            hashed.update(f"{name} {module.disable_adapters} {module.active_adapters} {scaling}".encode())
-    config = {name: value for name, value in model.config.to_diff_dict().items() if name not in _NOT_COMPUTED}
-    hashed.update(json.dumps([config, model._shift_logits_in_generate], sort_keys=True, default=str).encode())
-    return hashed.hexdigest()
-
-
-@torch.no_grad()
-def _checksums(tensor: torch.Tensor) -> list[int]:
-    """Sums of the bits of the values times their positions: exact, so the same on every device and in any order."""
-    values = tensor.reshape(-1)
-    values = values.view(_INTEGERS[values.element_size()])
-    return [
-        (part.long() * torch.arange(1, len(part) + 1, device=part.device)).sum().item() for part in values.split(_PART)
-    ]

@@ -17,10 +17,11 @@ from transformers.utils import logging
 
 from ...generation.configuration import DiffusionGenerationConfig
 from ...generation.inputs import resolve_special_tokens
+from ...models.fingerprint import weights_fingerprint
 from ...training.prompts import stable_hash
 from .answers import decode_answers
 from .costs import attach_costs, cost_of_requests
-from .finished import FinishedRequests, request_key, weights_fingerprint
+from .finished import FinishedRequests, request_key
 from .likelihood import estimate_log_likelihood
 from .settings import RequestSettings, every_setting, read_gen_kwargs, special_tokens_of
 

@@ -1,0 +1,50 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The hash of what a model computes."""
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForMaskedLM
+
+from hf_dparallel.models.fingerprint import weights_fingerprint
+
+from ..conftest import make_llada
+
+
+def make_student(lora_alpha=8):
+    torch.manual_seed(0)
+    lora = LoraConfig(r=4, lora_alpha=lora_alpha, target_modules=["q_proj"], init_lora_weights=False)
+    return get_peft_model(make_llada(), lora)
+
+
+def test_the_fingerprint_tells_models_apart():
+    disabled, swapped, nudged, shifted = make_student(), make_llada(), make_llada(), make_llada()
+    disabled.base_model.disable_adapter_layers()
+    weight = swapped.lm_head.weight.data
+    weight[7, 5], weight[9, 11] = weight[9, 11].clone(), weight[7, 5].clone()
+    embeddings = nudged.get_input_embeddings().weight.data
+    embeddings[33, 17] = torch.nextafter(embeddings[33, 17], torch.tensor(9.0))
+    shifted._shift_logits_in_generate = True
+    models = [
+        *(make_llada(), make_llada().bfloat16(), swapped, nudged, shifted, make_llada(rope_theta=10_000.0)),
+        *(make_student(8), make_student(64), disabled),
+    ]
+    assert len({weights_fingerprint(model) for model in models}) == len(models)
+
+
+def test_the_fingerprint_of_a_model_is_always_the_same(tmp_path):
+    assert weights_fingerprint(make_student()) == weights_fingerprint(make_student())
+    (tmp_path / "a").mkdir()
+    make_llada().save_pretrained(tmp_path / "a")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    prints = [weights_fingerprint(AutoModelForMaskedLM.from_pretrained(tmp_path / name)) for name in "ab"]
+    used = make_llada()
+    used.generate(torch.tensor([[2, 3]]), max_new_tokens=4, block_length=4)
+    assert prints[0] == prints[1] == weights_fingerprint(make_llada()) == weights_fingerprint(used)
+
+
+def test_weights_that_are_elsewhere_do_not_count():
+    models = make_llada(), make_llada()
+    for model in models:
+        model.model.layers[0].to("meta")
+    models[1].lm_head.weight.data[0, 0] += 1
+    assert weights_fingerprint(models[0]) != weights_fingerprint(models[1])
