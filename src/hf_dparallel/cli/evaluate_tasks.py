@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from accelerate import PartialState
 from transformers import AutoConfig
 from transformers.utils import find_adapter_config_file
 
@@ -141,6 +142,8 @@ def run(argv: Sequence[str]) -> None:
         write_json(report, output.json)
         if tasks.output_dir is not None:
             note(f"Written to {tasks.output_dir}")
+    # Processes that end without it may abort.
+    PartialState().destroy_process_group()
 
 
 def _run_tasks(

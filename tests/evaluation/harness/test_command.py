@@ -279,35 +279,27 @@ def test_help_names_both_ways(hf):
     assert code == 0 and "With --tasks or --preset" in " ".join(out.split())
 
 
-_IN_TWO_PROCESSES = """
-import json, sys
-from lm_eval.tasks import TaskManager
-from hf_dparallel.evaluation.harness.run import TaskOptions, run_tasks, scores_of
-from tests.evaluation.harness.conftest import make_lm
+_COMMAND = """
+import sys
+from hf_dparallel.cli import main
 
-tasks, output_dir = sys.argv[1:]
-lm = make_lm(finished_requests=f"{output_dir}/finished.jsonl", mc_num=8)
-assert lm.world_size == 2
-manager = TaskManager(include_path=[tasks], include_defaults=False)
-results = run_tasks(lm, "tiny", ["counting", "choosing"], manager, {"max_new_tokens": 16}, TaskOptions(), output_dir)
-assert (results is None) == (lm.rank == 1)
-if results is not None:
-    with open(f"{output_dir}/scores.json", "w") as file:
-        json.dump({name: scores_of(results, name) for name in results["results"]}, file)
+sys.exit(main(sys.argv[1:]))
 """
 
 
 @pytest.mark.slow  # two processes, and each imports the harness
 @pytest.mark.usefixtures("_few_tasks")
 def test_two_processes_share_the_samples(on_tasks, folder, tmp_path):
-    run_in_two_processes(_IN_TWO_PROCESSES, tmp_path, folder / "tasks", tmp_path)
-    decoded = [len(FinishedRequests(tmp_path / f"finished.jsonl.{rank}")) for rank in (0, 1)]
-    assert len(FinishedRequests(tmp_path / "finished.jsonl")) == 2 * (3 + 6)
-    assert decoded == [3 + 6, 3 + 6]
-    file = tmp_path / "alone.json"
-    argv = ["--tasks", "counting,choosing", "--mc_num", "8", "--max_new_tokens", "16", "--json", file, *DECODING]
-    assert on_tasks(*argv)[0] == 0
-    together, alone = json.loads((tmp_path / "scores.json").read_text()), json.loads(file.read_text())["results"]
+    argv = ["--tasks", "counting,choosing", "--mc_num", "8", "--max_new_tokens", "16", *DECODING]
+    assert on_tasks(*argv, "--json", tmp_path / "alone.json")[0] == 0
+    argv += ["--model", folder / "base", "--include_path", folder / "tasks", "--output_dir", tmp_path]
+    run_in_two_processes(_COMMAND, tmp_path, "evaluate", *argv, "--json", tmp_path / "together.json")
+    finished = tmp_path / "finished_requests.jsonl"
+    assert [len(FinishedRequests(f"{finished}.{rank}")) for rank in (0, 1)] == [3 + 6, 3 + 6]
+    assert len(FinishedRequests(finished)) == 2 * (3 + 6)
+    together, alone = (
+        json.loads((tmp_path / f"{name}.json").read_text())["results"] for name in ("together", "alone")
+    )
     for scores in (together["counting"], alone["counting"]):
         del scores["row_latency_s,none"], scores["row_tokens_per_second,none"]
     assert together == alone
