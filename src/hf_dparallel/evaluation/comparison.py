@@ -12,8 +12,7 @@ import numpy as np
 from .intervals import bootstrap_interval
 
 
-# What must be equal for accuracy and passes to mean the same, and what for seconds to.
-_CONDITIONS = ("data", "num_prompts", "reward", "max_new_tokens")
+# `conditions` must be equal for accuracy and passes to mean the same, `hardware` for seconds to.
 _REQUIRED = ("name", "conditions", "hardware", "rows")
 
 
@@ -31,10 +30,16 @@ def read_report(path: str | os.PathLike) -> dict[str, Any]:
     missing = [name for name in _REQUIRED if not isinstance(report, dict) or not report.get(name)]
     if not missing and not all("answers" in row for row in report["rows"]):
         missing = ["the figures of each answer"]
+    if missing and isinstance(report, dict) and "preset" in report:
+        folders = ", ".join(str(file.parent / task) for task in dict.fromkeys(row["task"] for row in report["rows"]))
+        raise ValueError(
+            f"{file} is of all benchmarks of a preset. Compare them one by one, each has a folder: {folders}."
+        )
     if missing:
         raise ValueError(
             f"{file} is no report that can be compared: it lacks {', '.join(missing)}. `hf-dparallel evaluate "
-            "--dataset NAME --output_dir DIR` writes one; those of `--preset` and of `demo` are of another kind."
+            "--dataset NAME --output_dir DIR` writes one, and `--preset NAME` one for each benchmark; that of `demo` "
+            "is of another kind."
         )
     return report
 
@@ -57,7 +62,7 @@ def compare_reports(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """
     (first_name, first), *others = reports.items()
     for name, report in others:
-        for condition in _CONDITIONS:
+        for condition in first["conditions"] | report["conditions"]:
             ours, theirs = first["conditions"].get(condition), report["conditions"].get(condition)
             if ours != theirs:
                 raise ValueError(
@@ -68,8 +73,8 @@ def compare_reports(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         {
             key
             for _, report in others
-            for key in first["hardware"]
-            if report["hardware"].get(key) != first["hardware"][key]
+            for key in first["hardware"] | report["hardware"]
+            if report["hardware"].get(key) != first["hardware"].get(key)
         }
     )
     baseline = first["rows"][0]
@@ -91,7 +96,8 @@ def _row(name: str, row: Mapping[str, Any], baseline: Mapping[str, Any], without
         "curve": f"{name}: {row['curve']}",
         "accuracy_difference": float(differences.mean()),
         "accuracy_difference_interval": list(bootstrap_interval(differences)),
-        "speedup": baseline["latency_s"] / row["latency_s"],
     }
+    if "latency_s" in row and "latency_s" in baseline:
+        compared["speedup"] = baseline["latency_s"] / row["latency_s"]
     timed = ("latency_s", "tokens_per_second", "speedup") if without_latency else ()
     return {name: value for name, value in compared.items() if name not in timed}

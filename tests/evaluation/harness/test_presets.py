@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.evaluation.comparison import compare_reports, read_report
 from hf_dparallel.evaluation.harness import DiffusionHarnessLM, tables
 from hf_dparallel.evaluation.harness import model as harness_model
 from hf_dparallel.evaluation.harness.costs import COST_NAMES, request_cost
@@ -147,7 +148,23 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
     report = (tmp_path / "report.md").read_text()
     assert [line for line in report.splitlines() if line.startswith("###")] == [f"### {b.title}" for b in benchmarks]
     assert report.count("| Original ") == report.count("| Few-step Decoding |") == 4
+    check_comparison(tmp_path, [benchmark.task for benchmark in benchmarks])
     check_prompts(preset, tmp_path / "original" / "tiny")
+
+
+def check_comparison(folder: Path, tasks: list[str]) -> None:
+    """Each benchmark can be compared with that of another run, and with no other benchmark."""
+    first, *others, last = [read_report(folder / task) for task in tasks]
+    same, other = compare_reports({"a": first, "b": first}), compare_reports({"a": last, "b": last})
+    assert [row["accuracy_difference"] for row in same["rows"]] == [0, -1, 0, -1]
+    assert [row["accuracy_difference"] for row in other["rows"]] == [0, -0.5, 0, -0.5]
+    assert [row["speedup"] for row in same["rows"]] == pytest.approx([1, 4, 1, 4])
+    assert [row["method"] for row in same["rows"]][1:3] == ["a: Few-step Decoding", "b: Original"]
+    for report in [*others, last]:
+        with pytest.raises(ValueError, match="a and b cannot be compared: `data` is"):
+            compare_reports({"a": first, "b": report})
+    with pytest.raises(ValueError, match=f"is of all benchmarks of a preset. Compare .* {folder / tasks[0]}, "):
+        read_report(folder)
 
 
 def test_a_benchmark_without_scores_by_sample_has_no_interval():
@@ -155,12 +172,21 @@ def test_a_benchmark_without_scores_by_sample_has_no_interval():
         "results": {"t": {"m,f": 0.5} | {f"{name},none": 1.0 for name in COST_NAMES}},
         "group_subtasks": {},
         "n-samples": {"t": {"effective": 4}},
-        "samples": {"t": [{"filter": "f", "m": value} for value in (0, 1, 1, 0)] + [{"filter": "g", "m": 1}]},
+        "samples": {
+            "t": [
+                {"doc_id": number, "doc_hash": str(number), "target_hash": "", "filter": score_filter, "m": value}
+                # As two processes hand them in.
+                for number, score_filter, value in [(0, "f", 0), (2, "f", 1), (1, "f", 1), (3, "f", 0), (0, "g", 1)]
+            ]
+        },
     }
     benchmark = Benchmark("t", "T", 0, 0.5, "m,f")
-    assert tables._figures(results, benchmark)["accuracy_interval"] == list(bootstrap_interval([0, 1, 1, 0]))
+    figures = tables._figures(results, benchmark)
+    assert figures["accuracy_interval"] == list(bootstrap_interval([0, 1, 1, 0]))
+    assert figures["answers"] == {"is_correct": [0, 1, 1, 0]}
     del results["samples"]["t"][0]["m"]
-    assert tables._figures(results, benchmark)["accuracy_interval"] is None
+    figures = tables._figures(results, benchmark)
+    assert figures["accuracy_interval"] is None and "answers" not in figures
 
 
 def prompt_of(folder: Path, task: str) -> str:

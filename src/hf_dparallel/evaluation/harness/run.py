@@ -104,8 +104,12 @@ def tasks_of(results: Mapping[str, Any], name: str) -> Iterable[str]:
 
 
 def samples_of(results: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The samples of a task or group, one for each filter."""
-    return [sample for task in tasks_of(results, name) for sample in results["samples"][task]]
+    """The samples of a task or group, one for each filter, in the order of the documents."""
+    return [
+        sample
+        for task in tasks_of(results, name)
+        for sample in sorted(results["samples"][task], key=lambda sample: sample["doc_id"])
+    ]
 
 
 def num_samples_of(results: Mapping[str, Any], name: str) -> int:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from lm_eval.tasks import TaskManager
 
 from ...environment import describe_environment
+from ...training.prompts import stable_hash
 from ..intervals import bootstrap_interval
-from ..report import markdown_table
+from ..report import markdown_table, write_report
 from .costs import COST_NAMES
 from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, Benchmark, method_settings
@@ -30,7 +32,8 @@ def compare_methods(
 ) -> list[dict[str, Any]]:
     """Measures methods on benchmarks, and writes `report.json` and `report.md` after each method.
 
-    Nothing is decoded with the recipe that a checkpoint brings, but with the method's settings.
+    Nothing is decoded with the recipe that a checkpoint brings, but with the method's settings. Each benchmark has a
+    report in a folder of its own, too, which `hf-dparallel report` compares with those of other runs.
 
     Args:
         load (`Callable`): gives the model of a checkpoint (`"base"`, `"adapter"`, `"consistency_adapter"`). Called
@@ -99,13 +102,34 @@ def comparison_tables(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def write_comparison(rows: Sequence[dict[str, Any]], preset: str, model: str, output_dir: str) -> None:
-    """Writes `report.json` and `report.md`."""
+    """Writes `report.json` and `report.md` of all benchmarks, and of each in the folder of its task."""
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     report = {"preset": preset, "model": model, "rows": rows, "environment": describe_environment()}
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     text = f"# {model}: the benchmarks of {preset}\n\n{comparison_tables(rows)}"
     (folder / "report.md").write_text(text, encoding="utf-8")
+    for task in dict.fromkeys(row["task"] for row in rows):
+        write_report(_task_report([row for row in rows if row["task"] == task], model), folder / task)
+
+
+def _task_report(rows: Sequence[dict[str, Any]], model: str) -> dict[str, Any]:
+    """The rows of one benchmark as a report that can be compared with another."""
+    first = rows[0]
+    conditions = {name: first[name] for name in ("data", "metric", "num_fewshot")}
+    # Speed-ups are only there if all rows were measured in the same way.
+    timed = {name: first[name] for name in ("device", "batch_size")} if "speedup" in first else {}
+    return {
+        "name": model,
+        "dataset": first["task"],
+        "conditions": {
+            **conditions,
+            "num_prompts": first["num_samples"],
+            "max_new_tokens": first["settings"]["max_new_tokens"],
+        },
+        "hardware": {**timed, "threads": torch.get_num_threads(), "torch": torch.__version__},
+        "rows": [{**_columns(row), "curve": row["title"]} for row in rows],
+    }
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,24 +141,28 @@ def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
 def _figures(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]:
     scores = scores_of(results, benchmark.task)
     samples = samples_of(results, benchmark.task)
+    by_sample = _scores_by_sample(samples, benchmark.metric)
     return {
+        "task": benchmark.task,
         "accuracy": scores[benchmark.metric],
-        "accuracy_interval": _interval(samples, benchmark.metric),
+        "accuracy_interval": list(bootstrap_interval(by_sample)) if by_sample else None,
         "metric": benchmark.metric,
         "num_fewshot": benchmark.num_fewshot,
         "num_samples": num_samples_of(results, benchmark.task),
+        "data": stable_hash([(sample["doc_hash"], sample["target_hash"]) for sample in samples]),
         **{figure: scores.pop(f"{figure},none") for figure in COST_NAMES if f"{figure},none" in scores},
         **_conditions(samples),
         "scores": scores,
+        **({"answers": {"is_correct": by_sample}} if by_sample else {}),
     }
 
 
-def _interval(samples: Sequence[dict[str, Any]], name: str) -> list[float] | None:
-    """The bootstrap over the scores of the samples. `None` if the metric is none of single samples."""
+def _scores_by_sample(samples: Sequence[dict[str, Any]], name: str) -> list[float] | None:
+    """`None` if the metric is none of single samples."""
     metric, _, score_filter = name.partition(",")
     values = [sample.get(metric) for sample in samples if sample["filter"] == score_filter]
     scores = [float(value) for value in values if isinstance(value, int | float)]
-    return list(bootstrap_interval(scores)) if scores and len(scores) == len(values) else None
+    return scores if scores and len(scores) == len(values) else None
 
 
 def _conditions(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
