@@ -242,7 +242,17 @@ def _with_adapter(loading: LoadingArguments, adapter: str | None) -> LoadingArgu
 def _check_adapters(
     loading: LoadingArguments, checkpoints: dict[str, str], adapters: Mapping[str, str | None]
 ) -> None:
-    """Checks that there is what the last method needs before the first is measured, which can take hours."""
+    """Checks that there is what the last method needs before the first is measured, which can take hours.
+
+    Raises:
+        ValueError: if a method lacks its adapter, or an adapter its method.
+        OSError: if there is no such adapter.
+    """
+    if adapters["adapter"] is not None and "adapter" not in checkpoints.values():
+        raise ValueError(
+            f"`adapter={adapters['adapter']}` belongs to a method that is not measured. Add dparallel to --methods, "
+            "or leave it out."
+        )
     for method, checkpoint in checkpoints.items():
         adapter = adapters[checkpoint]
         if adapter is None and checkpoint != "base":

@@ -231,6 +231,7 @@ ORIGINAL = ["--preset", "paper-llada", "--methods", "original"]
         (["--tasks", "counting", "--gen_kwargs", "entropy_treshold=1"], 1, "Unknown generation setting"),
         (["--tasks", "counting", "--dataset", "demo"], 2, "unrecognized arguments: --dataset demo"),
         (["--preset", "paper-llada", "--methods", "dparallel"], 1, "which needs an adapter. Add --adapter"),
+        ([*ORIGINAL, "--adapter", "./no"], 1, "Add dparallel to --methods, or leave it out"),
         ([*ORIGINAL, "--consistency_adapter", "./no"], 2, "Add --methods consistency-distillation"),
         (["--preset", "paper-llada", "--consistency_adapter", "./no"], 2, "Add --methods consistency-distillation"),
         (["--tasks", "counting", "--batch_size", "0"], 2, "`batch_size` must be at least 1, got 0"),
