@@ -5,11 +5,15 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import __version__
+
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 
 _PACKAGES = (
@@ -38,6 +42,14 @@ def describe_environment() -> dict[str, Any]:
         "gpus": gpus,
         "bf16_on_gpu": bool(gpus) and torch.cuda.is_bf16_supported(),
     }
+
+
+def join_processes() -> "PartialState":
+    """Returns the processes that `torchrun` started, this one among them. To be called before they could be needed."""
+    from accelerate import PartialState
+
+    # Without `cpu`, processes on a machine without accelerator would not know of one another.
+    return PartialState(cpu=not torch.accelerator.is_available())
 
 
 def cpu_name() -> str:

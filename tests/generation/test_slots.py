@@ -86,8 +86,8 @@ def test_as_completed_waits_for_no_earlier_prompt(tiny_llada):
     indices = []
     for row in rows.as_completed():
         indices.append(row.index)
-        # It comes right after its last pass, and no sooner than it can.
-        assert row.nfe <= len(passes) and len(rows.finished) < 4
+        # Those that begin with the first pass come right after their last.
+        assert row.index >= 4 or row.nfe == len(passes)
     assert sorted(indices) == list(range(len(prompts))) and indices != sorted(indices)
 
 

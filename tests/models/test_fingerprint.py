@@ -2,6 +2,7 @@
 """The hash of what a model computes."""
 
 import torch
+from accelerate import cpu_offload
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForMaskedLM
 
@@ -42,9 +43,9 @@ def test_the_fingerprint_of_a_model_is_always_the_same(tmp_path):
     assert prints[0] == prints[1] == weights_fingerprint(make_llada()) == weights_fingerprint(used)
 
 
-def test_weights_that_are_elsewhere_do_not_count():
-    models = make_llada(), make_llada()
-    for model in models:
-        model.model.layers[0].to("meta")
-    models[1].lm_head.weight.data[0, 0] += 1
-    assert weights_fingerprint(models[0]) != weights_fingerprint(models[1])
+def test_offloaded_weights_count():
+    changed = make_llada()
+    changed.model.layers[0].self_attn.q_proj.weight.data[0, 0] += 1
+    prints = [weights_fingerprint(cpu_offload(model)) for model in (make_llada(), changed)]
+    assert prints == [weights_fingerprint(make_llada()), weights_fingerprint(changed)] and prints[0] != prints[1]
+    assert changed.lm_head.weight.device.type == "meta"

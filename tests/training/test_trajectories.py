@@ -22,8 +22,9 @@ from hf_dparallel import (
     generate_trajectories,
     numeric_answer_reward,
 )
+from hf_dparallel.generation.inputs import resolve_generation_config
 from hf_dparallel.training import trajectories
-from hf_dparallel.training.prompts import evaluation_mode
+from hf_dparallel.training.prompts import decode_rows, evaluation_mode
 
 from ..conftest import make_dream, make_llada
 
@@ -159,6 +160,14 @@ def test_restart_neither_loses_nor_repeats_a_row(small_shards, monkeypatch, tmp_
     assert generate_trajectories(model, tokenizer, prompts, recipe, output_dir=tmp_path)[:] == expected[:]
     # Four rows were on disk; ten were left, and those of the broken shard were done again.
     assert requested == [14, 10, 0]
+
+
+def test_answers_come_as_they_are_finished():
+    model, tokenizer = make_llada(), make_tokenizer()
+    recipe = resolve_generation_config(model, RECIPE, tokenizer)
+    prompts = dict(enumerate(tokenizer(make_prompts(12)["prompt"][:])["input_ids"]))
+    passes = [answer["nfe"] for _, answer in decode_rows(model, tokenizer, prompts, recipe, batch_size=12, seed=0)]
+    assert passes == sorted(passes) and len(set(passes)) > 1
 
 
 def test_another_run_in_the_folder_is_refused(tmp_path):

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from accelerate import PartialState
 from transformers import AutoConfig
 from transformers.utils import find_adapter_config_file
 
+from ..environment import join_processes
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, check_positive
 from .console import note, say, write_json
 from .loading import load_model
@@ -134,6 +134,7 @@ def run(argv: Sequence[str]) -> None:
     if find_spec("lm_eval") is None:
         raise ImportError("`evaluate --tasks` needs the lm-evaluation-harness: `pip install 'hf-dparallel[eval]'`.")
     settings = _given_settings(tasks, decoding)
+    state = join_processes()
     if tasks.preset is not None:
         report = _run_preset(loading, tasks, decoding, settings)
     else:
@@ -143,7 +144,7 @@ def run(argv: Sequence[str]) -> None:
         if tasks.output_dir is not None:
             note(f"Written to {tasks.output_dir}")
     # Processes that end without it may abort.
-    PartialState().destroy_process_group()
+    state.destroy_process_group()
 
 
 def _run_tasks(

@@ -38,8 +38,7 @@ def load_model(arguments: LoadingArguments) -> tuple[PreTrainedModel, PreTrained
     Raises:
         OSError: if there is no such model or adapter.
     """
-    # Without `cpu`, processes under `torchrun` on a machine without accelerator would not know of one another.
-    device = PartialState(cpu=not torch.accelerator.is_available()).device
+    device = PartialState().device
     if arguments.model == DEMO:
         model, tokenizer = load_demo_teacher(arguments.dtype)
         model = model.to(device)

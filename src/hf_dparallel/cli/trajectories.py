@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from accelerate import PartialState
 
+from ..environment import join_processes
 from ..training.trajectories import filter_trajectories, generate_trajectories
 from . import COMMANDS
 from .arguments import (
@@ -57,6 +57,7 @@ def run(argv: Sequence[str]) -> None:
     dataset = load_prompts(data, default_split="train")
     # Looked up before the decoding, which takes hours.
     reward_function = None if arguments.reward == "none" else get_reward(arguments.reward, dataset)
+    state = join_processes()
     model, tokenizer = load_model(loading)
     rows = kept = generate_trajectories(
         model,
@@ -70,7 +71,7 @@ def run(argv: Sequence[str]) -> None:
     )
     if reward_function is not None:
         kept = filter_trajectories(rows, tokenizer, reward_function, arguments.min_reward)
-    if PartialState().is_main_process:
+    if state.is_main_process:
         path = Path(arguments.output_dir) / KEPT_FILE
         kept.to_parquet(path)
         # How it was filtered, which a parquet file cannot say.
@@ -79,7 +80,7 @@ def run(argv: Sequence[str]) -> None:
         say_table(figures)
         write_json(figures, output.json)
     # Processes that end without it may abort.
-    PartialState().destroy_process_group()
+    state.destroy_process_group()
 
 
 def summarize(rows: datasets.Dataset, kept: datasets.Dataset) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from .intervals import bootstrap_interval
 
 
 # `conditions` must be equal for accuracy and passes to mean the same, `hardware` for seconds to.
+_SECONDS = ("latency_s", "row_latency_s", "tokens_per_second", "row_tokens_per_second", "speedup")
 _REQUIRED = ("name", "conditions", "hardware", "rows")
 
 
@@ -30,10 +31,11 @@ def read_report(path: str | os.PathLike) -> dict[str, Any]:
     missing = [name for name in _REQUIRED if not isinstance(report, dict) or not report.get(name)]
     if not missing and not all("answers" in row for row in report["rows"]):
         missing = ["the figures of each answer"]
-    if missing and isinstance(report, dict) and "preset" in report:
-        folders = ", ".join(str(file.parent / task) for task in dict.fromkeys(row["task"] for row in report["rows"]))
+    of_tasks = [str(other.parent) for other in sorted(file.parent.glob("*/report.json"))]
+    if missing and isinstance(report, dict) and "preset" in report and of_tasks:
         raise ValueError(
-            f"{file} is of all benchmarks of a preset. Compare them one by one, each has a folder: {folders}."
+            f"{file} is of all benchmarks of a preset. Compare them one by one, each has a folder: "
+            f"{', '.join(of_tasks)}."
         )
     if missing:
         raise ValueError(
@@ -99,5 +101,4 @@ def _row(name: str, row: Mapping[str, Any], baseline: Mapping[str, Any], without
     }
     if "latency_s" in row and "latency_s" in baseline:
         compared["speedup"] = baseline["latency_s"] / row["latency_s"]
-    timed = ("latency_s", "tokens_per_second", "speedup") if without_latency else ()
-    return {name: value for name, value in compared.items() if name not in timed}
+    return {name: value for name, value in compared.items() if not (without_latency and name in _SECONDS)}

@@ -191,7 +191,8 @@ class DiffusionGenerationMixin(GenerationMixin):
                 depend on the batch.
 
         Returns:
-            [`SlotDecoder`]: an iterator over one [`DecodedRow`] for each prompt, in their order.
+            [`SlotDecoder`]: an iterator over one [`DecodedRow`] for each prompt, in their order. Its method
+            `as_completed` gives them as they are finished.
 
         Raises:
             ValueError: for an unknown argument or a setting out of range at once, and for a prompt that cannot be

@@ -2,10 +2,10 @@
 """What tells one model from another: answers are kept and used again for the same model only."""
 
 import hashlib
-import itertools
 import json
 
 import torch
+from accelerate.utils import align_module_device
 from transformers import PreTrainedModel
 
 
@@ -22,11 +22,12 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     hashed = hashlib.sha256()
-    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
-        # Offloaded weights are elsewhere.
-        checksums = _checksums(tensor) if tensor.device.type != "meta" else None
-        hashed.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {checksums}".encode())
     for name, module in model.named_modules():
+        # Offloaded weights come back for a moment.
+        with align_module_device(module):
+            for kind, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                values = f"{tuple(tensor.shape)} {tensor.dtype} {_checksums(tensor)}"
+                hashed.update(f"{name}.{kind} {values}".encode())
         if isinstance(module, BaseTunerLayer):
             scaling = sorted(getattr(module, "scaling", {}).items())
             hashed.update(f"{name} {module.disable_adapters} {module.active_adapters} {scaling}".encode())

@@ -290,6 +290,13 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path, decoded):
     assert len(FinishedRequests(file)) == 20  # the line after the half one is whole
 
 
+def test_a_request_is_written_as_soon_as_it_is_finished(tmp_path):
+    file = tmp_path / "finished.jsonl"
+    make_lm(finished_requests=str(file), batch_size=20).generate_until(make_requests(map(str, range(20))))
+    passes = [json.loads(line)["cost"]["nfe"] for line in file.read_text().splitlines()]
+    assert passes == sorted(passes) and len(set(passes)) > 1
+
+
 def test_lines_of_another_program_are_left_alone(tmp_path):
     file = tmp_path / "finished.jsonl"
     file.write_text('[1]\n{"no": "key"}\nnonsense\n{"key": "a", "text": "b"}')

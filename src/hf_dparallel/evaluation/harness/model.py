@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ...environment import join_processes
 from ...generation.configuration import DiffusionGenerationConfig
 from ...generation.inputs import resolve_special_tokens
 from ...models.fingerprint import weights_fingerprint
@@ -95,8 +96,7 @@ class DiffusionHarnessLM(TemplateLM):
         self.mc_num = _positive("mc_num", mc_num)
         self.check_greedy = check_greedy
         self.seed = seed
-        # Without `cpu`, processes on CPUs would not know of one another.
-        state = PartialState(cpu=not torch.accelerator.is_available())
+        state = join_processes()
         self._rank, self._world_size = state.process_index, state.num_processes
         self._device = torch.device(device) if device is not None else state.device
         loading = {"revision": revision, "trust_remote_code": trust_remote_code}

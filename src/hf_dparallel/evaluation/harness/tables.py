@@ -60,6 +60,9 @@ def compare_methods(
                     measured[benchmark.task, method] = {
                         **_figures(results, benchmark),
                         "settings": settings,
+                        "system_instruction": options.system_instruction,
+                        "fewshot_as_multiturn": options.fewshot_as_multiturn,
+                        "hardware": _hardware(model),
                     }
             rows = comparison_rows(measured, benchmarks, methods)
             if output_dir is not None and rows:
@@ -110,25 +113,37 @@ def write_comparison(rows: Sequence[dict[str, Any]], preset: str, model: str, ou
     text = f"# {model}: the benchmarks of {preset}\n\n{comparison_tables(rows)}"
     (folder / "report.md").write_text(text, encoding="utf-8")
     for task in dict.fromkeys(row["task"] for row in rows):
-        write_report(_task_report([row for row in rows if row["task"] == task], model), folder / task)
+        of_task = [row for row in rows if row["task"] == task]
+        write_report(_task_report(of_task, preset, model), folder / task)
 
 
-def _task_report(rows: Sequence[dict[str, Any]], model: str) -> dict[str, Any]:
+def _task_report(rows: Sequence[dict[str, Any]], preset: str, model: str) -> dict[str, Any]:
     """The rows of one benchmark as a report that can be compared with another."""
     first = rows[0]
-    conditions = {name: first[name] for name in ("data", "metric", "num_fewshot")}
+    asked = ("task", "data", "num_samples", "num_fewshot", "system_instruction", "fewshot_as_multiturn", "metric")
     # Speed-ups are only there if all rows were measured in the same way.
-    timed = {name: first[name] for name in ("device", "batch_size")} if "speedup" in first else {}
+    timed = ("device", "batch_size") if "speedup" in first else ()
     return {
         "name": model,
         "dataset": first["task"],
         "conditions": {
-            **conditions,
-            "num_prompts": first["num_samples"],
+            "preset": preset,
+            **{name: first[name] for name in asked},
             "max_new_tokens": first["settings"]["max_new_tokens"],
         },
-        "hardware": {**timed, "threads": torch.get_num_threads(), "torch": torch.__version__},
-        "rows": [{**_columns(row), "curve": row["title"]} for row in rows],
+        "hardware": {**{name: first[name] for name in timed}, **first["hardware"]},
+        "rows": [{**_columns(row), "curve": row["title"], "recipe": row["settings"]} for row in rows],
+    }
+
+
+def _hardware(model: DiffusionHarnessLM) -> dict[str, Any]:
+    """What seconds depend on, beside the device and the batch of each answer."""
+    return {
+        "threads": torch.get_num_threads(),
+        "num_processes": model.world_size,
+        "dtype": str(model.model.dtype),
+        "attention": model.model.config._attn_implementation,
+        "torch": torch.__version__,
     }
 
 
