@@ -57,10 +57,8 @@ class AnswerStreamer(BaseStreamer):
             return
         columns, rows = shutil.get_terminal_size()
         draft = self._decode(self._tokens + value.flatten().tolist())[len(self.text) :]
-        draft = printable(" ".join(draft.splitlines()))
         # What has left the screen cannot be taken back.
-        while flow(draft, self._column, columns)[0] >= rows:
-            draft = draft[:-1]
+        draft = fitting(printable(" ".join(draft.splitlines())), self._column, columns, rows)
         taken_back = self._take_back()
         self._draft_rows = flow(draft, self._column, columns)[0]
         self._write(f"{taken_back}{_YELLOW}{draft}{_PLAIN}")
@@ -114,6 +112,18 @@ def last_cell(text: str) -> str:
     """Returns the last character of a text that takes room, with the accents on it."""
     start = max((place for place, char in enumerate(text) if width(char)), default=0)
     return text[start:]
+
+
+def fitting(text: str, column: int, columns: int, rows: int) -> str:
+    """Returns the beginning of a text that fits on so many rows, the first of which it enters at a column."""
+    row = 0
+    for place, char in enumerate(text):
+        if char == "\n" or column + width(char) > columns:
+            row, column = row + 1, 0
+            if row == rows:
+                return text[:place]
+        column += width(char) * (char != "\n")
+    return text
 
 
 def flow(text: str, column: int, columns: int) -> tuple[int, int]:
