@@ -183,9 +183,10 @@ class Session:
         environment = os.environ | {
             "PYTHONPATH": str(Path(hf_dparallel.__file__).parents[1]), "TERM": "xterm", "COLUMNS": "60", "LINES": "20"
         }  # fmt: skip
-        # A session of its own, so that ^C is a signal to it.
+        # A session of its own, so that ^C is a signal to it; the tests may run in the background, where it is ignored.
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+            [sys.executable, "-c", "import fcntl, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
              "from hf_dparallel.cli import main; sys.exit(main(sys.argv[1:]))", *argv],
             stdin=child, stdout=child, stderr=child, env=environment, start_new_session=True,
         )  # fmt: skip
@@ -203,9 +204,7 @@ class Session:
         return seen
 
     def interrupt_until(self, text: str) -> None:
-        """Presses ^C until `text` comes: one can get lost, in readline between its prompt and its reading, and, seen
-        once, in the interpreter.
-        """
+        """Presses ^C until `text` comes: readline misses one that comes between its prompt and its reading."""
         for _ in range(20):
             self.send("\x03")
             with contextlib.suppress(AssertionError):
@@ -225,7 +224,8 @@ def test_at_a_terminal(checkpoint):
         session.send("5 6\n")
         # A draft, in yellow; then ^C in the middle of a thousand passes.
         session.read_until("\033[33m")
-        session.interrupt_until("(stopped)")
+        session.send("\x03")
+        session.read_until("(stopped)")
         session.read_until("> ")
         session.interrupt_until("/quit or Ctrl-D ends the program.")
         for setting in ("block_length 4", "max_new_tokens 8", "entropy_threshold 0.5"):
