@@ -99,8 +99,8 @@ def judge(runs: list[dict[str, Any]], pool: "Dataset", num_unseen: int) -> dict[
     seen = {row["content"] for messages in pool["prompt"] for row in messages}
     unseen = word_problem_dataset(num_unseen, seed=1, split="test")
     unseen = unseen.filter(lambda row: row["prompt"][0]["content"] not in seen)
-    found = sorted({str(run["recipe"]) for run in runs if run["recipe"] is not None})
-    recipes = [settings for settings in CANDIDATES if str(settings) in found]
+    found = [run["recipe"] for run in runs]
+    recipes = [settings for settings in CANDIDATES if settings in found]
     decoded = decode(unseen, [REFERENCE, *recipes])
     before = np.array(decoded[str(REFERENCE)].is_correct, dtype=float)
     judged = {}

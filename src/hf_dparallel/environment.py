@@ -14,6 +14,7 @@ from . import __version__
 
 if TYPE_CHECKING:
     from accelerate import PartialState
+    from transformers import PreTrainedModel
 
 
 _PACKAGES = (
@@ -50,6 +51,22 @@ def join_processes() -> "PartialState":
 
     # Without `cpu`, processes on a machine without accelerator would not know of one another.
     return PartialState(cpu=not torch.accelerator.is_available())
+
+
+def describe_hardware(model: "PreTrainedModel") -> dict[str, Any]:
+    """Returns what the seconds of a decoding depend on, beside the batch."""
+    return {
+        "device": device_name(model.device),
+        "threads": torch.get_num_threads(),
+        "dtype": str(model.dtype),
+        "attention": model.config._attn_implementation,
+        "torch": torch.__version__,
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """Returns the name of the GPU, or of the processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
 
 
 def cpu_name() -> str:

@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from transformers import PreTrainedModel
-
-from ..environment import cpu_name
+from ..environment import describe_hardware
 from ..evaluation.decoding import evaluate_answers
 from ..evaluation.report import figures_with_intervals, fingerprint, make_rows, markdown_table, write_report
 from ..evaluation.sweep import parse_sweep
@@ -129,7 +126,7 @@ def run_on_dataset(argv: Sequence[str]) -> None:
             "reward": reward.reward,
             "max_new_tokens": recipes[0].max_new_tokens,
         },
-        "hardware": _hardware(model, batch),
+        "hardware": describe_hardware(model) | {"batch_size": batch.batch_size, "num_workers": batch.num_workers},
         "rows": make_rows(measured),
     }
     if reporting.output_dir is not None:
@@ -147,17 +144,3 @@ def method_name(recipe: DiffusionGenerationConfig) -> str:
     """The commit rule of a recipe with its value."""
     rule = recipe.commit_rule()
     return "the model's recipe" if rule is None else f"{rule} {getattr(recipe, rule)}"
-
-
-def _hardware(model: PreTrainedModel, batch: BatchArguments) -> dict[str, Any]:
-    """What seconds depend on."""
-    device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else cpu_name()
-    return {
-        "device": device,
-        "threads": torch.get_num_threads(),
-        "dtype": str(model.dtype),
-        "attention": model.config._attn_implementation,
-        "batch_size": batch.batch_size,
-        "num_workers": batch.num_workers,
-        "torch": torch.__version__,
-    }

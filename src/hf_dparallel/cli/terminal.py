@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import unicodedata
+from collections.abc import Iterator
 from typing import TextIO
 
 import torch
@@ -116,21 +117,22 @@ def last_cell(text: str) -> str:
 
 def fitting(text: str, column: int, columns: int, rows: int) -> str:
     """Returns the beginning of a text that fits on so many rows, the first of which it enters at a column."""
-    row = 0
-    for place, char in enumerate(text):
-        if char == "\n" or column + width(char) > columns:
-            row, column = row + 1, 0
-            if row == rows:
-                return text[:place]
-        column += width(char) * (char != "\n")
-    return text
+    return text[: sum(row < rows for row, _ in _places(text, column, columns))]
 
 
 def flow(text: str, column: int, columns: int) -> tuple[int, int]:
     """Returns how many rows further, and in which column, a text ends on a terminal with so many columns."""
-    rows = 0
+    place = 0, column
+    for place in _places(text, column, columns):  # noqa: B007
+        pass
+    return place
+
+
+def _places(text: str, column: int, columns: int) -> Iterator[tuple[int, int]]:
+    """Yields how many rows further, and in which column, each character of a text ends."""
+    row = 0
     for char in text:
         if char == "\n" or column + width(char) > columns:
-            rows, column = rows + 1, 0
+            row, column = row + 1, 0
         column += width(char) * (char != "\n")
-    return rows, column
+        yield row, column

@@ -13,8 +13,8 @@ from .intervals import bootstrap_interval
 
 
 # `conditions` must be equal for accuracy and passes to mean the same, `hardware` for seconds to.
-_SECONDS = ("latency_s", "row_latency_s", "tokens_per_second", "row_tokens_per_second", "speedup")
 _REQUIRED = ("name", "conditions", "hardware", "rows")
+_SECONDS = ("latency_s", "row_latency_s", "tokens_per_second", "row_tokens_per_second", "speedup")
 
 
 def read_report(path: str | os.PathLike) -> dict[str, Any]:
@@ -31,13 +31,13 @@ def read_report(path: str | os.PathLike) -> dict[str, Any]:
     missing = [name for name in _REQUIRED if not isinstance(report, dict) or not report.get(name)]
     if not missing and not all("answers" in row for row in report["rows"]):
         missing = ["the figures of each answer"]
-    of_tasks = [str(other.parent) for other in sorted(file.parent.glob("*/report.json"))]
-    if missing and isinstance(report, dict) and "preset" in report and of_tasks:
-        raise ValueError(
-            f"{file} is of all benchmarks of a preset. Compare them one by one, each has a folder: "
-            f"{', '.join(of_tasks)}."
-        )
     if missing:
+        of_tasks = [str(other.parent) for other in sorted(file.parent.glob("*/report.json"))]
+        if isinstance(report, dict) and "preset" in report and of_tasks:
+            raise ValueError(
+                f"{file} is of all benchmarks of a preset. Compare them one by one, each has a folder: "
+                f"{', '.join(of_tasks)}."
+            )
         raise ValueError(
             f"{file} is no report that can be compared: it lacks {', '.join(missing)}. `hf-dparallel evaluate "
             "--dataset NAME --output_dir DIR` writes one, and `--preset NAME` one for each benchmark; that of `demo` "

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
-from ...environment import cpu_name
+from ...environment import device_name
 from ...training.prompts import evaluation_mode, stable_hash
 from .costs import request_cost
 from .settings import RequestSettings, every_setting
@@ -53,7 +53,7 @@ def decode_answers(
     """
     # The longest first: a prompt too long for the memory shows at once.
     keys = sorted(prompts, key=lambda key: len(prompts[key]), reverse=True)
-    device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else cpu_name()
+    device = device_name(model.device)
     until = UntilCriteria(tokenizer, settings.until)
     stops = settings.until and settings.recipe.stop_at_eos
     with evaluation_mode(model):

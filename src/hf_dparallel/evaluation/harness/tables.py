@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from lm_eval.tasks import TaskManager
 
-from ...environment import describe_environment
+from ...environment import describe_environment, describe_hardware
 from ...training.prompts import stable_hash
 from ..intervals import bootstrap_interval
 from ..report import markdown_table, write_report
@@ -62,7 +61,7 @@ def compare_methods(
                         "settings": settings,
                         "system_instruction": options.system_instruction,
                         "fewshot_as_multiturn": options.fewshot_as_multiturn,
-                        "hardware": _hardware(model),
+                        "hardware": {**describe_hardware(model.model), "num_processes": model.world_size},
                     }
             rows = comparison_rows(measured, benchmarks, methods)
             if output_dir is not None and rows:
@@ -121,8 +120,8 @@ def _task_report(rows: Sequence[dict[str, Any]], preset: str, model: str) -> dic
     """The rows of one benchmark as a report that can be compared with another."""
     first = rows[0]
     asked = ("task", "data", "num_samples", "num_fewshot", "system_instruction", "fewshot_as_multiturn", "metric")
-    # Speed-ups are only there if all rows were measured in the same way.
-    timed = ("device", "batch_size") if "speedup" in first else ()
+    # Speed-ups are only there if all answers were decoded in batches of one size, on one device.
+    timed = {name: first[name] if "speedup" in first else None for name in ("device", "batch_size")}
     return {
         "name": model,
         "dataset": first["task"],
@@ -131,19 +130,8 @@ def _task_report(rows: Sequence[dict[str, Any]], preset: str, model: str) -> dic
             **{name: first[name] for name in asked},
             "max_new_tokens": first["settings"]["max_new_tokens"],
         },
-        "hardware": {**{name: first[name] for name in timed}, **first["hardware"]},
+        "hardware": {**first["hardware"], **timed},
         "rows": [{**_columns(row), "curve": row["title"], "recipe": row["settings"]} for row in rows],
-    }
-
-
-def _hardware(model: DiffusionHarnessLM) -> dict[str, Any]:
-    """What seconds depend on, beside the device and the batch of each answer."""
-    return {
-        "threads": torch.get_num_threads(),
-        "num_processes": model.world_size,
-        "dtype": str(model.model.dtype),
-        "attention": model.model.config._attn_implementation,
-        "torch": torch.__version__,
     }
 
 
