@@ -75,7 +75,7 @@ setup(
         "hf_dparallel": [
             "py.typed",
             "demo/teacher/*",
-            "evaluation/*.html",
+            "inspection/*.html",
             "evaluation/harness/tasks/*.yaml",
             "hub/custom_generate/*.py",
             "hub/templates/*",

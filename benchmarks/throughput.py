@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_dparallel.data.prompts import tokenize_prompts
 from hf_dparallel.demo.pipeline import load_teacher, word_problem_dataset
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.training.prompts import tokenize_prompts
 
 
 NUM_PROMPTS = 96

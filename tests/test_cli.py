@@ -22,7 +22,7 @@ from hf_dparallel.evaluation.decoding import EvaluatedAnswers
 from hf_dparallel.generation.inputs import resolve_generation_config
 
 from .conftest import make_llada
-from .training.test_trajectories import make_tokenizer
+from .data.test_trajectories import make_tokenizer
 
 
 ROOT = Path(__file__).parents[1]

@@ -22,7 +22,7 @@ from hf_dparallel.cli.arguments import CommandParser, OutputArguments
 from hf_dparallel.cli.train import ModelArguments, TrainingDataArguments
 
 from .conftest import make_dream, make_llada
-from .training.test_trajectories import make_tokenizer
+from .data.test_trajectories import make_tokenizer
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -49,7 +49,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     (
         "docs/decoding.md",
         'model = AutoModelForMaskedLM.from_pretrained("answerdotai/ModernBERT-base")',
-    ): "a model of another class, which is not bundled; tests/models/test_auto.py gives one `generate`",
+    ): "a model of another class, which is not bundled; tests/models/test_foreign.py gives one `generate`",
 }
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)

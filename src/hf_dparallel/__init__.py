@@ -20,18 +20,18 @@ _PUBLIC_NAMES = {
     "evaluation.decoding": ("evaluate_decoding",),
     "hub.publish": ("push_model_to_hub",),
     "hub.publish_data": ("push_trajectories_to_hub",),
-    "models.auto": ("enable_diffusion_generation",),
+    "models.foreign": ("enable_diffusion_generation",),
     "models.dream.configuration_dream": ("DreamConfig",),
     "models.dream.modeling_dream": ("DreamForMaskedDiffusion",),
     "models.dream.tokenization_dream": ("DreamTokenizer",),
     "models.llada.configuration_llada": ("LLaDAConfig",),
     "models.llada.modeling_llada": ("LLaDAForMaskedDiffusion",),
     "training.config": ("CertaintyForcingConfig",),
-    "training.data_collator": ("DataCollatorForSemiAutoregressiveMasking",),
+    "training.collator": ("DataCollatorForSemiAutoregressiveMasking",),
     "training.losses": ("certainty_forcing_loss",),
-    "training.rewards": ("numeric_answer_reward",),
+    "data.rewards": ("numeric_answer_reward",),
     "training.trainer": ("CertaintyForcingTrainer",),
-    "training.trajectories": ("filter_trajectories", "generate_trajectories"),
+    "data.trajectories": ("filter_trajectories", "generate_trajectories"),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC_NAMES.items() for name in names}
 
@@ -40,6 +40,9 @@ __all__ = ["__version__", *sorted(_MODULE_OF)]  # noqa: PLE0604
 if TYPE_CHECKING:
     from .certainty import confidence_from_logits as confidence_from_logits
     from .certainty import entropy_from_logits as entropy_from_logits
+    from .data.rewards import numeric_answer_reward as numeric_answer_reward
+    from .data.trajectories import filter_trajectories as filter_trajectories
+    from .data.trajectories import generate_trajectories as generate_trajectories
     from .evaluation.callback import DecodingCallback as DecodingCallback
     from .evaluation.decoding import evaluate_decoding as evaluate_decoding
     from .generation.configuration import DiffusionGenerationConfig as DiffusionGenerationConfig
@@ -47,21 +50,18 @@ if TYPE_CHECKING:
     from .generation.output import DiffusionGenerationOutput as DiffusionGenerationOutput
     from .hub.publish import push_model_to_hub as push_model_to_hub
     from .hub.publish_data import push_trajectories_to_hub as push_trajectories_to_hub
-    from .models.auto import enable_diffusion_generation as enable_diffusion_generation
     from .models.dream.configuration_dream import DreamConfig as DreamConfig
     from .models.dream.modeling_dream import DreamForMaskedDiffusion as DreamForMaskedDiffusion
     from .models.dream.tokenization_dream import DreamTokenizer as DreamTokenizer
+    from .models.foreign import enable_diffusion_generation as enable_diffusion_generation
     from .models.llada.configuration_llada import LLaDAConfig as LLaDAConfig
     from .models.llada.modeling_llada import LLaDAForMaskedDiffusion as LLaDAForMaskedDiffusion
-    from .training.config import CertaintyForcingConfig as CertaintyForcingConfig
-    from .training.data_collator import (
+    from .training.collator import (
         DataCollatorForSemiAutoregressiveMasking as DataCollatorForSemiAutoregressiveMasking,
     )
+    from .training.config import CertaintyForcingConfig as CertaintyForcingConfig
     from .training.losses import certainty_forcing_loss as certainty_forcing_loss
-    from .training.rewards import numeric_answer_reward as numeric_answer_reward
     from .training.trainer import CertaintyForcingTrainer as CertaintyForcingTrainer
-    from .training.trajectories import filter_trajectories as filter_trajectories
-    from .training.trajectories import generate_trajectories as generate_trajectories
 
 
 def __getattr__(name: str) -> Any:

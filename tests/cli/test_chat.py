@@ -21,7 +21,7 @@ from hf_dparallel import cli
 from hf_dparallel.cli import chat as chat_module
 
 from ..conftest import make_llada
-from ..training.test_trajectories import make_tokenizer
+from ..data.test_trajectories import make_tokenizer
 
 
 DECODING = ["--max_new_tokens", "8", "--block_length", "4", "--entropy_threshold", "1.0"]

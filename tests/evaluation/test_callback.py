@@ -8,8 +8,8 @@ from hf_dparallel import CertaintyForcingTrainer, DecodingCallback, DiffusionGen
 from hf_dparallel.evaluation import callback as callback_module
 
 from ..conftest import make_llada
+from ..data.test_trajectories import make_prompts, make_tokenizer
 from ..training.test_trainer import lora, make_args, make_dataset, weights_of
-from ..training.test_trajectories import make_prompts, make_tokenizer
 from .test_decoding import reward_of_the_text
 
 

@@ -6,7 +6,7 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.decoding import evaluate_decoding
 
 from ..conftest import make_llada
-from ..training.test_trajectories import make_prompts, make_tokenizer
+from ..data.test_trajectories import make_prompts, make_tokenizer
 
 
 RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)

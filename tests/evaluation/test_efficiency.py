@@ -6,7 +6,8 @@ import torch
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.efficiency import count_answer_tokens, decoding_efficiency
-from tests.conftest import make_llada
+
+from ..conftest import make_llada
 
 
 EOS = 2

@@ -10,7 +10,8 @@ import evaluate
 import pytest
 
 from hf_dparallel.evaluation import metrics
-from tests.test_readme import ROOT, python_blocks, run_blocks
+
+from ..test_readme import ROOT, python_blocks, run_blocks
 
 
 @pytest.fixture(autouse=True)

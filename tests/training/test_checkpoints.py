@@ -11,12 +11,12 @@ import torch
 from datasets import Dataset
 
 from hf_dparallel import generate_trajectories
-from hf_dparallel.training import trajectories
+from hf_dparallel.data import trajectories
 from hf_dparallel.training.checkpoints import explained_write_errors, last_complete_checkpoint
 
 from ..conftest import make_llada
+from ..data.test_trajectories import RECIPE, make_prompts, make_tokenizer
 from .test_trainer import lora, make_trainer, weights_of
-from .test_trajectories import RECIPE, make_prompts, make_tokenizer
 
 
 ROOT = Path(__file__).parents[2]
@@ -87,8 +87,8 @@ def test_other_errors_are_left_alone(tmp_path):
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from tests.training.test_checkpoints import SAVING
-from tests.training.test_trainer import lora, make_trainer
+from .test_checkpoints import SAVING
+from .test_trainer import lora, make_trainer
 from transformers import TrainerCallback
 
 class FillTheDisk(TrainerCallback):
@@ -122,7 +122,7 @@ def test_full_disk(tmp_path, room):
 KILLED_RUNS = """
 import os, random, signal, sys, time
 from pathlib import Path
-from tests.training.test_checkpoints import {run} as run
+from .test_checkpoints import {run} as run
 
 folder, num_kills = Path(sys.argv[1]), int(sys.argv[2])
 
@@ -172,9 +172,9 @@ print(kills, runs)
 FULL_DISK_OF_TRAJECTORIES = """
 import resource, signal, sys
 from hf_dparallel import generate_trajectories
-from hf_dparallel.training import trajectories
-from tests.conftest import make_llada
-from tests.training.test_trajectories import RECIPE, make_prompts, make_tokenizer
+from hf_dparallel.data import trajectories
+from ..conftest import make_llada
+from ..data.test_trajectories import RECIPE, make_prompts, make_tokenizer
 
 trajectories.SHARD_SIZE = 4
 model, tokenizer = make_llada(), make_tokenizer()

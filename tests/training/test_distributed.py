@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from hf_dparallel import DecodingCallback
 
+from ..data.test_trajectories import make_prompts, make_tokenizer
 from ..evaluation.test_decoding import RECIPE, reward_of_the_text
 from .test_trainer import lora, make_dataset, make_trainer
-from .test_trajectories import make_prompts, make_tokenizer
 
 
 NAMES = ("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")
@@ -64,7 +64,7 @@ def adapter_of(checkpoint) -> dict[str, torch.Tensor]:
 TRAIN = """
 import json, sys
 from pathlib import Path
-from tests.training.test_distributed import figures_of, make_run
+from .test_distributed import figures_of, make_run
 
 trainer = make_run(sys.argv[1], num_processes=2)
 trainer.train()
@@ -103,7 +103,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from accelerate.utils import FullyShardedDataParallelPlugin
 from hf_dparallel.training.trainer import _keep_float32_outputs
-from tests.training.test_trainer import lora, make_rows, make_trainer
+from .test_trainer import lora, make_rows, make_trainer
 from hf_dparallel.models import masked_diffusion
 
 # Several chunks, and an adapter on the head.

@@ -29,6 +29,8 @@ COMMANDS = {
     "push": "publish an adapter, a model or trajectories on the Hub, with a card",
     "env": "show versions and devices, for bug reports, or estimate the memory of a training",
 }
+# By command, the module that is named otherwise: one named `inspect` would hide that of Python.
+_MODULES = {"inspect": "inspect_decode"}
 # Errors whose message is written for users. Of any other, the type is shown too.
 _EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
 
@@ -38,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     name = _make_parser().parse_args(argv[:1]).command
     try:
-        import_module(f".{name}", __name__).run(argv[1:])
+        import_module(f".{_MODULES.get(name, name)}", __name__).run(argv[1:])
     except KeyboardInterrupt:
         print(f"hf-dparallel {name}: interrupted", file=sys.stderr)  # noqa: T201
         return 130

@@ -155,8 +155,8 @@ def _run_tasks(
 ) -> dict[str, Any] | None:
     from lm_eval.utils import make_table
 
-    from ..evaluation.harness.run import run_tasks, scores_of
-    from ..evaluation.harness.selection import load_tasks, make_task_manager, select_tasks
+    from ..harness.run import run_tasks, scores_of
+    from ..harness.selection import load_tasks, make_task_manager, select_tasks
 
     task_manager = make_task_manager(tasks.include_path)
     names = select_tasks(task_manager, tasks.tasks or [], tasks.allow_code_execution)
@@ -183,10 +183,10 @@ def _run_preset(
     decoding: DecodingArguments,
     settings: dict[str, Any],
 ) -> dict[str, Any] | None:
-    from ..evaluation.harness.presets import METHODS, PRESETS, choose_benchmarks, method_settings
-    from ..evaluation.harness.selection import load_tasks, make_task_manager, select_tasks
-    from ..evaluation.harness.settings import check_gen_kwargs
-    from ..evaluation.harness.tables import compare_methods, comparison_tables
+    from ..harness.presets import METHODS, PRESETS, choose_benchmarks, method_settings
+    from ..harness.selection import load_tasks, make_task_manager, select_tasks
+    from ..harness.settings import check_gen_kwargs
+    from ..harness.tables import compare_methods, comparison_tables
 
     benchmarks = choose_benchmarks(str(tasks.preset), tasks.tasks)
     methods = tasks.methods or ["dparallel"]
@@ -218,7 +218,7 @@ def _run_preset(
 
 
 def _harness_model(loading: LoadingArguments, tasks: TaskArguments, decoding: DecodingArguments):
-    from ..evaluation.harness.model import DiffusionHarnessLM
+    from ..harness.model import DiffusionHarnessLM
 
     model, tokenizer = load_model(loading)
     finished = Path(tasks.output_dir) / "finished_requests.jsonl" if tasks.output_dir is not None else None
@@ -265,7 +265,7 @@ def _check_adapters(
 
 
 def _options(tasks: TaskArguments):
-    from ..evaluation.harness.run import TaskOptions
+    from ..harness.run import TaskOptions
 
     in_chat = tasks.apply_chat_template or tasks.preset is not None
     multiturn = tasks.fewshot_as_multiturn
@@ -287,7 +287,7 @@ def _given_settings(tasks: TaskArguments, decoding: DecodingArguments) -> dict[s
     """
     from lm_eval.utils import simple_parse_args_string
 
-    from ..evaluation.harness.settings import check_gen_kwargs
+    from ..harness.settings import check_gen_kwargs
 
     settings = {name: value for name, value in vars(decoding).items() if name != "seed" and value is not None}
     if tasks.preset is not None:

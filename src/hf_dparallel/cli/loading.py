@@ -15,12 +15,12 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file, find_adapter_config_file
 
-from ..training.rewards import numeric_answer_reward
+from ..data.rewards import numeric_answer_reward
 from .arguments import DatasetArguments, LoadingArguments
 
 
 if TYPE_CHECKING:
-    from ..training.rewards import RewardFunction
+    from ..data.rewards import RewardFunction
 
 
 DEMO = "demo"

@@ -10,8 +10,8 @@ import datasets
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
+from ..data.dataset import prepare_dataset
 from ..training.config import CertaintyForcingConfig
-from ..training.dataset import prepare_dataset
 from ..training.trainer import CertaintyForcingTrainer
 from . import COMMANDS
 from .arguments import CommandParser, OutputArguments

@@ -8,8 +8,8 @@ from typing import Any
 
 import datasets
 
+from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..environment import join_processes
-from ..training.trajectories import filter_trajectories, generate_trajectories
 from . import COMMANDS
 from .arguments import (
     BatchArguments,

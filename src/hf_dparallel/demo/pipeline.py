@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from ..evaluation.certainty import decode_with_certainty, mean_confidence
+from ..data.prompts import tokenize_prompts
+from ..data.rewards import numeric_answer_reward
+from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..evaluation.decoding import evaluate_decoding
-from ..evaluation.plots import plot_certainty_and_tradeoff
 from ..evaluation.report import FIGURES, make_rows, markdown_table
-from ..evaluation.terminal import answer_text, takes_color
-from ..evaluation.trace import trace_decode
 from ..generation.configuration import DiffusionGenerationConfig
-from ..training.prompts import tokenize_prompts
-from ..training.rewards import numeric_answer_reward
-from ..training.trajectories import filter_trajectories, generate_trajectories
+from ..inspection.certainty import decode_with_certainty, mean_confidence
+from ..inspection.plots import plot_certainty_and_tradeoff
+from ..inspection.terminal import answer_text, takes_color
+from ..inspection.trace import trace_decode
 from .word_problems import generate_word_problems
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import TrainerCallback
 
+from ..data.prompts import check_batch_size, check_new_columns, tokenize_prompts
+from ..data.rewards import RewardFunction, check_reward_columns
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
-from ..training.prompts import check_batch_size, check_new_columns, tokenize_prompts
-from ..training.rewards import RewardFunction, check_reward_columns
 from ..training.student import base_model
 from ..training.trainer import CertaintyForcingTrainer
 from .decoding import evaluate_decoding

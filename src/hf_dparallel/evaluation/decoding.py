@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import resolve_generation_config
-from ..training.prompts import (
+from ..data.prompts import (
     check_batch_size,
     check_new_columns,
     decode_rows,
     evaluation_mode,
     tokenize_prompts,
 )
-from ..training.rewards import RewardFunction, check_reward_columns, score_completions
+from ..data.rewards import RewardFunction, check_reward_columns, score_completions
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.inputs import resolve_generation_config
 from .efficiency import count_answer_tokens
 
 

@@ -129,7 +129,7 @@ def write_report(report: Mapping[str, Any], output_dir: str | os.PathLike, notes
     paragraphs = [markdown_table(report["rows"]), *notes]
     curves = curves_of(report["rows"])
     if any(len(points) > 1 for points in curves.values()):
-        from .plots import plot_tradeoff
+        from ..inspection.plots import plot_tradeoff
 
         aup = [f"| {curve} | {value:.1f} |" for curve, value in aup_of(report["rows"]).items()]
         paragraphs.append("\n".join(["| Curve | AUP |", "| --- | ---: |", *aup]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
-from .data_collator import MASKINGS, check_masking_settings
+from .collator import MASKINGS, check_masking_settings
 
 
 @dataclass

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..models.auto import check_bidirectional
+from ..models.foreign import check_bidirectional
 from ..models.masked_diffusion import MaskedDiffusionHead, apply_in_chunks
 from ..shift import shift_predictions
 from .lora import add_adapter

@@ -20,10 +20,10 @@ from transformers import (
 )
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
+from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
 from .checkpoints import explained_write_errors, forget_checkpoint, last_complete_checkpoint
+from .collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
-from .data_collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
-from .dataset import TOKENIZED_COLUMNS, prepare_dataset
 from .losses import CertaintyForcingTerms, sum_by_row, token_terms
 from .metrics import MetricSums
 from .publishing import PublishingMixin, check_can_be_pushed

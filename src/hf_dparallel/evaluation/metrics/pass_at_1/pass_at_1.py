@@ -4,7 +4,7 @@
 import datasets
 import evaluate
 
-from hf_dparallel.evaluation.sandbox import run_programs
+from hf_dparallel.sandbox.runner import run_programs
 
 
 _DESCRIPTION = "The fraction of programs that pass their tests, each run in a sandbox of its own."

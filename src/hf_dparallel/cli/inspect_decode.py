@@ -1,0 +1,211 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel inspect`: how a decode goes, pass by pass, and how certainty grows over a dataset."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.prompts import tokenize_prompts
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.inputs import resolve_generation_config
+from ..generation.output import DiffusionGenerationOutput
+from ..inspection.certainty import answer_confidence_and_accuracy, committed_confidence, decode_with_certainty
+from ..inspection.figures import draw_figures
+from ..inspection.page import write_page
+from ..inspection.terminal import answer_text, pass_lines, takes_color
+from ..inspection.trace import DecodeTrace, trace_decode
+from . import COMMANDS
+from .arguments import (
+    CommandParser,
+    DatasetArguments,
+    DecodingArguments,
+    LoadingArguments,
+    OutputArguments,
+    PromptArguments,
+    check_positive,
+)
+from .console import say, write_json
+from .loading import encode_prompt, get_reward, load_model, load_prompts
+
+
+# At which the accuracy of whole answers is drawn against their confidence.
+_THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
+
+
+@dataclass
+class PageArguments:
+    output_file: str | None = field(
+        default=None,
+        metadata={
+            "help": "HTML page to write, to step through the decode in a browser. Without it every pass is "
+            "shown in the terminal.",
+            "metavar": "FILE",
+        },
+    )
+    compare: bool = field(
+        default=False, metadata={"help": "Show also what the model does without its adapter, in the same settings."}
+    )
+
+
+@dataclass
+class FigureArguments(DatasetArguments):
+    dataset: str | None = field(  # type: ignore[assignment]  # not every use of the command needs one
+        default=None, metadata={"help": "Prompts for --figures, as for `hf-dparallel evaluate`."}
+    )
+    figures: str | None = field(
+        default=None, metadata={"help": "Folder for pictures of how certainty grows over a dataset.", "metavar": "DIR"}
+    )
+    reward: str | None = field(
+        default=None,
+        metadata={
+            "help": "Also draw the accuracy of whole answers against their confidence, at the confidence thresholds "
+            f"{', '.join(map(str, _THRESHOLDS))}. What makes an answer right is as for `hf-dparallel evaluate`.",
+            "choices": ["numeric", "math"],
+        },
+    )
+
+    batch_size: int = field(default=16, metadata={"help": "Prompts decoded together, for --figures."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_positive(self, "batch_size")
+        if self.reward is not None and self.figures is None:
+            raise ValueError("`reward` is for the figures. Add --figures DIR and --dataset NAME.")
+        if (self.figures is None) != (self.dataset is None):
+            raise ValueError("`figures` and `dataset` go together: --figures DIR draws the prompts of --dataset.")
+        if self.figures is not None and find_spec("matplotlib") is None:
+            raise ValueError("`figures` needs the library matplotlib: `pip install matplotlib`.")
+
+
+def run(argv: Sequence[str]) -> None:
+    """Shows a decode, or writes a page of it; draws figures over a dataset."""
+    arguments = [LoadingArguments, PromptArguments, PageArguments, FigureArguments, DecodingArguments]
+    parser = CommandParser("inspect", COMMANDS["inspect"], [*arguments, OutputArguments], positionals=["model"])
+    loading, prompt, page, figures, decoding, output = parser.parse(argv)
+    # With --figures a prompt may be left out, and stdin is not waited for.
+    is_asked = prompt.prompt is not None or prompt.prompt_file is not None or figures.figures is None
+    text = prompt.read() if is_asked else None
+    if text is None and (page.output_file is not None or page.compare):
+        raise ValueError("`output_file` and `compare` show the decode of a prompt. Add --prompt TEXT.")
+    dataset = load_prompts(figures, default_split="test") if figures.figures is not None else None
+    reward = get_reward(figures.reward, dataset) if figures.reward is not None else None
+    # Before the decoding, which may take long.
+    for folder in (figures.figures, page.output_file and Path(page.output_file).parent):
+        if folder is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+    model, tokenizer = load_model(loading)
+    if page.compare and not has_adapter(model):
+        raise ValueError("`compare` shows the model with and without its adapter, and it has none. Add --adapter.")
+    recipe = resolve_generation_config(model, decoding.to_generation_config(), tokenizer)
+    report: dict[str, Any] = {}
+    if text is not None:
+        prompt_ids = encode_prompt(tokenizer, text, prompt.raw)
+        names = {"Without adapter": False, "With adapter": True} if page.compare else {loading.model: True}
+        trace = partial(trace_decode, model, tokenizer, prompt_ids, recipe, seed=decoding.seed)
+        traces = [run_with(model, has_it, partial(trace, name=name)) for name, has_it in names.items()]
+        report["decodes"] = show(traces, page.output_file)
+    if dataset is not None:
+        prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
+        settings = {"batch_size": figures.batch_size, "seed": decoding.seed}
+        decode = partial(decode_with_certainty, model, tokenizer, prompts, **settings)
+        score = None
+        if reward is not None:
+            score = partial(answer_confidence_and_accuracy, tokenizer=tokenizer, dataset=dataset, reward_funcs=reward)
+        report["figures"] = make_figures(model, tokenizer, recipe, decode, score, Path(figures.figures))
+    write_json(report, output.json)
+
+
+def show(traces: Sequence[DecodeTrace], output_file: str | None) -> list[dict[str, Any]]:
+    """Writes the page, or prints every pass; prints the answers, and returns what they cost."""
+    color = takes_color(sys.stdout)
+    for trace in traces:
+        if output_file is None:
+            for line in pass_lines(trace, color):
+                say(line)
+        say(answer_text(trace, color))
+    if output_file is not None:
+        write_page(traces, output_file)
+        say(f"Page: {output_file}")
+    return [{name: getattr(trace, name) for name in ("name", "nfe", "tokens_per_forward")} for trace in traces]
+
+
+def make_figures(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    recipe: DiffusionGenerationConfig,
+    decode: Callable[..., DiffusionGenerationOutput],
+    score: Callable[[DiffusionGenerationOutput], dict[str, float]] | None,
+    folder: Path,
+) -> dict[str, Any]:
+    """Decodes a dataset by several methods, writes the pictures, and returns their files and what the methods cost.
+
+    The methods are the model without its adapter at one token per pass, and the given settings without and with it.
+    """
+    rule = recipe.commit_rule()
+    if rule is None:
+        raise ValueError("`figures` draws answers, and `max_new_tokens=0` appends none. Set it to their length.")
+    given = f"{rule}={getattr(recipe, rule)}"
+    original = recipe.one_token_per_pass()
+    methods = {"one token per pass": (original, False)}
+    if recipe.denoising_steps != recipe.max_new_tokens:
+        methods[given] = (recipe, False)
+    if has_adapter(model):
+        methods[f"{given}, with adapter"] = (recipe, True)
+    decodes = {
+        name: run_with(model, has_it, partial(decode, generation_config=method, description=name))
+        for name, (method, has_it) in methods.items()
+    }
+    answers = None if score is None else score_thresholds(model, recipe, decode, score)
+    files = []
+    for name, figure in draw_figures(decodes, tokenizer, answers).items():
+        files.append(str(folder / f"{name}.png"))
+        figure.savefig(files[-1])
+        say(f"Figure: {files[-1]}")
+    return {"files": files, "methods": {name: _means(out) for name, out in decodes.items()}, "answers": answers}
+
+
+def score_thresholds(
+    model: PreTrainedModel,
+    recipe: DiffusionGenerationConfig,
+    decode: Callable[..., DiffusionGenerationOutput],
+    score: Callable[[DiffusionGenerationOutput], dict[str, float]],
+) -> dict[str, list[dict[str, float]]]:
+    """Decodes at several confidence thresholds, without and with the adapter, and scores the answers."""
+    answers: dict[str, list[dict[str, float]]] = {}
+    for name, has_it in {"without adapter": False, "with adapter": True}.items():
+        if has_it and not has_adapter(model):
+            continue
+        answers[name] = []
+        for threshold in _THRESHOLDS:
+            method = recipe.updated(confidence_threshold=threshold)
+            title = f"confidence_threshold={threshold}, {name}"
+            out = run_with(model, has_it, partial(decode, generation_config=method, description=title))
+            answers[name].append({"confidence_threshold": threshold, **score(out)})
+    return answers
+
+
+def has_adapter(model: PreTrainedModel) -> bool:
+    """Whether an adapter was loaded with the model."""
+    return getattr(model, "_hf_peft_config_loaded", False)
+
+
+def run_with(model: PreTrainedModel, adapter: bool, function: Callable[[], Any]) -> Any:
+    """Calls a function while the model's adapter, if it has one, is in use or not."""
+    if adapter or not has_adapter(model):
+        return function()
+    model.disable_adapters()
+    try:
+        return function()
+    finally:
+        model.enable_adapters()
+
+
+def _means(out: DiffusionGenerationOutput) -> dict[str, float]:
+    means = {"nfe": out.nfe, "tokens_per_forward": out.tokens_per_forward, "confidence": committed_confidence(out)}
+    return {name: values.float().mean().item() for name, values in means.items()}

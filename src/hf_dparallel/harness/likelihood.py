@@ -1,0 +1,87 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The log-likelihood of an answer, estimated from below as in LLaDA (https://huggingface.co/papers/2502.09992)."""
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+from ..generation.inputs import accepted_inputs
+from ..shift import shift_predictions
+
+
+def estimate_log_likelihood(
+    model: PreTrainedModel,
+    context: list[int],
+    answer: list[int],
+    mask_token_id: int,
+    num_samples: int,
+    batch_size: int,
+    generator: torch.Generator,
+) -> float:
+    """Estimates the bound of Eq. 14 and Alg. 3: the mean, over answers of which `l` random tokens are masked, of the
+    sum of their log-probabilities times `len(answer) / l`.
+
+    The draws depend on `generator` only, not on `batch_size`.
+
+    Args:
+        context, answer (`list[int]`): token ids.
+        num_samples (`int`): masked answers. Of an answer of one token all are the same, so one is enough.
+        batch_size (`int`): how many of them in a forward pass.
+        generator (`torch.Generator`): on the CPU.
+
+    Returns:
+        `float`: in nats. 0 for an empty answer.
+    """
+    if not answer:
+        return 0.0
+    counts = masked_counts(len(answer), num_samples if len(answer) > 1 else 1, generator)
+    masked = mask_answers(len(answer), counts, generator)
+    total = 0.0
+    for start in range(0, len(counts), batch_size):
+        part = slice(start, start + batch_size)
+        log_probabilities = masked_log_probabilities(model, context, answer, masked[part], mask_token_id)
+        sums = torch.zeros(len(counts[part]), dtype=torch.float64)
+        sums.index_add_(0, masked[part].nonzero()[:, 0], log_probabilities)
+        total += (sums * len(answer) / counts[part]).sum().item()
+    return total / len(counts)
+
+
+def masked_counts(length: int, num_samples: int, generator: torch.Generator) -> torch.LongTensor:
+    """How many tokens are masked in each sample: from 1 to `length`, at equal distances from a random one on.
+
+    This is the published stratification. Each count alone is uniform, and together they are spread evenly.
+    """
+    first = torch.randint(1, length + 1, (), generator=generator)
+    steps = torch.arange(num_samples) * length // num_samples
+    return (first + steps - 1) % length + 1
+
+
+def mask_answers(length: int, counts: torch.LongTensor, generator: torch.Generator) -> torch.BoolTensor:
+    """Which tokens are masked, `(num_samples, length)`: in each sample its count of them, all choices alike."""
+    ranks = torch.stack([torch.randperm(length, generator=generator) for _ in counts])
+    return ranks < counts[:, None]
+
+
+@torch.no_grad()
+def masked_log_probabilities(
+    model: PreTrainedModel, context: list[int], answer: list[int], masked: torch.BoolTensor, mask_token_id: int
+) -> torch.DoubleTensor:
+    """Log-probabilities of the masked tokens, `(num_masked,)`, row by row of `masked`, `(rows, len(answer))`."""
+    clean = torch.tensor(context + answer).repeat(len(masked), 1)
+    masked = torch.cat([masked.new_zeros(len(masked), len(context)), masked], dim=1)
+    targets = clean[masked].to(model.device)
+    input_ids = clean.masked_fill(masked, mask_token_id).to(model.device)
+
+    def score(logits: torch.Tensor, chunk: slice = slice(None)) -> torch.Tensor:
+        return -cross_entropy(logits.float(), targets[chunk], reduction="none")
+
+    masked = masked.to(model.device)
+    if model._runs_head_where_asked:
+        scores = model(input_ids=input_ids, logits_to_keep=masked, logits_function=score).logits
+    else:
+        inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
+        logits = model(**accepted_inputs(model, inputs)).logits
+        if model._shift_logits_in_generate:
+            logits = shift_predictions(logits, None)
+        scores = score(logits[masked])
+    return scores.double().cpu()

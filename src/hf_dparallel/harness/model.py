@@ -1,0 +1,328 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The model `hf-dparallel` of the lm-evaluation-harness."""
+
+from typing import Any
+
+import jinja2
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather
+from lm_eval import utils
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+from tqdm.auto import tqdm
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from ..data.prompts import stable_hash
+from ..environment import join_processes
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.inputs import resolve_special_tokens
+from ..models.fingerprint import weights_fingerprint
+from .answers import decode_answers
+from .costs import attach_costs, cost_of_requests
+from .finished import FinishedRequests, request_key
+from .likelihood import estimate_log_likelihood
+from .settings import RequestSettings, every_setting, read_gen_kwargs, special_tokens_of
+
+
+logger = logging.get_logger(__name__)
+
+# Tokens of a window where the model's config names no longest input.
+_WINDOW = 4096
+
+
+@register_model("hf-dparallel")
+class DiffusionHarnessLM(TemplateLM):
+    r"""
+    A masked diffusion language model in the
+    [lm-evaluation-harness](https://github.com/EleutherAI/lm-evaluation-harness).
+
+    Figures are the same from run to run, and whatever the batch size (up to the rounding of sums in batches).
+
+    Args:
+        pretrained (`str` or [`~transformers.PreTrainedModel`]):
+            Model or adapter: its name on the Hub or a folder, or a model that is loaded.
+        adapter (`str`, *optional*):
+            Adapter to put on the model, unmerged.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*):
+            By default the one of `pretrained`.
+        batch_size (`int`, *optional*, defaults to 1):
+            Requests decoded together; a finished one makes room for the next.
+        device, dtype, revision, trust_remote_code (*optional*):
+            For loading, as in transformers.
+        max_length (`int`, *optional*):
+            Tokens of prompt and answer together. A longer prompt is cut on the left. By default what the model's
+            config says.
+        mc_num (`int`, *optional*, defaults to 128):
+            Masked samples for a log-likelihood; 128 is what LLaDA was measured with.
+        check_greedy (`bool`, *optional*, defaults to `False`):
+            Whether `loglikelihood` also decodes the answer, one token per pass, to say if it is the greedy one.
+            Without it `is_greedy` is always `False`.
+        seed (`int`, *optional*, defaults to 0):
+            Seed of all draws.
+        finished_requests (`str`, *optional*):
+            File to which finished requests are written, and from which a restarted run takes them.
+        settings:
+            Settings of [`DiffusionGenerationConfig`] for all requests. Those of a request (`gen_kwargs`) win.
+
+    Raises:
+        ValueError: for an unknown setting, or a model without `generate_many`.
+    """
+
+    def __init__(
+        self,
+        pretrained: str | PreTrainedModel,
+        adapter: str | None = None,
+        *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        batch_size: int | str = 1,
+        device: str | torch.device | None = None,
+        dtype: str = "auto",
+        revision: str = "main",
+        trust_remote_code: bool = False,
+        max_length: int | None = None,
+        mc_num: int = 128,
+        check_greedy: bool = False,
+        seed: int = 0,
+        finished_requests: str | None = None,
+        **settings,
+    ):
+        super().__init__()
+        DiffusionGenerationConfig(**settings)  # refuses what is unknown, before anything is loaded
+        self.settings = settings
+        self.batch_size = _positive("batch_size", batch_size)
+        self.mc_num = _positive("mc_num", mc_num)
+        self.check_greedy = check_greedy
+        self.seed = seed
+        state = join_processes()
+        self._rank, self._world_size = state.process_index, state.num_processes
+        self._device = torch.device(device) if device is not None else state.device
+        loading = {"revision": revision, "trust_remote_code": trust_remote_code}
+        if isinstance(pretrained, str):
+            self.model = AutoModelForMaskedLM.from_pretrained(
+                pretrained, dtype=dtype, device_map=self._device, **loading
+            )
+        else:
+            self.model, self._device = pretrained, getattr(pretrained, "device", self._device)
+        _check_decodes(self.model)
+        if adapter is not None:
+            self.model.load_adapter(adapter)
+        name = pretrained if isinstance(pretrained, str) else pretrained.name_or_path
+        self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **loading)
+        self.model.eval()
+        self.max_length = max_length or getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        self.recipe = resolve_special_tokens(
+            DiffusionGenerationConfig.from_generation_config(self.model.generation_config),
+            self.model.config,
+            self.tokenizer,
+        )
+        self.fingerprint = weights_fingerprint(self.model)
+        self.finished = FinishedRequests(finished_requests, self._rank if self._world_size > 1 else None)
+        self.costs: dict[str, dict[str, float]] = {}
+
+    def forget_recipe(self) -> None:
+        """Lets requests be decoded with their own settings alone: of the model's recipe the special tokens stay."""
+        self.recipe = special_tokens_of(self.recipe)
+
+    # Text and tokens.
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends an answer."""
+        return self.recipe.eos_token_ids[0]
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The context of a text that has none."""
+        bos = self.tokenizer.bos_token_id
+        return bos if bos is not None else self.eot_token_id
+
+    @property
+    def tokenizer_name(self) -> str:
+        """The name of the tokenizer, for the harness's cache of prompts."""
+        return self.tokenizer.name_or_path.replace("/", "__")
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs) -> list[int]:
+        """Token ids. A text that begins with the beginning-of-sequence token does not get another one."""
+        if add_special_tokens is None:
+            bos = self.tokenizer.bos_token
+            add_special_tokens = not (bos and string.startswith(bos))
+        return self.tokenizer.encode(string, add_special_tokens=add_special_tokens)
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """A chat as a prompt. If the template refuses the system message, it is left out."""
+
+        def render(messages: list[dict[str, str]]) -> str:
+            return self.tokenizer.apply_chat_template(
+                messages,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=not add_generation_prompt,
+            )
+
+        try:
+            return render(chat_history)
+        except jinja2.exceptions.TemplateError:
+            logger.warning_once("The chat template refuses the system message: it is left out.")
+            return render([message for message in chat_history if message["role"] != "system"])
+
+    # Requests.
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Decodes the requests that are not finished, and attaches to each what its answer cost."""
+        asked = [self._read_request(request) for request in requests]
+        keys = self._keys(asked)
+        missing = {key: one for key, one in zip(keys, asked, strict=True) if key not in self.finished}
+        groups: dict[str, tuple[RequestSettings, dict[str, list[int]]]] = {}
+        for key, (prompt, settings) in missing.items():
+            groups.setdefault(settings.fingerprint(), (settings, {}))[1][key] = prompt
+        with tqdm(total=len(missing), desc="generate_until", disable=disable_tqdm or self.rank != 0) as progress:
+            for settings, prompts in groups.values():
+                for key, record in decode_answers(
+                    self.model, self.tokenizer, prompts, settings, self.batch_size, self.seed
+                ):
+                    self.finished.add(key, record)
+                    progress.update()
+        records = [self.finished[key] for key in keys]
+        for request, record in zip(requests, records, strict=True):
+            self.cache_hook.add_partial("generate_until", request.args[:2], record["text"])
+        attach_costs(requests, [record["cost"] for record in records])
+        self.costs = cost_of_requests(requests)
+        return [record["text"] for record in records]
+
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **kwargs
+    ) -> list[tuple[float, bool]]:
+        answers = []
+        for texts, context, answer in tqdm(requests, desc="loglikelihood", disable=disable_tqdm or self.rank != 0):
+            if self.max_length is not None and len(context) + len(answer) > self.max_length:
+                context = context[max(0, len(context) + len(answer) - self.max_length) :]
+            key = request_key(
+                *("loglikelihood", *self._identity(), self.recipe.mask_token_id),
+                *(self.mc_num, self.check_greedy, context, answer),
+            )
+            if key not in self.finished:
+                self.finished.add(key, self._score(key, context, answer))
+            record = self.finished[key]
+            answers.append((record["log_likelihood"], record["is_greedy"]))
+            if texts is not None:
+                self.cache_hook.add_partial("loglikelihood", texts, answers[-1])
+        return answers
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """The bound for whole texts, in windows of `max_length`; the context of each is the token before it."""
+        totals = []
+        for request in requests:
+            windows = utils.get_rolling_token_windows(
+                token_list=self.tok_encode(request.args[0]),
+                prefix_token=self.prefix_token_id,
+                # With the context.
+                max_seq_len=(self.max_length or _WINDOW) - 1,
+                context_len=1,
+            )
+            parts = [(None, *utils.make_disjoint_window(window)) for window in windows]
+            scores = self._loglikelihood_tokens(parts, disable_tqdm=disable_tqdm)
+            totals.append(sum(score for score, _ in scores))
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, totals[-1])
+        return totals
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What the harness writes to the results: the model, and the mean costs of this process's answers by task."""
+        return {
+            "model_num_parameters": self.model.num_parameters(),
+            "model_dtype": self.model.dtype,
+            "weights_fingerprint": self.fingerprint,
+            "decoding_settings": self.settings,
+            "decoding_cost": self.costs,
+        }
+
+    # Several processes.
+
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensors of all processes in one."""
+        return gather(tensor)
+
+    def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
+        """The objects of all processes, on process `dst` only."""
+        if self.world_size == 1:
+            return [obj]
+        objects: list[Any] | None = [None] * self.world_size if self.rank == dst else None
+        torch.distributed.gather_object(obj, objects, dst=dst)
+        return objects
+
+    def barrier(self) -> None:
+        """Waits for the other processes."""
+        PartialState().wait_for_everyone()
+
+    def _identity(self) -> tuple[str, int]:
+        return self.fingerprint, self.seed
+
+    def _read_request(self, request: Instance) -> tuple[list[int], RequestSettings]:
+        context, gen_kwargs = request.args[:2]
+        settings = read_gen_kwargs(gen_kwargs, self.settings, self.recipe, self.tokenizer)
+        return self._encode_prompt(context, settings.recipe.max_new_tokens), settings
+
+    def _keys(self, asked: list[tuple[list[int], RequestSettings]]) -> list[str]:
+        """A repeated request is the same one, unless tokens are drawn."""
+        keys, seen = [], dict[str, int]()
+        for prompt, settings in asked:
+            key = request_key("generate_until", *self._identity(), settings.fingerprint(), prompt)
+            seen[key] = seen.get(key, -1) + 1
+            keys.append(request_key(key, seen[key]) if settings.draws and seen[key] else key)
+        return keys
+
+    def _encode_prompt(self, context: str, num_new_tokens: int) -> list[int]:
+        ids = self.tok_encode(context)
+        if self.max_length is None or len(ids) + num_new_tokens <= self.max_length:
+            return ids
+        room = self.max_length - num_new_tokens
+        if room < 1:
+            raise ValueError(
+                f"`max_new_tokens={num_new_tokens}` leaves no room for a prompt in the {self.max_length} tokens of "
+                "`max_length`. Set a smaller `max_new_tokens`."
+            )
+        logger.warning_once(f"Prompts longer than {room} tokens are cut on the left, to leave room for the answer.")
+        return ids[-room:]
+
+    def _score(self, key: str, context: list[int], answer: list[int]) -> dict[str, Any]:
+        bound = estimate_log_likelihood(
+            self.model,
+            context,
+            answer,
+            self.recipe.mask_token_id,
+            self.mc_num,
+            self.batch_size,
+            torch.Generator().manual_seed(stable_hash(self.seed, key)),
+        )
+        is_greedy = self.check_greedy and self._decodes_to(context, answer)
+        return {"log_likelihood": bound, "is_greedy": is_greedy}
+
+    def _decodes_to(self, context: list[int], answer: list[int]) -> bool:
+        """Whether the answer is what the model decodes, one token per pass, on a canvas of its length."""
+        if not answer:
+            return True
+        recipe = special_tokens_of(self.recipe).updated(
+            max_new_tokens=len(answer), block_length=len(answer), denoising_steps=len(answer), stop_at_eos=False
+        )
+        (row,) = self.model.generate_many([context], **every_setting(recipe))
+        return row.tokens.tolist() == answer
+
+
+def _positive(name: str, value: int | str) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"`{name}` must be a positive number, got {value!r}. ('auto' is not known here.)")
+    return number
+
+
+def _check_decodes(model: PreTrainedModel) -> None:
+    if not hasattr(model, "generate_many"):
+        raise ValueError(
+            f"The class {type(model).__name__} does not decode by diffusion. Load the model, give it to "
+            "`enable_diffusion_generation` and pass it as `pretrained`."
+        )

@@ -1,0 +1,174 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The tables of the paper: methods beside one another on each benchmark."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lm_eval.tasks import TaskManager
+
+from ..data.prompts import stable_hash
+from ..environment import describe_environment, describe_hardware
+from ..evaluation.intervals import bootstrap_interval
+from ..evaluation.report import markdown_table, write_report
+from .costs import COST_NAMES
+from .model import DiffusionHarnessLM
+from .presets import METHODS, PRESETS, Benchmark, method_settings
+from .run import TaskOptions, num_samples_of, run_tasks, samples_of, scores_of
+
+
+def compare_methods(
+    load: Callable[[str], DiffusionHarnessLM],
+    name: str,
+    preset_name: str,
+    benchmarks: Sequence[Benchmark],
+    methods: Sequence[str],
+    task_manager: TaskManager,
+    options: TaskOptions,
+    changes: Mapping[str, Any],
+    output_dir: str | None = None,
+) -> list[dict[str, Any]]:
+    """Measures methods on benchmarks, and writes `report.json` and `report.md` after each method.
+
+    Nothing is decoded with the recipe that a checkpoint brings, but with the method's settings. Each benchmark has a
+    report in a folder of its own, too, which `hf-dparallel report` compares with those of other runs.
+
+    Args:
+        load (`Callable`): gives the model of a checkpoint (`"base"`, `"adapter"`, `"consistency_adapter"`). Called
+            once for each, one after the other.
+        name (`str`): of the model.
+        changes (`Mapping`): decoding settings that are not those of the paper.
+
+    Returns:
+        `list[dict]`: the rows, in the order of the benchmarks, then of the methods.
+    """
+    preset = PRESETS[preset_name]
+    measured: dict[tuple[str, str], dict[str, Any]] = {}
+    rows: list[dict[str, Any]] = []
+    for checkpoint in dict.fromkeys(METHODS[method].checkpoint for method in methods):
+        model = load(checkpoint)
+        model.forget_recipe()
+        for method in [method for method in methods if METHODS[method].checkpoint == checkpoint]:
+            folder = str(Path(output_dir) / method) if output_dir is not None else None
+            for benchmark in benchmarks:
+                settings = method_settings(method, preset, benchmark, changes)
+                task = benchmark.register(preset_name, task_manager)
+                results = run_tasks(model, name, [task], task_manager, settings, options, folder)
+                if results is not None:
+                    measured[benchmark.task, method] = {
+                        **_figures(results, benchmark),
+                        "settings": settings,
+                        "system_instruction": options.system_instruction,
+                        "fewshot_as_multiturn": options.fewshot_as_multiturn,
+                        "hardware": {**describe_hardware(model.model), "num_processes": model.world_size},
+                    }
+            rows = comparison_rows(measured, benchmarks, methods)
+            if output_dir is not None and rows:
+                write_comparison(rows, preset_name, name, output_dir)
+        # The next one must not be in memory beside it.
+        del model
+    return rows
+
+
+def comparison_rows(
+    measured: Mapping[tuple[str, str], dict[str, Any]], benchmarks: Sequence[Benchmark], methods: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Rows with `benchmark`, `method`, the columns of the paper and all other figures; what is missing is left out.
+
+    There is no `speedup` where answers were decoded in batches of different sizes, or on different devices.
+    """
+    rows = []
+    for benchmark in benchmarks:
+        figures = {
+            method: measured[benchmark.task, method] for method in methods if (benchmark.task, method) in measured
+        }
+        if figures:
+            conditions = {(row.get("batch_size"), row.get("device")) for row in figures.values()}
+            comparable = len(conditions) == 1 and (None, None) not in conditions
+            baseline = next(iter(figures.values()))
+            for method, row in figures.items():
+                speedup = {"speedup": baseline["row_latency_s"] / row["row_latency_s"]} if comparable else {}
+                names = {"benchmark": benchmark.title, "method": method, "title": METHODS[method].title}
+                rows.append(names | row | speedup)
+    return rows
+
+
+def comparison_tables(rows: Sequence[dict[str, Any]]) -> str:
+    """One Markdown table for each benchmark."""
+    tables = []
+    for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
+        of_benchmark = [_columns(row) for row in rows if row["benchmark"] == benchmark]
+        tables.append(f"### {benchmark}\n\n{markdown_table(of_benchmark)}\n")
+    return "\n".join(tables)
+
+
+def write_comparison(rows: Sequence[dict[str, Any]], preset: str, model: str, output_dir: str) -> None:
+    """Writes `report.json` and `report.md` of all benchmarks, and of each in the folder of its task."""
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    report = {"preset": preset, "model": model, "rows": rows, "environment": describe_environment()}
+    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    text = f"# {model}: the benchmarks of {preset}\n\n{comparison_tables(rows)}"
+    (folder / "report.md").write_text(text, encoding="utf-8")
+    for task in dict.fromkeys(row["task"] for row in rows):
+        of_task = [row for row in rows if row["task"] == task]
+        write_report(_task_report(of_task, preset, model), folder / task)
+
+
+def _task_report(rows: Sequence[dict[str, Any]], preset: str, model: str) -> dict[str, Any]:
+    """The rows of one benchmark as a report that can be compared with another."""
+    first = rows[0]
+    asked = ("task", "data", "num_samples", "num_fewshot", "system_instruction", "fewshot_as_multiturn", "metric")
+    # Speed-ups are only there if all answers were decoded in batches of one size, on one device.
+    timed = {name: first[name] if "speedup" in first else None for name in ("device", "batch_size")}
+    return {
+        "name": model,
+        "dataset": first["task"],
+        "conditions": {
+            "preset": preset,
+            **{name: first[name] for name in asked},
+            "max_new_tokens": first["settings"]["max_new_tokens"],
+        },
+        "hardware": {**first["hardware"], **timed},
+        "rows": [{**_columns(row), "curve": row["title"], "recipe": row["settings"]} for row in rows],
+    }
+
+
+def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row by the names of [`markdown_table`]."""
+    columns = {**row, "method": row["title"], "tokens_per_forward": row["answer_tokens_per_forward"]}
+    return columns | ({"latency_s": row["row_latency_s"]} if "speedup" in row else {})
+
+
+def _figures(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]:
+    scores = scores_of(results, benchmark.task)
+    samples = samples_of(results, benchmark.task)
+    by_sample = _scores_by_sample(samples, benchmark.metric)
+    return {
+        "task": benchmark.task,
+        "accuracy": scores[benchmark.metric],
+        "accuracy_interval": list(bootstrap_interval(by_sample)) if by_sample else None,
+        "metric": benchmark.metric,
+        "num_fewshot": benchmark.num_fewshot,
+        "num_samples": num_samples_of(results, benchmark.task),
+        "data": stable_hash([(sample["doc_hash"], sample["target_hash"]) for sample in samples]),
+        **{figure: scores.pop(f"{figure},none") for figure in COST_NAMES if f"{figure},none" in scores},
+        **_conditions(samples),
+        "scores": scores,
+        **({"answers": {"is_correct": by_sample}} if by_sample else {}),
+    }
+
+
+def _scores_by_sample(samples: Sequence[dict[str, Any]], name: str) -> list[float] | None:
+    """`None` if the metric is none of single samples."""
+    metric, _, score_filter = name.partition(",")
+    values = [sample.get(metric) for sample in samples if sample["filter"] == score_filter]
+    scores = [float(value) for value in values if isinstance(value, int | float)]
+    return scores if scores and len(scores) == len(values) else None
+
+
+def _conditions(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Batch size and device of all samples. Empty where they differ."""
+    found = {(sample.get("batch_size"), sample.get("device")) for sample in samples}
+    return dict(zip(("batch_size", "device"), found.pop(), strict=True)) if len(found) == 1 else {}

@@ -1,0 +1,212 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""How certainty grows over the passes of a decode: the figures behind the pictures of `plots.py`.
+
+Every function reads a [`DiffusionGenerationOutput`] that was made with `output_certainty=True`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.prompts import evaluation_mode, row_generator
+from ..data.rewards import RewardFunction, score_completions
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.inputs import resolve_generation_config
+from ..generation.output import DiffusionGenerationOutput, collect_rows
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+@dataclass
+class Reliability:
+    """How often predictions are right, by their confidence.
+
+    Args:
+        confidence (`torch.FloatTensor` of shape `(bins,)`): mean confidence of the predictions in each bin, NaN if
+            there are none.
+        accuracy (`torch.FloatTensor` of shape `(bins,)`): the part of them that is right, NaN if there are none.
+        count (`torch.LongTensor` of shape `(bins,)`): how many there are.
+    """
+
+    confidence: torch.FloatTensor
+    accuracy: torch.FloatTensor
+    count: torch.LongTensor
+
+
+def decode_with_certainty(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt_ids: Sequence[list[int]],
+    generation_config: DiffusionGenerationConfig | None = None,
+    batch_size: int = 16,
+    seed: int = 0,
+    description: str = "Decoding",
+) -> DiffusionGenerationOutput:
+    """Decodes prompts of any lengths, `batch_size` at a time, and returns one output with their certainty.
+
+    Args:
+        model, tokenizer: as for [`evaluate_decoding`].
+        prompt_ids (`Sequence[list[int]]`): token ids of each prompt.
+        generation_config ([`DiffusionGenerationConfig`], *optional*): the recipe. By default the model's own.
+        batch_size (`int`, *optional*, defaults to 16): prompts decoded together.
+        seed (`int`, *optional*, defaults to 0): seed of the draws with `temperature > 0`.
+        description (`str`, *optional*): title of the progress bar.
+    """
+    recipe = resolve_generation_config(
+        model, generation_config, tokenizer, output_certainty=True, return_dict_in_generate=True
+    )
+    with evaluation_mode(model):
+        decoded = model.generate_many(
+            prompt_ids,
+            recipe,
+            batch_size,
+            tokenizer=tokenizer,
+            generator_for=lambda index: row_generator(model.device, seed, index),
+        )
+        rows = list(tqdm(decoded, total=len(prompt_ids), desc=description, disable=len(prompt_ids) == 1))
+    prompts = [torch.tensor(ids, device=rows[0].tokens.device) for ids in prompt_ids]
+    padded = pad_sequence(prompts, batch_first=True, padding_value=recipe.padding_token_id, padding_side="left")
+    return collect_rows(rows, padded, recipe)
+
+
+def mean_confidence(confidences: torch.FloatTensor, num_passes: int) -> torch.FloatTensor:
+    """Averages the confidences of a decode over its rows (the paper's Figs. 2b, 6 and 7).
+
+    Args:
+        confidences (`torch.FloatTensor` of shape `(batch_size, passes, tokens)`):
+            From [`DiffusionGenerationOutput`]: NaN where a token is decided. It keeps the confidence it was decided
+            with.
+        num_passes (`int`):
+            How many passes to return; the last one is repeated if the decode took fewer.
+
+    Returns:
+        `torch.FloatTensor` of shape `(num_passes, tokens)`.
+    """
+    return _kept(confidences, num_passes).mean(dim=0)
+
+
+def token_convergence(
+    out: DiffusionGenerationOutput, row: int = 0, num_tokens: int = 8
+) -> tuple[list[int], torch.FloatTensor]:
+    """Confidence of single tokens over the passes (the paper's Fig. 2c).
+
+    Args:
+        out ([`DiffusionGenerationOutput`]): of a decode.
+        row (`int`, *optional*, defaults to 0): the answer to look at.
+        num_tokens (`int`, *optional*, defaults to 8): how many tokens, spread evenly over the answer.
+
+    Returns:
+        `tuple`: the positions of the tokens, and their confidences of shape `(nfe, num_tokens)`. A decided token keeps
+        the confidence that it was decided with.
+    """
+    decided = (out.commit_step[row] >= 0).nonzero().flatten()
+    num_tokens = min(num_tokens, len(decided))
+    positions = decided[torch.linspace(0, len(decided) - 1, num_tokens, device=decided.device).round().long()]
+    kept = _kept(history(out, "confidences")[row : row + 1], int(out.nfe[row]))[0]
+    return positions.tolist(), kept[:, positions]
+
+
+def committed_confidence(out: DiffusionGenerationOutput) -> torch.FloatTensor:
+    """Mean confidence with which the tokens of each answer were committed, `(batch_size,)` (the paper's Fig. 2a)."""
+    committed = out.commit_step >= 0
+    at_commit = history(out, "confidences").gather(1, out.commit_step.clamp(min=0)[:, None])[:, 0]
+    return at_commit.masked_fill(~committed, 0).sum(dim=1) / committed.sum(dim=1)
+
+
+def answer_confidence_and_accuracy(
+    out: DiffusionGenerationOutput,
+    tokenizer: PreTrainedTokenizerBase,
+    dataset: "Dataset",
+    reward_funcs: RewardFunction | list[RewardFunction],
+) -> dict[str, float]:
+    """Mean `confidence` of the committed tokens and `accuracy` of the answers: a point of the paper's Fig. 2a.
+
+    Args:
+        out ([`DiffusionGenerationOutput`]): the answers to the prompts of `dataset`.
+        tokenizer, dataset, reward_funcs: as for [`evaluate_decoding`].
+    """
+    from datasets import Dataset, concatenate_datasets
+
+    completion_ids = [tokens[tokens >= 0].tolist() for tokens in committed_tokens(out)]
+    answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
+    rewards = score_completions(answered, tokenizer, reward_funcs)
+    return {
+        "confidence": committed_confidence(out).mean().item(),
+        "accuracy": sum(reward is not None and reward >= 1 for reward in rewards) / len(rewards),
+    }
+
+
+def prediction_reliability(
+    out: DiffusionGenerationOutput,
+    reference: torch.LongTensor | None = None,
+    passes: Sequence[int] | None = None,
+    num_bins: int = 10,
+) -> Reliability:
+    """Compares what is predicted of masked tokens with what is committed in the end, by the predictions' confidence.
+
+    Args:
+        out ([`DiffusionGenerationOutput`]): of a decode.
+        reference (`torch.LongTensor` of shape `(batch_size, max_new_tokens)`, *optional*):
+            The right tokens, -1 where there is none. By default those that were committed; another decode's
+            measure a student by its teacher.
+        passes (`Sequence[int]`, *optional*): the passes, counted from 0, whose predictions count. By default all.
+        num_bins (`int`, *optional*, defaults to 10): bins of equal width between 0 and 1.
+
+    Raises:
+        ValueError: if no answer took part in one of `passes`.
+    """
+    predictions, probabilities = history(out, "candidates"), history(out, "candidate_probabilities")
+    num_passes = predictions.shape[1]
+    chosen = list(range(num_passes)) if passes is None else list(passes)
+    beyond = [step for step in chosen if not 0 <= step < num_passes]
+    if beyond:
+        raise ValueError(
+            f"`passes` must be between 0 and {num_passes - 1}, the last pass of the decode, got {beyond}."
+        )
+    if reference is None:
+        reference = committed_tokens(out)
+    predicted, confidence = predictions[:, chosen, :, 0], probabilities[:, chosen, :, 0]
+    is_compared = (predicted >= 0) & (reference >= 0)[:, None]
+    is_right = (predicted == reference[:, None])[is_compared].float().cpu()
+    confidence = confidence[is_compared].cpu()
+    bins = (confidence * num_bins).long().clamp(max=num_bins - 1)
+    count = torch.bincount(bins, minlength=num_bins)
+    sums = [torch.bincount(bins, weights=values, minlength=num_bins) for values in (confidence, is_right)]
+    mean_of_bin, accuracy = (torch.where(count > 0, total / count, torch.nan).float() for total in sums)
+    return Reliability(mean_of_bin, accuracy, count)
+
+
+def committed_tokens(out: DiffusionGenerationOutput) -> torch.LongTensor:
+    """The tokens that a decode has committed, `(batch_size, max_new_tokens)`, -1 where it has committed none."""
+    tokens = out.sequences[:, out.sequences.shape[1] - out.commit_step.shape[1] :]
+    return tokens.masked_fill(out.commit_step < 0, -1)
+
+
+def history(out: DiffusionGenerationOutput, name: str) -> torch.Tensor:
+    """Returns what the passes of a decode predicted, by its name in [`DiffusionGenerationOutput`].
+
+    Raises:
+        ValueError: if it was not kept.
+    """
+    values = getattr(out, name)
+    if values is None:
+        raise ValueError(
+            f"`out` has no {name}. Decode with `output_certainty=True` and `return_dict_in_generate=True`."
+        )
+    return values
+
+
+def _kept(confidences: torch.FloatTensor, num_passes: int) -> torch.FloatTensor:
+    """Fills in the last confidence of each token where it is decided, `(batch_size, num_passes, tokens)`."""
+    filled = [confidences[:, 0]]
+    for step in range(1, num_passes):
+        current = confidences[:, min(step, confidences.shape[1] - 1)]
+        filled.append(torch.where(current.isnan(), filled[-1], current))
+    return torch.stack(filled, dim=1)

@@ -1,0 +1,294 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Semi-autoregressive forward masking: from clean trajectories to what the student sees and is scored on."""
+
+import hashlib
+import math
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..data.dataset import TOKENIZED_COLUMNS
+
+
+_IGNORED = -100
+MASKING_SETTINGS = (
+    "block_length",
+    "mask_ratio",
+    "masking",
+    "complementary_masking",
+    "initial_block_length",
+    "initial_mask_ratio",
+    "max_length",
+)
+MASKINGS = ("semi_autoregressive", "random", "trajectory")
+
+
+def check_masking_settings(settings: Any) -> None:
+    """Raises a `ValueError` that names the first of `MASKING_SETTINGS`, all attributes of `settings`, out of range."""
+    for name in ("block_length", "max_length", "initial_block_length"):
+        value = getattr(settings, name)
+        if not (isinstance(value, int) and value >= 1) and not (value is None and name.startswith("initial")):
+            raise ValueError(f"`{name}` must be a positive number of tokens, got {value!r}.")
+    ratio, initial_ratio = settings.mask_ratio, settings.initial_mask_ratio
+    if ratio != "random" and not _is_ratio(ratio):
+        raise ValueError(
+            f'`mask_ratio` must be a number in (0, 1] or "random" (drawn anew for every row), got {ratio!r}. '
+            "The paper uses mask_ratio=0.5."
+        )
+    if initial_ratio is not None and not (_is_ratio(initial_ratio) and _is_ratio(ratio)):
+        raise ValueError(
+            "`initial_mask_ratio` must be a number in (0, 1], from which the ratio goes to the number `mask_ratio`, "
+            f"got initial_mask_ratio={initial_ratio!r} and mask_ratio={ratio!r}."
+        )
+    if settings.masking == "random" and settings.initial_block_length is not None:
+        raise ValueError(
+            f"`initial_block_length={settings.initial_block_length}` has no meaning with `masking='random'`, which "
+            "has no blocks. Leave it out."
+        )
+    if settings.masking not in MASKINGS:
+        raise ValueError(
+            '`masking` must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole response, '
+            f'as for Dream) or "trajectory" (what the teacher committed last in a block), got {settings.masking!r}.'
+        )
+
+
+def _is_ratio(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 < value <= 1
+
+
+@dataclass
+class DataCollatorForSemiAutoregressiveMasking:
+    r"""
+    Data collator that masks trajectories the way semi-autoregressive decoding meets them.
+
+    Each example needs `prompt_ids` and `completion_ids` (the completion normally ends with its first EOS). The two are
+    joined and padded with EOS to `max_length`; the padding is masked and scored like text, which is what teaches the
+    model to end. From the end of the prompt on, the sequence is cut into blocks of `block_length` tokens, one of which
+    is drawn as the active block, uniformly among those that hold completion tokens. Blocks before it stay visible, its
+    own tokens are masked with probability `mask_ratio` and scored, and everything after it is masked but not scored
+    (Eq. 4 of https://huggingface.co/papers/2509.26488).
+
+    With `complementary_masking`, every sequence gives a second row in which exactly the other tokens of the active
+    block are masked, so that each of them is learned once. Rows `0..B-1` are the first views and rows `B..2B-1` the
+    second. A view whose draw masks no token is a row without labels; its loss is zero.
+
+    With `masking="trajectory"` the draw is not random: masked is what the teacher committed last in the block, read
+    from the column `commit_step`, so that the student meets the states of the teacher's own decoding. Tokens of one
+    pass are put in a random order, and the padding counts as committed with the last token. (The pseudo-trajectories
+    of d3LLM, https://github.com/hao-ai-lab/d3LLM.)
+
+    The masks depend only on the tokens of the row, on `seed` and on the epoch (see [`set_epoch`]), not on the batch,
+    the order or the number of workers. A resumed run therefore sees the masks of an uninterrupted one.
+
+    Args:
+        mask_token_id (`int`):
+            Id of the mask token.
+        eos_token_id (`int`):
+            Id of the end-of-text token, with which sequences are padded.
+        block_length (`int`, *optional*, defaults to 32):
+            Number of tokens in a block. Unused with `masking="random"`.
+        mask_ratio (`float` or `str`, *optional*, defaults to 0.5):
+            Probability of masking a token of the active block, in (0, 1] (with `masking="trajectory"` the fraction
+            that is masked); or `"random"`, drawn uniformly from (0, 1] for every row.
+        masking (`str`, *optional*, defaults to `"semi_autoregressive"`):
+            `"semi_autoregressive"`; `"random"`: the whole response, EOS padding included, is active (as the published
+            code trains Dream); or `"trajectory"`: one block, masked in the order in which the teacher decoded it.
+        complementary_masking (`bool`, *optional*, defaults to `True`):
+            Whether to add the complementary view of every sequence.
+        initial_block_length (`int`, *optional*), initial_mask_ratio (`float`, *optional*):
+            Values in the first epoch, from which they go evenly to `block_length` and `mask_ratio` in the last one.
+        max_length (`int`, *optional*, defaults to 384):
+            Length of all sequences, prompt included.
+        seed (`int`, *optional*, defaults to 0):
+            Seed of the masks.
+
+    Raises:
+        ValueError: if a setting is out of range, a row lacks a column, has an empty completion, or is longer than
+            `max_length`.
+
+    Example:
+
+    The prompt `1, 2` stays; the blocks are `[11, 12], [13, 99], [99, 99]`, of which the third holds no token of the
+    completion and is never active. Here the second block is drawn, and its two tokens fall on different views:
+
+    ```python
+    >>> from hf_dparallel.training.collator import DataCollatorForSemiAutoregressiveMasking
+
+    >>> collator = DataCollatorForSemiAutoregressiveMasking(
+    ...     mask_token_id=0, eos_token_id=99, block_length=2, max_length=8, seed=6
+    ... )
+    >>> collator([{"prompt_ids": [1, 2], "completion_ids": [11, 12, 13, 99]}])
+    {'input_ids': tensor([[ 1,  2, 11, 12,  0, 99,  0,  0],
+            [ 1,  2, 11, 12, 13,  0,  0,  0]]),
+     'attention_mask': tensor([[1, 1, 1, 1, 1, 1, 1, 1],
+            [1, 1, 1, 1, 1, 1, 1, 1]]),
+     'labels': tensor([[-100, -100, -100, -100,   13, -100, -100, -100],
+            [-100, -100, -100, -100, -100,   99, -100, -100]])}
+
+    ```
+    """
+
+    mask_token_id: int
+    eos_token_id: int
+    block_length: int = 32
+    mask_ratio: float | str = 0.5
+    masking: str = "semi_autoregressive"
+    complementary_masking: bool = True
+    initial_block_length: int | None = None
+    initial_mask_ratio: float | None = None
+    max_length: int = 384
+    seed: int = 0
+    _epoch: torch.Tensor = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self):
+        check_masking_settings(self)
+        # The epoch and the number of epochs, in shared memory, so that workers that are already running (persistent
+        # ones) see a new epoch.
+        self._epoch = torch.tensor([0, 1]).share_memory_()
+
+    @property
+    def num_views(self) -> int:
+        """Number of rows that a sequence gives."""
+        return 2 if self.complementary_masking else 1
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return (*TOKENIZED_COLUMNS, "commit_step") if self.masking == "trajectory" else TOKENIZED_COLUMNS
+
+    def check_epochs(self, num_epochs: int) -> None:
+        """Raises a `ValueError` if a setting is to change over the epochs, and there are not several."""
+        initial = {name: getattr(self, name) for name in ("initial_block_length", "initial_mask_ratio")}
+        initial = {name: value for name, value in initial.items() if value is not None}
+        if initial and not 1 < num_epochs < sys.maxsize:
+            name, value = next(iter(initial.items()))
+            raise ValueError(
+                f"`{name}={value}` is the value of the first of several epochs, and this training has one, or its "
+                "data are streamed and their epochs not known. Set `num_train_epochs`, or leave it out."
+            )
+
+    def set_epoch(self, epoch: int, num_epochs: int = 1) -> None:
+        """Draws other masks from now on, in worker processes too.
+
+        Args:
+            epoch (`int`): counted from 0.
+            num_epochs (`int`, *optional*, defaults to 1): of the whole training: how far `epoch` is on the way from
+                the initial mask ratio and block length to the final ones.
+        """
+        self._epoch.copy_(torch.tensor([epoch, num_epochs]))
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        r"""
+        Masks and batches `examples`.
+
+        Returns:
+            `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), max_length)`: `input_ids`; `labels`,
+            the clean tokens where they are scored and -100 elsewhere; `attention_mask`, all ones.
+        """
+        sequences, masked, scored = zip(*(self._mask(example) for example in examples), strict=True)
+        clean = torch.stack(sequences).repeat(self.num_views, 1)
+        # (sequences, views, length) -> all first views, then all second views
+        masked = torch.stack(masked).transpose(0, 1).flatten(0, 1)
+        scored = torch.stack(scored).transpose(0, 1).flatten(0, 1)
+        return {
+            "input_ids": clean.masked_fill(masked, self.mask_token_id),
+            "attention_mask": torch.ones_like(clean),
+            "labels": clean.masked_fill(~scored, _IGNORED),
+        }
+
+    def _mask(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The padded sequence `(length,)`, and for each view what is masked and what is scored `(views, length)`."""
+        prompt, completion, commit_step = self._read(example)
+        sequence = torch.full((self.max_length,), self.eos_token_id)
+        sequence[: len(prompt)] = prompt
+        sequence[len(prompt) : len(prompt) + len(completion)] = completion
+
+        generator = self._generator(prompt, completion)
+        start, end = self._draw_active_span(len(prompt), len(completion), generator)
+        drawn = self._draw_masked(commit_step[start - len(prompt) : end - len(prompt)], generator)
+
+        scored = torch.zeros(self.num_views, self.max_length, dtype=torch.bool)
+        scored[0, start:end] = drawn
+        if self.complementary_masking:
+            scored[1, start:end] = ~drawn
+        masked = scored.clone()
+        masked[:, end:] = True
+        return sequence, masked, scored
+
+    def _draw_active_span(
+        self, prompt_length: int, completion_length: int, generator: torch.Generator
+    ) -> tuple[int, int]:
+        """First position of the active block, and the first one after it."""
+        if self.masking == "random":
+            return prompt_length, self.max_length
+        # Unlike in the published code, a block that holds nothing but padding (or nothing at all) is never drawn.
+        block_length = round(self._on_the_way(self.initial_block_length, self.block_length))
+        num_blocks = -(-completion_length // block_length)
+        block = int(torch.randint(num_blocks, (), generator=generator))
+        start = prompt_length + block * block_length
+        return start, min(start + block_length, self.max_length)
+
+    def _draw_masked(self, commit_step: torch.Tensor, generator: torch.Generator) -> torch.BoolTensor:
+        """Which tokens of the active block are masked in the first view."""
+        if self.mask_ratio == "random":
+            ratio = 1 - float(torch.rand((), generator=generator))
+        else:
+            ratio = self._on_the_way(self.initial_mask_ratio, self.mask_ratio)
+        noise = torch.rand(len(commit_step), generator=generator)
+        if self.masking != "trajectory":
+            return noise < ratio
+        # Those of the last steps, in the order of the noise within a step.
+        by_noise = noise.argsort()
+        order = by_noise[commit_step[by_noise].argsort(stable=True)]
+        num_masked = math.ceil(ratio * len(order))
+        return torch.zeros_like(noise, dtype=torch.bool).index_fill(0, order[len(order) - num_masked :], True)
+
+    def _on_the_way(self, first: float | None, last: Any) -> float:
+        """The value in this epoch of a setting that goes from `first` to `last`, if it starts elsewhere."""
+        epoch, num_epochs = self._epoch.tolist()
+        if first is None or num_epochs <= 1:
+            return last
+        return first + (last - first) * min(epoch / (num_epochs - 1), 1.0)
+
+    def _generator(self, prompt: torch.Tensor, completion: torch.Tensor) -> torch.Generator:
+        """A generator seeded by the content of the row, the seed and the epoch."""
+        header = torch.tensor([self.seed, int(self._epoch[0]), len(prompt)])
+        digest = hashlib.blake2b(torch.cat([header, prompt, completion]).numpy().tobytes(), digest_size=8).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+    def _read(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Prompt, completion, and the step of each token of the completion and its padding (0 if it is not used)."""
+        missing = [column for column in self.columns if column not in example]
+        if missing:
+            raise ValueError(
+                f"Rows must have the columns {list(self.columns)}; {missing} missing, got {sorted(example)}. Make "
+                "them with `generate_trajectories`, or pass `prompt` and `completion` columns to "
+                "`CertaintyForcingTrainer`, which tokenizes them."
+            )
+        prompt, completion = (torch.as_tensor(example[column], dtype=torch.long) for column in TOKENIZED_COLUMNS)
+        length = len(prompt) + len(completion)
+        if len(completion) == 0:
+            raise ValueError("`completion_ids` must not be empty: there is nothing to learn. Drop such rows.")
+        if length > self.max_length:
+            raise ValueError(
+                f"A row must fit in `max_length`, got prompt_ids of length {len(prompt)} and completion_ids of length "
+                f"{len(completion)} with max_length={self.max_length}. `max_length` must be at least {length}; or "
+                "drop the row."
+            )
+        return prompt, completion, self._read_steps(example)
+
+    def _read_steps(self, example: dict[str, Any]) -> torch.Tensor:
+        if self.masking != "trajectory":
+            return torch.zeros(self.max_length)
+        steps = torch.as_tensor(example["commit_step"], dtype=torch.long)
+        if len(steps) != len(example["completion_ids"]):
+            raise ValueError(
+                f"`commit_step` must have one entry for each of `completion_ids`, got {len(steps)} for "
+                f"{len(example['completion_ids'])}."
+            )
+        return torch.cat([steps, steps[-1:].expand(self.max_length)])
+
+
+__all__ = ["DataCollatorForSemiAutoregressiveMasking", "check_masking_settings"]

@@ -1,0 +1,444 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Teacher trajectories: what they hold, restarts, several processes, filters."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from trl.rewards import accuracy_reward
+
+from hf_dparallel import (
+    DiffusionGenerationConfig,
+    filter_trajectories,
+    generate_trajectories,
+    numeric_answer_reward,
+)
+from hf_dparallel.data import trajectories
+from hf_dparallel.data.prompts import decode_rows, evaluation_mode
+from hf_dparallel.generation.inputs import resolve_generation_config
+
+from ..conftest import make_dream, make_llada
+
+
+NUM_THREADS = torch.get_num_threads()
+RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    words = {"<s>": 0, "</s>": 1, **{str(number): number + 2 for number in range(60)}, r"\boxed{4}": 62, "<mask>": 63}
+    backend = Tokenizer(models.WordLevel(words, unk_token="0"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="</s>",
+        mask_token="<mask>",
+        chat_template="{% for m in messages %}<s> {{ m['content'] }} {% endfor %}",
+    )
+
+
+def make_prompts(count: int) -> Dataset:
+    texts = [" ".join(str((7 * row + k) % 60) for k in range(1 + row % 5)) for row in range(count)]
+    return Dataset.from_dict({"prompt": texts, "answer": [str(row) for row in range(count)]})
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(trajectories, "SHARD_SIZE", 4)
+
+
+def test_columns_hold_what_generate_gives_for_each_row_alone(small_shards):
+    model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(10)
+    rows = generate_trajectories(model, tokenizer, prompts, RECIPE, batch_size=3)
+    assert rows.column_names == ["prompt", "answer", "prompt_ids", "completion_ids", "commit_step", "nfe"]
+    assert rows["prompt"][:] == prompts["prompt"][:] and rows["answer"][:] == prompts["answer"][:]
+    for row in rows:
+        ids = torch.tensor([tokenizer(row["prompt"])["input_ids"]])
+        out = model.generate(ids, generation_config=RECIPE, return_dict_in_generate=True)
+        length = len(row["completion_ids"])
+        assert row["prompt_ids"] == ids[0].tolist()
+        assert out.sequences[0, ids.shape[1] :].tolist() == row["completion_ids"] + [1] * (8 - length)
+        assert out.commit_step[0, :length].tolist() == row["commit_step"]
+        assert length == 8 or row["completion_ids"].index(1) == length - 1
+        assert out.nfe.item() == row["nfe"]
+
+
+def test_prompts_in_chat_format():
+    tokenizer = make_tokenizer()
+    user, assistant = {"role": "user", "content": "5 6"}, {"role": "assistant", "content": "7"}
+    expected = tokenizer("<s> 5 6")["input_ids"]
+    for columns in ({"prompt": [[user]]}, {"messages": [[user, assistant]]}):
+        rows = generate_trajectories(make_llada(), tokenizer, Dataset.from_dict(columns), RECIPE)
+        assert rows[0]["prompt_ids"] == expected
+
+
+def test_training_mode_is_restored_in_every_module_whatever_happens():
+    model = make_llada().train()
+    frozen = next(model.children()).eval()
+    generate_trajectories(model, make_tokenizer(), make_prompts(1), RECIPE)
+    assert model.training and not frozen.training
+    with pytest.raises(KeyboardInterrupt):
+        with evaluation_mode(model):
+            assert not any(module.training for module in model.modules())
+            raise KeyboardInterrupt
+    assert model.training and not any(module.training for module in frozen.modules())
+
+
+@pytest.mark.parametrize("stop_at_eos", [True, False])
+def test_an_answer_ends_with_its_first_eos(stop_at_eos):
+    model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(10)
+    recipe = RECIPE.updated(stop_at_eos=stop_at_eos, eos_token_id=[1, *range(2, 20)])
+    rows = generate_trajectories(model, tokenizer, prompts, recipe)
+    for row in rows:
+        ends = [index for index, token in enumerate(row["completion_ids"]) if token in recipe.eos_token_id]
+        assert ends == [len(row["completion_ids"]) - 1] or (not ends and len(row["completion_ids"]) == 8)
+        assert len(row["commit_step"]) == len(row["completion_ids"]) and min(row["commit_step"]) >= 0
+    assert any(len(row["completion_ids"]) < 8 for row in rows)
+
+
+def test_batches_may_be_larger_than_a_shard(small_shards, tmp_path):
+    model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(14)
+    sizes = []
+    model.lm_head.register_forward_hook(lambda module, args, output: sizes.append(len(output)))
+    rows = generate_trajectories(model, tokenizer, prompts, RECIPE, batch_size=8, output_dir=tmp_path)
+    assert max(sizes) == 8 and len(list(tmp_path.glob("shard-*"))) == 4
+    assert rows[:] == generate_trajectories(make_llada(), tokenizer, prompts, RECIPE, batch_size=3)[:]
+
+
+def test_workers_decode_the_same_rows(small_shards, tmp_path):
+    tokenizer, prompts = make_tokenizer(), make_prompts(14)
+    recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, temperature=1.0)
+    expected = generate_trajectories(make_llada(), tokenizer, prompts, recipe)
+    rows = generate_trajectories(
+        make_llada(), tokenizer, prompts, recipe, batch_size=2, output_dir=tmp_path, num_workers=3
+    )
+    assert rows[:] == expected[:] and len(list(tmp_path.glob("shard-*"))) == 4
+    assert torch.get_num_threads() == NUM_THREADS
+
+
+def test_an_error_in_a_worker_ends_the_run(small_shards):
+    model = make_llada()
+    with torch.no_grad():
+        model.lm_head.weight[:] = torch.nan
+    with pytest.raises(FloatingPointError, match="NaN at step 0 of row 0"):
+        generate_trajectories(model, make_tokenizer(), make_prompts(6), RECIPE, num_workers=2)
+
+
+def test_restart_neither_loses_nor_repeats_a_row(small_shards, monkeypatch, tmp_path):
+    model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(14)
+    recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, temperature=1.0)
+    expected = generate_trajectories(model, tokenizer, prompts, recipe)
+
+    decode_rows, requested = trajectories.decode_rows, []
+
+    def recording(model, tokenizer, prompts, *args):
+        requested.append(len(prompts))
+        return decode_rows(model, tokenizer, prompts, *args)
+
+    def interrupt(module, args, output):
+        if list(tmp_path.glob("shard-*.parquet")):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(trajectories, "decode_rows", recording)
+    hook = model.lm_head.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        generate_trajectories(model, tokenizer, prompts, recipe, batch_size=2, output_dir=tmp_path)
+    hook.remove()
+    assert len(list(tmp_path.glob("shard-*.parquet"))) == 1
+    rows = generate_trajectories(model, tokenizer, prompts, recipe, batch_size=2, output_dir=tmp_path)
+    assert rows[:] == expected[:]
+    assert generate_trajectories(model, tokenizer, prompts, recipe, output_dir=tmp_path)[:] == expected[:]
+    # Four rows were on disk; ten were left, and those of the broken shard were done again.
+    assert requested == [14, 10, 0]
+
+
+def test_answers_come_as_they_are_finished():
+    model, tokenizer = make_llada(), make_tokenizer()
+    recipe = resolve_generation_config(model, RECIPE, tokenizer)
+    prompts = dict(enumerate(tokenizer(make_prompts(12)["prompt"][:])["input_ids"]))
+    passes = [answer["nfe"] for _, answer in decode_rows(model, tokenizer, prompts, recipe, batch_size=12, seed=0)]
+    assert passes == sorted(passes) and len(set(passes)) > 1
+
+
+def test_another_run_in_the_folder_is_refused(tmp_path):
+    model, tokenizer = make_llada(), make_tokenizer()
+    generate_trajectories(model, tokenizer, make_prompts(2), RECIPE, output_dir=tmp_path)
+    other = RECIPE.updated(entropy_threshold=0.1)
+    with pytest.raises(
+        ValueError, match="of another run, which differs in generation_config.entropy_threshold. Choose another"
+    ):
+        generate_trajectories(model, tokenizer, make_prompts(2), other, output_dir=tmp_path)
+    with pytest.raises(ValueError, match="differs in num_rows, rows, tokenized prompts"):
+        generate_trajectories(model, tokenizer, make_prompts(3), RECIPE, output_dir=tmp_path)
+
+
+def other_weights():
+    model = make_llada()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[0, 0] += 1
+    return model
+
+
+def other_generation_config():
+    model = make_llada()
+    model.generation_config = DiffusionGenerationConfig(top_k=3)
+    return model
+
+
+def with_adapter():
+    return get_peft_model(make_llada(), LoraConfig(target_modules=["q_proj"]), adapter_name="student")
+
+
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    [
+        ({"model": make_dream}, "model class, "),
+        ({"model": other_weights}, "weights"),
+        ({"model": other_generation_config}, "generation_config.top_k"),
+        ({"model": with_adapter}, "adapters, weights"),
+        ({"model": lambda: make_llada().double()}, "dtype"),
+        ({"data": lambda: make_prompts(2).map(lambda row: {"answer": row["answer"] + "0"})}, "rows"),
+        ({"data": lambda: make_prompts(2).rename_column("answer", "solution")}, "columns, rows"),
+        ({"seed": 1}, "seed"),
+    ],
+)
+def test_stale_rows_are_never_returned(tmp_path, changed, difference):
+    def run(model=make_llada, data=lambda: make_prompts(2), seed=0):
+        return generate_trajectories(
+            model(), make_tokenizer(), data(), RECIPE, output_dir=tmp_path, seed=seed, batch_size=2
+        )
+
+    rows = run()
+    with pytest.raises(ValueError, match=f"of another run, which differs in {difference}"):
+        run(**changed)
+    assert run()[:] == rows[:]
+
+
+def test_settings_of_the_output_do_not_make_another_run(tmp_path):
+    model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(2)
+    rows = generate_trajectories(model, tokenizer, prompts, RECIPE, output_dir=tmp_path)
+    model.generation_config = RECIPE.updated(return_dict_in_generate=True)
+    assert generate_trajectories(model, tokenizer, prompts, output_dir=tmp_path)[:] == rows[:]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (Dataset.from_dict({"question": ["1 2"]}), r"needs a column `prompt`.*it has \['question'\].*rename_column"),
+        (Dataset.from_dict({"prompt": []}), "`dataset` has no rows"),
+        (Dataset.from_dict({"prompt": ["1", "", ""]}), r"`prompt` has an empty prompt in row 1 \(2 of 3 rows\)"),
+        (Dataset.from_dict({"prompt": [None, "1"]}), "`prompt` has an empty prompt in row 0"),
+        (
+            Dataset.from_dict({"messages": [[{"role": "assistant", "content": "1"}]]}),
+            "`messages` has an empty prompt in row 0",
+        ),
+        (Dataset.from_dict({"prompt": ["1", "2", "3 <mask>"]}), r"contains the mask token \(63\) in row 2"),
+        (
+            make_prompts(1).add_column("nfe", [1]).add_column("prompt_ids", [[1]]),
+            r"already has the column\(s\) \['prompt_ids', 'nfe'\].*remove_columns\(\['prompt_ids', 'nfe'\]\)",
+        ),
+    ],
+)
+def test_bad_datasets(dataset, message):
+    with pytest.raises(ValueError, match=message):
+        generate_trajectories(make_llada(), make_tokenizer(), dataset, RECIPE)
+
+
+def test_the_mask_token_is_that_of_the_model(tmp_path):
+    tokenizer = make_tokenizer()
+    tokenizer.mask_token = None
+    with pytest.raises(ValueError, match=r"contains the mask token \(63\) in row 0"):
+        generate_trajectories(make_llada(), tokenizer, Dataset.from_dict({"prompt": ["<mask>"]}), RECIPE)
+
+
+def test_a_batch_has_rows():
+    with pytest.raises(ValueError, match="`batch_size` must be at least 1, got 0"):
+        generate_trajectories(make_llada(), make_tokenizer(), make_prompts(1), RECIPE, batch_size=0)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from accelerate import PartialState
+sys.path.insert(0, {root!r})
+from .test_trajectories import *
+trajectories.SHARD_SIZE = 4
+decode_rows, decoded = trajectories.decode_rows, []
+def recording(model, tokenizer, prompts, *args):
+    decoded.extend(prompts)
+    return decode_rows(model, tokenizer, prompts, *args)
+trajectories.decode_rows = recording
+rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts({count}), RECIPE, 2, sys.argv[1])
+report = {{"decoded": sorted(decoded), "returned": len(rows)}}
+Path(sys.argv[1], "process-" + os.environ.get("RANK", "0") + ".json").write_text(json.dumps(report))
+PartialState().destroy_process_group()
+"""
+
+
+def script(count: int) -> str:
+    return SCRIPT.format(root=os.getcwd(), count=count)
+
+
+def test_processes_under_torchrun_share_the_rows(small_shards, monkeypatch, tmp_path):
+    (tmp_path / "script.py").write_text(script(18))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    run = subprocess.run(
+        [
+            *command,
+            "--rdzv_backend=c10d",
+            "--rdzv_endpoint=localhost:0",
+            str(tmp_path / "script.py"),
+            str(tmp_path / "out"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert run.returncode == 0, run.stderr
+    reports = [json.loads((tmp_path / "out" / f"process-{rank}.json").read_text()) for rank in range(2)]
+    assert [report["returned"] for report in reports] == [18, 18]
+    # Five shards of four rows, the last with two.
+    assert reports[0]["decoded"] == [*range(0, 4), *range(8, 12), *range(16, 18)]
+    assert reports[1]["decoded"] == [*range(4, 8), *range(12, 16)]
+    # A single process finds the whole run in the folder.
+    expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(18), RECIPE)
+    monkeypatch.setattr(trajectories, "decode_rows", lambda model, tokenizer, prompts, *args: iter(prompts))
+    model = make_llada()
+    rows = generate_trajectories(model, make_tokenizer(), make_prompts(18), RECIPE, output_dir=tmp_path / "out")
+    assert rows[:] == expected[:]
+
+
+def test_shares_do_not_depend_on_when_a_process_looks(small_shards, tmp_path):
+    store, rows = trajectories._ShardStore(tmp_path, 18), make_prompts(1)
+    assert store.missing(0, 2) == [0, 2, 4]
+    store.write(0, rows)
+    store.write(3, rows)
+    assert store.missing(1, 2) == [1]
+    assert [store.missing(rank, 3) for rank in range(3)] == [[], [1, 4], [2]]
+
+
+def test_a_killed_process_leaves_only_whole_shards(small_shards, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", script(400), str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.time() + 120
+    while len(list(tmp_path.glob("shard-*"))) < 3 and time.time() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = len(list(tmp_path.glob("shard-*")))
+    assert 3 <= done < 100
+    expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(400), RECIPE, batch_size=16)
+    rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(400), RECIPE, 16, tmp_path)
+    assert rows[:] == expected[:]
+
+
+def trajectories_with(completions: list[str], **columns) -> Dataset:
+    tokenizer = make_tokenizer()
+    ids = [tokenizer(text)["input_ids"] for text in completions]
+    return Dataset.from_dict({"prompt": ["1"] * len(ids), "completion_ids": ids, **columns})
+
+
+def test_filter_keeps_right_answers():
+    rows = trajectories_with(["3 4", "3 5", "4"], answer=["#### 4", "4", "4"])
+    kept = filter_trajectories(rows, make_tokenizer(), numeric_answer_reward)
+    assert [row["completion_ids"] for row in kept] == [rows[0]["completion_ids"], rows[2]["completion_ids"]]
+
+
+def test_filter_passes_what_trl_passes_and_needs_every_function():
+    rows = trajectories_with(["3 4", "3 5"], answer=["4", "5"], messages=[[{"role": "user", "content": "1"}]] * 2)
+    rows = rows.remove_columns("prompt")
+    seen = {}
+
+    def reward(prompts, completions, completion_ids, answer, **kwargs):
+        seen.update(prompts=prompts, completions=completions)
+        return [0.4, None]
+
+    kept = filter_trajectories(rows, make_tokenizer(), [reward, numeric_answer_reward], min_reward=0.5)
+    assert kept["answer"][:] == ["5"]
+    assert seen["completions"][0] == [{"role": "assistant", "content": "3 4"}]
+    assert seen["prompts"][0] == [{"role": "user", "content": "1"}]
+
+
+def test_filter_with_the_math_reward_of_trl():
+    tokenizer = make_tokenizer()
+    rows = trajectories_with([r"\boxed{4}", "4", "5"], solution=["$4$", "$4$", "$4$"])
+    rows = rows.map(lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]})
+    assert len(filter_trajectories(rows, tokenizer, accuracy_reward)) == 1
+
+
+def test_filter_that_leaves_nothing_says_what_the_completions_look_like():
+    rows = trajectories_with(["3 4"], answer=["9"])
+    with pytest.raises(ValueError, match=r"None of 1 trajectories has `min_reward=1.0` or more.*'3 4'"):
+        filter_trajectories(rows, make_tokenizer(), numeric_answer_reward)
+
+
+def test_filter_needs_completions():
+    with pytest.raises(ValueError, match=r"needs the column `completion_ids`, it has \['prompt', 'answer'\]"):
+        filter_trajectories(make_prompts(1), make_tokenizer(), numeric_answer_reward)
+
+
+@pytest.mark.parametrize("reference", [None, "", "unknown"])
+def test_numeric_answer_reward_without_a_number_to_compare_with(reference):
+    assert numeric_answer_reward(["4"], answer=[reference]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("so $1,250.", 1250),
+        ("#### 1,250,000.5", 1250000.5),
+        ("-3", -3),
+        ("it is 2.50 now", 2.5),
+        (".5", 0.5),
+        ("-.5", -0.5),
+        ("$.50", 0.5),
+        ("...5", 5),
+        ("No.5", 5),
+        ("1,2", 2),
+        ("1, 2", 2),
+        ("1,2500", 2500),
+        ("1234,567", 567),
+        ("between 10-15", 15),
+        ("5%-10%", 10),
+        ("10 - 15", 15),
+        ("f(x)-4", 4),
+        ("x=-4", -4),
+        ("3 .", 3),
+        ([{"role": "assistant", "content": "The answer is 7 ."}], 7),
+    ],
+)
+def test_numeric_answer_reward_reads_numbers_as_people_write_them(text, number):
+    assert numeric_answer_reward([text], answer=[number]) == [1.0]
+    assert numeric_answer_reward([text], answer=[number + 1]) == [0.0]
+    assert numeric_answer_reward(["none"], answer=[number]) == [0.0]
+
+
+def test_filter_names_the_column_that_a_reward_function_needs():
+    rows = trajectories_with(["3 4"], solution=["4"])
+    with pytest.raises(
+        ValueError,
+        match=r"`numeric_answer_reward` needs the column `answer`.*has \['prompt', 'completion_ids', 'solution'\]",
+    ):
+        filter_trajectories(rows, make_tokenizer(), numeric_answer_reward)
+
+
+def test_filter_names_a_reward_function_that_does_not_take_every_column():
+    def reward(prompts, completions, completion_ids):
+        return [1.0] * len(prompts)
+
+    with pytest.raises(ValueError, match=r"`reward` does not accept \['solution'\].*Add `\*\*kwargs`"):
+        filter_trajectories(trajectories_with(["3"], solution=["4"]), make_tokenizer(), reward)
+    rows = trajectories_with(["3"])
+    assert len(filter_trajectories(rows, make_tokenizer(), reward)) == 1

@@ -1,0 +1,331 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel evaluate --tasks` and `--preset`, and the harness's own command with our model."""
+
+import copy
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForMaskedLM
+
+from hf_dparallel import cli
+from hf_dparallel.cli import evaluate_tasks
+from hf_dparallel.harness import model as harness_model
+from hf_dparallel.harness.code_tasks import TASKS_FOLDER
+from hf_dparallel.harness.finished import FinishedRequests
+from hf_dparallel.harness.presets import METHODS, PRESETS
+
+from ..conftest import make_llada
+from ..data.test_trajectories import make_tokenizer
+from ..training.test_distributed import run_in_two_processes
+from .conftest import DATASETS
+
+
+TASK = """
+task: counting
+dataset_path: json
+dataset_kwargs: {data_files: {test: FILE}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["."], do_sample: false, max_gen_toks: 13}
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+"""
+CHOICE = """
+task: choosing
+dataset_path: json
+dataset_kwargs: {data_files: {test: FILE}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_target: 0
+doc_to_choice: ["1", "2 3"]
+"""
+DECODING = ["--block_length", "8", "--entropy_threshold", "1.0"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A checkpoint, two adapters, and two tasks of a user."""
+    folder = tmp_path_factory.mktemp("harness")
+    for name in ("base", "dparallel", "consistency"):
+        make_tokenizer().save_pretrained(folder / name)
+    make_llada().save_pretrained(folder / "base")
+    base = AutoModelForMaskedLM.from_pretrained(folder / "base")
+    for seed, name in enumerate(("dparallel", "consistency")):
+        torch.manual_seed(seed)
+        lora = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
+        get_peft_model(copy.deepcopy(base), lora).save_pretrained(folder / name)
+    questions = folder / "questions.jsonl"
+    questions.write_text("\n".join(json.dumps({"question": f"{n} 5 {n + 1}", "answer": "7"}) for n in range(6)))
+    for name, text in (("counting", TASK), ("choosing", CHOICE)):
+        (folder / "tasks").mkdir(exist_ok=True)
+        (folder / "tasks" / f"{name}.yaml").write_text(text.replace("FILE", str(questions)))
+    return folder
+
+
+@pytest.fixture
+def hf(capsys, monkeypatch):
+    """Runs `hf-dparallel evaluate`; returns the exit code, stdout and the last line of stderr."""
+    monkeypatch.delenv("HF_DPARALLEL_DEBUG", raising=False)
+
+    def run(*argv):
+        try:
+            code = cli.main(["evaluate", *map(str, argv)])
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capsys.readouterr()
+        return code, out, err.strip().splitlines()[-1] if err.strip() else ""
+
+    return run
+
+
+@pytest.fixture
+def on_tasks(hf, folder):
+    def run(*argv):
+        return hf("--model", folder / "base", "--include_path", folder / "tasks", *argv)
+
+    return run
+
+
+@pytest.mark.usefixtures("_few_tasks")
+def test_tasks_are_measured_and_not_decoded_again(on_tasks, tmp_path, monkeypatch):
+    argv = ["--tasks", "counting", *DECODING, "--output_dir", tmp_path, "--json", tmp_path / "figures.json"]
+    code, out, _ = on_tasks(*argv)
+    assert code == 0 and "|exact_match" in out and "answer_tokens_per_forward" in out
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    (samples,) = tmp_path.glob("*/samples_counting_*.jsonl")
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    means = {name: sum(row[name] for row in rows) / 6 for name in ("nfe", "num_tokens", "row_latency_s")}
+    means["answer_tokens_per_forward"] = means["num_tokens"] / means["nfe"]
+    scores = figures["results"]["counting"]
+    assert {name: scores[f"{name},none"] for name in means} == pytest.approx(means)
+    # `max_gen_toks: 13` of the task takes two blocks of 8.
+    assert scores["tokens_per_forward_with_padding,none"] == pytest.approx(16 / means["nfe"])
+
+    monkeypatch.setattr(harness_model, "decode_answers", lambda *args: pytest.fail("decodes again"))
+    code, out, _ = on_tasks(*argv, "--batch_size", "1")
+    assert code == 0 and json.loads((tmp_path / "figures.json").read_text()) == figures
+
+
+@pytest.mark.usefixtures("_few_tasks")
+def test_figures_do_not_depend_on_the_batch_size(on_tasks, tmp_path):
+    reports = []
+    for batch_size in (1, 4):
+        file = tmp_path / "figures.json"
+        argv = ["--tasks", "counting,choosing", "--temperature", "1.5", "--mc_num", "8", "--json", file, *DECODING]
+        assert on_tasks(*argv, "--batch_size", batch_size)[0] == 0
+        reports.append(json.loads(file.read_text())["results"])
+    assert reports[0]["counting"]["nfe,none"] == reports[1]["counting"]["nfe,none"]
+    assert reports[0]["counting"]["num_tokens,none"] == reports[1]["counting"]["num_tokens,none"]
+    assert reports[0]["choosing"] == reports[1]["choosing"] and "acc,none" in reports[0]["choosing"]
+
+
+@pytest.mark.usefixtures("_few_tasks")
+def test_arguments_can_come_from_a_file(on_tasks, tmp_path):
+    (tmp_path / "run.yaml").write_text("tasks: [counting]\nblock_length: 8\nlimit: 2\ngen_kwargs: max_new_tokens=8\n")
+    code, _, _ = on_tasks("--config", tmp_path / "run.yaml", "--json", tmp_path / "figures.json")
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert code == 0 and figures["settings"] == {"block_length": 8, "max_new_tokens": 8}
+    assert figures["results"]["counting"]["nfe,none"] == 8
+
+
+@pytest.mark.usefixtures("_few_tasks", "_in_datasets")
+def test_the_methods_of_the_paper_beside_one_another(hf, folder, tmp_path):
+    methods = "original,few-step,conf-threshold,dual-cache,consistency-distillation,dparallel"
+    code, out, _ = hf(
+        *("--model", folder / "base", "--adapter", folder / "dparallel"),
+        *("--consistency_adapter", folder / "consistency", "--preset", "paper-llada", "--methods", methods),
+        *("--tasks", "gsm8k_cot_zeroshot", "--max_new_tokens", "16", "--block_length", "8"),
+        *("--output_dir", tmp_path, "--json", tmp_path / "figures.json"),
+    )
+    assert code == 0 and "### GSM8K-CoT (0-shot)" in out
+    rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == methods.split(",")
+    nfe = {row["method"]: row["nfe"] for row in rows}
+    assert (nfe["original"], nfe["dual-cache"], nfe["few-step"], nfe["consistency-distillation"]) == (16, 16, 4, 4)
+    # Three checkpoints: three different answers to each of the three questions in the same number of steps.
+    texts = [json.loads(line)["text"] for line in (tmp_path / "finished_requests.jsonl").read_text().splitlines()]
+    assert len(texts) == 6 * 3
+    assert read_texts(tmp_path, "few-step") != read_texts(tmp_path, "consistency-distillation")
+
+
+@pytest.mark.usefixtures("_few_tasks", "_in_datasets")
+def test_latencies_of_different_batches_are_not_compared(hf, folder, tmp_path):
+    def measure(methods, *argv):
+        code, out, _ = hf(
+            *("--model", folder / "base", "--preset", "paper-llada", "--tasks", "gsm8k_cot_zeroshot"),
+            *("--max_new_tokens", "16", "--block_length", "8", "--methods", methods, *argv),
+            *("--output_dir", tmp_path, "--json", tmp_path / "figures.json"),
+        )
+        assert code == 0
+        return json.loads((tmp_path / "figures.json").read_text())["rows"], out
+
+    (original,), out = measure("original", "--batch_size", "1", "--limit", "2")
+    assert original["batch_size"] == 1 and original["device"] and original["speedup"] == 1 and "Latency" in out
+    # Finished answers keep the batch that they were decoded in.
+    rows, out = measure("original,few-step", "--batch_size", "2", "--limit", "2")
+    assert [row["batch_size"] for row in rows] == [1, 2] and "Latency" not in out
+    assert rows[0]["row_latency_s"] == original["row_latency_s"] and not any("speedup" in row for row in rows)
+    # The third answer of the first row is decoded in another batch than its others.
+    rows, out = measure("original,few-step", "--batch_size", "2")
+    absent = {"batch_size", "device", "row_latency_s", "row_tokens_per_second", "speedup"}
+    assert absent.isdisjoint(rows[0]) and rows[1]["batch_size"] == 2 and "Latency" not in out
+    assert rows[0]["nfe"] == 16 and "Accuracy" in out
+
+
+def read_texts(folder, method) -> list:
+    (file,) = (folder / method).rglob("samples_*.jsonl")
+    return [json.loads(line)["resps"] for line in file.read_text().splitlines()]
+
+
+@pytest.mark.usefixtures("_few_tasks", "_in_datasets")
+def test_a_preset_alone_decodes_the_model_as_it_is_given(hf, folder, tmp_path):
+    code, out, _ = hf(
+        *("--model", folder / "dparallel", "--preset", "paper-dream", "--tasks", "humaneval_instruct"),
+        *("--max_new_tokens", "32", "--limit", "1", "--allow_code_execution", "--json", tmp_path / "figures.json"),
+    )
+    (row,) = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    assert code == 0 and (row["method"], row["num_samples"], row["accuracy"]) == ("dparallel", 1, 0.0)
+    assert row["settings"]["entropy_threshold"] == 0.5
+
+
+ORIGINAL = ["--preset", "paper-llada", "--methods", "original"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["--tasks", "countin"], 1, "no task 'countin'. Did you mean counting"),
+        (["--tasks", "humaneval"], 1, "Add --allow_code_execution"),
+        (["--preset", "paper-llada"], 1, "humaneval, mbpp: these tasks execute"),
+        (["--preset", "paper-lada"], 2, "invalid choice: 'paper-lada'"),
+        (["--preset", "paper-llada", "--num_fewshot", "5"], 2, "Remove `num_fewshot`"),
+        (["--preset", "paper-llada", "--entropy_threshold", "0.1"], 1, "Remove entropy_threshold"),
+        (["--preset", "paper-llada", "--methods", "orginal"], 2, "`methods` must be among original"),
+        (
+            ["--preset", "paper-llada", "--methods", "original,dparallel"],
+            1,
+            "which needs an adapter. Add --adapter",
+        ),
+        (
+            ["--preset", "paper-llada", "--methods", "original,dparallel", "--adapter", "./no"],
+            1,
+            "`adapter=./no` does not",
+        ),
+        (
+            ["--preset", "paper-llada", "--methods", "original", "--gen_kwargs", "entropy_threshold=1"],
+            1,
+            "At most one",
+        ),
+        (["--preset", "paper-llada", "--tasks", "mbpp_instruct"], 1, "and not mbpp_instruct"),
+        (["--tasks", "counting", "--methods", "original"], 2, "need a `preset`"),
+        (["--tasks", "counting", "--gen_kwargs", "entropy_treshold=1"], 1, "Unknown generation setting"),
+        (["--tasks", "counting", "--dataset", "demo"], 2, "unrecognized arguments: --dataset demo"),
+        (["--preset", "paper-llada", "--methods", "dparallel"], 1, "which needs an adapter. Add --adapter"),
+        ([*ORIGINAL, "--adapter", "./no"], 1, "Add dparallel to --methods, or leave it out"),
+        ([*ORIGINAL, "--consistency_adapter", "./no"], 2, "Add --methods consistency-distillation"),
+        (["--preset", "paper-llada", "--consistency_adapter", "./no"], 2, "Add --methods consistency-distillation"),
+        (["--tasks", "counting", "--batch_size", "0"], 2, "`batch_size` must be at least 1, got 0"),
+        (["--tasks", "counting", "--mc_num", "0"], 2, "`mc_num` must be at least 1, got 0"),
+        (["--tasks", "counting", "--num_fewshot", "-1"], 2, "`num_fewshot` must be at least 0, got -1"),
+        (["--tasks", "counting", "--limit", "0"], 2, "`limit` must be above 0, got 0"),
+        (
+            ["--tasks", "counting", "--gen_kwargs", "until=5"],
+            1,
+            "`until` must be a string or a list of strings, got 5",
+        ),
+        (["--tasks", "counting", "--gen_kwargs", "max_gen_toks=abc"], 1, "`max_gen_toks` must be a positive integer"),
+        (["--tasks", "counting", "--block_length", "0"], 2, "`block_length` must be a positive integer"),
+        (["--tasks", "counting", "--include_path", "nowhere"], 1, "`include_path=nowhere` is no folder"),
+    ],
+)
+@pytest.mark.usefixtures("_few_tasks")
+def test_mistakes_are_named_before_the_model_is_loaded(on_tasks, monkeypatch, argv, code, message):
+    monkeypatch.setattr(evaluate_tasks, "load_model", lambda *args: pytest.fail("loads the model"))
+    assert on_tasks(*argv)[0] == code
+    assert message in on_tasks(*argv)[2]
+
+
+def test_the_parser_knows_the_methods_and_the_presets():
+    preset = next(field for field in dataclasses.fields(evaluate_tasks.TaskArguments) if field.name == "preset")
+    assert tuple(METHODS) == evaluate_tasks._METHODS and preset.metadata["choices"] == list(PRESETS)
+    assert {method.checkpoint for method in METHODS.values()} == {"base", "adapter", "consistency_adapter"}
+
+
+@pytest.mark.usefixtures("_few_tasks")
+@pytest.mark.parametrize("argv", [("--temperature", "2.0"), ("--gen_kwargs", "temperature=2.0")])
+def test_a_temperature_draws_whichever_way_it_is_given(on_tasks, tmp_path, argv):
+    figures = tmp_path / "figures.json"
+    code, _, _ = on_tasks("--tasks", "counting", *DECODING, *argv, "--json", figures, "--output_dir", tmp_path)
+    assert code == 0 and json.loads(figures.read_text())["settings"]["do_sample"] is True
+    texts = [json.loads(line)["text"] for line in (tmp_path / "finished_requests.jsonl").read_text().splitlines()]
+    on_tasks("--tasks", "counting", *DECODING, "--output_dir", tmp_path / "likeliest")
+    likeliest = (tmp_path / "likeliest" / "finished_requests.jsonl").read_text().splitlines()
+    assert texts != [json.loads(line)["text"] for line in likeliest]
+
+
+def test_help_names_both_ways(hf):
+    code, out, _ = hf("--tasks", "x", "--help")
+    assert code == 0 and "--preset {paper-llada,paper-dream}" in out and "--allow_code_execution" in out
+    code, out, _ = hf("--help")
+    assert code == 0 and "With --tasks or --preset" in " ".join(out.split())
+
+
+_COMMAND = """
+import sys
+from hf_dparallel.cli import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow  # two processes, and each imports the harness
+@pytest.mark.usefixtures("_few_tasks")
+def test_two_processes_share_the_samples(on_tasks, folder, tmp_path):
+    argv = ["--tasks", "counting,choosing", "--mc_num", "8", "--max_new_tokens", "16", *DECODING]
+    assert on_tasks(*argv, "--json", tmp_path / "alone.json")[0] == 0
+    argv += ["--model", folder / "base", "--include_path", folder / "tasks", "--output_dir", tmp_path]
+    run_in_two_processes(_COMMAND, tmp_path, "evaluate", *argv, "--json", tmp_path / "together.json")
+    finished = tmp_path / "finished_requests.jsonl"
+    assert [len(FinishedRequests(f"{finished}.{rank}")) for rank in (0, 1)] == [3 + 6, 3 + 6]
+    assert len(FinishedRequests(finished)) == 2 * (3 + 6)
+    together, alone = (
+        json.loads((tmp_path / f"{name}.json").read_text())["results"] for name in ("together", "alone")
+    )
+    for scores in (together["counting"], alone["counting"]):
+        del scores["row_latency_s,none"], scores["row_tokens_per_second,none"]
+    assert together == alone
+
+
+@pytest.mark.slow  # the harness looks through its 15 thousand files
+@pytest.mark.parametrize("task", ["counting", "humaneval"])
+def test_the_command_of_the_harness_finds_the_model(folder, tmp_path, task):
+    include = folder / "tasks" if task == "counting" else TASKS_FOLDER
+    program = [sys.executable, "-m", "hf_dparallel.harness", "--model", "hf-dparallel", "--log_samples"]
+    settings = f"pretrained={folder / 'base'},adapter={folder / 'dparallel'},block_length=8,max_new_tokens=16"
+    argv = ["--model_args", settings, "--tasks", task, "--include_path", include, "--device", "cpu", "--limit", "1"]
+    argv += ["--output_path", tmp_path, "--gen_kwargs", "entropy_threshold=1.0,max_new_tokens=16"]
+    argv += ["--confirm_run_unsafe_code"] if task == "humaneval" else []
+    done = subprocess.run(
+        [*program, *map(str, argv)],
+        capture_output=True,
+        text=True,
+        cwd=DATASETS,
+        env=os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"|{task}" in done.stdout
+    (samples,) = tmp_path.rglob(f"samples_{task}_*.jsonl")
+    cost = json.loads(samples.read_text().splitlines()[0])["arguments"]["gen_args_0"]["arg_2"]
+    (results,) = tmp_path.rglob("results_*.json")
+    config = json.loads(results.read_text())["config"]
+    assert 0 < cost["nfe"] <= 16 and config["decoding_cost"][task]["nfe"] == cost["nfe"]

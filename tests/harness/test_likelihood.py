@@ -1,0 +1,142 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The Monte Carlo bound of the log-likelihood, against sums over all masks."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from hf_dparallel.harness.likelihood import (
+    estimate_log_likelihood,
+    mask_answers,
+    masked_counts,
+    masked_log_probabilities,
+)
+
+from ..conftest import make_dream, make_llada
+from .conftest import make_lm
+
+
+CONTEXT, ANSWER, MASK = [0, 9, 14], [5, 21, 33], 63
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def naive_score(model, masked) -> float:
+    """Sum of the log-probabilities of the masked tokens, one forward pass for one answer."""
+    ids = torch.tensor([CONTEXT + [MASK if hidden else token for token, hidden in zip(ANSWER, masked, strict=True)]])
+    logits = model(input_ids=ids).logits[0, len(CONTEXT) :]
+    scores = logits.log_softmax(-1)[range(len(ANSWER)), ANSWER]
+    return scores[torch.tensor(masked)].sum().item()
+
+
+def exact_bound(model) -> float:
+    """The mean over the counts of masks of the mean over all choices of them."""
+    length, total = len(ANSWER), 0.0
+    for count in range(1, length + 1):
+        choices = [
+            [index in chosen for index in range(length)] for chosen in itertools.combinations(range(length), count)
+        ]
+        total += sum(naive_score(model, masked) for masked in choices) / len(choices) * length / count
+    return total / length
+
+
+@pytest.mark.parametrize("make", [make_llada, make_dream])
+def test_the_estimate_is_the_bound(make):
+    model = make()
+    estimate = estimate_log_likelihood(model, CONTEXT, ANSWER, MASK, 1500, 500, generator())
+    assert estimate == pytest.approx(exact_bound(model), rel=0.02)
+
+
+def test_one_token_needs_one_sample_and_none_is_certain():
+    model = make_llada()
+    ids = torch.tensor([[*CONTEXT, MASK]])
+    exact = model(input_ids=ids).logits[0, -1].log_softmax(-1)[ANSWER[0]].item()
+    passes = []
+    model.register_forward_hook(lambda *args: passes.append(len(args[1]) or args))
+    assert estimate_log_likelihood(model, CONTEXT, ANSWER[:1], MASK, 128, 16, generator()) == pytest.approx(exact)
+    assert len(passes) == 1
+    assert estimate_log_likelihood(model, CONTEXT, [], MASK, 128, 16, generator()) == 0.0
+
+
+def test_the_batch_size_does_not_change_the_estimate():
+    model = make_llada()
+    estimates = [
+        estimate_log_likelihood(model, CONTEXT, ANSWER, MASK, 32, batch_size, generator(3))
+        for batch_size in (1, 5, 32)
+    ]
+    assert estimates == pytest.approx([estimates[0]] * 3, rel=1e-6)
+    assert estimate_log_likelihood(model, CONTEXT, ANSWER, MASK, 32, 5, generator(4)) != pytest.approx(estimates[0])
+
+
+@pytest.mark.parametrize(("length", "num_samples"), [(5, 10), (7, 7), (3, 128), (40, 8)])
+def test_the_counts_are_spread_evenly_from_a_random_start(length, num_samples):
+    for seed in range(5):
+        counts = masked_counts(length, num_samples, generator(seed)).tolist()
+        assert len(counts) == num_samples and set(counts) <= set(range(1, length + 1))
+        often = [counts.count(count) for count in range(1, length + 1)]
+        assert max(often) - min(often) <= 1
+    assert len({masked_counts(40, 4, generator(seed))[0].item() for seed in range(20)}) > 10
+
+
+def test_as_many_tokens_are_masked_as_counted_and_each_as_often():
+    counts = torch.tensor([2] * 3000)
+    masked = mask_answers(5, counts, generator())
+    assert masked.sum(dim=1).eq(2).all()
+    assert masked.float().mean(dim=0).tolist() == pytest.approx([0.4] * 5, abs=0.04)
+
+
+def test_models_of_other_classes_are_scored_alike():
+    masked = torch.tensor([[True, False, True], [False, True, False]])
+    model = make_llada()
+    native = masked_log_probabilities(model, CONTEXT, ANSWER, masked, MASK)
+    model._runs_head_where_asked = False
+    assert masked_log_probabilities(model, CONTEXT, ANSWER, masked, MASK) == pytest.approx(native)
+    shifted = make_dream()
+    native = masked_log_probabilities(shifted, CONTEXT, ANSWER, masked, MASK)
+    shifted._runs_head_where_asked, shifted.shift_logits, shifted._shift_logits_in_generate = False, False, True
+    assert masked_log_probabilities(shifted, CONTEXT, ANSWER, masked, MASK) == pytest.approx(native)
+
+
+def request(kind, *arguments):
+    from lm_eval.api.instance import Instance
+
+    return Instance(kind, {}, arguments, 0, ("task", 0, 1))
+
+
+def test_requests_are_scored_and_the_same_again():
+    pairs = [("3 4 5", " 6 7"), ("", "9 9 9"), ("12", " 13")]
+    requests = [request("loglikelihood", *pair) for pair in pairs]
+    first = make_lm(mc_num=16, batch_size=4).loglikelihood(requests)
+    again = make_lm(mc_num=16, batch_size=7).loglikelihood(requests[::-1])[::-1]
+    assert [score for score, _ in first] == pytest.approx([score for score, _ in again], rel=1e-5)
+    assert all(score < 0 and is_greedy is False for score, is_greedy in first)
+    other_seed = make_lm(mc_num=16, batch_size=4, seed=1).loglikelihood(requests)
+    assert first != other_seed
+
+
+def test_the_greedy_answer_is_known_by_decoding_it():
+    lm = make_lm(mc_num=4, check_greedy=True)
+    tokens = lm.tokenizer("3 4 5")["input_ids"]
+    answer = lm.model.generate(
+        torch.tensor([tokens]), max_new_tokens=3, block_length=3, denoising_steps=3, stop_at_eos=False
+    )[0, 3:]
+    text = lm.tokenizer.decode(answer)
+    greedy, other = lm.loglikelihood(
+        [request("loglikelihood", "3 4 5", f" {text}"), request("loglikelihood", "3 4 5", " 1 1 1")]
+    )
+    assert greedy[1] is True and other[1] is False
+
+
+def test_whole_texts_are_scored_in_windows():
+    lm = make_lm(mc_num=8, max_length=6)
+    text = " ".join(map(str, range(10)))
+    (total,) = lm.loglikelihood_rolling([request("loglikelihood_rolling", text)])
+    # In windows of 6, each token once: 5 after the beginning, then 5 after the one before them.
+    windows = [([0], list(range(2, 7))), ([6], list(range(7, 12)))]
+    parts = lm._loglikelihood_tokens([(None, *window) for window in windows])
+    assert total == pytest.approx(sum(score for score, _ in parts))
+    assert math.isfinite(total) and total < 0

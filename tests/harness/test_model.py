@@ -1,0 +1,355 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Requests to the model of the harness: answers, costs, prompts, restarts."""
+
+import json
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lm_eval.api.model import CachingLM
+from lm_eval.api.registry import get_model
+from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import postprocess_generated_text
+from peft import LoraConfig, get_peft_model
+from tokenizers import normalizers
+
+from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.evaluation.efficiency import count_answer_tokens
+from hf_dparallel.harness import DiffusionHarnessLM, answers
+from hf_dparallel.harness import model as harness_model
+from hf_dparallel.harness.answers import cut_at
+from hf_dparallel.harness.finished import FinishedRequests
+
+from ..conftest import make_llada
+from ..data.test_trajectories import make_tokenizer
+from .conftest import CANVAS, make_lm, make_requests
+
+
+TEXTS = ["3 4 5", "7", "9 8 7 6 5 4", "<s> 20 21", "3 4 5", "16 35"]
+
+
+def decode_alone(text, **settings):
+    """The oracle: `generate` on one prompt."""
+    model, tokenizer = make_llada(), make_tokenizer()
+    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    out = model.generate(ids, return_dict_in_generate=True, **CANVAS, **({"entropy_threshold": 1.0} | settings))
+    new = out.sequences[0, ids.shape[1] :]
+    return tokenizer.decode(new, skip_special_tokens=True), out
+
+
+@pytest.fixture
+def decoded(monkeypatch) -> list[str]:
+    """The keys of the prompts that are decoded."""
+    keys = []
+    decode = answers.decode_answers
+
+    def counting(model, tokenizer, prompts, *args):
+        keys.extend(prompts)
+        return decode(model, tokenizer, prompts, *args)
+
+    monkeypatch.setattr(harness_model, "decode_answers", counting)
+    return keys
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_answers_and_costs_are_those_of_each_prompt_alone(batch_size):
+    requests = make_requests(TEXTS)
+    lm = make_lm(batch_size=batch_size)
+    texts = lm.generate_until(requests, disable_tqdm=True)
+    for request, text in zip(requests, texts, strict=True):
+        alone, out = decode_alone(request.args[0])
+        assert text == alone
+        context, gen_kwargs, cost = request.args
+        assert context in TEXTS and gen_kwargs == {}
+        assert cost["nfe"] == out.nfe.item()
+        assert cost["num_tokens"] == count_answer_tokens(out.sequences[0, -16:].tolist(), eos_token_id=1)
+        assert cost["answer_tokens_per_forward"] == cost["num_tokens"] / cost["nfe"]
+        assert cost["tokens_per_forward_with_padding"] == 16 / cost["nfe"]
+        assert cost["row_latency_s"] > 0
+    # Fourteen tokens, the end token and padding.
+    assert requests[-1].args[2]["num_tokens"] == 14
+    info = lm.get_model_info()["decoding_cost"]["task"]
+    costs = [request.args[2] for request in requests]
+    assert info["nfe"] == pytest.approx(sum(cost["nfe"] for cost in costs) / len(costs))
+    assert info["row_tokens_per_second"] == pytest.approx(
+        sum(cost["num_tokens"] for cost in costs) / sum(cost["row_latency_s"] for cost in costs)
+    )
+
+
+def test_requests_have_their_own_settings(decoded):
+    requests = make_requests(["3 4 5"], {"denoising_steps": 16}) + make_requests(["3 4 5"], {"denoising_steps": 4})
+    make_lm(entropy_threshold=None).generate_until(requests)
+    assert [request.args[2]["nfe"] for request in requests] == [16, 4]
+    with pytest.raises(ValueError, match="Unknown generation setting.*entropy_treshold"):
+        make_lm().generate_until(make_requests(["3 4 5"]) + make_requests(["6"], {"entropy_treshold": 0.5}))
+    assert len(decoded) == 2  # all requests are checked before any is decoded
+    with pytest.raises(ValueError, match="Unknown generation setting.*entropy_treshold"):
+        make_lm(entropy_treshold=0.5)
+
+
+def test_a_default_that_is_asked_for_wins_over_the_recipe_of_the_model():
+    model = make_llada()
+    model.generation_config = DiffusionGenerationConfig(max_active_blocks=2, stop_at_eos=False)
+    asked = {"max_active_blocks": 1, "stop_at_eos": True}
+    of_request, of_run = make_requests(TEXTS, asked), make_requests(TEXTS)
+    make_lm(model).generate_until(of_request)
+    make_lm(model, **asked).generate_until(of_run)
+    for one, other in zip(of_request, of_run, strict=True):
+        nfe = decode_alone(one.args[0])[1].nfe.item()
+        assert one.args[2]["nfe"] == other.args[2]["nfe"] == nfe
+
+
+def test_answers_are_cut_at_stop_strings_and_decoding_ends_there():
+    plain, out = decode_alone("3 4 5")
+    words = plain.split()
+    assert len(words) > 10
+    stop = f"{words[3]} {words[4]}"
+    requests = make_requests(["3 4 5"], {"until": [stop, "nowhere"]})
+    (text,) = make_lm().generate_until(requests)
+    assert text == postprocess_generated_text(plain, [stop, "nowhere"], None) and len(text) < len(plain)
+    assert requests[0].args[2]["num_tokens"] == len(plain[: plain.index(stop)].split()) + 2
+    assert requests[0].args[2]["nfe"] < out.nfe.item()
+    # The published samplers decode on.
+    requests = make_requests(["3 4 5"], {"until": stop, "stop_at_eos": False})
+    assert make_lm().generate_until(requests) == [text]
+    assert requests[0].args[2]["nfe"] >= out.nfe.item()
+
+
+@pytest.mark.parametrize("until", [["27", "nowhere"], ["51 27", "58 58"], ["</s>"], ["nowhere"]])
+def test_the_same_tokens_count_whether_or_not_decoding_ends_there(until):
+    stopped, whole = make_requests(TEXTS, {"until": until}), make_requests(TEXTS, {"until": until})
+    for request in whole:
+        request.args[1]["stop_at_eos"] = False
+    assert make_lm().generate_until(stopped) == make_lm().generate_until(whole)
+    for request, other in zip(stopped, whole, strict=True):
+        assert request.args[2]["num_tokens"] == other.args[2]["num_tokens"]
+
+
+@pytest.mark.parametrize("stop_at_eos", [True, False])
+def test_a_special_token_ends_the_answer(stop_at_eos):
+    plain, _ = decode_alone("3 4 5")
+    stop = plain.split()[4]
+    tokenizer = make_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": [stop]})
+    before = " ".join(plain.split()[: plain.split().index(stop)])
+    requests = make_requests(["3 4 5"], {"until": [stop], "stop_at_eos": stop_at_eos})
+    assert make_lm(tokenizer=tokenizer).generate_until(requests) == [before]
+    assert requests[0].args[2]["num_tokens"] == len(before.split())
+
+
+def test_a_stop_string_is_looked_for_in_the_answer_only():
+    plain, _ = decode_alone("3 4 5")
+    across = f"5 {plain.split()[0]}"
+    assert across not in plain
+    assert make_lm().generate_until(make_requests(["3 4 5"], {"until": [across, "4 5"]})) == [
+        postprocess_generated_text(plain, [across, "4 5"], None)
+    ]
+
+
+@pytest.mark.parametrize("until", [("b",), ("c", "b"), ("\n\n", "ab"), ()])
+def test_texts_are_cut_as_the_harness_cuts_them(until):
+    for text in ("abcabc", "a\n\nb", "", "xyz"):
+        assert cut_at(text, until) == postprocess_generated_text(text, list(until), None)
+
+
+def test_the_longest_answer_is_cut_inside_a_block():
+    plain, _ = decode_alone("3 4 5")
+    settings = {"max_gen_toks": 11, "block_length": 8}
+    (text,) = make_lm(max_new_tokens=None).generate_until(make_requests(["3 4 5"], settings))
+    assert text.split() == plain.split()[:11]
+
+
+def test_draws_depend_on_the_seed_and_the_request_only():
+    def draw(texts, seed=0, batch_size=1):
+        settings = {"do_sample": True, "temperature": 2.0}
+        return make_lm(seed=seed, batch_size=batch_size).generate_until(make_requests(texts, settings))
+
+    first = draw(TEXTS)
+    assert draw(TEXTS, batch_size=4) == first
+    assert draw(TEXTS[::-1], batch_size=3)[1] == first[0]
+    assert draw(TEXTS[1:2]) == first[1:2]
+    assert draw(TEXTS, seed=1) != first
+    assert first[0] != first[4]  # a request that is made twice is drawn twice
+
+
+def test_prompts_are_made_as_the_harness_makes_them():
+    lm = make_lm()
+    stand_in = SimpleNamespace(tokenizer=lm.tokenizer, chat_template_args={})
+    chat = [
+        {"role": "system", "content": "0"},
+        {"role": "user", "content": "1"},
+        {"role": "assistant", "content": "2"},
+    ]
+    for history, prompt in ((chat[:2], True), (chat, False)):
+        assert lm.apply_chat_template(history, prompt) == HFLM.apply_chat_template(stand_in, history, prompt)
+    lm.tokenizer.chat_template = (
+        "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}"
+        "{{ m['content'] }} {% endfor %}"
+    )
+    assert lm.apply_chat_template(chat[:2]) == HFLM.apply_chat_template(stand_in, chat[:2]) == "1 "
+    assert lm.chat_template(True) == lm.tokenizer.chat_template
+    # A template that begins with the beginning-of-sequence token has made it already.
+    lm.tokenizer.add_bos_token = True
+    assert lm.tok_encode("<s> 5") == [0, 7]
+
+
+def test_long_prompts_are_cut_on_the_left_to_leave_room_for_the_answer():
+    lm = make_lm(max_length=20)
+    text = " ".join(map(str, range(30)))
+    (cut,) = lm.generate_until(make_requests([text]))
+    assert cut == decode_alone(" ".join(map(str, range(26, 30))))[0]
+    with pytest.raises(ValueError, match="leaves no room for a prompt in the 16 tokens"):
+        make_lm(max_length=16).generate_until(make_requests([text]))
+
+
+def test_an_adapter_is_used_unmerged(tmp_path):
+    torch.manual_seed(0)
+    student = get_peft_model(
+        make_llada(), LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    )
+    make_llada().save_pretrained(tmp_path / "base")
+    student.save_pretrained(tmp_path / "adapter")
+    make_tokenizer().save_pretrained(tmp_path / "base")
+    lm = DiffusionHarnessLM(
+        str(tmp_path / "base"), adapter=str(tmp_path / "adapter"), entropy_threshold=1.0, device="cpu", **CANVAS
+    )
+    assert any("lora_A" in name for name, _ in lm.model.named_parameters())
+    expected = make_lm(student).generate_until(make_requests(TEXTS))
+    assert lm.generate_until(make_requests(TEXTS)) == expected != make_lm().generate_until(make_requests(TEXTS))
+    assert lm.fingerprint != make_lm().fingerprint
+
+
+def test_finished_requests_are_not_decoded_again(tmp_path, decoded):
+    file = str(tmp_path / "deep" / "finished.jsonl")
+    first = make_lm(finished_requests=file).generate_until(make_requests(TEXTS[:3]))
+    again = make_requests(TEXTS)
+    texts = make_lm(finished_requests=file, batch_size=4).generate_until(again)
+    assert texts[:3] == first and len(decoded) == 5  # "3 4 5" is there twice, and needs one answer
+    assert all(request.args[2]["nfe"] for request in again)
+    # Another model, other settings, another seed: other requests.
+    with torch.no_grad():
+        other = make_llada()
+        other.lm_head.weight[5] += 0.1
+    make_lm(other, finished_requests=file).generate_until(make_requests(TEXTS[:3]))
+    make_lm(finished_requests=file, entropy_threshold=0.5).generate_until(make_requests(TEXTS[:3]))
+    make_lm(finished_requests=file, seed=1).generate_until(make_requests(TEXTS[:3]))
+    assert len(decoded) == 5 + 9
+
+
+def test_answers_to_other_tokens_are_other_answers(tmp_path, decoded):
+    file = str(tmp_path / "finished.jsonl")
+    text = " ".join(map(str, range(30)))
+    make_lm(finished_requests=file).generate_until(make_requests([text]))
+    make_lm(finished_requests=file, max_length=20).generate_until(make_requests([text]))
+    assert len(decoded) == 2
+    other = make_tokenizer()
+    other._tokenizer.normalizer = normalizers.Replace("29", "28")
+    make_lm(finished_requests=file, tokenizer=other).generate_until(make_requests([text]))
+    assert len(decoded) == 3
+    # The same tokens are left of longer texts.
+    make_lm(finished_requests=file, max_length=20).generate_until(make_requests([f"5 {text}"]))
+    assert len(decoded) == 3
+
+
+def test_log_likelihoods_with_another_mask_are_others(tmp_path):
+    file = str(tmp_path / "finished.jsonl")
+    for mask_token_id in (63, 62, 62):
+        model = make_llada()
+        model.generation_config.mask_token_id = mask_token_id
+        lm = make_lm(model, finished_requests=file, mc_num=2)
+        lm._loglikelihood_tokens([(None, [3, 4], [5, 6])], disable_tqdm=True)
+    assert len(FinishedRequests(file)) == 2
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path, decoded):
+    file = tmp_path / "finished.jsonl"
+    texts = [str(number) for number in range(20)]
+    child = os.fork()
+    if child == 0:
+        lm = make_lm(finished_requests=str(file), batch_size=2)
+        add = lm.finished.add
+
+        def add_and_die(key, record):
+            add(key, record)
+            if len(lm.finished) == 7:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        lm.finished.add = add_and_die
+        signal.alarm(60)
+        lm.generate_until(make_requests(texts))
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    with file.open("a") as lines:
+        lines.write('{"key": "half a li')  # what a machine that stops can leave
+    assert make_lm(finished_requests=str(file)).generate_until(make_requests(texts)) == [
+        decode_alone(text)[0] for text in texts
+    ]
+    assert len(decoded) == 20 - 7
+    assert len(FinishedRequests(file)) == 20  # the line after the half one is whole
+
+
+def test_a_request_is_written_as_soon_as_it_is_finished(tmp_path):
+    file = tmp_path / "finished.jsonl"
+    make_lm(finished_requests=str(file), batch_size=20).generate_until(make_requests(map(str, range(20))))
+    passes = [json.loads(line)["cost"]["nfe"] for line in file.read_text().splitlines()]
+    assert passes == sorted(passes) and len(set(passes)) > 1
+
+
+def test_lines_of_another_program_are_left_alone(tmp_path):
+    file = tmp_path / "finished.jsonl"
+    file.write_text('[1]\n{"no": "key"}\nnonsense\n{"key": "a", "text": "b"}')
+    finished = FinishedRequests(file)
+    assert finished == {"a": {"text": "b"}}
+    finished.add("ü", {"text": "é"})
+    assert FinishedRequests(file) == finished
+    assert json.loads(file.read_text().splitlines()[-1]) == {"key": "ü", "text": "é"}
+
+
+def test_a_restart_with_another_number_of_processes_knows_all_that_is_finished(tmp_path):
+    file = tmp_path / "finished [1].jsonl"
+    FinishedRequests(file).add("alone", {"text": "a"})
+    for rank in (0, 1):
+        finished = FinishedRequests(file, rank)
+        finished.add(str(rank), {"text": "b"})
+    assert finished.path.name == "finished [1].jsonl.1"
+    with (tmp_path / "finished [1].jsonl.0").open("a") as lines:
+        lines.write('{"key": "half')  # another process writes this line now
+    (tmp_path / "finished [1].jsonl.bak").write_text('{"key": "other", "text": ""}')
+    for rank in (None, 1, 2):
+        assert FinishedRequests(file, rank).keys() == {"alone", "0", "1"}
+        assert (tmp_path / "finished [1].jsonl.0").read_text().endswith("half")
+    assert FinishedRequests(file, 0).keys() == {"alone", "0", "1"}
+    assert (tmp_path / "finished [1].jsonl.0").read_text().endswith("half\n")
+
+
+def test_the_cache_of_the_harness_works(tmp_path, decoded):
+    requests = make_requests(TEXTS[:2])
+    texts = CachingLM(make_lm(), str(tmp_path / "cache")).generate_until(requests)
+    assert CachingLM(make_lm(), str(tmp_path / "cache")).generate_until(make_requests(TEXTS[:2])) == texts
+    assert len(decoded) == 2
+
+
+def test_the_harness_knows_the_model(tmp_path):
+    make_llada().save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    lm = get_model("hf-dparallel").create_from_arg_string(
+        f"pretrained={tmp_path},entropy_threshold=1.0,max_new_tokens=16,block_length=8",
+        {"batch_size": "2", "device": "cpu", "max_batch_size": None},
+    )
+    assert lm.generate_until(make_requests(TEXTS[:1])) == [decode_alone(TEXTS[0])[0]]
+    assert lm.tokenizer_name == str(tmp_path).replace("/", "__")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": "auto"}, "batch_size. must be a positive number, got 'auto'"),
+        ({"mc_num": 0}, "mc_num. must be a positive number, got 0"),
+        ({"model": torch.nn.Linear(1, 1)}, "Linear does not decode by diffusion"),
+    ],
+)
+def test_arguments_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_lm(**arguments)

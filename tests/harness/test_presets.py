@@ -1,0 +1,258 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The paper's benchmarks and methods: settings, prompts, scores and tables."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.evaluation.comparison import compare_reports, read_report
+from hf_dparallel.evaluation.intervals import bootstrap_interval
+from hf_dparallel.generation import mixin
+from hf_dparallel.generation.decoder import Decoder
+from hf_dparallel.harness import DiffusionHarnessLM, tables
+from hf_dparallel.harness import model as harness_model
+from hf_dparallel.harness.costs import COST_NAMES, request_cost
+from hf_dparallel.harness.presets import METHODS, PRESETS, Benchmark, choose_benchmarks, method_settings
+from hf_dparallel.harness.run import TaskOptions
+from hf_dparallel.harness.selection import make_task_manager
+from hf_dparallel.hub.reports import read_report as read_figures
+
+from ..conftest import make_llada
+from ..data.test_trajectories import make_tokenizer
+from .conftest import DATASETS, make_lm
+
+
+COMMON = {"max_new_tokens": 256, "block_length": 32, "stop_at_eos": False}
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("original", {"denoising_steps": 256}),
+        ("dual-cache", {"denoising_steps": 256, "cache_implementation": "dual"}),
+        ("few-step", {"denoising_steps": 64}),
+        ("conf-threshold", {"confidence_threshold": 0.9}),
+        ("consistency-distillation", {"denoising_steps": 64}),
+    ],
+)
+def test_methods_are_those_of_the_paper(method, settings):
+    preset = PRESETS["paper-llada"]
+    for benchmark in preset.benchmarks:
+        assert method_settings(method, preset, benchmark) == COMMON | settings
+    dream = PRESETS["paper-dream"]
+    if method == "original":
+        settings = settings | {"block_length": 256, "do_sample": True, "temperature": 0.1, "top_p": 0.9}
+    assert method_settings(method, dream, dream.benchmarks[0]) == COMMON | settings
+
+
+@pytest.mark.parametrize(
+    ("preset", "thresholds", "shots"),
+    [
+        ("paper-llada", [0.5, 0.5, 0.5, 0.45], [0, 4, 0, 3]),
+        ("paper-dream", [0.45, 0.45, 0.5, 0.5], [0, 0, 0, 0]),
+    ],
+)
+def test_thresholds_and_examples_are_those_of_the_paper(preset, thresholds, shots):
+    benchmarks = PRESETS[preset].benchmarks
+    settings = [method_settings("dparallel", PRESETS[preset], benchmark) for benchmark in benchmarks]
+    assert settings == [COMMON | {"entropy_threshold": threshold} for threshold in thresholds]
+    assert [benchmark.num_fewshot for benchmark in benchmarks] == shots
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("changes", [{}, {"max_new_tokens": 64}, {"max_new_tokens": 64, "block_length": 16}])
+def test_all_settings_can_be_decoded_with(preset, method, changes):
+    for benchmark in PRESETS[preset].benchmarks:
+        settings = method_settings(method, PRESETS[preset], benchmark, changes)
+        assert settings.items() >= changes.items()
+        DiffusionGenerationConfig(**settings).with_defaults()
+
+
+def test_benchmarks_are_chosen_by_task():
+    assert [b.task for b in choose_benchmarks("paper-dream", ["mbpp_instruct"])] == ["mbpp_instruct"]
+    with pytest.raises(ValueError, match="paper-llada. has the tasks gsm8k_cot_zeroshot.*and not mbpp_instruct"):
+        choose_benchmarks("paper-llada", ["mbpp_instruct"])
+
+
+def read_rows(path: str) -> list[dict]:
+    return [json.loads(line) for line in (DATASETS / path).read_text().splitlines()]
+
+
+def right_answers(task: str) -> list[str]:
+    """What a model that knows everything answers in a chat, in the order of the samples."""
+    if task == "gsm8k_cot_zeroshot":
+        answers = [row["answer"].split("#### ")[1] for row in read_rows("openai/gsm8k/main/test.jsonl")]
+        return [rf"So it is \boxed{{{answer}}}." for answer in answers]
+    if task == "minerva_math":
+        # In the order of the group's tasks.
+        folders = "algebra counting_and_probability geometry intermediate_algebra number_theory prealgebra precalculus"
+        return [
+            read_rows(f"EleutherAI/hendrycks_math/{folder}/test.jsonl")[0]["solution"] for folder in folders.split()
+        ]
+    if task.startswith("humaneval"):
+        rows = read_rows("openai/openai_humaneval/openai_humaneval/test.jsonl")
+        if task == "humaneval":
+            return [f"Sure:\n```python\n{row['prompt']}{row['canonical_solution']}```\nDone." for row in rows]
+        return [f"{row['canonical_solution']}```" for row in rows]
+    rows = read_rows("google-research-datasets/mbpp/full/test.jsonl")
+    return [f"```python\n{row['code']}\n```" if task == "mbpp" else f"\n{row['code']}\n```" for row in rows]
+
+
+def script_answers(monkeypatch, answers: list[str]):
+    """The model of the harness gives these answers, in the order in which it is asked."""
+    remaining = iter(answers)
+
+    def decode(model, tokenizer, prompts, settings, batch_size, seed):
+        steps = settings.recipe.denoising_steps or 8
+        for key in prompts:
+            yield key, {"text": next(remaining), "cost": request_cost(steps, 12, 64, steps / 100, batch_size, "cpu")}
+
+    monkeypatch.setattr(harness_model, "decode_answers", decode)
+    # To the tiny tokenizer all words are the same.
+    monkeypatch.setattr(DiffusionHarnessLM, "tok_encode", lambda lm, text, **kwargs: list(text.encode()))
+
+
+@pytest.mark.usefixtures("_in_datasets", "_few_tasks")
+@pytest.mark.parametrize("preset", PRESETS)
+def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset):
+    benchmarks = choose_benchmarks(preset)
+    answers = [answer for benchmark in benchmarks for answer in right_answers(benchmark.task)]
+    wrong = ["I do not know."] * len(answers)
+    script_answers(monkeypatch, answers + wrong[:-1] + answers[-1:])
+    measure = partial(
+        tables.compare_methods,
+        lambda checkpoint: make_lm(max_length=10**6),
+        "tiny",
+        preset,
+        benchmarks,
+        task_manager=make_task_manager(),
+        options=TaskOptions(apply_chat_template=True, allow_code_execution=True),
+        changes={"max_new_tokens": 64},
+    )
+    rows = measure(methods=["original", "few-step"], output_dir=str(tmp_path))
+    assert [(row["title"], row["accuracy"]) for row in rows] == [
+        *[("Original", 1.0), ("Few-step Decoding", 0.0)] * 3,
+        *[("Original", 1.0), ("Few-step Decoding", 0.5)],
+    ]
+    # As for all other accuracies, the bootstrap; the last one is one of two.
+    scores = [[1] * 3, [0] * 3, [1] * 7, [0] * 7, [1] * 2, [0] * 2, [1] * 2, [0, 1]]
+    assert [row["accuracy_interval"] for row in rows] == [list(bootstrap_interval(values)) for values in scores]
+    assert [row["num_samples"] for row in rows[::2]] == [3, 7, 2, 2]
+    few_step = rows[1]
+    assert (few_step["nfe"], few_step["speedup"]) == (16, pytest.approx(4.0))
+    assert few_step["answer_tokens_per_forward"] == 12 / 16 and few_step["tokens_per_forward_with_padding"] == 4
+    assert json.loads((tmp_path / "report.json").read_text())["rows"] == json.loads(json.dumps(rows))
+    report = (tmp_path / "report.md").read_text()
+    assert [line for line in report.splitlines() if line.startswith("###")] == [f"### {b.title}" for b in benchmarks]
+    assert report.count("| Original ") == report.count("| Few-step Decoding |") == 4
+    check_comparison(tmp_path, preset, [benchmark.task for benchmark in benchmarks])
+    check_prompts(preset, tmp_path / "original" / "tiny")
+
+
+def check_comparison(folder: Path, preset: str, tasks: list[str]) -> None:
+    """Each benchmark can be compared with that of another run, and with no other benchmark."""
+    first, *others, last = [read_report(folder / task) for task in tasks]
+    asked = {"preset": preset, "task": tasks[0], "system_instruction": None, "fewshot_as_multiturn": False}
+    assert first["conditions"].items() >= {**asked, "max_new_tokens": 64, "num_samples": 3}.items()
+    assert first["hardware"].items() >= {"batch_size": 1, "dtype": "torch.float32", "num_processes": 1}.items()
+    same, other = compare_reports({"a": first, "b": first}), compare_reports({"a": last, "b": last})
+    assert [row["accuracy_difference"] for row in same["rows"]] == [0, -1, 0, -1]
+    assert [row["accuracy_difference"] for row in other["rows"]] == [0, -0.5, 0, -0.5]
+    assert [row["speedup"] for row in same["rows"]] == pytest.approx([1, 4, 1, 4])
+    assert [row["method"] for row in same["rows"]][1:3] == ["a: Few-step Decoding", "b: Original"]
+    for report in [*others, last]:
+        with pytest.raises(ValueError, match="a and b cannot be compared: `task` is"):
+            compare_reports({"a": first, "b": report})
+    elsewhere = {**first, "hardware": {**first["hardware"], "dtype": "torch.bfloat16"}}
+    untimed = compare_reports({"a": first, "b": elsewhere})
+    assert untimed["differing_hardware"] == ["dtype"]
+    assert not any("latency" in name or "second" in name or name == "speedup" for name in untimed["rows"][0])
+    # Cards show the row of the recipe that is published.
+    for steps, method in ((64, "Original"), (16, "Few-step Decoding")):
+        assert read_figures(folder / tasks[0] / "report.json", {"denoising_steps": steps}).own["method"] == method
+    with pytest.raises(ValueError, match=f"is of all benchmarks of a preset. Compare .* {folder / tasks[0]}, "):
+        read_report(folder)
+
+
+def test_a_benchmark_without_scores_by_sample_has_no_interval():
+    results = {
+        "results": {"t": {"m,f": 0.5} | {f"{name},none": 1.0 for name in COST_NAMES}},
+        "group_subtasks": {},
+        "n-samples": {"t": {"effective": 4}},
+        "samples": {
+            "t": [
+                {"doc_id": number, "doc_hash": str(number), "target_hash": "", "filter": score_filter, "m": value}
+                # As two processes hand them in.
+                for number, score_filter, value in [(0, "f", 0), (2, "f", 1), (1, "f", 1), (3, "f", 0), (0, "g", 1)]
+            ]
+        },
+    }
+    benchmark = Benchmark("t", "T", 0, 0.5, "m,f")
+    figures = tables._figures(results, benchmark)
+    assert figures["accuracy_interval"] == list(bootstrap_interval([0, 1, 1, 0]))
+    assert figures["answers"] == {"is_correct": [0, 1, 1, 0]}
+    del results["samples"]["t"][0]["m"]
+    figures = tables._figures(results, benchmark)
+    assert figures["accuracy_interval"] is None and "answers" not in figures
+
+
+def prompt_of(folder: Path, task: str) -> str:
+    (file,) = folder.glob(f"samples_{task}_2*.jsonl")
+    sample = json.loads(file.read_text().splitlines()[0])
+    assert sample["nfe"] == 64 and sample["answer_tokens_per_forward"] == 12 / 64 and sample["row_latency_s"] == 0.64
+    return sample["arguments"]["gen_args_0"]["arg_0"]
+
+
+@pytest.mark.usefixtures("_in_datasets", "_few_tasks")
+@pytest.mark.parametrize("method", ["original", "conf-threshold", "dparallel"])
+def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, method):
+    recipe = {"cache_implementation": "dual", "cache_refresh_interval": 3, "entropy_threshold": 9.0}
+    recipe |= {"do_sample": True, "temperature": 2.0, "stop_strings": ["27"], "eos_token_id": [1, 5]}
+    decoders, rows = [], []
+
+    def make_decoder(model, config, *args, **kwargs):
+        decoders.append(config)
+        return Decoder(model, config, *args, **kwargs)
+
+    monkeypatch.setattr(mixin, "Decoder", make_decoder)
+    for settings in ({"eos_token_id": [1, 5]}, recipe | {"max_active_blocks": 2, "block_add_threshold": 0.1}):
+        model = make_llada()
+        model.generation_config = DiffusionGenerationConfig(**settings)
+        rows += tables.compare_methods(
+            lambda checkpoint, model=model: DiffusionHarnessLM(model, tokenizer=make_tokenizer(), batch_size=2),
+            "tiny",
+            "paper-llada",
+            choose_benchmarks("paper-llada", ["gsm8k_cot_zeroshot"]),
+            [method],
+            task_manager=make_task_manager(),
+            options=TaskOptions(apply_chat_template=True),
+            changes={"max_new_tokens": 16, "block_length": 8},
+        )
+    assert decoders[0] == decoders[1]
+    assert rows[0]["nfe"] == rows[1]["nfe"] and rows[0]["num_tokens"] == rows[1]["num_tokens"]
+    assert decoders[0].settings().keys().isdisjoint({"cache_implementation", "max_active_blocks"})
+    assert decoders[0].eos_token_ids == [1, 5] and decoders[0].temperature == 0
+
+
+def check_prompts(preset: str, folder: Path) -> None:
+    """One turn of the user, with what the published scripts ask."""
+    gsm8k, math = prompt_of(folder, "gsm8k_cot_zeroshot"), prompt_of(folder, "minerva_math_algebra")
+    assert gsm8k.count("<s>") == math.count("<s>") == 1
+    if preset == "paper-llada":
+        assert gsm8k.strip().endswith(
+            "Answer: Please reason step by step, and put your final answer within \\boxed{}."
+        )
+        assert math.count("Problem:") == 5
+        assert "make sure that it passes the tests:\n```python\ndef double" in prompt_of(folder, "humaneval")
+        mbpp = prompt_of(folder, "mbpp")
+        assert mbpp.count("<s>") == 1 and mbpp.count("You are an expert Python programmer") == 4
+    else:
+        assert gsm8k.strip().endswith("A: Let's think step by step.")
+        assert math.count("Problem:") == 1
+        assert "Here is the completed function:\n```python" in prompt_of(folder, "humaneval_instruct")
+        mbpp = prompt_of(folder, "mbpp_instruct")
+        assert mbpp.count("You are an expert Python programmer") == 1 and mbpp.rstrip().endswith("```python")

@@ -1,0 +1,155 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""A decode as text, held against what `generate` returns, and what the terminal shows of it."""
+
+import io
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.inspection.terminal import answer_text, pass_lines, takes_color
+from hf_dparallel.inspection.trace import DecodeTrace, Prediction, trace_decode, trace_output
+
+from ..conftest import make_llada
+from ..data.test_trajectories import make_tokenizer
+
+
+RECIPE = DiffusionGenerationConfig(max_new_tokens=16, block_length=8, entropy_threshold=1.0, eos_token_id=34)
+SHOWN = {"output_certainty": True, "return_dict_in_generate": True}
+MASK = 63
+
+
+def make_trace(**changes) -> DecodeTrace:
+    """Three tokens in two passes, and one after the end of the answer."""
+    settings = {
+        "name": "Teacher",
+        "prompt": "2 + 3",
+        "tokens": ["five", ".", "<end>", "<end>"],
+        "commit_step": [1, 0, 0, -1],
+        "block_length": 2,
+        "nfe": 2,
+        "tokens_per_forward": 1.5,
+        "settings": {"entropy_threshold": 0.5},
+        "predictions": [
+            {position: Prediction(0.5, 0.75, [("five", 0.75), ("six", 0.25)]) for position in range(4)},
+            {position: Prediction(0.1, 0.9996, [("five", 0.9996), ("six", 0.0004)]) for position in (0, 3)},
+        ],
+    }
+    return DecodeTrace(**(settings | changes))
+
+
+def test_trace_holds_what_generate_returns():
+    model, tokenizer, prompt = make_llada(), make_tokenizer(), [9, 10, 11]
+    out = model.generate(torch.tensor([prompt]), RECIPE, **SHOWN)
+    trace = trace_decode(model, tokenizer, prompt, RECIPE, "Teacher")
+    assert (trace.name, trace.prompt) == ("Teacher", tokenizer.decode(prompt))
+    assert trace.tokens == [tokenizer.decode([token]) for token in out.sequences[0, 3:].tolist()]
+    assert trace.commit_step == out.commit_step[0].tolist() and -1 in trace.commit_step
+    assert (trace.nfe, trace.tokens_per_forward) == (out.nfe.item(), out.tokens_per_forward.item())
+    assert trace.settings == {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0}
+    assert trace.blocks() == [range(0, 8), range(8, 16)]
+    assert not any(trace.is_given(position) for position in range(16))
+    assert len(trace.predictions) == trace.nfe
+    for step, predictions in enumerate(trace.predictions):
+        assert list(predictions) == [p for p in range(16) if not out.entropies[0, step, p].isnan()]
+        for position, prediction in predictions.items():
+            assert prediction.entropy == out.entropies[0, step, position].item()
+            assert prediction.confidence == out.confidences[0, step, position].item()
+            ids, probabilities = (x[0, step, position].tolist() for x in (out.candidates, out.candidate_probabilities))
+            assert prediction.candidates == [
+                (tokenizer.decode([t]), p) for t, p in zip(ids, probabilities, strict=True)
+            ]
+
+
+def test_the_recipe_of_the_model_counts():
+    model = make_llada()
+    model.generation_config.max_new_tokens, model.generation_config.block_length = 8, 4
+    trace = trace_decode(model, make_tokenizer(), [9, 10])
+    assert trace.block_length == 4 and trace.nfe <= 8
+    assert trace.settings == {"max_new_tokens": 8, "block_length": 4, "denoising_steps": 8}
+
+
+def test_row_of_a_padded_batch_and_of_an_infilled_prompt():
+    model, tokenizer = make_llada(), make_tokenizer()
+    config = RECIPE.updated(pad_token_id=1).with_defaults()
+    ids, attention_mask = torch.tensor([[1, 1, 9], [9, 10, 11]]), torch.tensor([[0, 0, 1], [1, 1, 1]])
+    out = model.generate(ids, RECIPE, attention_mask=attention_mask, **SHOWN)
+    alone = trace_decode(model, tokenizer, [9], RECIPE)
+    assert trace_output(out, tokenizer, config, "Decode", row=0).tokens[:8] == alone.tokens[:8]
+    assert trace_output(out, tokenizer, config, "Decode", row=0).prompt == alone.prompt == tokenizer.decode([9])
+
+    infilled = trace_decode(
+        model, tokenizer, [9, MASK, 11, 12, MASK], RECIPE.updated(max_new_tokens=0, block_length=4)
+    )
+    assert infilled.prompt == "" and len(infilled.tokens) == 5
+    assert [infilled.is_given(position) for position in range(5)] == [True, False, True, True, False]
+    assert infilled.blocks() == [range(0, 1), range(1, 5)]
+    assert list(pass_lines(infilled, color=False))[-1].endswith(" ".join(infilled.tokens))
+
+
+def test_output_without_certainty_is_refused():
+    out = make_llada().generate(torch.tensor([[9, 10]]), RECIPE, return_dict_in_generate=True)
+    with pytest.raises(ValueError, match="`out` has no entropies. Decode with `output_certainty=True`"):
+        trace_output(out, make_tokenizer(), RECIPE, "Teacher")
+
+
+def test_parts_of_a_character_are_named():
+    vocabulary = {"<mask>": 0, "Ġthe": 1, "ĠÃ": 2, "©": 3}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="<mask>")
+    out = make_llada().generate(torch.tensor([[9]]), RECIPE, **SHOWN)
+    out.sequences[0, 1:4] = torch.tensor([1, 2, 3])
+    trace = trace_output(out, tokenizer, RECIPE.with_defaults(), "Teacher")
+    assert trace.tokens[:3] == [" the", "ĠÃ", "©"]
+
+
+def test_lines_show_what_stands_after_each_pass():
+    assert list(pass_lines(make_trace(), color=False)) == [
+        "pass 1/2  +2    ░ . <end> ░",
+        "pass 2/2  +1    five . <end>",
+    ]
+    assert answer_text(make_trace(), color=False) == "Teacher, 2 passes, 1.50 tokens per pass\nfive . <end>"
+    # What has not been reached is left out.
+    first, last = pass_lines(make_trace(commit_step=[0, 0, 1, 1]), color=False)
+    assert first.endswith("+2    five .") and last.endswith("five . <end> <end>")
+
+
+def test_tokens_are_coloured_from_first_to_last_pass():
+    first, last = "\033[38;5;27m", "\033[38;5;196m"
+    assert list(pass_lines(make_trace(), color=True))[1] == (
+        f"pass 2/2  +1    {last}five\033[0m {first}.\033[0m {first}<end>\033[0m"
+    )
+    title, answer = answer_text(make_trace(), color=True).split("\n")
+    assert title.startswith("Teacher, 2 passes") and "pass 1 \033[48;5;27m" in title and title.endswith(" pass 2")
+    assert answer == f"{last}five\033[0m {first}.\033[0m {first}<end>\033[0m"
+    assert answer_text(make_trace(commit_step=[0] * 4, nfe=1), color=True).endswith(f"{first}<end>\033[0m")
+
+
+def test_tokens_neither_break_lines_nor_move_the_cursor():
+    tokens = [" a", "\n", "\033[2J", "\N{RIGHT-TO-LEFT OVERRIDE}b"]
+    trace = make_trace(tokens=tokens, commit_step=[0] * 4, nfe=1)
+    # These tokens bring their spaces along.
+    assert answer_text(trace, color=False).split("\n", 1)[1] == r" a\n\x1b[2J\u202eb"
+
+
+@pytest.mark.parametrize(
+    ("tty", "environment", "expected"),
+    [
+        (True, {}, True),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {}, False),
+    ],
+)
+def test_colours_are_for_terminals(monkeypatch, tty, environment, expected):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    stream = io.StringIO()
+    stream.isatty = lambda: tty
+    assert takes_color(stream) is expected
