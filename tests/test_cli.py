@@ -21,8 +21,7 @@ from hf_dparallel.demo import pipeline
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
 from hf_dparallel.generation.inputs import resolve_generation_config
 
-from .conftest import make_llada
-from .data.test_trajectories import make_tokenizer
+from .helpers import make_llada, make_tokenizer
 
 
 ROOT = Path(__file__).parents[1]

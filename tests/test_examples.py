@@ -21,8 +21,7 @@ from hf_dparallel import CertaintyForcingConfig, cli
 from hf_dparallel.cli.arguments import CommandParser, OutputArguments
 from hf_dparallel.cli.train import ModelArguments, TrainingDataArguments
 
-from .conftest import make_dream, make_llada
-from .data.test_trajectories import make_tokenizer
+from .helpers import make_dream, make_llada, make_tokenizer
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -11,7 +11,7 @@ import torch
 from hf_dparallel import CertaintyForcingConfig, DiffusionGenerationConfig, DiffusionGenerationOutput
 from hf_dparallel.cli.train import ModelArguments, TrainingDataArguments
 
-from .conftest import make_llada
+from .helpers import make_llada
 
 
 PAGE = (Path(__file__).parents[1] / "docs" / "migration.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ import pytest
 
 import hf_dparallel
 
-from .conftest import make_dream
+from .helpers import make_dream
 
 
 ROOT = Path(__file__).parents[1]

@@ -20,8 +20,7 @@ import hf_dparallel
 from hf_dparallel import cli
 from hf_dparallel.cli import chat as chat_module
 
-from ..conftest import make_llada
-from ..data.test_trajectories import make_tokenizer
+from ..helpers import make_llada, make_tokenizer
 
 
 DECODING = ["--max_new_tokens", "8", "--block_length", "4", "--entropy_threshold", "1.0"]

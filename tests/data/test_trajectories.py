@@ -12,8 +12,6 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 from trl.rewards import accuracy_reward
 
 from hf_dparallel import (
@@ -26,30 +24,11 @@ from hf_dparallel.data import trajectories
 from hf_dparallel.data.prompts import decode_rows, evaluation_mode
 from hf_dparallel.generation.inputs import resolve_generation_config
 
-from ..conftest import make_dream, make_llada
+from ..helpers import make_dream, make_llada, make_prompts, make_tokenizer
 
 
 NUM_THREADS = torch.get_num_threads()
 RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)
-
-
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    words = {"<s>": 0, "</s>": 1, **{str(number): number + 2 for number in range(60)}, r"\boxed{4}": 62, "<mask>": 63}
-    backend = Tokenizer(models.WordLevel(words, unk_token="0"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="</s>",
-        mask_token="<mask>",
-        chat_template="{% for m in messages %}<s> {{ m['content'] }} {% endfor %}",
-    )
-
-
-def make_prompts(count: int) -> Dataset:
-    texts = [" ".join(str((7 * row + k) % 60) for k in range(1 + row % 5)) for row in range(count)]
-    return Dataset.from_dict({"prompt": texts, "answer": [str(row) for row in range(count)]})
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hf_dparallel import CertaintyForcingTrainer, DecodingCallback, DiffusionGenerationConfig, evaluate_decoding
 from hf_dparallel.evaluation import callback as callback_module
 
-from ..conftest import make_llada
-from ..data.test_trajectories import make_prompts, make_tokenizer
-from ..training.test_trainer import lora, make_args, make_dataset, weights_of
+from ..helpers import lora, make_args, make_dataset, make_llada, make_prompts, make_tokenizer, weights_of
 from .test_decoding import reward_of_the_text
 
 

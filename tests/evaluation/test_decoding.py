@@ -5,8 +5,7 @@ import torch
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.decoding import evaluate_decoding
 
-from ..conftest import make_llada
-from ..data.test_trajectories import make_prompts, make_tokenizer
+from ..helpers import make_llada, make_prompts, make_tokenizer
 
 
 RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)

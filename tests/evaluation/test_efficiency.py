@@ -7,7 +7,7 @@ import torch
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.efficiency import count_answer_tokens, decoding_efficiency
 
-from ..conftest import make_llada
+from ..helpers import make_llada
 
 
 EOS = 2

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForMaskedLM
 
-from ..conftest import make_dream, make_llada
-from .test_generate import exact_model, left_padded
+from ..helpers import exact_model, left_padded, make_dream, make_llada
 
 
 OFFICIAL_CACHES = {

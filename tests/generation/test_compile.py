@@ -5,8 +5,7 @@ import pytest
 import torch
 from transformers import CompileConfig
 
-from ..conftest import make_dream, make_llada
-from .test_generate import left_padded
+from ..helpers import left_padded, make_dream, make_llada
 
 
 NEW = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.generation.inputs import resolve_generation_config
 
-from ..conftest import make_dream, make_llada
-from .test_generate import exact_model
+from ..helpers import exact_model, make_dream, make_llada
 
 
 SETTINGS = {"max_new_tokens": 16, "block_length": 4, "entropy_threshold": 1.0, "pad_token_id": 0}

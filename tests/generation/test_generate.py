@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.generation.prediction import predict_tokens
 
-from ..conftest import make_dream, make_llada
+from ..helpers import exact_model, left_padded, make_dream, make_llada
 from .naive import naive_generate
 
 
@@ -64,11 +64,6 @@ def test_eos_stop_equals_the_official_sampler_up_to_the_first_eos(golden_dir, na
 
 
 @functools.cache
-def exact_model(make):
-    # In float64 the last bits, which do depend on the batch, are too small to turn an argmax or a comparison.
-    return make().double()
-
-
 @st.composite
 def decode_cases(draw):
     block_length = draw(st.sampled_from([1, 2, 4, 8]))
@@ -97,13 +92,6 @@ def decode_cases(draw):
         **rule,
     }
     return draw(st.sampled_from([make_llada, make_dream])), prompts, settings_
-
-
-def left_padded(prompts, pad=0):
-    width = max(map(len, prompts))
-    ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    return ids, mask
 
 
 @settings(max_examples=250, deadline=None, derandomize=True)

@@ -6,9 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ..conftest import make_dream, make_llada
+from ..helpers import exact_model, left_padded, make_dream, make_llada
 from .naive import naive_generate
-from .test_generate import exact_model, left_padded
 
 
 MASK = 63

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers.utils import logging
 
-from ..conftest import make_llada
+from ..helpers import make_llada
 
 
 PROMPT = torch.tensor([[2, 3, 4]])

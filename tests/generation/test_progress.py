@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from ..conftest import make_llada
+from ..helpers import make_llada
 
 
 PROMPT = torch.tensor([[2, 3, 4]])

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ..conftest import make_dream, make_llada
-from .test_generate import exact_model
+from ..helpers import exact_model, make_dream, make_llada
 
 
 SETTINGS = {"max_new_tokens": 16, "block_length": 4, "entropy_threshold": 1.0, "pad_token_id": 0}

@@ -10,8 +10,7 @@ from lm_eval.tasks import TaskManager
 
 from hf_dparallel.harness import DiffusionHarnessLM, selection
 
-from ..conftest import make_llada
-from ..data.test_trajectories import make_tokenizer
+from ..helpers import make_llada, make_tokenizer
 
 
 DATASETS = Path(__file__).parents[2] / "fixtures" / "datasets"

@@ -21,8 +21,7 @@ from hf_dparallel.harness.code_tasks import TASKS_FOLDER
 from hf_dparallel.harness.finished import FinishedRequests
 from hf_dparallel.harness.presets import METHODS, PRESETS
 
-from ..conftest import make_llada
-from ..data.test_trajectories import make_tokenizer
+from ..helpers import make_llada, make_tokenizer
 from ..training.test_distributed import run_in_two_processes
 from .conftest import DATASETS
 

@@ -14,7 +14,7 @@ from hf_dparallel.harness.likelihood import (
     masked_log_probabilities,
 )
 
-from ..conftest import make_dream, make_llada
+from ..helpers import make_dream, make_llada
 from .conftest import make_lm
 
 

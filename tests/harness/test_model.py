@@ -22,8 +22,7 @@ from hf_dparallel.harness import model as harness_model
 from hf_dparallel.harness.answers import cut_at
 from hf_dparallel.harness.finished import FinishedRequests
 
-from ..conftest import make_llada
-from ..data.test_trajectories import make_tokenizer
+from ..helpers import make_llada, make_tokenizer
 from .conftest import CANVAS, make_lm, make_requests
 
 

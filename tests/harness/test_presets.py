@@ -20,8 +20,7 @@ from hf_dparallel.harness.run import TaskOptions
 from hf_dparallel.harness.selection import make_task_manager
 from hf_dparallel.hub.reports import read_report as read_figures
 
-from ..conftest import make_llada
-from ..data.test_trajectories import make_tokenizer
+from ..helpers import make_llada, make_tokenizer
 from .conftest import DATASETS, make_lm
 
 

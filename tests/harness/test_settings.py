@@ -6,7 +6,7 @@ import pytest
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.harness.settings import read_gen_kwargs
 
-from ..data.test_trajectories import make_tokenizer
+from ..helpers import make_tokenizer
 
 
 def read(gen_kwargs, recipe=None, **defaults):

@@ -9,7 +9,7 @@ from huggingface_hub import DatasetCard
 
 from hf_dparallel import filter_trajectories, push_trajectories_to_hub
 
-from ..data.test_trajectories import make_tokenizer
+from ..helpers import make_tokenizer
 
 
 COLUMNS = {

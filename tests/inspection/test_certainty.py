@@ -18,8 +18,7 @@ from hf_dparallel.inspection.certainty import (
     token_convergence,
 )
 
-from ..conftest import make_llada
-from ..data.test_trajectories import make_tokenizer
+from ..helpers import make_llada, make_tokenizer
 
 
 PROMPTS = [[2, 3], [4, 5, 6, 7], [8], [9, 10, 11], [30, 31]]

@@ -11,8 +11,7 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.inspection.page import page_data, render_page, write_page
 from hf_dparallel.inspection.trace import trace_decode
 
-from ..conftest import make_llada
-from ..data.test_trajectories import make_tokenizer
+from ..helpers import make_llada, make_tokenizer
 from .test_trace import make_trace
 
 

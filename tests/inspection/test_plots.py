@@ -15,8 +15,7 @@ from hf_dparallel.inspection.plots import (
     plot_token_convergence,
 )
 
-from ..conftest import make_llada
-from ..data.test_trajectories import make_tokenizer
+from ..helpers import make_llada, make_tokenizer
 
 
 POINTS = [{"tokens_per_forward": 0.8, "accuracy": 0.95}, {"tokens_per_forward": 6.4, "accuracy": 0.94}]

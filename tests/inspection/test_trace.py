@@ -12,8 +12,7 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.inspection.terminal import answer_text, pass_lines, takes_color
 from hf_dparallel.inspection.trace import DecodeTrace, Prediction, trace_decode, trace_output
 
-from ..conftest import make_llada
-from ..data.test_trajectories import make_tokenizer
+from ..helpers import make_llada, make_tokenizer
 
 
 RECIPE = DiffusionGenerationConfig(max_new_tokens=16, block_length=8, entropy_threshold=1.0, eos_token_id=34)

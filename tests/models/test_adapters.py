@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig
 
-from ..conftest import make_dream, make_llada
+from ..helpers import make_dream, make_llada
 
 
 INPUT_IDS = torch.arange(2, 14)[None]

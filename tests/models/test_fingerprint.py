@@ -8,7 +8,7 @@ from transformers import AutoModelForMaskedLM
 
 from hf_dparallel.models.fingerprint import weights_fingerprint
 
-from ..conftest import make_llada
+from ..helpers import make_llada
 
 
 def make_student(lora_alpha=8):

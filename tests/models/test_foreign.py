@@ -21,7 +21,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_dparallel import DreamTokenizer, enable_diffusion_generation
 
-from ..conftest import make_dream
+from ..helpers import make_dream
 
 
 def make_modernbert() -> ModernBertForMaskedLM:

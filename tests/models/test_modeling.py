@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 
 from hf_dparallel import DreamForMaskedDiffusion, LLaDAConfig, LLaDAForMaskedDiffusion
 
-from ..conftest import make_dream, make_llada
+from ..helpers import make_dream, make_llada
 
 
 GOLDEN_MODELS = ("llada", "llada_gqa", "dream")

@@ -475,7 +475,8 @@ def run_script(source: str, **kwargs) -> subprocess.CompletedProcess:
 # The modules by themselves, which are there at once.
 IMPORT = f"import sys\nsys.path.append({str(Path(sandbox.__file__).parents[1])!r})\n"
 RUN_GOOD_PROGRAM = (
-    IMPORT + "from sandbox import runner as sandbox, child as sandbox_child\n{}\nprint(sandbox.run_program('pass'))"
+    IMPORT + "from sandbox import child as sandbox_child\nfrom sandbox import runner as sandbox\n{}\n"
+    "print(sandbox.run_program('pass'))"
 )
 
 

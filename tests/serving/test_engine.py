@@ -9,7 +9,7 @@ import torch
 from hf_dparallel.generation.inputs import resolve_generation_config
 from hf_dparallel.serving.engine import Engine, EngineClosedError, OverloadedError, Prompt
 
-from ..conftest import make_llada
+from ..helpers import make_llada
 from .conftest import wait_for
 
 

@@ -14,9 +14,8 @@ from hf_dparallel import generate_trajectories
 from hf_dparallel.data import trajectories
 from hf_dparallel.training.checkpoints import explained_write_errors, last_complete_checkpoint
 
-from ..conftest import make_llada
-from ..data.test_trajectories import RECIPE, make_prompts, make_tokenizer
-from .test_trainer import lora, make_trainer, weights_of
+from ..data.test_trajectories import RECIPE
+from ..helpers import lora, make_llada, make_prompts, make_tokenizer, make_trainer, weights_of
 
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +87,6 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from .test_checkpoints import SAVING
-from .test_trainer import lora, make_trainer
 from transformers import TrainerCallback
 
 class FillTheDisk(TrainerCallback):
@@ -173,8 +171,7 @@ FULL_DISK_OF_TRAJECTORIES = """
 import resource, signal, sys
 from hf_dparallel import generate_trajectories
 from hf_dparallel.data import trajectories
-from ..conftest import make_llada
-from ..data.test_trajectories import RECIPE, make_prompts, make_tokenizer
+from ..data.test_trajectories import RECIPE
 
 trajectories.SHARD_SIZE = 4
 model, tokenizer = make_llada(), make_tokenizer()

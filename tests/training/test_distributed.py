@@ -13,9 +13,8 @@ from safetensors.torch import load_file
 
 from hf_dparallel import DecodingCallback
 
-from ..data.test_trajectories import make_prompts, make_tokenizer
 from ..evaluation.test_decoding import RECIPE, reward_of_the_text
-from .test_trainer import lora, make_dataset, make_trainer
+from ..helpers import lora, make_dataset, make_prompts, make_tokenizer, make_trainer
 
 
 NAMES = ("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")
@@ -103,7 +102,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from accelerate.utils import FullyShardedDataParallelPlugin
 from hf_dparallel.training.trainer import _keep_float32_outputs
-from .test_trainer import lora, make_rows, make_trainer
 from hf_dparallel.models import masked_diffusion
 
 # Several chunks, and an adapter on the head.

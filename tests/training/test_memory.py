@@ -8,8 +8,7 @@ from hf_dparallel import LLaDAConfig
 from hf_dparallel.evaluation.benchmark import measure_tensor_memory
 from hf_dparallel.training.memory import estimate_training_memory
 
-from ..conftest import make_dream, make_llada
-from .test_trainer import lora, make_trainer
+from ..helpers import lora, make_dream, make_llada, make_trainer
 
 
 @pytest.mark.parametrize("make_model", [make_llada, make_dream])

@@ -15,7 +15,7 @@ from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, Diffus
 from hf_dparallel.training import publishing
 from hf_dparallel.training.publishing import student_recipe
 
-from ..conftest import make_llada
+from ..helpers import make_llada
 from ..hub.conftest import BASE, TEACHER, hub  # noqa: F401
 
 

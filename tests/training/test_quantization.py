@@ -9,8 +9,7 @@ from bitsandbytes.functional import dequantize_4bit
 from bitsandbytes.nn import Linear4bit
 from transformers import AutoModelForMaskedLM, BitsAndBytesConfig
 
-from ..conftest import make_dream, make_llada
-from .test_trainer import lora, make_rows, make_trainer
+from ..helpers import lora, make_dream, make_llada, make_rows, make_trainer
 
 
 @pytest.fixture(params=[make_llada, make_dream], ids=["llada", "dream"])

@@ -1,12 +1,11 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-import random
 import subprocess
 import sys
 
 import pytest
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel, get_peft_model
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -18,7 +17,6 @@ from transformers import (
 from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_dparallel import (
-    CertaintyForcingConfig,
     CertaintyForcingTrainer,
     DataCollatorForSemiAutoregressiveMasking,
     certainty_forcing_loss,
@@ -26,64 +24,11 @@ from hf_dparallel import (
 from hf_dparallel.demo.tokenizer import build_tokenizer
 from hf_dparallel.training.student import base_model
 
-from ..conftest import make_dream, make_llada
+from ..helpers import lora, make_args, make_dataset, make_dream, make_llada, make_rows, make_trainer, weights_of
 
 
 # Of the vocabulary of `make_llada` and `make_dream`.
 EOS, MASK = 1, 63
-
-
-def make_rows(count, seed=0):
-    rng = random.Random(seed)
-    return [
-        {
-            "prompt_ids": [rng.randrange(2, MASK) for _ in range(rng.randrange(2, 6))],
-            "completion_ids": [rng.randrange(2, MASK) for _ in range(rng.randrange(1, 12))] + [EOS],
-        }
-        for _ in range(count)
-    ]
-
-
-def make_dataset(count, seed=0):
-    # As `generate_trajectories` returns it: with columns that training does not look at.
-    rows = make_rows(count, seed)
-    return Dataset.from_list(
-        [row | {"nfe": 3, "commit_step": list(range(len(row["completion_ids"])))} for row in rows]
-    )
-
-
-def make_args(output_dir, **settings):
-    defaults = {
-        "output_dir": str(output_dir),
-        "block_length": 4,
-        "max_length": 24,
-        "per_device_train_batch_size": 2,
-        "num_train_epochs": 1,
-        "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "use_cpu": True,
-    }
-    return CertaintyForcingConfig(**(defaults | settings))
-
-
-def make_trainer(output_dir, model=None, rows=6, peft_config=None, train_dataset=None, eval_dataset=None, **settings):
-    return CertaintyForcingTrainer(
-        model=make_llada() if model is None else model,
-        args=make_args(output_dir, **settings),
-        train_dataset=make_dataset(rows) if train_dataset is None else train_dataset,
-        eval_dataset=eval_dataset,
-        peft_config=peft_config,
-    )
-
-
-def lora(**settings):
-    return LoraConfig(**({"r": 4, "lora_alpha": 8} | settings))
-
-
-def weights_of(model):
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def make_modernbert():

@@ -1,0 +1,152 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Tiny models, tokenizers, prompts and trainers that several test files share."""
+
+import random
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from hf_dparallel import (
+    CertaintyForcingConfig,
+    CertaintyForcingTrainer,
+    DreamConfig,
+    DreamForMaskedDiffusion,
+    LLaDAConfig,
+    LLaDAForMaskedDiffusion,
+)
+
+
+# The mask and end tokens of the models and tokenizers below.
+MASK, EOS = 63, 1
+
+
+def make_llada(**overrides) -> LLaDAForMaskedDiffusion:
+    """A random LLaDA with a vocabulary of 64, whose attention and predictions are sharp enough to tell rows apart."""
+    settings = {
+        "vocab_size": 64,
+        "d_model": 32,
+        "n_layers": 2,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "mlp_hidden_size": 64,
+        "max_sequence_length": 128,
+        "mask_token_id": 63,
+        "eos_token_id": 1,
+        "pad_token_id": 1,
+    }
+    torch.manual_seed(0)
+    return _sharpened(LLaDAForMaskedDiffusion(LLaDAConfig(**(settings | overrides))))
+
+
+def make_dream(**overrides) -> DreamForMaskedDiffusion:
+    """A random Dream of the same size."""
+    settings = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 128,
+        "mask_token_id": 63,
+        "bos_token_id": 1,
+        "eos_token_id": 1,
+        "pad_token_id": 1,
+    }
+    torch.manual_seed(0)
+    return _sharpened(DreamForMaskedDiffusion(DreamConfig(**(settings | overrides))))
+
+
+def _sharpened(model):
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(std=1.0 if "embed_tokens" in name or "lm_head" in name else 0.25)
+    return model.eval()
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    words = {"<s>": 0, "</s>": 1, **{str(number): number + 2 for number in range(60)}, r"\boxed{4}": 62, "<mask>": 63}
+    backend = Tokenizer(models.WordLevel(words, unk_token="0"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="</s>",
+        mask_token="<mask>",
+        chat_template="{% for m in messages %}<s> {{ m['content'] }} {% endfor %}",
+    )
+
+
+def make_prompts(count: int) -> Dataset:
+    texts = [" ".join(str((7 * row + k) % 60) for k in range(1 + row % 5)) for row in range(count)]
+    return Dataset.from_dict({"prompt": texts, "answer": [str(row) for row in range(count)]})
+
+
+def exact_model(make):
+    # In float64 the last bits, which do depend on the batch, are too small to turn an argmax or a comparison.
+    return make().double()
+
+
+def left_padded(prompts, pad=0):
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    return ids, mask
+
+
+def make_rows(count, seed=0):
+    rng = random.Random(seed)
+    return [
+        {
+            "prompt_ids": [rng.randrange(2, MASK) for _ in range(rng.randrange(2, 6))],
+            "completion_ids": [rng.randrange(2, MASK) for _ in range(rng.randrange(1, 12))] + [EOS],
+        }
+        for _ in range(count)
+    ]
+
+
+def make_dataset(count, seed=0):
+    # As `generate_trajectories` returns it: with columns that training does not look at.
+    rows = make_rows(count, seed)
+    return Dataset.from_list(
+        [row | {"nfe": 3, "commit_step": list(range(len(row["completion_ids"])))} for row in rows]
+    )
+
+
+def make_args(output_dir, **settings):
+    defaults = {
+        "output_dir": str(output_dir),
+        "block_length": 4,
+        "max_length": 24,
+        "per_device_train_batch_size": 2,
+        "num_train_epochs": 1,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    return CertaintyForcingConfig(**(defaults | settings))
+
+
+def make_trainer(output_dir, model=None, rows=6, peft_config=None, train_dataset=None, eval_dataset=None, **settings):
+    return CertaintyForcingTrainer(
+        model=make_llada() if model is None else model,
+        args=make_args(output_dir, **settings),
+        train_dataset=make_dataset(rows) if train_dataset is None else train_dataset,
+        eval_dataset=eval_dataset,
+        peft_config=peft_config,
+    )
+
+
+def lora(**settings):
+    return LoraConfig(**({"r": 4, "lora_alpha": 8} | settings))
+
+
+def weights_of(model):
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
