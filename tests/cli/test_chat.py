@@ -26,14 +26,6 @@ from ..helpers import make_llada, make_tokenizer
 DECODING = ["--max_new_tokens", "8", "--block_length", "4", "--entropy_threshold", "1.0"]
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("llada")
-    make_llada(max_sequence_length=2048).save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.fixture
 def talk(checkpoint, monkeypatch, capsys):
     """Sends lines through a pipe; returns the exit code and the lines of stdout and stderr."""

@@ -14,11 +14,11 @@ from starlette.testclient import TestClient
 
 from hf_dparallel import cli
 
-from .test_chat import DECODING, answer, checkpoint  # noqa: F401
+from .test_chat import DECODING, answer
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_serves_until_it_is_told_to_stop(checkpoint, tmp_path, stop):  # noqa: F811
+def test_serves_until_it_is_told_to_stop(checkpoint, tmp_path, stop):
     command = [sys.executable, "-m", "hf_dparallel.cli", "serve", checkpoint, *DECODING, "--port", "0"]
     command += ["--served_model_name", "tiny", "--api_key", "secret", "--json", str(tmp_path / "serve.json")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -95,7 +95,7 @@ def test_a_server_for_everyone_without_key_warns(capsys, monkeypatch):
         (["--host", "0.0.0.0"], "this.example:8000", 200),
     ],
 )
-def test_only_this_machine_is_answered_without_a_key(checkpoint, monkeypatch, flags, host, status):  # noqa: F811
+def test_only_this_machine_is_answered_without_a_key(checkpoint, monkeypatch, flags, host, status):
     def ask(server, sockets):
         headers = {"Host": host, "Authorization": "Bearer k"}
         answers.append(TestClient(server.config.app).get("/v1/models", headers=headers))
@@ -112,6 +112,6 @@ def test_without_the_extra_it_says_how_to_get_it(capsys, monkeypatch):
     assert code == 1 and "`pip install 'hf-dparallel[serve]'`" in err
 
 
-def test_settings_that_contradict_the_recipe_are_refused_at_once(capsys, checkpoint):  # noqa: F811
+def test_settings_that_contradict_the_recipe_are_refused_at_once(capsys, checkpoint):
     code, err = run(capsys, checkpoint, "--port", "0", "--max_new_tokens", "48")
     assert code == 1 and "`block_length` must divide `max_new_tokens`" in err

@@ -14,16 +14,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForMaskedLM
 
-from hf_dparallel import cli
 from hf_dparallel.cli import evaluate_tasks
 from hf_dparallel.harness import model as harness_model
 from hf_dparallel.harness.code_tasks import TASKS_FOLDER
 from hf_dparallel.harness.finished import FinishedRequests
 from hf_dparallel.harness.presets import METHODS, PRESETS
 
+from ..harness.conftest import DATASETS, _few_tasks, _in_datasets  # noqa: F401
 from ..helpers import make_llada, make_tokenizer
 from ..training.test_distributed import run_in_two_processes
-from .conftest import DATASETS
 
 
 TASK = """
@@ -72,25 +71,20 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def hf(capsys, monkeypatch):
+def evaluate(hf):
     """Runs `hf-dparallel evaluate`; returns the exit code, stdout and the last line of stderr."""
-    monkeypatch.delenv("HF_DPARALLEL_DEBUG", raising=False)
 
     def run(*argv):
-        try:
-            code = cli.main(["evaluate", *map(str, argv)])
-        except SystemExit as stop:
-            code = stop.code
-        out, err = capsys.readouterr()
+        code, out, err = hf("evaluate", *argv)
         return code, out, err.strip().splitlines()[-1] if err.strip() else ""
 
     return run
 
 
 @pytest.fixture
-def on_tasks(hf, folder):
+def on_tasks(evaluate, folder):
     def run(*argv):
-        return hf("--model", folder / "base", "--include_path", folder / "tasks", *argv)
+        return evaluate("--model", folder / "base", "--include_path", folder / "tasks", *argv)
 
     return run
 
@@ -138,9 +132,9 @@ def test_arguments_can_come_from_a_file(on_tasks, tmp_path):
 
 
 @pytest.mark.usefixtures("_few_tasks", "_in_datasets")
-def test_the_methods_of_the_paper_beside_one_another(hf, folder, tmp_path):
+def test_the_methods_of_the_paper_beside_one_another(evaluate, folder, tmp_path):
     methods = "original,few-step,conf-threshold,dual-cache,consistency-distillation,dparallel"
-    code, out, _ = hf(
+    code, out, _ = evaluate(
         *("--model", folder / "base", "--adapter", folder / "dparallel"),
         *("--consistency_adapter", folder / "consistency", "--preset", "paper-llada", "--methods", methods),
         *("--tasks", "gsm8k_cot_zeroshot", "--max_new_tokens", "16", "--block_length", "8"),
@@ -158,9 +152,9 @@ def test_the_methods_of_the_paper_beside_one_another(hf, folder, tmp_path):
 
 
 @pytest.mark.usefixtures("_few_tasks", "_in_datasets")
-def test_latencies_of_different_batches_are_not_compared(hf, folder, tmp_path):
+def test_latencies_of_different_batches_are_not_compared(evaluate, folder, tmp_path):
     def measure(methods, *argv):
-        code, out, _ = hf(
+        code, out, _ = evaluate(
             *("--model", folder / "base", "--preset", "paper-llada", "--tasks", "gsm8k_cot_zeroshot"),
             *("--max_new_tokens", "16", "--block_length", "8", "--methods", methods, *argv),
             *("--output_dir", tmp_path, "--json", tmp_path / "figures.json"),
@@ -187,8 +181,8 @@ def read_texts(folder, method) -> list:
 
 
 @pytest.mark.usefixtures("_few_tasks", "_in_datasets")
-def test_a_preset_alone_decodes_the_model_as_it_is_given(hf, folder, tmp_path):
-    code, out, _ = hf(
+def test_a_preset_alone_decodes_the_model_as_it_is_given(evaluate, folder, tmp_path):
+    code, out, _ = evaluate(
         *("--model", folder / "dparallel", "--preset", "paper-dream", "--tasks", "humaneval_instruct"),
         *("--max_new_tokens", "32", "--limit", "1", "--allow_code_execution", "--json", tmp_path / "figures.json"),
     )
@@ -272,10 +266,10 @@ def test_a_temperature_draws_whichever_way_it_is_given(on_tasks, tmp_path, argv)
     assert texts != [json.loads(line)["text"] for line in likeliest]
 
 
-def test_help_names_both_ways(hf):
-    code, out, _ = hf("--tasks", "x", "--help")
+def test_help_names_both_ways(evaluate):
+    code, out, _ = evaluate("--tasks", "x", "--help")
     assert code == 0 and "--preset {paper-llada,paper-dream}" in out and "--allow_code_execution" in out
-    code, out, _ = hf("--help")
+    code, out, _ = evaluate("--help")
     assert code == 0 and "With --tasks or --preset" in " ".join(out.split())
 
 

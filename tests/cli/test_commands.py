@@ -21,39 +21,11 @@ from hf_dparallel.demo import pipeline
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
 from hf_dparallel.generation.inputs import resolve_generation_config
 
-from .helpers import make_llada, make_tokenizer
+from ..helpers import make_llada, make_tokenizer
 
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DECODING = ["--max_new_tokens", "8", "--block_length", "4", "--entropy_threshold", "1.0"]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("llada")
-    make_llada().save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.fixture(autouse=True)
-def _in_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HF_DPARALLEL_DEBUG", raising=False)
-
-
-@pytest.fixture
-def hf(capsys):
-    """Runs `hf-dparallel`; returns the exit code, stdout and stderr."""
-
-    def run(*argv):
-        try:
-            code = cli.main([str(argument) for argument in argv])
-        except SystemExit as stop:
-            code = stop.code
-        return code, *capsys.readouterr()
-
-    return run
 
 
 def write_jsonl(path, rows) -> str:

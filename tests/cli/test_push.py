@@ -7,40 +7,18 @@ import pytest
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from hf_dparallel import cli
-
-from .conftest import BASE, TEACHER
+from ..hub.conftest import BASE, TEACHER
 
 
 PROMPT = "Mia has 14 pens . Mia finds 6 more . Mia sells 5 pens . How many pens are left ?"
 
 
-@pytest.fixture(autouse=True)
-def _in_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def run(capsys):
-    """Runs `hf-dparallel`; returns the exit code, stdout and the last line on stderr."""
-
-    def run(*argv):
-        try:
-            code = cli.main([str(argument) for argument in argv])
-        except SystemExit as stop:
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out, err.strip().splitlines()[-1] if err.strip() else ""
-
-    return run
-
-
-def test_push_then_generate_with_the_recipe(hub, adapter, run, tmp_path):
+def test_push_then_generate_with_the_recipe(hub, adapter, hf, tmp_path):
     AutoTokenizer.from_pretrained(TEACHER).save_pretrained(adapter)
     flags = ["--dataset", "demo", "--num_samples", 2, "--json", "r.json"]
-    assert run("evaluate", "--model", BASE, "--adapter", adapter, *flags)[0] == 0
+    assert hf("evaluate", "--model", BASE, "--adapter", adapter, *flags)[0] == 0
     flags = "--report r.json --max_new_tokens 64 --block_length 32 --private --revision v1 --commit_message First"
-    code, out, _ = run("push", adapter, "user/student", *flags.split(), "--json", "push.json")
+    code, out, _ = hf("push", adapter, "user/student", *flags.split(), "--json", "push.json")
     figures = json.loads((tmp_path / "push.json").read_text())
     assert code == 0 and figures["url"] in out
     repository = hub.repository("user/student")
@@ -49,26 +27,26 @@ def test_push_then_generate_with_the_recipe(hub, adapter, run, tmp_path):
     assert b"On demo (2 prompts)" in repository.files("v1")["README.md"]
 
     # The tokenizer is that of the base model, and is found there.
-    assert run("push", adapter, "user/student")[0] == 0
-    code, answer, _ = run("generate", "--model", "user/student", "--prompt", PROMPT, "--json", "a.json")
-    local = run("generate", "--model", adapter, "--prompt", PROMPT, "--json", "b.json")
-    by_adapter = run("generate", "--model", BASE, "--adapter", "user/student", "--prompt", PROMPT, "--json", "c.json")
+    assert hf("push", adapter, "user/student")[0] == 0
+    code, answer, _ = hf("generate", "--model", "user/student", "--prompt", PROMPT, "--json", "a.json")
+    local = hf("generate", "--model", adapter, "--prompt", PROMPT, "--json", "b.json")
+    by_adapter = hf("generate", "--model", BASE, "--adapter", "user/student", "--prompt", PROMPT, "--json", "c.json")
     assert code == 0 and (code, answer) == local[:2] == by_adapter[:2]
     passes = [json.loads((tmp_path / f"{name}.json").read_text())["nfe"] for name in "abc"]
     assert passes[0] == passes[1] == passes[2] < 32  # a rule of the recipe, not one token in each pass
 
 
-def test_push_data(hub, run, tmp_path):
+def test_push_data(hub, hf, tmp_path):
     Dataset.from_dict({"prompt_ids": [[2]], "completion_ids": [[3]]}).to_parquet(tmp_path / "rows.parquet")
-    code, out, _ = run(
+    code, out, _ = hf(
         "push", "rows.parquet", "user/data", "--repo_type", "dataset", "--base_model", BASE, "--license", "mit"
     )
     assert code == 0 and "user/data" in out
     assert BASE.encode() in hub.repository("user/data", "datasets").files()["README.md"]
 
 
-def test_the_name_that_is_reported_has_the_owner(hub, adapter, run, tmp_path):
-    code, out, _ = run("push", adapter, "student", "--json", "push.json")
+def test_the_name_that_is_reported_has_the_owner(hub, adapter, hf, tmp_path):
+    code, out, _ = hf("push", adapter, "student", "--json", "push.json")
     assert code == 0 and "user/student" in out
     assert json.loads((tmp_path / "push.json").read_text())["repo_id"] == "user/student"
 
@@ -93,7 +71,8 @@ def test_the_name_that_is_reported_has_the_owner(hub, adapter, run, tmp_path):
         (["adapter", "stranger/student"], 1, "The token may not write there"),
     ],
 )
-def test_what_goes_wrong_is_one_line(hub, adapter, run, argv, code, message):
-    result, out, err = run("push", *argv)
+def test_what_goes_wrong_is_one_line(hub, adapter, hf, argv, code, message):
+    result, out, err = hf("push", *argv)
     assert (result, out) == (code, "")
-    assert err.startswith("hf-dparallel push: error: ") and message in err
+    last_line = err.splitlines()[-1]
+    assert last_line.startswith("hf-dparallel push: error: ") and message in last_line
