@@ -51,10 +51,10 @@ def main() -> None:
         for seed in range(arguments.num_seeds)
     ]
     judged = judge(runs, pool, arguments.num_unseen)
-    curve = {name: answers.figures() for name, answers in decoded.items()}
+    curve = {name: answers.metrics() for name, answers in decoded.items()}
     result = {
         "settings": vars(arguments),
-        "curve": {name: {key: figures[key] for key in ("accuracy", "nfe")} for name, figures in curve.items()},
+        "curve": {name: {key: metrics[key] for key in ("accuracy", "nfe")} for name, metrics in curve.items()},
         "judged": judged,
         "runs": runs,
         "environment": describe_environment(),
@@ -84,7 +84,7 @@ def decode(problems: "Dataset", recipes: list[dict[str, Any]]) -> dict[str, Eval
 
 def calibrate_once(decoded: dict[str, EvaluatedAnswers], num: int, drop: float, seed: int) -> dict[str, Any] | None:
     """Calibrates on problems of the pool that the seed chooses, and returns the recipe, if there is one."""
-    order = np.random.default_rng(seed).permutation(len(decoded[str(REFERENCE)].nfe))
+    order = np.random.default_rng(seed).permutation(len(decoded[str(REFERENCE)].costs))
     splits = {"calibration": order[: num // 2], "confirmation": order[num // 2 : num]}
 
     def evaluate(split, settings) -> EvaluatedAnswers:
@@ -110,7 +110,7 @@ def judge(runs: list[dict[str, Any]], pool: "Dataset", num_unseen: int) -> dict[
         judged[str(settings)] = {
             "accuracy_lost": lost.mean(),
             "standard_error": lost.std() / len(lost) ** 0.5,
-            "nfe": answers.figures()["nfe"],
+            "nfe": answers.metrics()["nfe"],
             "num_problems": len(lost),
         }
     return judged
@@ -118,8 +118,8 @@ def judge(runs: list[dict[str, Any]], pool: "Dataset", num_unseen: int) -> dict[
 
 def subset(answers: EvaluatedAnswers, rows: np.ndarray) -> EvaluatedAnswers:
     """The answers to some of the problems."""
-    lists = (answers.is_correct, answers.nfe, answers.num_tokens, answers.num_answer_tokens)
-    return EvaluatedAnswers(*([values[row] for row in rows] for values in lists), seconds=answers.seconds)
+    is_correct, costs = ([values[row] for row in rows] for values in (answers.is_correct, answers.costs))
+    return EvaluatedAnswers(is_correct, costs, answers.seconds)
 
 
 def table(runs: list[dict[str, Any]], judged: dict[str, dict[str, float]]) -> str:

@@ -5,23 +5,25 @@ import pytest
 from datasets import Dataset
 
 from hf_dparallel.evaluation.comparison import compare_reports, labels, read_report
+from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
 from hf_dparallel.evaluation.report import (
     aup_of,
     curves_of,
-    figures_with_intervals,
     fingerprint,
     make_rows,
     markdown_table,
+    metrics_with_intervals,
     write_report,
 )
 
 
 def make_report(seconds: float = 8.0, is_correct=(True, True, False, True), **changes) -> dict:
-    answers = EvaluatedAnswers(list(is_correct), [2, 4, 4, 8], [8, 8, 4, 8], [8, 7, 3, 8], seconds)
+    costs = [DecodingCost(2, 8, 8, 8), DecodingCost(4, 8, 7, 8), DecodingCost(4, 4, 3, 8), DecodingCost(8, 8, 8, 8)]
+    answers = EvaluatedAnswers(list(is_correct), costs, seconds)
     measured = {
-        "entropy_threshold 0.5": {**figures_with_intervals(answers), "curve": "entropy_threshold", "recipe": {}},
-        "entropy_threshold 0.9": {**figures_with_intervals(answers), "curve": "entropy_threshold", "recipe": {}},
+        "entropy_threshold 0.5": {**metrics_with_intervals(answers), "curve": "entropy_threshold", "recipe": {}},
+        "entropy_threshold 0.9": {**metrics_with_intervals(answers), "curve": "entropy_threshold", "recipe": {}},
     }
     conditions = {"data": "abc", "num_prompts": 4, "reward": "numeric", "max_new_tokens": 64}
     hardware = {"device": "A", "dtype": "float32", "batch_size": 4}
@@ -33,7 +35,7 @@ def make_report(seconds: float = 8.0, is_correct=(True, True, False, True), **ch
     }
 
 
-def test_figures_by_hand():
+def test_metrics_by_hand():
     row = make_report()["rows"][0]
     assert (row["accuracy"], row["nfe"], row["latency_s"]) == (0.75, 4.5, 2.0)
     assert row["answer_tokens_per_forward"] == 26 / 18 and row["tokens_per_second"] == 26 / 8

@@ -48,16 +48,16 @@ def test_examples_of_the_modules_run(name):
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("aup", "accuracy_under_parallelism"),
-        ("efficiency", "count_answer_tokens"),
-        ("efficiency", "decoding_efficiency"),
-        ("math_answers", "math_answers_correct"),
-        ("metrics", "load"),
-        ("sandbox", "run_programs"),
+        ("evaluation.aup", "accuracy_under_parallelism"),
+        ("evaluation.cost", "count_answer_tokens"),
+        ("evaluation.cost", "decoding_efficiency"),
+        ("evaluation.math_answers", "math_answers_correct"),
+        ("evaluation.metrics", "load"),
+        ("sandbox.runner", "run_programs"),
     ],
 )
 def test_examples_of_the_functions_run(module, name):
-    run_example(getattr(importlib.import_module(f"hf_dparallel.evaluation.{module}"), name).__doc__)
+    run_example(getattr(importlib.import_module(f"hf_dparallel.{module}"), name).__doc__)
 
 
 def test_unknown_names_are_refused_before_anything_is_looked_up():

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..environment import describe_hardware
 from ..evaluation.decoding import evaluate_answers
-from ..evaluation.report import figures_with_intervals, fingerprint, make_rows, markdown_table, write_report
+from ..evaluation.report import fingerprint, make_rows, markdown_table, metrics_with_intervals, write_report
 from ..evaluation.sweep import parse_sweep
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
@@ -113,7 +113,7 @@ def run_on_dataset(argv: Sequence[str]) -> None:
             num_workers=batch.num_workers,
         )
         measured[method] = {
-            **figures_with_intervals(answers),
+            **metrics_with_intervals(answers),
             "curve": point["curve"],
             "recipe": point["recipe"].settings(),
         }
@@ -135,9 +135,9 @@ def run_on_dataset(argv: Sequence[str]) -> None:
         say(markdown_table(report["rows"]))
         write_json(report, output.json)
     else:
-        (figures,) = measured.values()
-        say_table({name: value for name, value in figures.items() if name not in ("answers", "curve", "recipe")})
-        write_json(figures | {"dataset": data.dataset}, output.json)
+        (metrics,) = measured.values()
+        say_table({name: value for name, value in metrics.items() if name not in ("answers", "curve", "recipe")})
+        write_json(metrics | {"dataset": data.dataset}, output.json)
 
 
 def method_name(recipe: DiffusionGenerationConfig) -> str:

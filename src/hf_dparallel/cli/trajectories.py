@@ -10,6 +10,7 @@ import datasets
 
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..environment import join_processes
+from ..evaluation.cost import DecodingCost, mean_cost
 from . import COMMANDS
 from .arguments import (
     BatchArguments,
@@ -85,12 +86,13 @@ def run(argv: Sequence[str]) -> None:
 
 def summarize(rows: datasets.Dataset, kept: datasets.Dataset) -> dict[str, Any]:
     """Returns the counts, and the mean cost of an answer."""
-    num_tokens = [len(ids) for ids in rows["completion_ids"]]
-    nfe = rows["nfe"][:]
+    # An end token is the last one of an answer, and counts.
+    answers = zip(rows["completion_ids"], rows["nfe"], strict=True)
+    cost = mean_cost([DecodingCost.of_tokens(ids, nfe, eos_token_id=()) for ids, nfe in answers])
     return {
         "num_prompts": len(rows),
         "num_kept": len(kept),
         "num_dropped": len(rows) - len(kept),
-        "nfe": sum(nfe) / len(nfe),
-        "tokens_per_forward": sum(n / passes for n, passes in zip(num_tokens, nfe, strict=True)) / len(nfe),
+        "nfe": cost["nfe"],
+        "tokens_per_forward": cost["tokens_per_forward"],
     }

@@ -16,7 +16,7 @@ from ..data.prompts import tokenize_prompts
 from ..data.rewards import numeric_answer_reward
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..evaluation.decoding import evaluate_decoding
-from ..evaluation.report import FIGURES, make_rows, markdown_table
+from ..evaluation.report import TABLE_METRICS, make_rows, markdown_table
 from ..generation.configuration import DiffusionGenerationConfig
 from ..inspection.certainty import decode_with_certainty, mean_confidence
 from ..inspection.plots import plot_certainty_and_tradeoff
@@ -280,10 +280,10 @@ def _compare(
         "Student (dParallel), entropy threshold": (student, recipes["student"]["recipe"]),
     }
     measured = {}
-    for name, (model, recipe) in methods.items():
+    for method, (model, recipe) in methods.items():
         value = "".join(f" {value}" for value in recipe.values())
         figures = evaluate_recipe(model, tokenizer, problems, config, recipe)
-        measured[name + value] = {figure: figures[figure] for figure in FIGURES}
+        measured[method + value] = {name: figures[name] for name in TABLE_METRICS}
     return make_rows(measured)
 
 

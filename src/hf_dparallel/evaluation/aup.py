@@ -28,7 +28,7 @@ def accuracy_under_parallelism(
 
     Args:
         tokens_per_forward (`Sequence[float]`):
-            Of each setting of the method, without padding, as [`decoding_efficiency`] counts them.
+            Of each setting of the method: its `answer_tokens_per_forward`, see [`mean_cost`].
         accuracy (`Sequence[float]`):
             Of each setting, in percent.
         max_accuracy (`float`, *optional*):

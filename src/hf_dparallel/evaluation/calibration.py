@@ -73,7 +73,7 @@ def calibrate(
     trials = []
     for settings in candidates:
         answers = evaluate("calibration", settings)
-        trial = Trial(dict(settings), fmean(answers.nfe))
+        trial = Trial(dict(settings), answers.metrics()["nfe"])
         trial.compare("calibration", expected, answers.is_correct, max_accuracy_drop)
         trials.append(trial)
     best = None

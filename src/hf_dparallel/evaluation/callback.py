@@ -10,13 +10,12 @@ from ..data.prompts import check_batch_size, check_new_columns, tokenize_prompts
 from ..data.rewards import RewardFunction, check_reward_columns
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
-from ..training.student import base_model
-from ..training.trainer import CertaintyForcingTrainer
 from .decoding import evaluate_decoding
 
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from transformers import Trainer
 
 _AVERAGED = ("accuracy", "nfe", "tokens_per_forward")
 
@@ -69,7 +68,7 @@ class DecodingCallback(TrainerCallback):
 
     def __init__(
         self,
-        trainer: CertaintyForcingTrainer,
+        trainer: "Trainer",
         dataset: "Dataset",
         reward_funcs: RewardFunction | list[RewardFunction],
         generation_config: DiffusionGenerationConfig | None = None,
@@ -80,7 +79,8 @@ class DecodingCallback(TrainerCallback):
         check_batch_size(batch_size)
         check_new_columns(dataset, ["completion_ids"])
         check_reward_columns(reward_funcs, dataset.column_names)
-        recipe = resolve_generation_config(base_model(trainer.model), generation_config, trainer.processing_class)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        recipe = resolve_generation_config(model, generation_config, trainer.processing_class)
         tokenize_prompts(dataset, trainer.processing_class, recipe.mask_token_id)
         self.trainer = trainer
         self.dataset = dataset
@@ -94,15 +94,15 @@ class DecodingCallback(TrainerCallback):
         names = self.trainer.eval_dataset
         if isinstance(names, dict) and not any(name.startswith(f"eval_{next(iter(names))}_") for name in metrics):
             return
-        figures = self._decode()
+        decoding_metrics = self._decode()
         # Before the Trainer looks for the best checkpoint in `metrics`.
-        metrics.update(figures)
-        self.trainer.log(figures)
+        metrics.update(decoding_metrics)
+        self.trainer.log(decoding_metrics)
 
     def _decode(self) -> dict[str, float]:
         trainer = self.trainer
         share = self.dataset.shard(trainer.args.world_size, trainer.args.process_index)
-        figures = evaluate_decoding(
+        metrics = evaluate_decoding(
             trainer.accelerator.unwrap_model(trainer.model),
             trainer.processing_class,
             share,
@@ -111,7 +111,7 @@ class DecodingCallback(TrainerCallback):
             self.batch_size,
             description="Decoding",
         )
-        sums = torch.tensor([len(share) * figures[name] for name in _AVERAGED], device=trainer.args.device)
+        sums = torch.tensor([len(share) * metrics[name] for name in _AVERAGED], device=trainer.args.device)
         means = (trainer.accelerator.reduce(sums) / len(self.dataset)).tolist()
         averages = dict(zip(_AVERAGED, means, strict=True))
         shortfall = averages["accuracy"] - self.min_accuracy
@@ -119,7 +119,7 @@ class DecodingCallback(TrainerCallback):
         return {f"eval_decoding_{name}": value for name, value in averages.items()}
 
 
-def _check_trainer(trainer: CertaintyForcingTrainer, num_prompts: int) -> None:
+def _check_trainer(trainer: "Trainer", num_prompts: int) -> None:
     if trainer.args.eval_strategy == "no" or trainer.eval_dataset is None:
         raise ValueError(
             "`DecodingCallback` runs at each evaluation, and the trainer has none: "

@@ -18,7 +18,7 @@ from ..data.prompts import (
 from ..data.rewards import RewardFunction, check_reward_columns, score_completions
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
-from .efficiency import count_answer_tokens
+from .cost import DecodingCost, mean_cost
 
 
 if TYPE_CHECKING:
@@ -31,34 +31,18 @@ class EvaluatedAnswers:
 
     Args:
         is_correct (`list[bool]`): whether the answer is right.
-        nfe (`list[int]`): forward passes that it took.
-        num_tokens (`list[int]`): its tokens, up to and including the first end-of-sequence token.
-        num_answer_tokens (`list[int]`): its tokens before that.
+        costs (`list[DecodingCost]`): what it cost.
         seconds (`float`): wall-clock time of the decoding of all prompts.
     """
 
     is_correct: list[bool]
-    nfe: list[int]
-    num_tokens: list[int]
-    num_answer_tokens: list[int]
+    costs: list[DecodingCost]
     seconds: float
 
-    @property
-    def tokens_per_forward(self) -> list[float]:
-        """Tokens over passes, by prompt."""
-        return [tokens / passes for tokens, passes in zip(self.num_tokens, self.nfe, strict=True)]
-
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Returns the means; see [`evaluate_decoding`]."""
-        return {
-            "accuracy": fmean(self.is_correct),
-            "nfe": fmean(self.nfe),
-            "tokens_per_forward": fmean(self.tokens_per_forward),
-            "answer_tokens_per_forward": sum(self.num_answer_tokens) / sum(self.nfe),
-            "tokens_per_second": sum(self.num_answer_tokens) / self.seconds,
-            "latency_s": self.seconds / len(self.nfe),
-            "num_prompts": len(self.nfe),
-        }
+        cost = mean_cost(self.costs, self.seconds)
+        return {"accuracy": fmean(self.is_correct), **cost, "num_prompts": len(self.costs)}
 
 
 def evaluate_decoding(
@@ -99,13 +83,7 @@ def evaluate_decoding(
         `dict[str, float]`:
 
         - `accuracy`: fraction of right answers.
-        - `nfe`: mean number of forward passes of an answer.
-        - `tokens_per_forward`: mean over answers of tokens, up to and including the first end-of-sequence token, over
-          passes.
-        - `answer_tokens_per_forward`: tokens of all answers before the first end-of-sequence token over all passes, as
-          [`~evaluation.efficiency.decoding_efficiency`] counts them.
-        - `tokens_per_second`: the same tokens over the seconds of the decoding, in batches.
-        - `latency_s`: seconds of wall-clock time of the decoding, over the number of prompts.
+        - what the answers cost: `nfe`, `tokens_per_forward`, `latency_s` and all else that [`mean_cost`] returns.
         - `num_prompts`: the number of prompts.
 
     Raises:
@@ -113,7 +91,7 @@ def evaluate_decoding(
     """
     return evaluate_answers(
         model, tokenizer, dataset, reward_funcs, generation_config, batch_size, description, seed, num_workers
-    ).figures()
+    ).metrics()
 
 
 def evaluate_answers(
@@ -127,7 +105,7 @@ def evaluate_answers(
     seed: int = 0,
     num_workers: int = 1,
 ) -> EvaluatedAnswers:
-    """Like [`evaluate_decoding`], and returns what it averages: the figures of every prompt."""
+    """Like [`evaluate_decoding`], and returns what it averages, prompt by prompt."""
     from datasets import Dataset, concatenate_datasets
     from tqdm.auto import tqdm
 
@@ -151,8 +129,9 @@ def evaluate_answers(
     rewards = score_completions(answered, tokenizer, reward_funcs)
     return EvaluatedAnswers(
         is_correct=[reward is not None and reward >= 1 for reward in rewards],
-        nfe=[answers[row]["nfe"] for row in range(len(prompt_ids))],
-        num_tokens=[len(ids) for ids in completion_ids],
-        num_answer_tokens=[count_answer_tokens(ids, recipe.eos_token_ids) for ids in completion_ids],
+        costs=[
+            DecodingCost.of_tokens(ids, answers[row]["nfe"], recipe.eos_token_ids, recipe.max_new_tokens)
+            for row, ids in enumerate(completion_ids)
+        ],
         seconds=seconds,
     )

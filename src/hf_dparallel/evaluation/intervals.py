@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""How far figures of a sample can be trusted: bootstrap intervals, and a test of a drop in accuracy."""
+"""How far measurements on a sample can be trusted: bootstrap intervals, and a test of a drop in accuracy."""
 
 import math
 from collections.abc import Sequence

@@ -16,7 +16,8 @@ from .intervals import bootstrap_interval
 if TYPE_CHECKING:
     from datasets import Dataset
 
-FIGURES = ("accuracy", "nfe", "tokens_per_forward", "latency_s")
+# The columns of the table.
+TABLE_METRICS = ("accuracy", "nfe", "tokens_per_forward", "latency_s")
 
 
 def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -28,28 +29,29 @@ def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
     return [
         {
             "method": method,
-            **{name: figures[name] for name in FIGURES},
-            "speedup": baseline / figures["latency_s"],
-            **{name: value for name, value in figures.items() if name not in (*FIGURES, "num_prompts")},
+            **{name: metrics[name] for name in TABLE_METRICS},
+            "speedup": baseline / metrics["latency_s"],
+            **{name: value for name, value in metrics.items() if name not in (*TABLE_METRICS, "num_prompts")},
         }
-        for method, figures in measured.items()
+        for method, metrics in measured.items()
     ]
 
 
-def figures_with_intervals(answers: EvaluatedAnswers) -> dict[str, Any]:
-    """The means of [`evaluate_decoding`] with 95 % bootstrap intervals, and the figures by prompt as `answers`."""
+def metrics_with_intervals(answers: EvaluatedAnswers) -> dict[str, Any]:
+    """The means of [`evaluate_decoding`] with 95 % bootstrap intervals, and those of each prompt as `answers`."""
+    nfe = [cost.nfe for cost in answers.costs]
     by_prompt: dict[str, Sequence[float]] = {
         "accuracy": answers.is_correct,
-        "nfe": answers.nfe,
-        "tokens_per_forward": answers.tokens_per_forward,
+        "nfe": nfe,
+        "tokens_per_forward": [cost.tokens_per_forward for cost in answers.costs],
     }
     return {
-        **answers.figures(),
+        **answers.metrics(),
         **{f"{name}_interval": list(bootstrap_interval(values)) for name, values in by_prompt.items()},
         "answers": {
             "is_correct": [int(correct) for correct in answers.is_correct],
-            "nfe": answers.nfe,
-            "num_tokens": answers.num_tokens,
+            "nfe": nfe,
+            "num_tokens": [cost.num_tokens for cost in answers.costs],
         },
     }
 

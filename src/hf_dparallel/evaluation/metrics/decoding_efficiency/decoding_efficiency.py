@@ -4,7 +4,7 @@
 import datasets
 import evaluate
 
-from hf_dparallel.evaluation.efficiency import decoding_efficiency
+from hf_dparallel.evaluation.cost import decoding_efficiency
 
 
 _DESCRIPTION = "Forward passes of an answer, tokens per pass with and without padding, tokens per second, latency."
@@ -22,13 +22,14 @@ Args:
     max_new_tokens (`int`, *optional*): tokens on the canvas of each answer; by default those in `predictions`.
     latency_s (`list[float]`, *optional*): seconds that each answer took.
 Returns:
-    The figures of `hf_dparallel.evaluation.efficiency.decoding_efficiency`.
+    The figures of `hf_dparallel.evaluation.cost.decoding_efficiency`.
 Example:
 
     >>> from hf_dparallel.evaluation import metrics
     >>> efficiency = metrics.load("decoding_efficiency")
     >>> efficiency.compute(predictions=[[11, 12, 13, 2], [11, 2, 2, 2]], nfe=[2, 2], eos_token_id=2)
-    {'nfe': 2.0, 'tokens_per_forward': 1.0, 'tokens_per_forward_with_padding': 2.0}
+    {'nfe': 2.0, 'num_tokens': 3.0, 'num_answer_tokens': 2.0, 'tokens_per_forward': 1.5,
+     'answer_tokens_per_forward': 1.0, 'tokens_per_forward_with_padding': 2.0}
 """
 
 
