@@ -76,7 +76,7 @@ setup(
             "py.typed",
             "demo/teacher/*",
             "inspection/*.html",
-            "evaluation/harness/tasks/*.yaml",
+            "harness/tasks/*.yaml",
             "hub/custom_generate/*.py",
             "hub/templates/*",
         ]

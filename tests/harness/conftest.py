@@ -13,7 +13,7 @@ from hf_dparallel.harness import DiffusionHarnessLM, selection
 from ..helpers import make_llada, make_tokenizer
 
 
-DATASETS = Path(__file__).parents[2] / "fixtures" / "datasets"
+DATASETS = Path(__file__).parents[1] / "fixtures" / "datasets"
 HARNESS_TASKS = Path(tasks.__file__).parent
 CANVAS = {"max_new_tokens": 16, "block_length": 8}
 
@@ -45,8 +45,10 @@ def _few_tasks(monkeypatch, tmp_path):
     group.symlink_to(HARNESS_TASKS / "benchmarks" / "minerva_math.yaml")
     folders = [HARNESS_TASKS / name for name in ("gsm8k", "minerva_math", "humaneval", "mbpp")]
 
-    def few(include_path):
-        return TaskManager(include_path=[*folders, group.parent, *include_path], include_defaults=False)
+    def few(include_path=None, include_defaults=True):
+        of_user = [include_path] if include_path else []
+        defaults = [*folders, group.parent] if include_defaults else []
+        return TaskManager(include_path=[*defaults, *of_user], include_defaults=False)
 
     monkeypatch.setattr(selection, "TaskManager", few)
     # It runs programs to describe the machine.

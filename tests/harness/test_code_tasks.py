@@ -1,6 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The harness's tasks that execute programs, with our metric."""
 
+import re
+import runpy
+from unittest.mock import MagicMock
+
 import pytest
 from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -9,7 +13,7 @@ from hf_dparallel.harness.code_tasks import (
     TASKS_FOLDER,
     complete_from_chat,
     extract_from_chat,
-    harness_config,
+    is_sandboxed,
     pass_at_1,
     pass_at_k,
 )
@@ -33,32 +37,51 @@ def test_each_task_of_the_harness_that_needs_it_is_replaced():
     assert set(NAMES) == unsafe
 
 
+@pytest.fixture
+def harness_functions(monkeypatch) -> dict:
+    """The functions of the harness's tasks, by folder. Importing them would download and run a metric."""
+    monkeypatch.setattr("evaluate.load", MagicMock())
+    return {
+        folder: runpy.run_path(str(HARNESS_TASKS / folder / "utils.py"), run_name="utils")
+        for folder in ("humaneval", "mbpp")
+    }
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_but_functions_differs_from_the_files_of_the_harness(name):
-    original = load_yaml(HARNESS_TASKS / name.split("_")[0] / f"{name}.yaml", resolve_func=False)
-    functions = []
+def test_nothing_but_functions_differs_from_the_files_of_the_harness(name, harness_functions):
+    folder = name.split("_")[0]
+    ours = load_yaml(TASKS_FOLDER / f"{name}.yaml", resolve_func=False)
+    theirs = load_yaml(HARNESS_TASKS / folder / f"{name}.yaml", resolve_func=False)
+    if folder == "mbpp":
+        theirs["fewshot_config"]["samples"] = harness_functions["mbpp"]["list_fewshot_samples"]()
 
-    def same(ours, theirs):
-        if callable(ours):
-            functions.append(ours.__name__)
-            return theirs.endswith(f"/utils.{ours.__name__}")
-        if isinstance(ours, dict):
-            return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key]) for key in ours)
-        if isinstance(ours, list):
-            return len(ours) == len(theirs) and all(map(same, ours, theirs))
-        return ours == theirs
+    def plain(config):
+        return re.sub(r"'[^']*(utils|code_tasks)\.\w+'", "FUNCTION", repr(sorted(config.items())))
 
-    config = harness_config(name)
-    assert same(config, original)
-    assert config["metric_list"][0]["metric"] in (pass_at_1, pass_at_k)
-    assert any("pass_at" in function for function in functions)
+    assert plain(ours) == plain(theirs)
+    assert is_sandboxed(ours["metric_list"]) and not is_sandboxed(theirs["metric_list"])
 
 
-def test_the_code_that_downloads_the_metric_of_the_harness_is_not_run(monkeypatch):
-    monkeypatch.setattr("evaluate.load", lambda *args: pytest.fail("downloads code"))
-    functions = code_tasks._harmless_functions(HARNESS_TASKS / "mbpp" / "utils.py")
-    assert len(functions["list_fewshot_samples"]()) == 3
-    assert functions["build_predictions"]([["\nx\n```"]], [{}]) == [["x"]]
+@pytest.mark.parametrize(
+    "answer",
+    ["    return 1", "x\n```", "\nx\n```\nand more", "x", "```python\ny\n```", "a\n```\nb\n```python\nc", "", "```"],
+)
+def test_filters_give_the_programs_of_the_harness(answer, harness_functions):
+    answers, docs = [[answer, "z"]], [{"prompt": "def f():\n"}]
+    for ours, folder, theirs in [
+        (code_tasks.continue_prompt, "humaneval", "build_predictions"),
+        (code_tasks.continue_prompt_until_fence, "humaneval", "build_predictions_instruct"),
+        (code_tasks.extract_opened_block, "mbpp", "build_predictions"),
+    ]:
+        assert ours(answers, docs) == harness_functions[folder][theirs](answers, docs)
+
+
+def test_a_task_is_sandboxed_by_its_metrics_alone():
+    ours, theirs = {"metric": pass_at_1}, {"metric": "exact_match"}
+    assert is_sandboxed([ours]) and is_sandboxed([ours, ours])
+    assert not is_sandboxed([ours, theirs]) and not is_sandboxed([]) and not is_sandboxed(None)
+    assert not is_sandboxed([{"metric": "/folder/my_code_tasks.pass_at_1"}])
+    assert not is_sandboxed([ours], process_results=print)  # which takes the place of the metrics
 
 
 def test_programs_pass_with_their_tests():
@@ -93,7 +116,7 @@ def test_programs_are_found_in_chats(answer, code):
 @pytest.mark.parametrize("name", ["humaneval", "humaneval_instruct", "mbpp", "mbpp_instruct"])
 def test_the_harness_builds_and_scores_our_tasks(name):
     task = make_task_manager().load([name])["tasks"][name]
-    assert task.UNSAFE_CODE and isinstance(task, code_tasks.SandboxedCodeTask)
+    assert task.UNSAFE_CODE and is_sandboxed(task.get_config("metric_list"))
     doc = list(task.test_docs())[0]
     right = doc["prompt"] + doc["canonical_solution"] if "prompt" in doc else doc["code"]
     (right_score,) = task.process_results(doc, [[right]]).values()

@@ -3,6 +3,7 @@
 
 import pytest
 
+from hf_dparallel.harness.code_tasks import TASKS_FOLDER
 from hf_dparallel.harness.selection import load_tasks, make_task_manager, select_tasks
 
 
@@ -83,9 +84,13 @@ def test_our_tasks_can_be_loaded(manager):
         load_tasks(manager, ["mbpp", "gsm8k"], False)
 
 
-def test_that_ours_replace_the_tasks_of_the_harness_is_no_news(caplog):
-    make_task_manager()
+def test_ours_replace_the_tasks_of_the_harness_without_a_warning_but_none_of_the_user(caplog, tmp_path):
+    (tmp_path / "mine.yaml").write_text(UNSAFE_TASK.replace("dangerous", "mbpp"))
+    manager = make_task_manager()
+    assert manager.task_index["humaneval"].yaml_path.parent == TASKS_FOLDER
     assert "humaneval" not in caplog.text
+    assert make_task_manager(str(tmp_path)).task_index["mbpp"].yaml_path.parent == tmp_path
+    assert "mbpp" in caplog.text
 
 
 def test_a_folder_that_is_not_there_is_named():

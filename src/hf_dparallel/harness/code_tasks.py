@@ -1,39 +1,31 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The harness's tasks that execute generated programs, with a metric that runs them in a sandbox.
+"""Metrics and filters of tasks that execute generated programs, each in a sandbox.
 
-The YAML files in `tasks/` take the place of the harness's, under the same names. All but the metric is the harness's
-own: its metric would download code from the Hub and run the programs beside the evaluation.
+The YAML files in `tasks/` take the place of the harness's, under the same names. They differ in nothing but their
+functions: the harness's download a metric from the Hub when they are imported, and run programs beside the evaluation.
 """
 
-import ast
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-from lm_eval import tasks
-from lm_eval.api.task import ConfigurableTask
-from lm_eval.tasks._yaml_loader import load_yaml
 
 from ..sandbox.runner import run_programs
 
 
 TASKS_FOLDER = Path(__file__).parent / "tasks"
-_HARNESS_FOLDER = Path(tasks.__file__).parent
 
 
-class SandboxedCodeTask(ConfigurableTask):
-    """A task of the harness that executes programs, with its metric replaced.
+def is_sandboxed(metric_list: Sequence[dict[str, Any]] | None, process_results: Any = None) -> bool:
+    """Whether all metrics of a task stand in this module. Before a task is loaded, the harness has them as paths."""
+    metrics = [metric["metric"] for metric in metric_list or []]
+    paths = [metric if isinstance(metric, str) else f"{metric.__module__}.{metric.__name__}" for metric in metrics]
+    names = [Path(path).name.rpartition(".")[0] for path in paths]
+    return process_results is None and bool(names) and all(name == __name__ for name in names)
 
-    Args:
-        config (`dict`): the name of the task, and what else differs from the harness's file.
-    """
 
-    def __init__(self, config: dict[str, Any]):
-        original = harness_config(config["task"])
-        metadata = original.pop("metadata", {}) | config.get("metadata", {})
-        changes = {name: value for name, value in config.items() if name not in ("class", "metadata")}
-        super().__init__(config={**original, **changes, "metadata": metadata})
+# Metrics.
 
 
 def pass_at_k(references: list[str], predictions: list[list[str]], k: int | list[int]) -> dict[str, float]:
@@ -60,53 +52,54 @@ def pass_at_1(references: str | list[str], predictions: str | list[str] | list[l
     return sum(shares) / len(shares)
 
 
+def _count_passed(programs: Sequence[str], tests: str) -> int:
+    return sum(result.passed for result in run_programs([f"{program}\n{tests}" for program in programs]))
+
+
+# Filters: they make programs of answers.
+
+
+def continue_prompt(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """A filter for `humaneval`: the answer continues the prompt."""
+    return _filter_answers(resps, docs, lambda answer, doc: doc["prompt"] + answer)
+
+
+def continue_prompt_until_fence(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """A filter for `humaneval_instruct`: the answer continues the prompt until its block of code ends."""
+    return _filter_answers(resps, docs, lambda answer, doc: doc["prompt"] + answer.partition("```")[0])
+
+
+def extract_opened_block(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """A filter for `mbpp_instruct`: the rest of the block of code that the prompt has opened."""
+    return _filter_answers(resps, docs, lambda answer, doc: _opened_block(answer))
+
+
 def complete_from_chat(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
     """A filter for `humaneval` asked in a chat: the first block of code in the answer, after the prompt."""
-    return [
-        [doc["prompt"] + ("\n" + code if (code := _fenced(answer)) else answer) for answer in answers]
-        for answers, doc in zip(resps, docs, strict=True)
-    ]
+
+    def complete(answer: str, doc: dict[str, Any]) -> str:
+        code = _fenced(answer)
+        return doc["prompt"] + ("\n" + code if code else answer)
+
+    return _filter_answers(resps, docs, complete)
 
 
 def extract_from_chat(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
     """A filter for `mbpp` asked in a chat: the first block of code in the answer, or the answer."""
-    return [[_fenced(answer) or answer for answer in answers] for answers in resps]
+    return _filter_answers(resps, docs, lambda answer, doc: _fenced(answer) or answer)
 
 
-def harness_config(name: str) -> dict[str, Any]:
-    """Reads the harness's file of a task, with the functions of its `utils.py` but not its metrics."""
-    folder = _HARNESS_FOLDER / name.split("_")[0]
-    functions = _harmless_functions(folder / "utils.py")
-    functions |= {"pass_at_k": pass_at_k, "pass_at_1": pass_at_1}
-
-    def resolve(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: resolve(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [resolve(item) for item in value]
-        if isinstance(value, str) and value.startswith(f"{folder}/utils."):
-            return functions[value.rpartition(".")[2]]
-        return value
-
-    return resolve(load_yaml(folder / f"{name}.yaml", resolve_func=False))
+def _filter_answers(
+    resps: list[list[str]], docs: Sequence[dict[str, Any]], make_program: Callable[[str, dict[str, Any]], str]
+) -> list[list[str]]:
+    return [[make_program(answer, doc) for answer in answers] for answers, doc in zip(resps, docs, strict=True)]
 
 
-def _harmless_functions(path: Path) -> dict[str, Callable]:
-    """The functions of a module, without the statement that loads and runs `code_eval` when it is imported."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    kept: list[ast.stmt] = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.ImportFrom)
-        or (isinstance(node, ast.Import) and node.names[0].name != "evaluate")
-    ]
-    namespace: dict[str, Any] = {}
-    exec(compile(ast.Module(kept, []), str(path), "exec"), namespace)
-    return namespace
-
-
-def _count_passed(programs: Sequence[str], tests: str) -> int:
-    return sum(result.passed for result in run_programs([f"{program}\n{tests}" for program in programs]))
+def _opened_block(answer: str) -> str:
+    """The block of code as the harness finds it, also where the answer opens it once more."""
+    pattern = re.compile(r"```(?:\w+)?\n?(.*?)\n?```", re.DOTALL)
+    found = pattern.search(f"```{answer}") or pattern.search(answer.replace("```python", "```"))
+    return found[1] if found else ""
 
 
 def _fenced(answer: str) -> str | None:

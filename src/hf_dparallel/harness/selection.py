@@ -2,19 +2,18 @@
 """The tasks that a run asks for, checked before anything is downloaded, loaded or decoded."""
 
 import difflib
-import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from lm_eval import tasks
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind
 
 from ..sandbox.runner import run_programs
-from .code_tasks import TASKS_FOLDER, SandboxedCodeTask
+from .code_tasks import TASKS_FOLDER, is_sandboxed
 
 
-# That ours take the place of the harness's is meant.
-logging.getLogger("lm_eval.tasks._index").addFilter(lambda record: str(TASKS_FOLDER) not in record.getMessage())
+_HARNESS_FOLDER = str(Path(tasks.__file__).parent)
 
 
 def make_task_manager(include_path: str | None = None) -> TaskManager:
@@ -23,14 +22,14 @@ def make_task_manager(include_path: str | None = None) -> TaskManager:
     Raises:
         ValueError: if there is no such folder.
     """
-    folders: list[str | Path] = [TASKS_FOLDER]
-    if include_path is not None:
-        if not Path(include_path).is_dir():
-            raise ValueError(
-                f"`include_path={include_path}` is no folder. Give the folder with the YAML files of tasks."
-            )
-        folders.append(include_path)
-    return TaskManager(include_path=folders)
+    if include_path is not None and not Path(include_path).is_dir():
+        raise ValueError(f"`include_path={include_path}` is no folder. Give the folder with the YAML files of tasks.")
+    manager = TaskManager(include_path=include_path)
+    ours = TaskManager(include_path=str(TASKS_FOLDER), include_defaults=False).task_index
+    # Tasks of the user keep their names. As `include_path`, ours would replace the harness's with a warning for each.
+    index = manager.task_index
+    index |= {name: entry for name, entry in ours.items() if str(index[name].yaml_path).startswith(_HARNESS_FOLDER)}
+    return manager
 
 
 def select_tasks(task_manager: TaskManager, names: Sequence[str], allow_code_execution: bool) -> list[str]:
@@ -57,16 +56,24 @@ def load_tasks(task_manager: TaskManager, names: Sequence[str], allow_code_execu
     Raises:
         ValueError: for a task that executes programs without permission or without a sandbox.
     """
-    tasks = task_manager.load(list(names))["tasks"]
-    executing = {name: task for name, task in tasks.items() if getattr(task, "UNSAFE_CODE", False)}
-    unprotected = [name for name, task in executing.items() if not isinstance(task, SandboxedCodeTask)]
+    loaded = task_manager.load(list(names))["tasks"]
+    executing = {name: task for name, task in loaded.items() if getattr(task, "UNSAFE_CODE", False)}
+    unprotected = [
+        name
+        for name, task in executing.items()
+        if not is_sandboxed(task.get_config("metric_list"), task.get_config("process_results"))
+    ]
     _refuse(list(executing), unprotected, allow_code_execution)
 
 
 def _check_code_execution(task_manager: TaskManager, names: Sequence[str], allowed: bool) -> None:
     entries = {entry.name: entry for name in names for entry in _leaves(task_manager, name)}
-    executing = {name: entry for name, entry in entries.items() if (entry.cfg or {}).get("unsafe_code")}
-    unprotected = [name for name, entry in executing.items() if "SandboxedCodeTask" not in str(entry.cfg)]
+    executing = {name: entry.cfg for name, entry in entries.items() if entry.cfg and entry.cfg.get("unsafe_code")}
+    unprotected = [
+        name
+        for name, config in executing.items()
+        if not is_sandboxed(config.get("metric_list"), config.get("process_results"))
+    ]
     if executing and allowed:
         # Where there is no sandbox, it is said now.
         run_programs(["pass"])
