@@ -12,10 +12,10 @@ HERE = Path(__file__).parent
 
 def read_version() -> str:
     """Returns `__version__` of the package without importing it."""
-    source = (HERE / "src" / "hf_dparallel" / "__init__.py").read_text(encoding="utf-8")
+    source = (HERE / "src" / "hf_dparallel" / "_version.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"$', source, flags=re.MULTILINE)
     if match is None:
-        raise RuntimeError('src/hf_dparallel/__init__.py has no line of the form `__version__ = "..."`.')
+        raise RuntimeError('src/hf_dparallel/_version.py has no line of the form `__version__ = "..."`.')
     return match[1]
 
 

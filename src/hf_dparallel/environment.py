@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import __version__
+from ._version import __version__
 
 
 if TYPE_CHECKING:

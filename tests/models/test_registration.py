@@ -1,7 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Registration beside other libraries that register the same types, each program in a process of its own."""
+"""Registration with the Auto classes."""
 
 import pytest
+from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+
+from hf_dparallel import DreamTokenizer
 
 from ..test_package import run_python
 
@@ -30,24 +33,5 @@ def test_of_two_libraries_the_last_wins(program, found):
     assert run_python(program + _FOUND) == found
 
 
-def test_other_types_are_registered_as_ever():
-    program = """
-class BertConfig(PreTrainedConfig):
-    model_type = "bert"
-
-try:
-    AutoConfig.register("bert", BertConfig)
-except ValueError as error:
-    print(error)
-"""
-    assert "'bert' is already used by a Transformers config" in run_python(_OURS + _OTHER + program)
-
-
-def test_reloading_the_package_changes_nothing():
-    program = """
-import importlib, sys
-before = list(sys.meta_path)
-importlib.reload(hf_dparallel)
-print(sys.meta_path == before)
-"""
-    assert run_python(_OURS + program) == "True"
+def test_the_tokenizer_is_known_by_its_name():
+    assert tokenizer_class_from_name("DreamTokenizer") is DreamTokenizer

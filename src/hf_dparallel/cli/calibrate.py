@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
+from .._version import __version__
 from ..evaluation.calibration import Trial, calibrate
 from ..evaluation.decoding import EvaluatedAnswers, evaluate_answers
 from ..evaluation.report import fingerprint

@@ -14,7 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
-from .. import __version__
+from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig
 from .card import ModelFacts, as_tags, is_draft, make_model_card
 from .files import (

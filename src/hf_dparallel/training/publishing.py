@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import HubStrategy, has_length
 from transformers.utils import PushInProgress, logging
 
-from .. import __version__
+from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig
 from ..hub.card import TAGS, ModelFacts, as_tags, make_model_card
 from ..hub.files import CARD_NAME, SUMMARY_NAME, copy_selected

@@ -4,11 +4,9 @@
 from huggingface_hub.dataclasses import strict
 from transformers import Qwen2Config
 
-from ..registration import RegistersModels
-
 
 @strict
-class DreamConfig(RegistersModels, Qwen2Config):
+class DreamConfig(Qwen2Config):
     r"""
     Configuration of a [`DreamForMaskedDiffusion`] (Dream 7B, Dream-Coder, DiffuCoder). The defaults are those of
     [Dream-org/Dream-v0-Instruct-7B](https://huggingface.co/Dream-org/Dream-v0-Instruct-7B); every argument of

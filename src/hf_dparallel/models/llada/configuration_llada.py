@@ -7,8 +7,6 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.modeling_rope_utils import RopeParameters
 
-from ..registration import RegistersModels
-
 
 # Switches of the published configuration that name another architecture than the one all LLaDA checkpoints have.
 _ONLY_SUPPORTED_VALUE: dict[str, Any] = {
@@ -31,7 +29,7 @@ _ONLY_SUPPORTED_VALUE: dict[str, Any] = {
 
 
 @strict
-class LLaDAConfig(RegistersModels, PreTrainedConfig):
+class LLaDAConfig(PreTrainedConfig):
     r"""
     Configuration of a [`LLaDAForMaskedDiffusion`] (LLaDA-8B, LLaDA-1.5, iLLaDA). The defaults are those of
     [GSAI-ML/LLaDA-8B-Instruct](https://huggingface.co/GSAI-ML/LLaDA-8B-Instruct).
