@@ -21,8 +21,8 @@ from hf_dparallel import (
     numeric_answer_reward,
 )
 from hf_dparallel.data import trajectories
-from hf_dparallel.data.prompts import decode_rows, evaluation_mode
 from hf_dparallel.generation.inputs import resolve_generation_config
+from hf_dparallel.generation.rows import decode_rows, evaluation_mode
 
 from ..helpers import make_dream, make_llada, make_prompts, make_tokenizer
 
@@ -120,9 +120,9 @@ def test_restart_neither_loses_nor_repeats_a_row(small_shards, monkeypatch, tmp_
 
     decode_rows, requested = trajectories.decode_rows, []
 
-    def recording(model, tokenizer, prompts, *args):
-        requested.append(len(prompts))
-        return decode_rows(model, tokenizer, prompts, *args)
+    def recording(model, tokenizer, shares, *args):
+        requested.append(sum(map(len, shares)))
+        return decode_rows(model, tokenizer, shares, *args)
 
     def interrupt(module, args, output):
         if list(tmp_path.glob("shard-*.parquet")):
@@ -144,8 +144,8 @@ def test_restart_neither_loses_nor_repeats_a_row(small_shards, monkeypatch, tmp_
 def test_answers_come_as_they_are_finished():
     model, tokenizer = make_llada(), make_tokenizer()
     recipe = resolve_generation_config(model, RECIPE, tokenizer)
-    prompts = dict(enumerate(tokenizer(make_prompts(12)["prompt"][:])["input_ids"]))
-    passes = [answer["nfe"] for _, answer in decode_rows(model, tokenizer, prompts, recipe, batch_size=12, seed=0)]
+    prompts = list(enumerate(tokenizer(make_prompts(12)["prompt"][:])["input_ids"]))
+    passes = [answer.nfe for _, answer in decode_rows(model, tokenizer, [prompts], recipe, batch_size=12, seed=0)]
     assert passes == sorted(passes) and len(set(passes)) > 1
 
 
@@ -250,12 +250,12 @@ import sys
 from pathlib import Path
 from accelerate import PartialState
 sys.path.insert(0, {root!r})
-from .test_trajectories import *
+from tests.data.test_trajectories import *
 trajectories.SHARD_SIZE = 4
 decode_rows, decoded = trajectories.decode_rows, []
-def recording(model, tokenizer, prompts, *args):
-    decoded.extend(prompts)
-    return decode_rows(model, tokenizer, prompts, *args)
+def recording(model, tokenizer, shares, *args):
+    decoded.extend(row for row, _ in shares[0])
+    return decode_rows(model, tokenizer, shares, *args)
 trajectories.decode_rows = recording
 rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts({count}), RECIPE, 2, sys.argv[1])
 report = {{"decoded": sorted(decoded), "returned": len(rows)}}
@@ -292,7 +292,7 @@ def test_processes_under_torchrun_share_the_rows(small_shards, monkeypatch, tmp_
     assert reports[1]["decoded"] == [*range(4, 8), *range(12, 16)]
     # A single process finds the whole run in the folder.
     expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(18), RECIPE)
-    monkeypatch.setattr(trajectories, "decode_rows", lambda model, tokenizer, prompts, *args: iter(prompts))
+    monkeypatch.setattr(trajectories, "decode_rows", lambda model, tokenizer, shares, *args: iter(shares[0]))
     model = make_llada()
     rows = generate_trajectories(model, make_tokenizer(), make_prompts(18), RECIPE, output_dir=tmp_path / "out")
     assert rows[:] == expected[:]

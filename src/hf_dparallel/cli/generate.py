@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.prompts import row_generator
+from ..generation.rows import row_generator
 from . import COMMANDS
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, PromptArguments
 from .console import note, say, write_json

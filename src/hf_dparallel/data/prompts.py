@@ -1,18 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""From a dataset of prompts to token ids, and to the answers of a model."""
+"""From a dataset of prompts to token ids."""
 
-import contextlib
 import hashlib
 import json
-import queue
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-from ..generation.configuration import DiffusionGenerationConfig
+from transformers import PreTrainedTokenizerBase
 
 
 if TYPE_CHECKING:
@@ -49,12 +43,6 @@ def tokenize_prompts(
     return prompt_ids
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Raises a `ValueError` for a batch without rows."""
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
-
-
 def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
     """Raises a `ValueError` if a dataset already has one of the columns that would be added to it."""
     taken = [name for name in new if name in dataset.column_names]
@@ -63,108 +51,6 @@ def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
             f"`dataset` already has the column(s) {taken}, which the answers of the model would overwrite. Remove "
             f"them: `dataset.remove_columns({taken})`."
         )
-
-
-@contextlib.contextmanager
-def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Puts a model in evaluation mode, and every module back in its own mode, whatever happens."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-def decode_rows(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: dict[int, list[int]],
-    recipe: DiffusionGenerationConfig,
-    batch_size: int,
-    seed: int,
-    num_workers: int = 1,
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Decodes prompts, given by row, and yields the answers as they are finished.
-
-    Each row has its own draws, from `seed` and its number, so that they do not depend on the batch. With several
-    workers each is a thread that decodes its share of the prompts: on the cores of a CPU, small models are decoded
-    faster side by side than with all cores on one operation.
-
-    Yields:
-        `tuple`: the row, and its `prompt_ids`, `completion_ids`, `commit_step` and `nfe` (see
-        [`generate_trajectories`]).
-    """
-
-    def decode(rows: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-        decoded = model.generate_many(
-            [prompts[row] for row in rows],
-            recipe,
-            batch_size,
-            tokenizer=tokenizer,
-            generator_for=lambda index: row_generator(model.device, seed, rows[index]),
-        )
-        for answer in decoded.as_completed():
-            row = rows[answer.index]
-            # Beyond the first end token decoding goes on with `stop_at_eos=False`.
-            completion = slice(answer.num_tokens)
-            yield (
-                row,
-                {
-                    "prompt_ids": prompts[row],
-                    "completion_ids": answer.tokens[completion].tolist(),
-                    "commit_step": answer.commit_step[completion].tolist(),
-                    "nfe": answer.nfe,
-                },
-            )
-
-    rows = list(prompts)
-    if num_workers == 1:
-        return decode(rows)
-    return _in_threads(decode, [rows[worker::num_workers] for worker in range(num_workers)])
-
-
-def _in_threads(work: Callable[[list[int]], Iterator[Any]], shares: list[list[int]]) -> Iterator[Any]:
-    """Yields what `work` yields for each share, as it comes; the first error ends all."""
-    results: queue.SimpleQueue = queue.SimpleQueue()
-    stop = threading.Event()
-    threads_each = max(1, torch.get_num_threads() // len(shares))
-
-    def run(share: list[int]) -> None:
-        # Of this thread only.
-        torch.set_num_threads(threads_each)
-        try:
-            for result in work(share):
-                if stop.is_set():
-                    return
-                results.put(result)
-            results.put(None)
-        except Exception as error:  # noqa: BLE001
-            results.put(error)
-
-    threads = [threading.Thread(target=run, args=[share], daemon=True) for share in shares]
-    for thread in threads:
-        thread.start()
-    try:
-        running = len(threads)
-        while running:
-            result = results.get()
-            if isinstance(result, Exception):
-                raise result
-            if result is None:
-                running -= 1
-            else:
-                yield result
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
-def row_generator(device: torch.device, seed: int, row: int) -> torch.Generator:
-    """The random state of a row's draws, whatever the batch."""
-    return torch.Generator(device).manual_seed(stable_hash(seed, row))
 
 
 def stable_hash(*parts: Any) -> int:

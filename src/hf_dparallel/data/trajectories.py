@@ -18,17 +18,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.decoder import DecodedRow
 from ..generation.inputs import resolve_generation_config
+from ..generation.rows import check_batch_size, decode_rows, evaluation_mode
 from ..models.fingerprint import weights_fingerprint
 from ..training.checkpoints import explained_write_errors
-from .prompts import (
-    check_batch_size,
-    check_new_columns,
-    decode_rows,
-    evaluation_mode,
-    stable_hash,
-    tokenize_prompts,
-)
+from .prompts import check_new_columns, stable_hash, tokenize_prompts
 from .rewards import RewardFunction, score_completions
 
 
@@ -125,9 +120,10 @@ def generate_trajectories(
         # Shard after shard, prompts of similar length next to one another.
         rows = [row for shard in mine for row in sorted(store.rows(shard), key=lambda row: len(prompt_ids[row]))]
         answers: dict[int, dict[str, Any]] = {}
-        prompts = {row: prompt_ids[row] for row in rows}
-        for row, answer in decode_rows(model, tokenizer, prompts, recipe, batch_size, seed, num_workers):
-            answers[row] = answer
+        prompts = [(row, prompt_ids[row]) for row in rows]
+        shares = [prompts[worker::num_workers] for worker in range(num_workers)]
+        for row, answer in decode_rows(model, tokenizer, shares, recipe, batch_size, seed):
+            answers[row] = _columns(prompt_ids[row], answer)
             progress.update()
             shard = store.shard(row)
             if all(other in answers for other in store.rows(shard)):
@@ -186,6 +182,17 @@ def filter_trajectories(
     counts = f"{len(kept)} of {len(dataset)} trajectories were kept"
     kept_rows.info.description = f"{counts}: those with a reward of at least {min_reward:g} from {names}."
     return kept_rows
+
+
+def _columns(prompt: list[int], answer: DecodedRow) -> dict[str, Any]:
+    # With `stop_at_eos=False` decoding goes on beyond the first end token.
+    completion = slice(answer.num_tokens)
+    return {
+        "prompt_ids": prompt,
+        "completion_ids": answer.tokens[completion].tolist(),
+        "commit_step": answer.commit_step[completion].tolist(),
+        "nfe": answer.nfe,
+    }
 
 
 def _with_answers(dataset: "Dataset", rows: range, answers: dict[int, dict[str, Any]]) -> "Dataset":

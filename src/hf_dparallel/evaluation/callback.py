@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import TrainerCallback
 
-from ..data.prompts import check_batch_size, check_new_columns, tokenize_prompts
+from ..data.prompts import check_new_columns, tokenize_prompts
 from ..data.rewards import RewardFunction, check_reward_columns
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
+from ..generation.rows import check_batch_size
 from .decoding import evaluate_decoding
 
 

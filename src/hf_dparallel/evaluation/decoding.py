@@ -4,20 +4,16 @@
 import time
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.prompts import (
-    check_batch_size,
-    check_new_columns,
-    decode_rows,
-    evaluation_mode,
-    tokenize_prompts,
-)
+from ..data.prompts import check_new_columns, tokenize_prompts
 from ..data.rewards import RewardFunction, check_reward_columns, score_completions
 from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.decoder import DecodedRow
 from ..generation.inputs import resolve_generation_config
+from ..generation.rows import check_batch_size, decode_rows, evaluation_mode
 from .cost import DecodingCost, mean_cost
 
 
@@ -114,24 +110,25 @@ def evaluate_answers(
     check_reward_columns(reward_funcs, dataset.column_names)
     recipe = resolve_generation_config(model, generation_config, tokenizer)
     prompt_ids = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
-    answers: dict[int, dict[str, Any]] = {}
+    answers: dict[int, DecodedRow] = {}
     # Prompts of similar length next to one another need little padding.
-    rows = sorted(range(len(prompt_ids)), key=lambda row: len(prompt_ids[row]))
-    prompts = {row: prompt_ids[row] for row in rows}
+    prompts = sorted(enumerate(prompt_ids), key=lambda prompt: len(prompt[1]))
+    shares = [prompts[worker::num_workers] for worker in range(num_workers)]
     start = time.perf_counter()
     with evaluation_mode(model), tqdm(total=len(prompts), desc=description) as progress:
-        for row, answer in decode_rows(model, tokenizer, prompts, recipe, batch_size, seed, num_workers):
+        for row, answer in decode_rows(model, tokenizer, shares, recipe, batch_size, seed):
             answers[row] = answer
             progress.update()
     seconds = time.perf_counter() - start
-    completion_ids = [answers[row]["completion_ids"] for row in range(len(prompt_ids))]
+    in_order = [answers[row] for row in range(len(prompt_ids))]
+    completion_ids = [answer.tokens[: answer.num_tokens].tolist() for answer in in_order]
     answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
     rewards = score_completions(answered, tokenizer, reward_funcs)
     return EvaluatedAnswers(
         is_correct=[reward is not None and reward >= 1 for reward in rewards],
         costs=[
-            DecodingCost.of_tokens(ids, answers[row]["nfe"], recipe.eos_token_ids, recipe.max_new_tokens)
-            for row, ids in enumerate(completion_ids)
+            DecodingCost.of_tokens(ids, answer.nfe, recipe.eos_token_ids, recipe.max_new_tokens)
+            for ids, answer in zip(completion_ids, in_order, strict=True)
         ],
         seconds=seconds,
     )

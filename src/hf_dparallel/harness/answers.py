@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
-from ..data.prompts import evaluation_mode, stable_hash
+from ..data.prompts import stable_hash
 from ..environment import device_name
+from ..generation.rows import evaluation_mode
 from .costs import request_cost
 from .settings import RequestSettings, every_setting
 

@@ -13,11 +13,11 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.prompts import evaluation_mode, row_generator
 from ..data.rewards import RewardFunction, score_completions
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
 from ..generation.output import DiffusionGenerationOutput, collect_rows
+from ..generation.rows import evaluation_mode, row_generator
 
 
 if TYPE_CHECKING:
