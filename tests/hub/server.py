@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlparse
 
@@ -195,15 +196,16 @@ class Handler(BaseHTTPRequestHandler):
         self.json({})
 
     def preupload(self, kind: str, repo_id: str, revision: str) -> None:
-        files = json.loads(self.body)["files"]
+        body = json.loads(self.body)
+        ignored = [line.rstrip("/") for line in body.get("gitIgnore", "").splitlines()]
         answers = [
             {
                 "path": file["path"],
                 "uploadMode": "lfs" if file["path"].endswith(LFS_SUFFIXES) else "regular",
-                "shouldIgnore": False,
+                "shouldIgnore": any(fnmatch(file["path"].split("/")[0], pattern) for pattern in ignored),
                 "oid": None,
             }
-            for file in files
+            for file in body["files"]
         ]
         self.json({"files": answers})
 

@@ -3,7 +3,6 @@
 
 import json
 import re
-import runpy
 import shutil
 from pathlib import Path
 
@@ -86,32 +85,18 @@ def test_only_what_belongs_to_the_model_is_uploaded(hub, adapter):
     assert {path: path.read_bytes() for path in adapter.rglob("*") if path.is_file()} == before
 
 
-def test_the_tokenizer_is_uploaded_if_it_is_not_that_of_the_base(hub, adapter):
-    tokenizer = AutoTokenizer.from_pretrained(TEACHER)
-    tokenizer.save_pretrained(adapter)
-    push_model_to_hub(adapter, "user/same")
-    assert set(hub.repository("user/same").files()) == PUSHED
-    assert f'AutoTokenizer.from_pretrained("{BASE}"' in card_of(hub, "user/same").text
+def test_the_tokenizer_is_uploaded_if_it_is_in_the_folder(hub, adapter):
+    push_model_to_hub(adapter, "user/without")
+    assert set(hub.repository("user/without").files()) == PUSHED
+    assert f'AutoTokenizer.from_pretrained("{BASE}"' in card_of(hub, "user/without").text
 
+    tokenizer = AutoTokenizer.from_pretrained(TEACHER)
     tokenizer.add_tokens(["<new>"])
     tokenizer.save_pretrained(adapter)
-    push_model_to_hub(adapter, "user/other")
-    assert {"tokenizer.json", "tokenizer_config.json"} < set(hub.repository("user/other").files())
-    assert "<new>" in AutoTokenizer.from_pretrained("user/other").get_vocab()
-    assert 'AutoTokenizer.from_pretrained("user/other"' in card_of(hub, "user/other").text
-
-
-@pytest.mark.parametrize("has_own", [False, True])
-def test_the_tokenizer_of_the_base_is_read_once(hub, adapter, monkeypatch, has_own):
-    if has_own:
-        AutoTokenizer.from_pretrained(TEACHER).save_pretrained(adapter)
-    read, load = [], AutoTokenizer.from_pretrained
-    monkeypatch.setattr(
-        "hf_dparallel.hub.publish.AutoTokenizer.from_pretrained",
-        lambda name, **kw: read.append(name) or load(name, **kw),
-    )
-    push_model_to_hub(adapter, "user/student")
-    assert read.count(BASE) == 1
+    push_model_to_hub(adapter, "user/with")
+    assert {"tokenizer.json", "tokenizer_config.json"} < set(hub.repository("user/with").files())
+    assert "<new>" in AutoTokenizer.from_pretrained("user/with").get_vocab()
+    assert 'AutoTokenizer.from_pretrained("user/with"' in card_of(hub, "user/with").text
 
 
 @pytest.mark.parametrize("local", [str(TEACHER), "adapter", "/nowhere/llada", r"C:\models\llada"])
@@ -132,16 +117,11 @@ def test_a_base_in_a_local_folder_is_refused_or_replaced(hub, adapter, local, mo
     ("name", "text", "message"),
     [
         ("README.md", f"# Mine\nlogin with hf_{'a' * 34}", "contains what looks like an access token"),
-        ("README.md", f"# Mine\nfrom {Path.home()}/models", f"contains the path '{Path.home()}/'"),
-        ("training_summary.json", '{"data": ["/data/user/gsm8k.parquet"]}', "the path '/data/user/gsm8k.parquet'"),
-        ("training_summary.json", '{"note": "made from /data/secret/x.jsonl"}', "the path '/data/secret/x.jsonl'"),
-        ("training_summary.json", r'{"note": "made from C:\\data\\x.jsonl"}', r"the path 'C:\\data\\x.jsonl'"),
-        ("README.md", "# Mine\nIt lies in `/scratch/me/llada`.", "the path '/scratch/me/llada'"),
-        ("README.md", "# Mine\nSee file:///scratch/me/llada.", "the path '/scratch/me/llada'"),
+        ("README.md", f"# Mine\nfrom {Path.home()}/models", f"contains the path '{Path.home()}'"),
         ("config.json", f'{{"note": "hf_{"b" * 34}"}}', "access token"),
         ("LICENSE", f"hf_{'a' * 34}", "contains what looks like an access token"),
-        ("NOTICE.md", f"Of {Path.home()}/models", f"contains the path '{Path.home()}/'"),
-        ("loss.svg", f"<svg><!-- {Path.home()}/run --></svg>", f"contains the path '{Path.home()}/'"),
+        ("NOTICE.md", f"Of {Path.home()}/models", f"contains the path '{Path.home()}'"),
+        ("loss.svg", f"<svg><!-- {Path.home()}/run --></svg>", f"contains the path '{Path.home()}'"),
     ],
 )
 def test_tokens_and_paths_are_refused(hub, tmp_path, name, text, message):
@@ -154,16 +134,12 @@ def test_tokens_and_paths_are_refused(hub, tmp_path, name, text, message):
     assert "models/user/model" not in hub.repositories
 
 
-def test_ordinary_text_is_no_path(hub, adapter):
-    (adapter / "README.md").write_text(
-        "# Mine\nand/or, 1/2/3 and a/b/c; https://huggingface.co/papers/2509.26488 [docs](/docs/hub/models)\n"
-        "`./a/b`, `../a/b`, `data/train/x.json`, user/name, `POST /v1/chat/completions`, </a/b>, TCP / IP / UDP\n"
-    )
-    summary = {"dataset_description": "2 of 3 and/or 4/5/6 from https://example.org/a/b and hf://datasets/a/b."}
-    (adapter / "training_summary.json").write_text(json.dumps(summary))
+def test_paths_that_are_nobodys_are_uploaded(hub, adapter):
+    text = "# Mine\nhttps://huggingface.co/papers/2509.26488, `POST /v1/models`, /usr/bin/python and a/b/c\n"
+    (adapter / "README.md").write_text(text)
     (adapter / "loss.png").write_bytes(b"\x89PNG\xff")
     push_model_to_hub(adapter, "user/student")
-    assert b"and/or" in hub.repository("user/student").files()["README.md"]
+    assert hub.repository("user/student").files()["README.md"] == text.encode()
 
 
 @pytest.mark.parametrize(
@@ -430,17 +406,6 @@ def test_weights_and_tokenizer_of_an_earlier_push_do_not_stay(hub, tmp_path):
     assert torch.equal(AutoModelForMaskedLM.from_pretrained("user/model").lm_head.weight, model.lm_head.weight)
 
 
-def test_a_tokenizer_that_is_now_that_of_the_base_does_not_stay(hub, adapter):
-    tokenizer = AutoTokenizer.from_pretrained(TEACHER)
-    tokenizer.add_tokens(["<new>"])
-    tokenizer.save_pretrained(adapter)
-    push_model_to_hub(adapter, "user/student")
-    assert "tokenizer.json" in hub.repository("user/student").files()
-    AutoTokenizer.from_pretrained(TEACHER).save_pretrained(adapter)
-    push_model_to_hub(adapter, "user/student")
-    assert set(hub.repository("user/student").files()) == PUSHED
-
-
 def test_the_lines_of_the_card_run_as_they_stand(hub, adapter, capsys):
     push_model_to_hub(adapter, "user/student")
     lines = lines_of(card_of(hub))
@@ -470,12 +435,24 @@ def test_the_card_of_another_class_runs_too(hub, tmp_path):
     assert names["out"].nfe.tolist() == [2]
 
 
-def test_custom_generate_is_the_file_of_the_package_with_the_recipe(hub, adapter, tmp_path):
+def test_custom_generate_is_the_file_of_the_package(hub, adapter):
     push_model_to_hub(adapter, "user/student")
     files = hub.repository("user/student").files()
-    (tmp_path / "generate.py").write_bytes(files["custom_generate/generate.py"])
-    names = runpy.run_path(str(tmp_path / "generate.py"))
-    assert names["RECIPE"] == RECIPE and names["SHIFT_LOGITS"] is False
-    source = publish._CUSTOM_GENERATE.read_bytes()
-    assert files["custom_generate/generate.py"].endswith(source[source.index(b"def generate") :])
+    source = Path(publish.__file__).with_name("custom_generate") / "generate.py"
+    assert files["custom_generate/generate.py"] == source.read_bytes()
     assert files["custom_generate/requirements.txt"].startswith(b"hf-dparallel>=")
+
+
+def test_custom_generate_follows_a_recipe_that_was_edited_on_the_hub(hub, adapter):
+    push_model_to_hub(adapter, "user/llada-1.5")
+    base = AutoModelForMaskedLM.from_pretrained(BASE)
+    files = hub.repository("user/llada-1.5").files()
+    schedule = {"entropy_threshold": None, "denoising_steps": 8, "stop_at_eos": False}
+    edited = json.loads(files["generation_config.json"]) | schedule
+    inputs = {"input_ids": INPUT_IDS, "attention_mask": torch.ones_like(INPUT_IDS), "return_dict_in_generate": True}
+    own = {"custom_generate": "user/llada-1.5", "trust_remote_code": True}
+    assert base.generate(**inputs, **own).nfe.tolist() != [8]
+    repository = hub.repository("user/llada-1.5")
+    repository.commits["3" * 40] = files | {"generation_config.json": json.dumps(edited).encode()}
+    repository.refs["main"] = "3" * 40
+    assert base.generate(**inputs, **own).nfe.tolist() == [8]

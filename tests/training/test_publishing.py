@@ -2,7 +2,6 @@
 """What the trainer saves beside the weights, and how it publishes them."""
 
 import json
-import time
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from safetensors.torch import load
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, DiffusionGenerationConfig
-from hf_dparallel.training import publishing
 from hf_dparallel.training.publishing import student_recipe
 
 from ..helpers import make_llada
@@ -43,7 +41,7 @@ def test_a_trained_adapter_is_published_with_what_is_known_of_it(hub, tmp_path):
     repository = hub.repository("user/student")
     assert repository.commit("main") == commit.oid
     files = repository.files()
-    assert not {"training_args.bin", "optimizer.pt", "trainer_state.json", "tokenizer.json"} & set(files)
+    assert not {"training_args.bin", "optimizer.pt", "trainer_state.json"} & set(files)
     trained = {n: p for n, p in trainer.model.named_parameters() if "lora_" in n}
     pushed = load(files["adapter_model.safetensors"])
     assert len(pushed) == len(trained)
@@ -57,7 +55,7 @@ def test_a_trained_adapter_is_published_with_what_is_known_of_it(hub, tmp_path):
     assert {name: getattr(model.generation_config, name) for name in recipe} == recipe
 
 
-def test_pushes_during_the_training_hold_no_states(hub, tmp_path):  # noqa: F811
+def test_pushes_during_the_training_are_complete_and_hold_no_states(hub, tmp_path):  # noqa: F811
     trainer = make_trainer(
         tmp_path / "student",
         push_to_hub=True,
@@ -65,59 +63,44 @@ def test_pushes_during_the_training_hold_no_states(hub, tmp_path):  # noqa: F811
         hub_always_push=True,
         save_strategy="steps",
         save_steps=1,
+        save_total_limit=1,
         max_steps=2,
     )
     trainer.train()
+    pushes = list(hub.repository("user/student").commits.values())[1:]
+    assert len(pushes) == 2  # after each step
     trainer.push_to_hub()
-    commits = list(hub.repository("user/student").commits.values())
-    assert len(commits) == 4  # empty, after each step, at the end
-    names = set().union(*commits)
-    assert {"adapter_model.safetensors", "generation_config.json", "README.md"} <= names
-    assert not any(name.endswith((".pt", ".pth", ".bin")) or "checkpoint" in name for name in names)
+    (*pushes,) = list(hub.repository("user/student").commits.values())[1:]
+    for files in pushes:
+        assert {"adapter_model.safetensors", "adapter_config.json", "generation_config.json"} <= files.keys()
+        assert {"tokenizer.json", "training_summary.json", "custom_generate/generate.py"} <= files.keys()
+        assert not any(name.endswith((".pt", ".pth", ".bin")) or "checkpoint" in name for name in files)
+        assert ModelCard(files["README.md"].decode()).data.tags[-1] == "lora"
+    assert len(pushes) == 3
+    assert AutoModelForMaskedLM.from_pretrained("user/student").generation_config.entropy_threshold == 0.5
 
 
-def test_a_push_that_fails_does_not_end_the_training(hub, tmp_path, caplog):  # noqa: F811
+def test_a_push_that_fails_does_not_end_the_training(hub, tmp_path):  # noqa: F811
     hub.fail("POST", "/commit/main", status=403, times=100)
     trainer = make_trainer(
         tmp_path / "student", push_to_hub=True, hub_model_id="user/student", save_strategy="steps", save_steps=1
     )
     trainer.train()
-    trainer._finish_current_push()
     assert trainer.state.global_step == 2
-    assert "A push to the Hub failed: Could not push to 'user/student'" in caplog.text
+    with pytest.raises(OSError, match="Could not push to 'user/student'"):
+        trainer.push_to_hub()
 
 
-def test_a_checkpoint_may_be_deleted_while_it_is_pushed(hub, tmp_path, monkeypatch):  # noqa: F811
-    folder = tmp_path / "student"
-    push = publishing.push_model_to_hub
-
-    def push_late(*args, **kwargs):
-        deadline = time.monotonic() + 30
-        while (folder / "checkpoint-1").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return push(*args, **kwargs)
-
-    monkeypatch.setattr(publishing, "push_model_to_hub", push_late)
-    trainer = make_trainer(
-        folder, push_to_hub=True, hub_model_id="user/student", save_strategy="steps", save_steps=1, save_total_limit=1
-    )
-    trainer.train()
-    assert not (folder / "checkpoint-1").exists()
-    assert "adapter_model.safetensors" in hub.repository("user/student").files()
-    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"checkpoint-2"}
-
-
-def test_a_checkpoint_without_weights_does_not_end_the_training(hub, tmp_path, caplog):  # noqa: F811
-    trainer = make_trainer(tmp_path / "student", push_to_hub=True, hub_model_id="user/student")
-    (tmp_path / "empty").mkdir()
-    trainer._push_from_checkpoint(str(tmp_path / "empty"))
-    trainer._finish_current_push()
-    assert "A push to the Hub failed: `" in caplog.text and "holds neither an adapter" in caplog.text
+def test_a_push_in_the_background_ends_later(hub, tmp_path):  # noqa: F811
+    trainer = make_trainer(tmp_path / "student", hub_model_id="user/student")
+    commit = trainer.push_to_hub(blocking=False).result(timeout=60)
+    assert commit.oid == hub.repository("user/student").commit("main")
 
 
 @pytest.mark.parametrize("tags", ["math", ["math"]])
 def test_tags_and_license_are_those_of_the_trainers_of_transformers(hub, tmp_path, tags):  # noqa: F811
     trainer = make_trainer(tmp_path / "student", hub_model_id="user/student")
+    trainer.save_model()
     trainer.create_model_card(tags=tags, license="mit")
     data = ModelCard.load(tmp_path / "student" / "README.md").data
     assert data.license == "mit" and data.tags[-1] == "math"
@@ -166,5 +149,12 @@ def test_every_saved_folder_says_what_it_is(tmp_path):
         assert summary["base_model"] == str(TEACHER) and summary["num_sequences"] == 4
         assert summary["settings"]["certainty_weight"] == 2.0 and summary["metrics"]["loss"] > 0
         assert DiffusionGenerationConfig.from_pretrained(folder).entropy_threshold == 0.5
+        assert "| `block_length` | 4 |" in (folder / "README.md").read_text()
+        assert str(TEACHER) not in (folder / "README.md").read_text()
+        assert (folder / "custom_generate" / "generate.py").is_file()
+    (tmp_path / "README.md").write_text("# Mine")
     trainer.create_model_card(dataset_name="user/data")
-    assert "| `block_length` | 4 |" in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "README.md").read_text() == "# Mine"
+    (tmp_path / "README.md").unlink()
+    trainer.create_model_card(dataset_name="user/data")
+    assert "datasets/user/data" in (tmp_path / "README.md").read_text()

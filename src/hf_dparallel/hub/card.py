@@ -2,14 +2,18 @@
 """The model card: what the model is, how to use it, how it was trained, and what was measured."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
+from transformers import AutoTokenizer
+from transformers.utils import ADAPTER_CONFIG_NAME
 
-from .reports import Report
+from ..generation.configuration import DiffusionGenerationConfig
+from .files import SUMMARY_NAME, has_tokenizer, read_json
+from .reports import read_report
 
 
 TAGS = ("dparallel", "diffusion-lm", "masked-diffusion")
@@ -20,74 +24,75 @@ _TEMPLATE = Path(__file__).parent / "templates" / "model_card.md"
 _NATIVE_CLASSES = ("LLaDAForMaskedDiffusion", "DreamForMaskedDiffusion")
 
 
-@dataclass
-class ModelFacts:
-    """What a card says about a model."""
+def make_model_card(
+    folder: str | os.PathLike,
+    repo_id: str,
+    base_model: str | None,
+    recipe: DiffusionGenerationConfig,
+    calibration: Mapping[str, Any] | None = None,
+    report: str | os.PathLike | None = None,
+    dataset_name: str | None = None,
+    license: str | None = None,
+    tags: str | Sequence[str] | None = None,
+) -> ModelCard:
+    """Returns the card of a model or adapter that was saved in `folder`, from the facts that the folder holds.
 
-    repo_id: str
-    kind: str
-    base_model: str | None
-    recipe: dict[str, Any]
-    tokenizer: str
-    has_chat_template: bool = True
-    adapter_config: Mapping[str, Any] = field(default_factory=dict)
-    summary: Mapping[str, Any] = field(default_factory=dict)
-    report: Report | None = None
-    dataset_name: str | None = None
-    license: str | None = None
-    tags: tuple[str, ...] = ()
+    `calibration` says how the recipe was found; `report` and the arguments after it are as in [`push_model_to_hub`].
 
-
-def is_draft(text: str) -> bool:
-    """Whether a card is one that a library wrote, and nobody has made their own."""
-    return DRAFT_MARK in text or all(mark in text for mark in _PEFT_DRAFT_MARKS)
-
-
-def is_empty(text: str) -> bool:
-    """Whether a card has metadata at most, as the one that the Hub makes with a repository."""
-    return not ModelCard(text, ignore_metadata_errors=True).text.strip()
-
-
-def as_tags(tags: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One tag, several or none."""
-    return (tags,) if isinstance(tags, str) else tuple(tags or ())
-
-
-def make_model_card(facts: ModelFacts) -> ModelCard:
-    """Returns the card of a model."""
-    is_adapter = facts.kind == "adapter"
-    peft_type = facts.adapter_config.get("peft_type", "")
-    peft_type = str(getattr(peft_type, "value", peft_type)).lower()
-    tags = [*TAGS, *(["peft", *([peft_type] if peft_type else [])] if is_adapter else []), *facts.tags]
-    dataset = facts.dataset_name
+    Raises:
+        ValueError: if the report is none.
+    """
+    folder, title = Path(folder), repo_id.split("/")[-1]
+    adapter, summary = read_json(folder / ADAPTER_CONFIG_NAME), read_json(folder / SUMMARY_NAME)
+    measured = read_report(report, recipe.settings()) if report is not None else None
+    tokenizer = repo_id if has_tokenizer(folder) or base_model is None else base_model
+    tags = [tags] if isinstance(tags, str) else list(tags or ())
     data = ModelCardData(
-        base_model=facts.base_model,
-        base_model_relation=("adapter" if is_adapter else "finetune") if facts.base_model else None,
-        library_name="peft" if is_adapter else "transformers",
+        base_model=base_model,
+        base_model_relation=("adapter" if adapter else "finetune") if base_model else None,
+        library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
-        tags=list(dict.fromkeys(tags)),
-        license=facts.license,
-        datasets=[dataset] if dataset else None,
-        model_name=facts.repo_id.split("/")[-1],
-        eval_results=facts.report.eval_results() if facts.report else None,
+        tags=list(dict.fromkeys([*TAGS, *(["peft", adapter["peft_type"].lower()] if adapter else []), *tags])),
+        license=license,
+        datasets=[dataset_name] if dataset_name else None,
+        model_name=title,
+        eval_results=measured.eval_results() if measured else None,
     )
-    architecture = facts.summary.get("architecture")
     return ModelCard.from_template(
         data,
         template_path=str(_TEMPLATE),
         draft_mark=DRAFT_MARK,
-        facts=facts,
-        title=facts.repo_id.split("/")[-1],
-        native=architecture is None or architecture in _NATIVE_CLASSES,
-        settings=_settings(facts),
-        recipe=json.dumps(facts.recipe, indent=2),
+        title=title,
+        repo_id=repo_id,
+        is_adapter=bool(adapter),
+        is_native=summary.get("architecture", _NATIVE_CLASSES[0]) in _NATIVE_CLASSES,
+        tokenizer=tokenizer,
+        has_chat_template=_has_chat_template(folder if has_tokenizer(folder) else base_model),
+        mask_token_id=recipe.mask_token_id,
+        recipe=json.dumps(recipe.settings(), indent=2),
+        calibration=json.dumps(calibration, indent=2) if calibration else None,
+        report=measured,
+        settings={**_adapter_settings(adapter), **summary.get("settings", {})},
+        summary=summary,
     )
 
 
-def _settings(facts: ModelFacts) -> dict[str, Any]:
-    """The settings of the adapter and the training, as texts."""
-    config = facts.adapter_config
+def is_replaceable(text: str) -> bool:
+    """Whether nobody wrote this card: a library drafted it, or it has metadata at most, as in a new repository."""
+    is_draft = DRAFT_MARK in text or all(mark in text for mark in _PEFT_DRAFT_MARKS)
+    return is_draft or not ModelCard(text, ignore_metadata_errors=True).text.strip()
+
+
+def _has_chat_template(tokenizer: str | Path | None) -> bool:
+    """Whether a tokenizer has a chat template; if it cannot be read from here, as most have one."""
+    try:
+        return tokenizer is None or AutoTokenizer.from_pretrained(tokenizer).chat_template is not None
+    except (OSError, ValueError):
+        return True
+
+
+def _adapter_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     shown = {name: config[name] for name in ("r", "lora_alpha", "target_modules") if config.get(name)}
-    if isinstance(shown.get("target_modules"), list | set):
+    if isinstance(shown.get("target_modules"), list):
         shown["target_modules"] = ", ".join(sorted(shown["target_modules"]))
-    return {**shown, **facts.summary.get("settings", {})}
+    return shown

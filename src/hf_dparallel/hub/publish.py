@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Publishing a distilled model or adapter: weights, recipe and card, and the tokenizer if it is not the base's."""
+"""Publishing a distilled model or adapter: weights, recipe, tokenizer and card."""
 
 import functools
 import json
@@ -8,16 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from huggingface_hub import CommitInfo, ModelCard
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig
-from .card import ModelFacts, as_tags, is_draft, make_model_card
+from .card import is_replaceable, make_model_card
 from .files import (
+    CALIBRATION_NAME,
     CARD_NAME,
     SUMMARY_NAME,
     TOKENIZER_PATTERNS,
@@ -25,19 +23,20 @@ from .files import (
     WEIGHT_SUFFIXES,
     Content,
     check_contents,
-    is_local_path,
-    is_one_of,
+    has_tokenizer,
+    hub_name,
     kind_of,
     read_json,
     select_files,
 )
-from .reports import read_report
 from .upload import full_name, upload_files
 
 
 logger = logging.get_logger(__name__)
 
 _CUSTOM_GENERATE = Path(__file__).parent / "custom_generate" / "generate.py"
+# What Trainer and trackers write beside the model: it tells much of this machine, and nobody can use it.
+_IGNORED = "training_args.bin\n*.pt\n*.pth\ntrainer_state.json\ncheckpoint-*/\nruns/\nwandb/\n.env\n"
 
 
 def push_model_to_hub(
@@ -60,9 +59,9 @@ def push_model_to_hub(
     Publishes an adapter or a model, with its decoding recipe and a model card.
 
     One commit holds the weights (safetensors), the configuration, the recipe (`generation_config.json`), a card
-    (`README.md`), `custom_generate/`, and the files of the tokenizer unless it is that of the base model. All else in
-    the folder stays there: optimizer states, `training_args.bin`, checkpoints, logs. Files that are edited on the way
-    (the name of the base model) are not changed in the folder.
+    (`README.md`), `custom_generate/`, and the tokenizer if it is in the folder. All else in the folder stays there:
+    optimizer states, `training_args.bin`, checkpoints, logs. Files that are edited on the way (the name of the base
+    model) are not changed in the folder.
 
     A card that you have written, here or on the Hub, is kept; one that hf-dparallel or PEFT has drafted is written
     anew. Weights of an earlier push that are not among the new ones are deleted in the same commit, and so are files
@@ -98,39 +97,34 @@ def push_model_to_hub(
     """
     folder = Path(folder)
     kind = kind_of(folder)
-    files, left_out = select_files(folder, kind)
+    config = read_json(folder / (ADAPTER_CONFIG_NAME if kind == "adapter" else CONFIG_NAME))
     summary = read_json(folder / SUMMARY_NAME)
-    adapter_config = read_json(folder / ADAPTER_CONFIG_NAME) if kind == "adapter" else {}
-    recorded = adapter_config.get("base_model_name_or_path") or summary.get("base_model")
-    base_model = check_base_model(base_model or recorded, kind)
-    recipe = _read_recipe(folder, generation_config)
-    repo_id = full_name(repo_id, token)
-    tokenizer, is_own = _tokenizer(folder, kind, base_model, token)
-    if not is_own:
-        files = {name: path for name, path in files.items() if not is_one_of(name, TOKENIZER_PATTERNS)}
-    files |= _edited_files(adapter_config, summary, base_model, recipe)
-    facts = ModelFacts(
-        repo_id=repo_id,
-        kind=kind,
-        base_model=base_model,
-        recipe=recipe.settings(),
-        tokenizer=repo_id if is_own or base_model is None else base_model,
-        has_chat_template=tokenizer is None or tokenizer.chat_template is not None,
-        adapter_config=adapter_config,
-        summary=summary,
-        report=read_report(report, recipe.settings()) if report is not None else None,
-        dataset_name=dataset_name,
-        license=license,
-        tags=as_tags(tags),
+    base_model = check_base_model(
+        base_model or config.get("base_model_name_or_path") or summary.get("base_model"), kind
     )
-    files[CARD_NAME] = _card(folder, facts)
+    recipe, calibration = _read_recipe(folder, generation_config)
+    repo_id = full_name(repo_id, token)
+    card = make_model_card(folder, repo_id, base_model, recipe, calibration, report, dataset_name, license, tags)
+    files: dict[str, Content] = {**select_files(folder, kind), **_custom_generate(), CARD_NAME: f"{card}\n".encode()}
+    files[GENERATION_CONFIG_NAME] = recipe.to_json_string(use_diff=True).encode()
+    if kind == "adapter":
+        files[ADAPTER_CONFIG_NAME] = _to_json({**config, "base_model_name_or_path": base_model})
+    if summary:
+        files[SUMMARY_NAME] = _to_json({**summary, "base_model": base_model})
+    if not calibration:
+        files.pop(CALIBRATION_NAME, None)
+    if _has_own_card(folder):
+        logger.warning(f"`{folder / CARD_NAME}` is uploaded as it is. Delete it to have a card written.")
+        files[CARD_NAME] = folder / CARD_NAME
     check_contents(files, folder)
-    logger.info(f"Uploading {', '.join(files)}. Not uploaded: {', '.join(left_out) or 'nothing'}.")
+    logger.info(f"Uploading {', '.join(files)}.")
+    pushed = _adapter_of(base_model) if kind == "adapter" else _model_of(config)
+    replaced = (*WEIGHT_PATTERNS[kind], CALIBRATION_NAME, *(TOKENIZER_PATTERNS if has_tokenizer(folder) else ()))
     return upload_files(
         files,
         repo_id,
-        check_existing=functools.partial(_check_same_kind, facts=facts, config=read_json(folder / CONFIG_NAME)),
-        replaces=(*WEIGHT_PATTERNS[kind], *(TOKENIZER_PATTERNS if _has_tokenizer(folder) else ())),
+        check_existing=functools.partial(_check_same_kind, repo_id=repo_id, pushed=pushed),
+        replaces=replaced,
         private=private,
         revision=revision,
         create_pr=create_pr,
@@ -139,24 +133,29 @@ def push_model_to_hub(
     )
 
 
+def write_companions(folder: str | os.PathLike, card: ModelCard) -> None:
+    """Writes what belongs to a model on the Hub beside its weights and recipe, unless the card is somebody's own.
+
+    With a list of the files that are not for others among them, a plain upload of the folder is complete.
+    """
+    folder = Path(folder)
+    files = {**_custom_generate(), CARD_NAME: f"{card}\n".encode(), ".gitignore": _IGNORED.encode()}
+    if _has_own_card(folder):
+        del files[CARD_NAME]
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
 def check_base_model(name: str | None, kind: str) -> str | None:
     """Returns the name of the base model if others will find it; `None` for a model of which it is not known.
 
     Raises:
         ValueError: if an adapter would be pushed that nobody else could use.
     """
-    problem = None
-    if not name:
-        problem = "is not known"
-    elif Path(name).exists() or is_local_path(name):
-        problem = f"is {name!r}, a folder of this machine"
-    else:
-        try:
-            validate_repo_id(name)
-        except HFValidationError:
-            problem = f"is {name!r}, which is no name of a repository"
-    if problem is None:
-        return name
+    if found := hub_name(name):
+        return found
+    problem = f"is {name!r}, which is a folder of this machine or no name of a repository" if name else "is not known"
     if kind == "model":
         logger.warning(f"The base model {problem}, and is not mentioned. `base_model=` names it.")
         return None
@@ -166,12 +165,15 @@ def check_base_model(name: str | None, kind: str) -> str | None:
     )
 
 
-def _read_recipe(folder: Path, given: DiffusionGenerationConfig | None) -> DiffusionGenerationConfig:
-    """The saved recipe with the settings that were given."""
+def _read_recipe(
+    folder: Path, given: DiffusionGenerationConfig | None
+) -> tuple[DiffusionGenerationConfig, dict[str, Any]]:
+    """The saved recipe with the settings that were given, and how it was found, if none were."""
     saved = folder / GENERATION_CONFIG_NAME
     recipe = DiffusionGenerationConfig.from_pretrained(folder) if saved.is_file() else DiffusionGenerationConfig()
+    calibration = read_json(folder / CALIBRATION_NAME)
     if given is not None and given.settings():
-        recipe = recipe.updated(**given.settings())
+        recipe, calibration = recipe.updated(**given.settings()), {}
     if recipe.commit_rule() is None:
         raise ValueError(
             f"`{saved}` "
@@ -179,78 +181,24 @@ def _read_recipe(folder: Path, given: DiffusionGenerationConfig | None) -> Diffu
             + ", so that what is pushed would decode one token in each pass. Choose a rule: `generation_config="
             "DiffusionGenerationConfig(entropy_threshold=0.5)` (`--entropy_threshold 0.5`)."
         )
-    return recipe
+    return recipe, calibration
 
 
-def _edited_files(
-    adapter_config: dict[str, Any], summary: dict[str, Any], base_model: str | None, recipe: DiffusionGenerationConfig
-) -> dict[str, Content]:
-    """What is not uploaded as it lies in the folder, and what does not lie there."""
-    edited: dict[str, Content] = {
-        GENERATION_CONFIG_NAME: recipe.to_json_string(use_diff=True).encode(),
-        "custom_generate/generate.py": _custom_generate(recipe, summary.get("shift_logits", False)).encode(),
+def _custom_generate() -> dict[str, bytes]:
+    return {
+        "custom_generate/generate.py": _CUSTOM_GENERATE.read_bytes(),
         "custom_generate/requirements.txt": f"hf-dparallel>={__version__}\n".encode(),
     }
-    if adapter_config:
-        edited[ADAPTER_CONFIG_NAME] = _to_json({**adapter_config, "base_model_name_or_path": base_model})
-    if summary:
-        edited[SUMMARY_NAME] = _to_json({**summary, "base_model": base_model})
-    return edited
 
 
-def _custom_generate(recipe: DiffusionGenerationConfig, shift_logits: bool) -> str:
-    source = _CUSTOM_GENERATE.read_text(encoding="utf-8")
-    source = source.replace("RECIPE: dict = {}", f"RECIPE: dict = {recipe.settings()!r}")
-    return source.replace("SHIFT_LOGITS = False", f"SHIFT_LOGITS = {bool(shift_logits)}")
+def _has_own_card(folder: Path) -> bool:
+    """Whether somebody wrote the card in a folder."""
+    card = folder / CARD_NAME
+    return card.is_file() and not is_replaceable(card.read_text(encoding="utf-8"))
 
 
-def _has_tokenizer(folder: Path) -> bool:
-    return (folder / "tokenizer_config.json").is_file()
-
-
-def _tokenizer(
-    folder: Path, kind: str, base_model: str | None, token: str | None
-) -> tuple[PreTrainedTokenizerBase | None, bool]:
-    """The tokenizer of the model, if it can be read, and whether it is in the folder and not that of the base."""
-    own = AutoTokenizer.from_pretrained(folder) if _has_tokenizer(folder) else None
-    if own is not None and kind == "model":
-        return own, True
-    base = _base_tokenizer(base_model, token)
-    if own is None or (base is not None and _fingerprint(own) == _fingerprint(base)):
-        return base, False
-    return own, True
-
-
-def _base_tokenizer(base_model: str | None, token: str | None) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of the base model, if it can be read from here."""
-    if base_model is None:
-        return None
-    try:
-        return AutoTokenizer.from_pretrained(base_model, token=token)
-    except (OSError, ValueError):
-        return None
-
-
-def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, ...]:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    vocabulary = backend.to_str() if backend is not None else tokenizer.get_vocab()
-    return vocabulary, tokenizer.chat_template, tokenizer.special_tokens_map
-
-
-def _card(folder: Path, facts: ModelFacts) -> Content:
-    """The card in the folder if somebody wrote it, else a new one."""
-    path = folder / CARD_NAME
-    if path.is_file() and not is_draft(path.read_text(encoding="utf-8")):
-        logger.warning(f"`{path}` is uploaded as it is. Delete it to have a card written.")
-        return path
-    return f"{make_model_card(facts)}\n".encode()
-
-
-def _check_same_kind(
-    existing: Sequence[str], read: Callable[[str], str], facts: ModelFacts, config: dict[str, Any]
-) -> None:
+def _check_same_kind(existing: Sequence[str], read: Callable[[str], str], repo_id: str, pushed: str) -> None:
     """Checks that a repository holds nothing, or what the new commit is a new version of."""
-    pushed = _adapter_of(facts.base_model) if facts.kind == "adapter" else _model_of(config)
     weights = next((name for name in existing if name.endswith(WEIGHT_SUFFIXES)), None)
     if CONFIG_NAME in existing:
         held = _model_of(json.loads(read(CONFIG_NAME)))
@@ -260,7 +208,7 @@ def _check_same_kind(
         held = pushed if weights is None else f"weights of something else ({weights})"
     if held != pushed:
         raise ValueError(
-            f"`repo_id={facts.repo_id}` exists and holds {held}, and what is pushed is {pushed}. Choose another name, "
+            f"`repo_id={repo_id}` exists and holds {held}, and what is pushed is {pushed}. Choose another name, "
             "or delete that repository first."
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData
 
 from .card import DRAFT_MARK, TAGS
-from .files import CARD_NAME, Content, check_contents, is_local_path, is_one_of, read_json
+from .files import CARD_NAME, Content, check_contents, hub_name, is_one_of, read_json
 from .upload import full_name, upload_files
 
 
@@ -73,10 +73,10 @@ def push_trajectories_to_hub(
     rows = _read_rows(shards)
     run = read_json(shards[0].with_name(MANIFEST_NAME))
     teacher = teacher or run.get("model name")
-    if teacher is not None and (Path(teacher).exists() or is_local_path(teacher)):
+    if teacher is not None and hub_name(teacher) is None:
         raise ValueError(
-            f"The teacher is {teacher!r}, a folder of this machine. Name it as it is called on the Hub: `teacher=` "
-            "(`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
+            f"The teacher is {teacher!r}, which is a folder of this machine or no name of a repository. Name it as it "
+            "is called on the Hub: `teacher=` (`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
         )
     repo_id = full_name(repo_id, token)
     card = _make_card(rows, run, repo_id, teacher, license, read_json(shards[0].with_name(INFO_NAME)))

@@ -5,13 +5,13 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from huggingface_hub import EvalResult
 
 from ..generation.configuration import COMMIT_RULES
-from .files import local_file_name
+from .files import hub_name
 
 
 _METRICS = {
@@ -20,6 +20,7 @@ _METRICS = {
     "tokens_per_forward": "Tokens per forward pass",
     "latency_s": "Seconds per answer",
 }
+_DATA_SUFFIXES = (".json", ".jsonl", ".parquet", ".csv")
 
 
 @dataclass
@@ -83,8 +84,9 @@ def read_report(path: str | os.PathLike, recipe: Mapping[str, Any]) -> Report:
             "--json FILE`, or `hf-dparallel demo` (report.json), wrote."
         )
     dataset = str(report.get("dataset", "prompts of the author"))
-    # Of a file, others need not know the folder.
-    dataset = local_file_name(dataset) or dataset
+    if hub_name(dataset) is None or dataset.endswith(_DATA_SUFFIXES):
+        # Of a file, others need not know the folder.
+        dataset = PureWindowsPath(dataset).name
     rules = [{name: value for name, value in row.get("recipe", {}).items() if name in COMMIT_RULES} for row in rows]
     matching = [row for row, rule in zip(rows, rules, strict=True) if rule and rule.items() <= recipe.items()]
     num_prompts = report.get("num_prompts") or report.get("conditions", {}).get("num_prompts")

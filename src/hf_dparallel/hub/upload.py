@@ -4,12 +4,13 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from transformers.utils import logging
 
-from .card import is_draft, is_empty
+from .card import is_replaceable
 from .files import CARD_NAME, Content, is_one_of
 
 
@@ -57,32 +58,27 @@ def upload_files(
         OSError: if the Hub refuses.
     """
     api = HfApi(token=token)
+    target: dict[str, Any] = {"repo_type": repo_type, "revision": revision}
     with _explained_refusals(repo_id):
         api.create_repo(repo_id, private=private, repo_type=repo_type, exist_ok=True)
         if revision is not None and not create_pr and not revision.startswith("refs/"):
             api.create_branch(repo_id, branch=revision, repo_type=repo_type, exist_ok=True)
-        existing = api.list_repo_files(repo_id, revision=revision, repo_type=repo_type)
+        existing = api.list_repo_files(repo_id, **target)
 
         def read(name: str) -> str:
-            path = api.hf_hub_download(repo_id, name, revision=revision, repo_type=repo_type)
-            return Path(path).read_text(encoding="utf-8", errors="replace")
+            return Path(api.hf_hub_download(repo_id, name, **target)).read_text(encoding="utf-8", errors="replace")
 
         check_existing(existing, read)
-        stale = [name for name in existing if is_one_of(name, replaces) and name not in files]
-        if CARD_NAME in existing and _is_drafted(files[CARD_NAME]) and not _is_replaceable(read(CARD_NAME)):
+        changes: list[CommitOperationAdd | CommitOperationDelete] = [
+            CommitOperationDelete(name) for name in existing if is_one_of(name, replaces) and name not in files
+        ]
+        # A card that somebody wrote is uploaded from where it lies.
+        is_drafted = isinstance(files[CARD_NAME], bytes)
+        if is_drafted and CARD_NAME in existing and not is_replaceable(read(CARD_NAME)):
             logger.warning(f"The card of {repo_id!r} was edited on the Hub, and is kept. Delete it there to renew it.")
             files = {name: content for name, content in files.items() if name != CARD_NAME}
-        return api.create_commit(
-            repo_id,
-            [
-                *(CommitOperationAdd(name, content) for name, content in files.items()),
-                *(CommitOperationDelete(name) for name in stale),
-            ],
-            commit_message=commit_message,
-            repo_type=repo_type,
-            revision=revision,
-            create_pr=create_pr,
-        )
+        changes += [CommitOperationAdd(name, content) for name, content in files.items()]
+        return api.create_commit(repo_id, changes, commit_message=commit_message, create_pr=create_pr, **target)
 
 
 def full_name(repo_id: str, token: str | None) -> str:
@@ -91,15 +87,6 @@ def full_name(repo_id: str, token: str | None) -> str:
         return repo_id
     with _explained_refusals(repo_id):
         return f"{HfApi(token=token).whoami()['name']}/{repo_id}"
-
-
-def _is_drafted(card: Content) -> bool:
-    # One that somebody wrote is uploaded from where it lies.
-    return isinstance(card, bytes)
-
-
-def _is_replaceable(card: str) -> bool:
-    return is_draft(card) or is_empty(card)
 
 
 @contextlib.contextmanager

@@ -5,27 +5,23 @@ import json
 from concurrent.futures import Future
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import CommitInfo, HfApi
 from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import HubStrategy, has_length
-from transformers.utils import PushInProgress, logging
 
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig
-from ..hub.card import TAGS, ModelFacts, as_tags, make_model_card
-from ..hub.files import CARD_NAME, SUMMARY_NAME, copy_selected
-from ..hub.publish import check_base_model, push_model_to_hub
+from ..hub.card import TAGS, make_model_card
+from ..hub.files import SUMMARY_NAME, hub_name
+from ..hub.publish import check_base_model, push_model_to_hub, write_companions
 from .config import CertaintyForcingConfig
 from .student import base_model
 
 
 if TYPE_CHECKING:
     from peft import PeftModel
-
-logger = logging.get_logger(__name__)
 
 # The paper's, for students of its method.
 _ENTROPY_THRESHOLD = 0.5
@@ -50,47 +46,20 @@ class PublishingMixin(Trainer):
     """The part of a [`~transformers.Trainer`] that saves and publishes what it has trained."""
 
     args: CertaintyForcingConfig
-    push_in_progress: Any
 
     _tag_names = list(TAGS)
 
-    def create_model_card(
-        self,
-        model_name: str | None = None,
-        dataset_name: str | None = None,
-        tags: str | list[str] | None = None,
-        license: str | None = None,
-    ) -> None:
-        """Writes the model card that [`push_to_hub`] publishes to `output_dir`.
+    def create_model_card(self, model_name: str | None = None, **kwargs) -> None:
+        """Writes the card of what is saved in `output_dir`, unless there is one that you have written.
 
         Args:
             model_name (`str`, *optional*):
                 Title of the card. By default the name of the repository, or of `output_dir`.
-            dataset_name (`str`, *optional*):
-                Name of the training data on the Hub.
-            tags (`str` or `list[str]`, *optional*):
-                Tags beside the default ones.
-            license (`str`, *optional*):
-                Identifier of the licence (`"mit"`, `"apache-2.0"`).
+            kwargs:
+                `report`, `dataset_name`, `license` and `tags`, as in [`push_model_to_hub`].
         """
-        if not self.is_world_process_zero():
-            return
-        peft_config = getattr(self.model, "peft_config", {}).get("default")
-        base = base_model(self.model)
-        facts = ModelFacts(
-            repo_id=model_name or self.hub_model_id or Path(self.args.output_dir).name,
-            kind="model" if peft_config is None else "adapter",
-            base_model=base.config._name_or_path,
-            recipe=student_recipe(self.model, self.args).settings(),
-            tokenizer=base.config._name_or_path,
-            has_chat_template=getattr(self.processing_class, "chat_template", None) is not None,
-            adapter_config=peft_config.to_dict() if peft_config is not None else {},
-            summary=training_summary(self),
-            dataset_name=dataset_name,
-            license=license,
-            tags=as_tags(tags),
-        )
-        make_model_card(facts).save(Path(self.args.output_dir, CARD_NAME))
+        if self.is_world_process_zero():
+            self._write_companions(Path(self.args.output_dir), model_name=model_name, **kwargs)
 
     def push_to_hub(
         self,
@@ -122,69 +91,32 @@ class PublishingMixin(Trainer):
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
-        self._finish_current_push()
-        settings = {
+        kwargs |= {
             "commit_message": commit_message,
             "token": token if token is not None else self.args.hub_token,
             "revision": revision if revision is not None else self.args.hub_revision,
             "private": private if private is not None else self.args.hub_private_repo,
-            **kwargs,
         }
-        if not blocking:
-            return self._push_in_background(self.args.output_dir, settings)
-        return push_model_to_hub(self.args.output_dir, self.hub_model_id, **settings)
+        if blocking:
+            return push_model_to_hub(self.args.output_dir, self.hub_model_id, **kwargs)
+        return HfApi().run_as_future(push_model_to_hub, self.args.output_dir, self.hub_model_id, **kwargs)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
-        if not self.args.should_save:
-            return
-        folder = Path(output_dir if output_dir is not None else self.args.output_dir)
-        student_recipe(self.model, self.args).save_pretrained(folder)
-        (folder / SUMMARY_NAME).write_text(json.dumps(training_summary(self), indent=2) + "\n", encoding="utf-8")
+        if self.args.should_save:
+            # A push during the training takes the weights of the checkpoint, and all else from `output_dir`.
+            self._write_companions(Path(output_dir or self.args.output_dir), Path(self.args.output_dir))
 
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
-            return
-        in_progress = self.push_in_progress is not None and not self.push_in_progress.is_done()
-        if in_progress and not self.args.hub_always_push:
-            return
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        settings = {
-            "commit_message": f"Training in progress, step {self.state.global_step}",
-            "token": self.args.hub_token,
-            "revision": self.args.hub_revision,
-            "private": self.args.hub_private_repo,
-        }
-        job = self._push_in_background(checkpoint_folder, settings)
-        jobs = [*self.push_in_progress.jobs, job] if in_progress else [job]
-        self.push_in_progress = PushInProgress(jobs)
-
-    def _push_in_background(self, folder: str, settings: dict[str, Any]) -> Future[CommitInfo]:
-        # Of a copy: the folder may be deleted or written anew before it has been uploaded.
-        copy = TemporaryDirectory(prefix=".push-", dir=self.args.output_dir, ignore_cleanup_errors=True)
-        try:
-            copy_selected(Path(folder), Path(copy.name))
-        except OSError as error:
-            copy.cleanup()
-            _warn_of_failure(error)
-            failed: Future[CommitInfo] = Future()
-            failed.set_exception(error)
-            return failed
-        return HfApi().run_as_future(_push_and_delete, copy, self.hub_model_id, settings)
-
-
-def _push_and_delete(copy: TemporaryDirectory, repo_id: str, settings: dict[str, Any]) -> CommitInfo:
-    with copy:
-        try:
-            return push_model_to_hub(copy.name, repo_id, **settings)
-        except Exception as error:
-            _warn_of_failure(error)
-            raise
-
-
-def _warn_of_failure(error: Exception) -> None:
-    # Nobody else looks at it, and a training need not end for it.
-    logger.warning(f"A push to the Hub failed: {error}")
+    def _write_companions(self, folder: Path, *copies: Path, model_name: str | None = None, **kwargs) -> None:
+        """Writes all that a published model has beside its weights."""
+        recipe, summary = student_recipe(self.model, self.args), training_summary(self)
+        for target in {folder, *copies}:
+            recipe.save_pretrained(target)
+            (target / SUMMARY_NAME).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        repo_id = model_name or self.hub_model_id or Path(self.args.output_dir).name
+        card = make_model_card(folder, repo_id, hub_name(summary["base_model"]), recipe, **kwargs)
+        for target in {folder, *copies}:
+            write_companions(target, card)
 
 
 def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
