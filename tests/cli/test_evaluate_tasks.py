@@ -97,8 +97,9 @@ def test_tasks_are_measured_and_not_decoded_again(on_tasks, tmp_path, monkeypatc
     figures = json.loads((tmp_path / "figures.json").read_text())
     (samples,) = tmp_path.glob("*/samples_counting_*.jsonl")
     rows = [json.loads(line) for line in samples.read_text().splitlines()]
-    means = {name: sum(row[name] for row in rows) / 6 for name in ("nfe", "num_tokens", "row_latency_s")}
-    means["answer_tokens_per_forward"] = means["num_tokens"] / means["nfe"]
+    averaged = ("nfe", "num_tokens", "num_answer_tokens", "tokens_per_forward", "row_latency_s")
+    means = {name: sum(row[name] for row in rows) / 6 for name in averaged}
+    means["answer_tokens_per_forward"] = means["num_answer_tokens"] / means["nfe"]
     scores = figures["results"]["counting"]
     assert {name: scores[f"{name},none"] for name in means} == pytest.approx(means)
     # `max_gen_toks: 13` of the task takes two blocks of 8.
@@ -305,6 +306,7 @@ def test_the_command_of_the_harness_finds_the_model(folder, tmp_path, task):
     include = folder / "tasks" if task == "counting" else TASKS_FOLDER
     program = [sys.executable, "-m", "hf_dparallel.harness", "--model", "hf-dparallel", "--log_samples"]
     settings = f"pretrained={folder / 'base'},adapter={folder / 'dparallel'},block_length=8,max_new_tokens=16"
+    settings += f",finished_requests={tmp_path / 'finished.jsonl'}"
     argv = ["--model_args", settings, "--tasks", task, "--include_path", include, "--device", "cpu", "--limit", "1"]
     argv += ["--output_path", tmp_path, "--gen_kwargs", "entropy_threshold=1.0,max_new_tokens=16"]
     argv += ["--confirm_run_unsafe_code"] if task == "humaneval" else []
@@ -317,8 +319,7 @@ def test_the_command_of_the_harness_finds_the_model(folder, tmp_path, task):
     )
     assert done.returncode == 0, done.stderr
     assert f"|{task}" in done.stdout
-    (samples,) = tmp_path.rglob(f"samples_{task}_*.jsonl")
-    cost = json.loads(samples.read_text().splitlines()[0])["arguments"]["gen_args_0"]["arg_2"]
+    (record,) = FinishedRequests(tmp_path / "finished.jsonl").values()
+    assert (record["task"], record["doc_id"]) == (task, 0) and 0 < record["cost"]["nfe"] <= 16
     (results,) = tmp_path.rglob("results_*.json")
-    config = json.loads(results.read_text())["config"]
-    assert 0 < cost["nfe"] <= 16 and config["decoding_cost"][task]["nfe"] == cost["nfe"]
+    assert json.loads(results.read_text())["config"]["decoding_cost"][task]["nfe"] == record["cost"]["nfe"]

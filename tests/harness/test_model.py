@@ -16,10 +16,10 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import normalizers
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.evaluation.efficiency import count_answer_tokens
+from hf_dparallel.environment import device_name
+from hf_dparallel.evaluation.cost import DecodingCost, mean_cost
 from hf_dparallel.harness import DiffusionHarnessLM, answers
 from hf_dparallel.harness import model as harness_model
-from hf_dparallel.harness.answers import cut_at
 from hf_dparallel.harness.finished import FinishedRequests
 
 from ..helpers import make_llada, make_tokenizer
@@ -36,6 +36,12 @@ def decode_alone(text, **settings):
     out = model.generate(ids, return_dict_in_generate=True, **CANVAS, **({"entropy_threshold": 1.0} | settings))
     new = out.sequences[0, ids.shape[1] :]
     return tokenizer.decode(new, skip_special_tokens=True), out
+
+
+def cost_of(lm, request) -> DecodingCost:
+    """The cost of a request that was made once."""
+    (record,) = lm.costs[request.task_name][request.doc_id].values()
+    return DecodingCost(**record["cost"])
 
 
 @pytest.fixture
@@ -60,27 +66,22 @@ def test_answers_and_costs_are_those_of_each_prompt_alone(batch_size):
     for request, text in zip(requests, texts, strict=True):
         alone, out = decode_alone(request.args[0])
         assert text == alone
-        context, gen_kwargs, cost = request.args
-        assert context in TEXTS and gen_kwargs == {}
-        assert cost["nfe"] == out.nfe.item()
-        assert cost["num_tokens"] == count_answer_tokens(out.sequences[0, -16:].tolist(), eos_token_id=1)
-        assert cost["answer_tokens_per_forward"] == cost["num_tokens"] / cost["nfe"]
-        assert cost["tokens_per_forward_with_padding"] == 16 / cost["nfe"]
-        assert cost["row_latency_s"] > 0
+        assert request.args == (request.args[0], {})
+        cost = cost_of(lm, request)
+        assert cost == DecodingCost.of_tokens(out.sequences[0, -16:].tolist(), out.nfe.item(), 1, 16, cost.seconds)
+        assert cost.seconds > 0
     # Fourteen tokens, the end token and padding.
-    assert requests[-1].args[2]["num_tokens"] == 14
+    assert (cost.num_answer_tokens, cost.num_tokens, cost.num_canvas_tokens) == (14, 15, 16)
     info = lm.get_model_info()["decoding_cost"]["task"]
-    costs = [request.args[2] for request in requests]
-    assert info["nfe"] == pytest.approx(sum(cost["nfe"] for cost in costs) / len(costs))
-    assert info["row_tokens_per_second"] == pytest.approx(
-        sum(cost["num_tokens"] for cost in costs) / sum(cost["row_latency_s"] for cost in costs)
-    )
+    costs = [cost_of(lm, request) for request in requests]
+    assert info == mean_cost(costs) | {"batch_size": batch_size, "device": device_name(torch.device("cpu"))}
 
 
 def test_requests_have_their_own_settings(decoded):
-    requests = make_requests(["3 4 5"], {"denoising_steps": 16}) + make_requests(["3 4 5"], {"denoising_steps": 4})
-    make_lm(entropy_threshold=None).generate_until(requests)
-    assert [request.args[2]["nfe"] for request in requests] == [16, 4]
+    requests = [make_requests(["3 4 5"], {"denoising_steps": steps}, f"task{steps}")[0] for steps in (16, 4)]
+    lm = make_lm(entropy_threshold=None)
+    lm.generate_until(requests)
+    assert [cost_of(lm, request).nfe for request in requests] == [16, 4]
     with pytest.raises(ValueError, match="Unknown generation setting.*entropy_treshold"):
         make_lm().generate_until(make_requests(["3 4 5"]) + make_requests(["6"], {"entropy_treshold": 0.5}))
     assert len(decoded) == 2  # all requests are checked before any is decoded
@@ -93,11 +94,11 @@ def test_a_default_that_is_asked_for_wins_over_the_recipe_of_the_model():
     model.generation_config = DiffusionGenerationConfig(max_active_blocks=2, stop_at_eos=False)
     asked = {"max_active_blocks": 1, "stop_at_eos": True}
     of_request, of_run = make_requests(TEXTS, asked), make_requests(TEXTS)
-    make_lm(model).generate_until(of_request)
-    make_lm(model, **asked).generate_until(of_run)
-    for one, other in zip(of_request, of_run, strict=True):
-        nfe = decode_alone(one.args[0])[1].nfe.item()
-        assert one.args[2]["nfe"] == other.args[2]["nfe"] == nfe
+    lms = make_lm(model), make_lm(model, **asked)
+    for lm, requests in zip(lms, (of_request, of_run), strict=True):
+        lm.generate_until(requests)
+        for request in requests:
+            assert cost_of(lm, request).nfe == decode_alone(request.args[0])[1].nfe.item()
 
 
 def test_answers_are_cut_at_stop_strings_and_decoding_ends_there():
@@ -106,24 +107,24 @@ def test_answers_are_cut_at_stop_strings_and_decoding_ends_there():
     assert len(words) > 10
     stop = f"{words[3]} {words[4]}"
     requests = make_requests(["3 4 5"], {"until": [stop, "nowhere"]})
-    (text,) = make_lm().generate_until(requests)
+    lm = make_lm()
+    (text,) = lm.generate_until(requests)
     assert text == postprocess_generated_text(plain, [stop, "nowhere"], None) and len(text) < len(plain)
-    assert requests[0].args[2]["num_tokens"] == len(plain[: plain.index(stop)].split()) + 2
-    assert requests[0].args[2]["nfe"] < out.nfe.item()
+    assert cost_of(lm, requests[0]).num_answer_tokens == len(plain[: plain.index(stop)].split()) + 2
+    assert cost_of(lm, requests[0]).nfe < out.nfe.item()
     # The published samplers decode on.
     requests = make_requests(["3 4 5"], {"until": stop, "stop_at_eos": False})
-    assert make_lm().generate_until(requests) == [text]
-    assert requests[0].args[2]["nfe"] >= out.nfe.item()
+    assert lm.generate_until(requests) == [text]
+    assert cost_of(lm, requests[0]).nfe >= out.nfe.item()
 
 
 @pytest.mark.parametrize("until", [["27", "nowhere"], ["51 27", "58 58"], ["</s>"], ["nowhere"]])
 def test_the_same_tokens_count_whether_or_not_decoding_ends_there(until):
-    stopped, whole = make_requests(TEXTS, {"until": until}), make_requests(TEXTS, {"until": until})
-    for request in whole:
-        request.args[1]["stop_at_eos"] = False
-    assert make_lm().generate_until(stopped) == make_lm().generate_until(whole)
-    for request, other in zip(stopped, whole, strict=True):
-        assert request.args[2]["num_tokens"] == other.args[2]["num_tokens"]
+    stopped, whole = make_lm(), make_lm(stop_at_eos=False)
+    requests = make_requests(TEXTS, {"until": until})
+    assert stopped.generate_until(requests) == whole.generate_until(requests)
+    for request in requests:
+        assert cost_of(stopped, request).num_answer_tokens == cost_of(whole, request).num_answer_tokens
 
 
 @pytest.mark.parametrize("stop_at_eos", [True, False])
@@ -134,8 +135,9 @@ def test_a_special_token_ends_the_answer(stop_at_eos):
     tokenizer.add_special_tokens({"additional_special_tokens": [stop]})
     before = " ".join(plain.split()[: plain.split().index(stop)])
     requests = make_requests(["3 4 5"], {"until": [stop], "stop_at_eos": stop_at_eos})
-    assert make_lm(tokenizer=tokenizer).generate_until(requests) == [before]
-    assert requests[0].args[2]["num_tokens"] == len(before.split())
+    lm = make_lm(tokenizer=tokenizer)
+    assert lm.generate_until(requests) == [before]
+    assert cost_of(lm, requests[0]).num_answer_tokens == len(before.split())
 
 
 def test_a_stop_string_is_looked_for_in_the_answer_only():
@@ -145,12 +147,6 @@ def test_a_stop_string_is_looked_for_in_the_answer_only():
     assert make_lm().generate_until(make_requests(["3 4 5"], {"until": [across, "4 5"]})) == [
         postprocess_generated_text(plain, [across, "4 5"], None)
     ]
-
-
-@pytest.mark.parametrize("until", [("b",), ("c", "b"), ("\n\n", "ab"), ()])
-def test_texts_are_cut_as_the_harness_cuts_them(until):
-    for text in ("abcabc", "a\n\nb", "", "xyz"):
-        assert cut_at(text, until) == postprocess_generated_text(text, list(until), None)
 
 
 def test_the_longest_answer_is_cut_inside_a_block():
@@ -224,9 +220,9 @@ def test_finished_requests_are_not_decoded_again(tmp_path, decoded):
     file = str(tmp_path / "deep" / "finished.jsonl")
     first = make_lm(finished_requests=file).generate_until(make_requests(TEXTS[:3]))
     again = make_requests(TEXTS)
-    texts = make_lm(finished_requests=file, batch_size=4).generate_until(again)
-    assert texts[:3] == first and len(decoded) == 5  # "3 4 5" is there twice, and needs one answer
-    assert all(request.args[2]["nfe"] for request in again)
+    lm = make_lm(finished_requests=file, batch_size=4)
+    assert lm.generate_until(again)[:3] == first and len(decoded) == 5  # "3 4 5" is there twice, and needs one answer
+    assert all(cost_of(lm, request).nfe for request in again)
     # Another model, other settings, another seed: other requests.
     with torch.no_grad():
         other = make_llada()

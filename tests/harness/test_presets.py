@@ -2,6 +2,7 @@
 """The paper's benchmarks and methods: settings, prompts, scores and tables."""
 
 import json
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.comparison import compare_reports, read_report
+from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.intervals import bootstrap_interval
 from hf_dparallel.generation import mixin
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.harness import DiffusionHarnessLM, tables
 from hf_dparallel.harness import model as harness_model
-from hf_dparallel.harness.costs import COST_NAMES, request_cost
+from hf_dparallel.harness.costs import COST_NAMES
 from hf_dparallel.harness.presets import METHODS, PRESETS, Benchmark, choose_benchmarks, method_settings
 from hf_dparallel.harness.run import TaskOptions
 from hf_dparallel.harness.selection import make_task_manager
@@ -108,7 +110,8 @@ def script_answers(monkeypatch, answers: list[str]):
     def decode(model, tokenizer, prompts, settings, batch_size, seed):
         steps = settings.recipe.denoising_steps or 8
         for key in prompts:
-            yield key, {"text": next(remaining), "cost": request_cost(steps, 12, 64, steps / 100, batch_size, "cpu")}
+            cost = asdict(DecodingCost(steps, 13, 12, 64, steps / 100))
+            yield key, {"text": next(remaining), "cost": cost, "batch_size": batch_size, "device": "cpu"}
 
     monkeypatch.setattr(harness_model, "decode_answers", decode)
     # To the tiny tokenizer all words are the same.

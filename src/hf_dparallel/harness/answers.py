@@ -2,15 +2,17 @@
 """Answers to `generate_until` requests, with what each cost."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import asdict
 
 import torch
+from lm_eval.models.utils import postprocess_generated_text
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
 from ..data.prompts import stable_hash
 from ..environment import device_name
+from ..evaluation.cost import DecodingCost
 from ..generation.rows import evaluation_mode
-from .costs import request_cost
+from .costs import Record
 from .settings import RequestSettings, every_setting
 
 
@@ -43,14 +45,15 @@ def decode_answers(
     settings: RequestSettings,
     batch_size: int,
     seed: int,
-) -> Iterator[tuple[str, dict[str, Any]]]:
+) -> Iterator[tuple[str, Record]]:
     """Decodes prompts, given by key, that have the same settings, and yields the answers as they are finished.
 
     With `stop_at_eos=False` the whole canvas is decoded, as the published samplers do, also past strings that end the
     answer; what stands after the answer does not count. Draws depend on the seed and the key only.
 
     Yields:
-        `tuple`: the key, and a record with `text` and `cost` ([`request_cost`]).
+        `tuple`: the key, and a record with `text`, `cost` (the fields of [`DecodingCost`]; tokens count up to and
+        including the last one of a stop string), and `batch_size` and `device`, which its seconds depend on.
     """
     # The longest first: a prompt too long for the memory shows at once.
     keys = sorted(prompts, key=lambda key: len(prompts[key]), reverse=True)
@@ -67,17 +70,11 @@ def decode_answers(
         )
         for row in rows.as_completed():
             tokens = row.tokens[: min(row.num_tokens, settings.max_tokens)].tolist()
-            if tokens and tokens[-1] in settings.recipe.eos_token_ids:
-                tokens.pop()
             if settings.until:
                 tokens = until.cut(tokens)
-            text = tokenizer.decode(tokens, skip_special_tokens=True)
-            cost = request_cost(row.nfe, len(tokens), len(row.tokens), row.seconds, batch_size, device)
-            yield keys[row.index], {"text": cut_at(text, settings.until), "cost": cost}
-
-
-def cut_at(text: str, until: tuple[str, ...]) -> str:
-    """The text before the first of the strings."""
-    for stop in until:
-        text = text.split(stop)[0]
-    return text
+            cost = DecodingCost.of_tokens(
+                tokens, row.nfe, settings.recipe.eos_token_ids, num_canvas_tokens=len(row.tokens), seconds=row.seconds
+            )
+            text = tokenizer.decode(tokens[: cost.num_answer_tokens], skip_special_tokens=True)
+            text = postprocess_generated_text(text, list(settings.until), None)
+            yield keys[row.index], {"text": text, "cost": asdict(cost), "batch_size": batch_size, "device": device}

@@ -1,17 +1,23 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What the answer to a request cost, and the means over requests."""
+"""What the answers to requests cost: beside the scores of tasks, and beside each sample."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..evaluation.cost import DecodingCost, mean_cost
 
 
-if TYPE_CHECKING:
-    from lm_eval.api.instance import Instance
-
+# An answer as [`decode_answers`] gives it: its text, the fields of its cost, and the conditions of its seconds.
+Record = dict[str, Any]
+# The records of each document of each task, by key. A request that is repeated has several if its answers are drawn.
+TaskCosts = Mapping[str, Mapping[int, Mapping[str, Record]]]
 
 COST_NAMES = (
     "nfe",
     "num_tokens",
+    "num_answer_tokens",
+    "tokens_per_forward",
     "answer_tokens_per_forward",
     "tokens_per_forward_with_padding",
     "row_latency_s",
@@ -19,75 +25,54 @@ COST_NAMES = (
 )
 
 
-def request_cost(
-    nfe: int, num_tokens: int, canvas_length: int, seconds: float, batch_size: int, device: str
-) -> dict[str, Any]:
-    """Returns the figures of one answer.
+def mean_of_records(records: Iterable[Record]) -> dict[str, Any]:
+    """Returns what [`mean_cost`] returns, with `batch_size` and `device`.
 
-    - `nfe`: forward passes.
-    - `num_tokens`: tokens before the first end token, or up to and including the last one of a stop string.
-    - `answer_tokens_per_forward`: `num_tokens` over `nfe`: neither the end token nor padding counts.
-    - `tokens_per_forward_with_padding`: the whole canvas over `nfe`.
-    - `row_latency_s`: seconds from entering the batch to the end; in a batch, other answers are decoded in that time
-      too.
-    - `batch_size` and `device`, which the seconds depend on.
+    Where answers were decoded in batches of different sizes, or on different devices, their seconds do not mean the
+    same, and are left out with those two.
     """
-    return {
-        "nfe": nfe,
-        "num_tokens": num_tokens,
-        "answer_tokens_per_forward": num_tokens / nfe if nfe else 0.0,
-        "tokens_per_forward_with_padding": canvas_length / nfe if nfe else 0.0,
-        "row_latency_s": seconds,
-        "batch_size": batch_size,
-        "device": device,
-    }
-
-
-def mean_cost(costs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the mean of each figure, and `row_tokens_per_second`; `batch_size` and `device` are those of all.
-
-    Quotients are those of the sums over all answers, as in [`decoding_efficiency`], so that long answers weigh more.
-    Where answers were decoded in batches of different sizes, or on different devices, there are no figures of time.
-    """
-    canvas = sum(cost["tokens_per_forward_with_padding"] * cost["nfe"] for cost in costs) / len(costs)
-    nfe, num_tokens, latency = (
-        sum(cost[name] for cost in costs) / len(costs) for name in ("nfe", "num_tokens", "row_latency_s")
-    )
-    means = {
-        "nfe": nfe,
-        "num_tokens": num_tokens,
-        "answer_tokens_per_forward": num_tokens / nfe if nfe else 0.0,
-        "tokens_per_forward_with_padding": canvas / nfe if nfe else 0.0,
-    }
-    conditions = {(cost["batch_size"], cost["device"]) for cost in costs}
+    records = list(records)
+    costs = [DecodingCost(**record["cost"]) for record in records]
+    conditions = {(record["batch_size"], record["device"]) for record in records}
     if len(conditions) > 1:
-        return means
-    ((batch_size, device),) = conditions
-    return means | {
-        "row_latency_s": latency,
-        "row_tokens_per_second": num_tokens / latency if latency else 0.0,
-        "batch_size": batch_size,
-        "device": device,
-    }
+        return mean_cost([dataclasses.replace(cost, seconds=None) for cost in costs])
+    return mean_cost(costs) | dict(zip(("batch_size", "device"), conditions.pop(), strict=True))
 
 
-def attach_costs(requests: Sequence["Instance"], costs: Sequence[dict[str, Any]]) -> None:
-    """Makes the cost of each answer a further argument of its request, which the harness saves with the sample.
-
-    A request whose answer is drawn several times is several times in the list, and gets several costs.
-    """
-    attached: dict[int, list[dict[str, Any]]] = {}
-    for request, cost in zip(requests, costs, strict=True):
-        of_request = attached.setdefault(id(request), [])
-        if not any(cost is other for other in of_request):
-            of_request.append(cost)
-    for request in requests:
-        request.arguments = (*request.args[:2], *attached[id(request)])
+def costs_by_task(costs: TaskCosts) -> dict[str, dict[str, Any]]:
+    """The means over all answers of each task."""
+    return {task: mean_of_records(_records(costs, [task])) for task in costs}
 
 
-def cost_of_requests(requests: Sequence["Instance"]) -> dict[str, dict[str, Any]]:
-    """The means over the requests of each task, of costs that were attached."""
-    by_task: dict[str, list[dict[str, Any]]] = {}
-    for request in {id(request): request for request in requests}.values():
-        by_task.setdefault(str(request.task_name), []).extend(request.args[2:])
-    return {task: mean_cost(costs) for task, costs in by_task.items()}
+def merge_costs(parts: Iterable[TaskCosts]) -> TaskCosts:
+    """The costs of all processes, each of which has documents of its own."""
+    merged: dict[str, dict[int, Mapping[str, Record]]] = {}
+    for part in parts:
+        for task, documents in part.items():
+            merged.setdefault(task, {}).update(documents)
+    return merged
+
+
+def add_costs(results: dict[str, Any], costs: TaskCosts) -> None:
+    """Adds the costs of the answers to each sample of the harness's results, and their means to tasks and groups."""
+    for task, samples in results["samples"].items():
+        for sample in samples:
+            if answers := costs.get(task, {}).get(sample["doc_id"]):
+                sample |= mean_of_records(answers.values())
+    for name, scores in results["results"].items():
+        if records := _records(costs, tasks_of(results, name)):
+            means = mean_of_records(records)
+            scores |= {f"{figure},none": means[figure] for figure in COST_NAMES if figure in means}
+    for name, scores in results.get("groups", {}).items():
+        scores |= {key: value for key, value in results["results"].get(name, {}).items() if key not in scores}
+
+
+def tasks_of(results: Mapping[str, Any], name: str) -> list[str]:
+    """The single tasks of a group, or a task itself."""
+    members = results["group_subtasks"].get(name)
+    return [task for member in members for task in tasks_of(results, member)] if members else [name]
+
+
+def _records(costs: TaskCosts, tasks: Sequence[str]) -> list[Record]:
+    documents = [document for task in tasks for document in costs.get(task, {}).values()]
+    return [record for document in documents for record in document.values()]

@@ -12,7 +12,9 @@ from typing import Any
 class FinishedRequests(dict[str, dict[str, Any]]):
     """Records of finished requests by key. With a file, each is written to it at once, and read from it again.
 
-    A line that was cut off when a run was killed is ignored.
+    The harness's `use_cache` cannot stand in for it: it knows neither the model nor its settings, keeps neither costs
+    nor drawn answers, and is lost to another number of processes. A line that was cut off when a run was killed is
+    ignored.
 
     Args:
         path (`str` or `os.PathLike`, *optional*): a file of JSON lines. Created with its folder.

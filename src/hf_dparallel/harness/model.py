@@ -21,7 +21,7 @@ from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_special_tokens
 from ..models.fingerprint import weights_fingerprint
 from .answers import decode_answers
-from .costs import attach_costs, cost_of_requests
+from .costs import Record, costs_by_task
 from .finished import FinishedRequests, request_key
 from .likelihood import estimate_log_likelihood
 from .settings import RequestSettings, every_setting, read_gen_kwargs, special_tokens_of
@@ -120,7 +120,7 @@ class DiffusionHarnessLM(TemplateLM):
         )
         self.fingerprint = weights_fingerprint(self.model)
         self.finished = FinishedRequests(finished_requests, self._rank if self._world_size > 1 else None)
-        self.costs: dict[str, dict[str, float]] = {}
+        self.costs: dict[str, dict[int, dict[str, Record]]] = {}
 
     def forget_recipe(self) -> None:
         """Lets requests be decoded with their own settings alone: of the model's recipe the special tokens stay."""
@@ -171,32 +171,34 @@ class DiffusionHarnessLM(TemplateLM):
     # Requests.
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Decodes the requests that are not finished, and attaches to each what its answer cost."""
+        """Decodes the requests that are not finished. What the answers cost is in `costs`, by task and document."""
         asked = [self._read_request(request) for request in requests]
         keys = self._keys(asked)
-        missing = {key: one for key, one in zip(keys, asked, strict=True) if key not in self.finished}
+        missing = {
+            key: (*one, {"task": request.task_name, "doc_id": request.doc_id})
+            for key, one, request in zip(keys, asked, requests, strict=True)
+            if key not in self.finished
+        }
         groups: dict[str, tuple[RequestSettings, dict[str, list[int]]]] = {}
-        for key, (prompt, settings) in missing.items():
+        for key, (prompt, settings, _) in missing.items():
             groups.setdefault(settings.fingerprint(), (settings, {}))[1][key] = prompt
         with tqdm(total=len(missing), desc="generate_until", disable=disable_tqdm or self.rank != 0) as progress:
             for settings, prompts in groups.values():
                 for key, record in decode_answers(
                     self.model, self.tokenizer, prompts, settings, self.batch_size, self.seed
                 ):
-                    self.finished.add(key, record)
+                    self.finished.add(key, missing[key][-1] | record)
                     progress.update()
-        records = [self.finished[key] for key in keys]
-        for request, record in zip(requests, records, strict=True):
-            self.cache_hook.add_partial("generate_until", request.args[:2], record["text"])
-        attach_costs(requests, [record["cost"] for record in records])
-        self.costs = cost_of_requests(requests)
-        return [record["text"] for record in records]
+        self.costs = {}
+        for request, key in zip(requests, keys, strict=True):
+            self.costs.setdefault(request.task_name, {}).setdefault(request.doc_id, {})[key] = self.finished[key]
+        return [self.finished[key]["text"] for key in keys]
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **kwargs
     ) -> list[tuple[float, bool]]:
         answers = []
-        for texts, context, answer in tqdm(requests, desc="loglikelihood", disable=disable_tqdm or self.rank != 0):
+        for _, context, answer in tqdm(requests, desc="loglikelihood", disable=disable_tqdm or self.rank != 0):
             if self.max_length is not None and len(context) + len(answer) > self.max_length:
                 context = context[max(0, len(context) + len(answer) - self.max_length) :]
             key = request_key(
@@ -207,8 +209,6 @@ class DiffusionHarnessLM(TemplateLM):
                 self.finished.add(key, self._score(key, context, answer))
             record = self.finished[key]
             answers.append((record["log_likelihood"], record["is_greedy"]))
-            if texts is not None:
-                self.cache_hook.add_partial("loglikelihood", texts, answers[-1])
         return answers
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
@@ -225,7 +225,6 @@ class DiffusionHarnessLM(TemplateLM):
             parts = [(None, *utils.make_disjoint_window(window)) for window in windows]
             scores = self._loglikelihood_tokens(parts, disable_tqdm=disable_tqdm)
             totals.append(sum(score for score, _ in scores))
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, totals[-1])
         return totals
 
     def get_model_info(self) -> dict[str, Any]:
@@ -235,7 +234,7 @@ class DiffusionHarnessLM(TemplateLM):
             "model_dtype": self.model.dtype,
             "weights_fingerprint": self.fingerprint,
             "decoding_settings": self.settings,
-            "decoding_cost": self.costs,
+            "decoding_cost": costs_by_task(self.costs),
         }
 
     # Several processes.
@@ -260,7 +259,7 @@ class DiffusionHarnessLM(TemplateLM):
         return self.fingerprint, self.seed
 
     def _read_request(self, request: Instance) -> tuple[list[int], RequestSettings]:
-        context, gen_kwargs = request.args[:2]
+        context, gen_kwargs = request.args
         settings = read_gen_kwargs(gen_kwargs, self.settings, self.recipe, self.tokenizer)
         return self._encode_prompt(context, settings.recipe.max_new_tokens), settings
 

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Runs tasks of the harness on a model, and puts the costs of the answers beside the scores."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
-from .costs import COST_NAMES, mean_cost
+from .costs import add_costs, merge_costs, tasks_of
 from .model import DiffusionHarnessLM
 
 
@@ -70,9 +70,10 @@ def run_tasks(
         task_manager=task_manager,
         confirm_run_unsafe_code=options.allow_code_execution,
     )
-    if results is None:
+    costs = model.gather_object(model.costs)
+    if results is None or costs is None:
         return None
-    add_costs(results)
+    add_costs(results, merge_costs(costs))
     if tracker is not None:
         samples = results["samples"]
         tracker.save_results_aggregated(
@@ -81,26 +82,6 @@ def run_tasks(
         for task in results["configs"]:
             tracker.save_results_samples(task_name=task, samples=samples[task])
     return results
-
-
-def add_costs(results: dict[str, Any]) -> None:
-    """Moves the costs of the answers from the arguments of each sample to its figures, and adds their means."""
-    costs = {task: _take_costs(samples) for task, samples in results["samples"].items()}
-    for name, scores in results["results"].items():
-        of_task = [cost for task in tasks_of(results, name) for cost in costs.get(task, [])]
-        if of_task:
-            means = mean_cost(of_task)
-            scores |= {f"{figure},none": means[figure] for figure in COST_NAMES if figure in means}
-    for name, scores in results.get("groups", {}).items():
-        scores |= {key: value for key, value in results["results"].get(name, {}).items() if key not in scores}
-
-
-def tasks_of(results: Mapping[str, Any], name: str) -> Iterable[str]:
-    """The single tasks of a group, or a task itself."""
-    members = results["group_subtasks"].get(name)
-    if not members:
-        return [name]
-    return [task for member in members for task in tasks_of(results, member)]
 
 
 def samples_of(results: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
@@ -124,15 +105,3 @@ def scores_of(results: Mapping[str, Any], name: str) -> dict[str, float]:
         for key, value in results["results"][name].items()
         if "," in key and isinstance(value, int | float) and not isinstance(value, bool)
     }
-
-
-def _take_costs(samples: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """Returns the costs of all answers; a task with several filters has a sample for each, with the same answers."""
-    by_document: dict[int, list[dict[str, float]]] = {}
-    for sample in samples:
-        costs = [cost for arguments in sample["arguments"] for cost in arguments[2:] if "nfe" in cost]
-        if costs:
-            sample["arguments"] = [arguments[:2] for arguments in sample["arguments"]]
-            sample |= costs[0] if len(costs) == 1 else mean_cost(costs)
-            by_document[sample["doc_id"]] = costs
-    return [cost for costs in by_document.values() for cost in costs]
