@@ -2,19 +2,17 @@
 import json
 
 import pytest
-from datasets import Dataset
 
-from hf_dparallel.evaluation.comparison import compare_reports, labels, read_report
+from hf_dparallel.evaluation.comparison import compare_reports, read_comparable_report, unique_names
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
 from hf_dparallel.evaluation.report import (
     aup_of,
     curves_of,
-    fingerprint,
     make_rows,
-    markdown_table,
     metrics_with_intervals,
-    write_report,
+    results_table,
+    write_evaluation,
 )
 
 
@@ -85,24 +83,25 @@ def test_latencies_of_other_hardware_are_left_out(change):
     compared = compare_reports({"a": make_report(), "b": make_report(**change)})
     assert compared["differing_hardware"] == list(change)
     assert not any({"latency_s", "tokens_per_second", "speedup"} & set(row) for row in compared["rows"])
-    assert "Latency" not in markdown_table(compared["rows"])
+    assert "Latency" not in results_table(compared["rows"])
 
 
 def test_files(tmp_path):
     report = make_report()
-    write_report(report, tmp_path / "new" / "a", ["A note."])
-    assert read_report(tmp_path / "new" / "a") == read_report(tmp_path / "new" / "a" / "report.json") == report
-    text = (tmp_path / "new" / "a" / "report.md").read_text()
+    write_evaluation(report, tmp_path / "new" / "a", ["A note."])
+    folder = tmp_path / "new" / "a"
+    assert read_comparable_report(folder) == read_comparable_report(folder / "report.json") == report
+    text = (folder / "report.md").read_text()
     assert "| entropy_threshold 0.5 |    4.5 |            2.00 | 2000 ms |     1.0x | 75.0% [25.0, 100.0] |" in text
     assert "A note." in text and "curves.png" in text
-    assert (tmp_path / "new" / "a" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("{", "is not JSON"),
-        ("[]", "is no report that can be compared: it lacks name, conditions, hardware, rows"),
+        ("{}", "is no report that can be compared: it lacks name, conditions, hardware, rows"),
         (
             json.dumps({"name": "a", "rows": []}),
             "it lacks conditions, hardware, rows. `hf-dparallel evaluate --dataset",
@@ -113,18 +112,9 @@ def test_files(tmp_path):
 def test_other_files_are_no_reports(tmp_path, content, message):
     (tmp_path / "report.json").write_text(content)
     with pytest.raises(ValueError, match=message):
-        read_report(tmp_path)
+        read_comparable_report(tmp_path)
 
 
-def test_labels_differ():
-    assert labels(["demo", "student", "demo"]) == ["demo (1)", "student", "demo (3)"]
-    assert len(set(labels(["a", "a", "a (1)"]))) == 3
-
-
-def test_fingerprint_is_that_of_the_named_columns():
-    rows = {"prompt": ["a", "b"], "answer": [1, 2], "note": ["x", "y"]}
-    dataset = Dataset.from_dict(rows)
-    expected = fingerprint(dataset, ["prompt", "answer", "messages"])
-    assert fingerprint(dataset.remove_columns("note"), ["answer", "prompt"]) == expected
-    assert fingerprint(Dataset.from_dict({**rows, "answer": [1, 3]}), ["prompt", "answer"]) != expected
-    assert fingerprint(dataset.select([1, 0]), ["prompt", "answer"]) != expected
+def test_names_differ():
+    assert unique_names(["demo", "student", "demo"]) == ["demo (1)", "student", "demo (3)"]
+    assert len(set(unique_names(["a", "a", "a (1)"]))) == 3

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-from hf_dparallel.evaluation.report import make_rows, markdown_table
+from hf_dparallel.evaluation.report import make_rows, results_table
 
 
 MEASURED = {
@@ -12,7 +12,7 @@ def test_rows_and_table():
     rows = make_rows(MEASURED)
     assert [row["speedup"] for row in rows] == [1.0, 8.0]
     assert list(rows[0]) == ["method", "accuracy", "nfe", "tokens_per_forward", "latency_s", "speedup"]
-    assert markdown_table(rows).splitlines() == [
+    assert results_table(rows).splitlines() == [
         "| Method   | Passes | Tokens per pass | Latency | Speed-up | Accuracy |",
         "| -------- | -----: | --------------: | ------: | -------: | -------: |",
         "| Original |   64.0 |            0.80 |  200 ms |     1.0x |    95.0% |",

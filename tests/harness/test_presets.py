@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.evaluation.comparison import compare_reports, read_report
+from hf_dparallel.evaluation.comparison import compare_reports, read_comparable_report
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.intervals import bootstrap_interval
 from hf_dparallel.generation import mixin
@@ -157,7 +157,7 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
 
 def check_comparison(folder: Path, preset: str, tasks: list[str]) -> None:
     """Each benchmark can be compared with that of another run, and with no other benchmark."""
-    first, *others, last = [read_report(folder / task) for task in tasks]
+    first, *others, last = [read_comparable_report(folder / task) for task in tasks]
     asked = {"preset": preset, "task": tasks[0], "system_instruction": None, "fewshot_as_multiturn": False}
     assert first["conditions"].items() >= {**asked, "max_new_tokens": 64, "num_samples": 3}.items()
     assert first["hardware"].items() >= {"batch_size": 1, "dtype": "torch.float32", "num_processes": 1}.items()
@@ -177,7 +177,7 @@ def check_comparison(folder: Path, preset: str, tasks: list[str]) -> None:
     for steps, method in ((64, "Original"), (16, "Few-step Decoding")):
         assert read_figures(folder / tasks[0] / "report.json", {"denoising_steps": steps}).own["method"] == method
     with pytest.raises(ValueError, match=f"is of all benchmarks of a preset. Compare .* {folder / tasks[0]}, "):
-        read_report(folder)
+        read_comparable_report(folder)
 
 
 def test_a_benchmark_without_scores_by_sample_has_no_interval():

@@ -309,7 +309,7 @@ def test_the_card_says_what_the_model_is(hub, adapter, tmp_path):
         "| `certainty_weight` | 2.0 |",
         "| `target_modules` | down_proj, q_proj, v_proj |",
         "`masked_entropy` 0.125",
-        "| **This model** | 9.5 | 5.25 | 0.125 | 75.0% |",
+        "| **This model** |    9.5 |            5.25 |              0.125 |    75.0% |",
         '"entropy_threshold": 0.4',
         "@article{chen2025dparallel",
         "## Limits",
@@ -327,13 +327,13 @@ def test_of_several_rows_one_is_the_model_with_its_recipe(hub, adapter, tmp_path
     push_model_to_hub(adapter, "user/student", report=tmp_path / "report.json")
     card = card_of(hub)
     assert {r.metric_type: r.metric_value for r in card.data.eval_results}["nfe"] == 9.5
-    assert "| Teacher | 64.0 |" in card.text and "| **Student** | 9.5 |" in card.text
+    assert "| Teacher     |   64.0 |" in card.text and "| **Student** |    9.5 |" in card.text
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"rows": []}', '{"accuracy": "high"}'])
 def test_reports_that_are_none_are_refused(hub, adapter, tmp_path, text):
     (tmp_path / "report.json").write_text(text)
-    with pytest.raises(ValueError, match=r"`report=.*report\.json`"):
+    with pytest.raises(ValueError, match=r"report\.json"):
         push_model_to_hub(adapter, "user/student", report=tmp_path / "report.json")
 
 

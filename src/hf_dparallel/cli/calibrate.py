@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from .._version import __version__
 from ..evaluation.calibration import Trial, calibrate
 from ..evaluation.decoding import EvaluatedAnswers, evaluate_answers
-from ..evaluation.report import fingerprint
 from ..evaluation.sweep import parse_sweep
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
+from ..hashes import dataset_hash
+from ..reports import markdown_table
 from . import COMMANDS
 from .arguments import (
     BatchArguments,
@@ -126,7 +127,7 @@ def run(argv: Sequence[str]) -> None:
         "confidence": arguments.confidence,
         "reference": reference,
         "reward": reward.reward,
-        "data": fingerprint(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward.reward]]),
+        "data": dataset_hash(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward.reward]]),
         "num_prompts": {split: len(prompts) for split, prompts in splits.items()},
         "seed": arguments.seed,
         "hf_dparallel": __version__,
@@ -169,14 +170,11 @@ def _failure(trials: Sequence[Trial], arguments: CalibrationArguments, num_promp
 
 
 def _table(trials: Sequence[Trial]) -> str:
-    lines = [
-        "| Settings | Passes | Drop, points | p | Drop confirmed, points | p |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    rows = []
     for trial in trials:
         cells = [_name(trial.settings), f"{trial.nfe:.1f}"]
         for split in ("calibration", "confirmation"):
             drop, p_value = trial.accuracy_drop.get(split), trial.p_value.get(split)
             cells += [f"{100 * drop:+.1f}", f"{p_value:.3f}"] if drop is not None else ["", ""]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return markdown_table(["Settings", "Passes", "Drop, points", "p", "Drop confirmed, points", "p"], rows)

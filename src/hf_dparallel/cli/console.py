@@ -1,11 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What the commands write: text and tables on the screen, figures in a JSON file."""
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from .. import reports
 
 
 def say(text: str) -> None:
@@ -41,10 +42,8 @@ def make_folder(path: str | None) -> None:
 
 def write_json(figures: Mapping[str, Any], path: str | None) -> None:
     """Writes the figures of a command to `path`, if there is one, and creates its folder."""
-    if path is None:
-        return
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if path is not None:
+        reports.write_json(figures, path)
 
 
 def _format(value: Any) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 
 from ..environment import describe_hardware
 from ..evaluation.decoding import evaluate_answers
-from ..evaluation.report import fingerprint, make_rows, markdown_table, metrics_with_intervals, write_report
+from ..evaluation.report import make_rows, metrics_with_intervals, results_table, write_evaluation
 from ..evaluation.sweep import parse_sweep
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
+from ..hashes import dataset_hash
 from .arguments import (
     BatchArguments,
     CommandParser,
@@ -121,7 +122,7 @@ def run_on_dataset(argv: Sequence[str]) -> None:
         "name": reporting.name or loading.adapter or loading.model,
         "dataset": data.dataset,
         "conditions": {
-            "data": fingerprint(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward.reward]]),
+            "data": dataset_hash(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward.reward]]),
             "num_prompts": len(dataset),
             "reward": reward.reward,
             "max_new_tokens": recipes[0].max_new_tokens,
@@ -130,9 +131,9 @@ def run_on_dataset(argv: Sequence[str]) -> None:
         "rows": make_rows(measured),
     }
     if reporting.output_dir is not None:
-        write_report(report, reporting.output_dir)
+        write_evaluation(report, reporting.output_dir)
     if reporting.sweep:
-        say(markdown_table(report["rows"]))
+        say(results_table(report["rows"]))
         write_json(report, output.json)
     else:
         (metrics,) = measured.values()

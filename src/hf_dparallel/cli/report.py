@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..evaluation.comparison import compare_reports, labels, read_report
-from ..evaluation.report import markdown_table, write_report
+from ..evaluation.comparison import compare_reports, read_comparable_report, unique_names
+from ..evaluation.report import results_table, write_evaluation
 from . import COMMANDS
 from .arguments import CommandParser, OutputArguments
 from .console import make_folder, note, say, write_json
@@ -24,14 +24,14 @@ def run(argv: Sequence[str]) -> None:
     parser = CommandParser("report", COMMANDS["report"], [ComparisonArguments, OutputArguments], ["reports"])
     comparison, output = parser.parse(argv)
     make_folder(comparison.output_dir)
-    reports = [read_report(path) for path in comparison.reports]
-    compared = compare_reports(dict(zip(labels([report["name"] for report in reports]), reports, strict=True)))
+    reports = [read_comparable_report(path) for path in comparison.reports]
+    compared = compare_reports(dict(zip(unique_names([report["name"] for report in reports]), reports, strict=True)))
     notes = []
     if compared["differing_hardware"]:
         notes.append(f"Latencies are left out: the reports differ in {', '.join(compared['differing_hardware'])}.")
-    say(markdown_table(compared["rows"]))
+    say(results_table(compared["rows"]))
     for text in notes:
         note(text)
     if comparison.output_dir is not None:
-        write_report(compared, comparison.output_dir, notes)
+        write_evaluation(compared, comparison.output_dir, notes)
     write_json(compared, output.json)

@@ -1,8 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """From a dataset of prompts to token ids."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,11 +49,6 @@ def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
             f"`dataset` already has the column(s) {taken}, which the answers of the model would overwrite. Remove "
             f"them: `dataset.remove_columns({taken})`."
         )
-
-
-def stable_hash(*parts: Any) -> int:
-    """Hashes values that JSON can write, the same in every process."""
-    return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:7])
 
 
 def _without_answer(messages: list[dict[str, str]]) -> list[dict[str, str]]:

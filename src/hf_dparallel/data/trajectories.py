@@ -6,7 +6,6 @@ decoding trajectories of the model itself, filtered by their answers
 (https://huggingface.co/papers/2509.26488, "Teacher Trajectory Generation").
 """
 
-import hashlib
 import json
 import os
 import tempfile
@@ -21,9 +20,9 @@ from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import DecodedRow
 from ..generation.inputs import resolve_generation_config
 from ..generation.rows import check_batch_size, decode_rows, evaluation_mode
-from ..models.fingerprint import weights_fingerprint
+from ..hashes import dataset_hash, model_hash, stable_hash
 from ..training.checkpoints import explained_write_errors
-from .prompts import check_new_columns, stable_hash, tokenize_prompts
+from .prompts import check_new_columns, tokenize_prompts
 from .rewards import RewardFunction, score_completions
 
 
@@ -219,7 +218,7 @@ def _describe_model(model: PreTrainedModel) -> dict[str, Any]:
         "model name": base.config._name_or_path,
         "dtype": str(model.dtype),
         "adapters": sorted(adapters),
-        "weights": weights_fingerprint(model),
+        "weights": model_hash(model),
     }
 
 
@@ -229,14 +228,10 @@ def _describe_recipe(recipe: DiffusionGenerationConfig) -> dict[str, Any]:
 
 
 def _describe_data(dataset: "Dataset", prompt_ids: list[list[int]]) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    # As stored: neither transforms nor decoders of images run, nor do the shards of the dataset matter.
-    for rows in dataset.with_format("arrow").iter(batch_size=1000):
-        digest.update(json.dumps(rows.to_pylist(), default=str).encode())
     return {
         "num_rows": len(dataset),
         "columns": dataset.column_names,
-        "rows": digest.hexdigest(),
+        "rows": dataset_hash(dataset),
         "tokenized prompts": stable_hash(prompt_ids),
     }
 

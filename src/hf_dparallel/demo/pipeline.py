@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The whole method on the bundled teacher: trajectories, filter, distillation, comparison."""
 
-import json
 import sys
 import time
 from dataclasses import dataclass, field
@@ -16,12 +15,13 @@ from ..data.prompts import tokenize_prompts
 from ..data.rewards import numeric_answer_reward
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..evaluation.decoding import evaluate_decoding
-from ..evaluation.report import TABLE_METRICS, make_rows, markdown_table
+from ..evaluation.report import TABLE_METRICS, make_rows, results_table
 from ..generation.configuration import DiffusionGenerationConfig
 from ..inspection.certainty import decode_with_certainty, mean_confidence
 from ..inspection.plots import plot_certainty_and_tradeoff
 from ..inspection.terminal import answer_text, takes_color
 from ..inspection.trace import trace_decode
+from ..reports import write_report
 from .word_problems import generate_word_problems
 
 
@@ -132,7 +132,7 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     picture = plot_certainty_and_tradeoff(certainty, _named_curves(original, curves))
     picture.savefig(output_dir / "certainty.png")
     _print_example(teacher, student, tokenizer, held_out.select([0]), recipes["student"]["recipe"])
-    print(f"\n{markdown_table(report['rows'])}\n\n{_conclusion(report['rows'])}")
+    print(f"\n{results_table(report['rows'])}\n\n{_conclusion(report['rows'])}")
     print(f"\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
     return report
 
@@ -298,9 +298,8 @@ def _named_curves(
 
 
 def _write_report(report: dict[str, Any], output_dir: Path) -> None:
-    (output_dir / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     rows = report["rows"]
-    (output_dir / "report.md").write_text(f"{markdown_table(rows)}\n\n{_conclusion(rows)}\n\n![](certainty.png)\n")
+    write_report(report, output_dir, [results_table(rows), _conclusion(rows), "![](certainty.png)"])
 
 
 def _conclusion(rows: list[dict[str, Any]]) -> str:

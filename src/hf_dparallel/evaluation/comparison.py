@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Reports side by side, as far as they can be compared."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..reports import read_report
 from .intervals import bootstrap_interval
 
 
@@ -17,29 +17,26 @@ _REQUIRED = ("name", "conditions", "hardware", "rows")
 _SECONDS = ("latency_s", "row_latency_s", "tokens_per_second", "row_tokens_per_second", "speedup")
 
 
-def read_report(path: str | os.PathLike) -> dict[str, Any]:
+def read_comparable_report(path: str | os.PathLike) -> dict[str, Any]:
     """Reads a `report.json`, of which the folder may be given.
 
     Raises:
         ValueError: if it is not a report of `hf-dparallel evaluate`.
     """
-    file = Path(path) / "report.json" if Path(path).is_dir() else Path(path)
-    try:
-        report = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON: {error}.") from error
-    missing = [name for name in _REQUIRED if not isinstance(report, dict) or not report.get(name)]
+    report = read_report(path)
+    missing = [name for name in _REQUIRED if not report.get(name)]
     if not missing and not all("answers" in row for row in report["rows"]):
         missing = ["the figures of each answer"]
     if missing:
-        of_tasks = [str(other.parent) for other in sorted(file.parent.glob("*/report.json"))]
-        if isinstance(report, dict) and "preset" in report and of_tasks:
+        folder = Path(path) if Path(path).is_dir() else Path(path).parent
+        of_tasks = [str(other.parent) for other in sorted(folder.glob("*/report.json"))]
+        if "preset" in report and of_tasks:
             raise ValueError(
-                f"{file} is of all benchmarks of a preset. Compare them one by one, each has a folder: "
+                f"{path} is of all benchmarks of a preset. Compare them one by one, each has a folder: "
                 f"{', '.join(of_tasks)}."
             )
         raise ValueError(
-            f"{file} is no report that can be compared: it lacks {', '.join(missing)}. `hf-dparallel evaluate "
+            f"{path} is no report that can be compared: it lacks {', '.join(missing)}. `hf-dparallel evaluate "
             "--dataset NAME --output_dir DIR` writes one, and `--preset NAME` one for each benchmark; that of `demo` "
             "is of another kind."
         )
@@ -54,7 +51,7 @@ def compare_reports(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     way.
 
     Args:
-        reports (`dict[str, dict]`): by a name to tell them apart, what [`read_report`] returned.
+        reports (`dict[str, dict]`): by a name to tell them apart, what [`read_comparable_report`] returned.
 
     Returns:
         `dict`: `rows`; `conditions`; and `differing_hardware`, names of what differs where latencies were left out.
@@ -84,10 +81,10 @@ def compare_reports(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {"rows": rows, "conditions": first["conditions"], "differing_hardware": differing}
 
 
-def labels(names: Sequence[str]) -> list[str]:
+def unique_names(names: Sequence[str]) -> list[str]:
     """Makes names different from one another by numbers."""
     numbered = [name if names.count(name) == 1 else f"{name} ({index + 1})" for index, name in enumerate(names)]
-    return numbered if len(set(numbered)) == len(names) else labels(numbered)
+    return numbered if len(set(numbered)) == len(names) else unique_names(numbered)
 
 
 def _row(name: str, row: Mapping[str, Any], baseline: Mapping[str, Any], without_latency: bool) -> dict[str, Any]:

@@ -1,20 +1,16 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Result tables in the form of Table 1 of https://huggingface.co/papers/2509.26488, and the files they are kept in."""
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..reports import markdown_table, write_report
 from .aup import accuracy_under_parallelism
 from .decoding import EvaluatedAnswers
 from .intervals import bootstrap_interval
 
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 # The columns of the table.
 TABLE_METRICS = ("accuracy", "nfe", "tokens_per_forward", "latency_s")
@@ -56,13 +52,7 @@ def metrics_with_intervals(answers: EvaluatedAnswers) -> dict[str, Any]:
     }
 
 
-def fingerprint(dataset: "Dataset", columns: Sequence[str]) -> str:
-    """Hash of some columns of a dataset, those that it has: equal for equal prompts and references."""
-    content = {name: dataset[name][:] for name in columns if name in dataset.column_names}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def results_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Formats rows of [`make_rows`] as a Markdown table that is also readable on a terminal.
 
     Rows with an interval of the accuracy show it, and those with an `accuracy_difference` that, in points. Rows
@@ -81,9 +71,7 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
         header.append("Difference, points (95 %)")
         for line, row in zip(lines, rows, strict=True):
             line.append(f"{100 * row['accuracy_difference']:+.1f}" + _interval(row["accuracy_difference_interval"]))
-    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
-    rule = [f"{'':-<{widths[0]}}", *(f"{'':->{width - 1}}:" for width in widths[1:])]
-    return "\n".join(_table_line(line, widths) for line in (header, rule, *lines))
+    return markdown_table(header, lines)
 
 
 def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -117,7 +105,7 @@ def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return aup
 
 
-def write_report(report: Mapping[str, Any], output_dir: str | os.PathLike, notes: Sequence[str] = ()) -> None:
+def write_evaluation(report: Mapping[str, Any], output_dir: str | os.PathLike, notes: Sequence[str] = ()) -> None:
     """Writes `report.json`, `report.md` and, of curves with several points, the picture `curves.png`.
 
     Args:
@@ -125,25 +113,21 @@ def write_report(report: Mapping[str, Any], output_dir: str | os.PathLike, notes
         output_dir (`str` or `os.PathLike`): a folder, which is made.
         notes (`Sequence[str]`): lines below the table.
     """
-    folder = Path(output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    paragraphs = [markdown_table(report["rows"]), *notes]
+    paragraphs = [results_table(report["rows"]), *notes]
     curves = curves_of(report["rows"])
-    if any(len(points) > 1 for points in curves.values()):
+    has_curve = any(len(points) > 1 for points in curves.values())
+    if has_curve:
+        aup = [(curve, f"{value:.1f}") for curve, value in aup_of(report["rows"]).items()]
+        paragraphs += [
+            markdown_table(["Curve", "AUP"], aup),
+            "![Accuracy against tokens per forward pass](curves.png)",
+        ]
+    write_report(report, output_dir, paragraphs)
+    if has_curve:
         from ..inspection.plots import plot_tradeoff
 
-        aup = [f"| {curve} | {value:.1f} |" for curve, value in aup_of(report["rows"]).items()]
-        paragraphs.append("\n".join(["| Curve | AUP |", "| --- | ---: |", *aup]))
-        plot_tradeoff(curves).savefig(folder / "curves.png")
-        paragraphs.append("![Accuracy against tokens per forward pass](curves.png)")
-    (folder / "report.md").write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
+        plot_tradeoff(curves).savefig(Path(output_dir) / "curves.png")
 
 
 def _interval(interval: Sequence[float] | None) -> str:
     return "" if interval is None else f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
-
-
-def _table_line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = zip(cells, widths, strict=True)
-    return "| " + " | ".join([f"{first[0]:<{first[1]}}", *(f"{cell:>{width}}" for cell, width in others)]) + " |"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.prompts import stable_hash
+from ..hashes import stable_hash
 from .configuration import DiffusionGenerationConfig
 from .decoder import DecodedRow
 

@@ -8,10 +8,10 @@ import torch
 from lm_eval.models.utils import postprocess_generated_text
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
-from ..data.prompts import stable_hash
 from ..environment import device_name
 from ..evaluation.cost import DecodingCost
 from ..generation.rows import evaluation_mode
+from ..hashes import stable_hash
 from .costs import Record
 from .settings import RequestSettings, every_setting
 

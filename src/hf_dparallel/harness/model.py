@@ -15,11 +15,10 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..data.prompts import stable_hash
 from ..environment import join_processes
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_special_tokens
-from ..models.fingerprint import weights_fingerprint
+from ..hashes import model_hash, stable_hash
 from .answers import decode_answers
 from .costs import Record, costs_by_task
 from .finished import FinishedRequests, request_key
@@ -118,7 +117,7 @@ class DiffusionHarnessLM(TemplateLM):
             self.model.config,
             self.tokenizer,
         )
-        self.fingerprint = weights_fingerprint(self.model)
+        self.fingerprint = model_hash(self.model)
         self.finished = FinishedRequests(finished_requests, self._rank if self._world_size > 1 else None)
         self.costs: dict[str, dict[int, dict[str, Record]]] = {}
 

@@ -1,17 +1,17 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The tables of the paper: methods beside one another on each benchmark."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lm_eval.tasks import TaskManager
 
-from ..data.prompts import stable_hash
 from ..environment import describe_environment, describe_hardware
 from ..evaluation.intervals import bootstrap_interval
-from ..evaluation.report import markdown_table, write_report
+from ..evaluation.report import results_table, write_evaluation
+from ..hashes import stable_hash
+from ..reports import write_report
 from .costs import COST_NAMES
 from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, Benchmark, method_settings
@@ -99,21 +99,17 @@ def comparison_tables(rows: Sequence[dict[str, Any]]) -> str:
     tables = []
     for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
         of_benchmark = [_columns(row) for row in rows if row["benchmark"] == benchmark]
-        tables.append(f"### {benchmark}\n\n{markdown_table(of_benchmark)}\n")
-    return "\n".join(tables)
+        tables.append(f"### {benchmark}\n\n{results_table(of_benchmark)}")
+    return "\n\n".join(tables)
 
 
 def write_comparison(rows: Sequence[dict[str, Any]], preset: str, model: str, output_dir: str) -> None:
     """Writes `report.json` and `report.md` of all benchmarks, and of each in the folder of its task."""
-    folder = Path(output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
     report = {"preset": preset, "model": model, "rows": rows, "environment": describe_environment()}
-    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    text = f"# {model}: the benchmarks of {preset}\n\n{comparison_tables(rows)}"
-    (folder / "report.md").write_text(text, encoding="utf-8")
+    write_report(report, output_dir, [f"# {model}: the benchmarks of {preset}", comparison_tables(rows)])
     for task in dict.fromkeys(row["task"] for row in rows):
         of_task = [row for row in rows if row["task"] == task]
-        write_report(_task_report(of_task, preset, model), folder / task)
+        write_evaluation(_task_report(of_task, preset, model), Path(output_dir) / task)
 
 
 def _task_report(rows: Sequence[dict[str, Any]], preset: str, model: str) -> dict[str, Any]:
@@ -136,7 +132,7 @@ def _task_report(rows: Sequence[dict[str, Any]], preset: str, model: str) -> dic
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row by the names of [`markdown_table`]."""
+    """A row by the names of [`results_table`]."""
     return {**row, "method": row["title"]} | ({"latency_s": row["row_latency_s"]} if "speedup" in row else {})
 
 

@@ -1,16 +1,17 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Measured figures for a model card, from what `hf-dparallel evaluate --json` and `hf-dparallel demo` write."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PureWindowsPath
+from pathlib import PureWindowsPath
 from typing import Any
 
 from huggingface_hub import EvalResult
 
+from .. import reports
 from ..generation.configuration import COMMIT_RULES
+from ..reports import markdown_table
 from .files import hub_name
 
 
@@ -35,7 +36,7 @@ class Report:
     def table(self) -> str:
         """Returns the rows as a Markdown table."""
         header = ["Method", "Passes", "Tokens per pass", "Seconds per answer", "Accuracy"]
-        cells = [
+        rows = [
             [
                 f"**{row['method']}**" if row is self.own else row["method"],
                 f"{row['nfe']:.1f}",
@@ -45,8 +46,7 @@ class Report:
             ]
             for row in self.rows
         ]
-        rule = ["---", *["---:"] * (len(header) - 1)]
-        return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *cells))
+        return markdown_table(header, rows)
 
     def eval_results(self) -> list[EvalResult]:
         """Returns the figures of this model as the metadata of a card has them."""
@@ -72,11 +72,8 @@ def read_report(path: str | os.PathLike, recipe: Mapping[str, Any]) -> Report:
         ValueError: if it is no report.
         OSError: if there is no such file.
     """
-    try:
-        report = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"`report={path}` is not JSON: {error}.") from error
-    rows = report.get("rows", [{"method": "This model", **report}]) if isinstance(report, dict) else []
+    report = reports.read_report(path)
+    rows = report.get("rows", [{"method": "This model", **report}])
     missing = [name for name in _METRICS if not all(isinstance(row.get(name), int | float) for row in rows)]
     if missing or not rows:
         raise ValueError(

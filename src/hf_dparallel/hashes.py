@@ -1,13 +1,18 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What tells one model from another: answers are kept and used again for the same model only."""
+"""Hashes that are the same in every process: of a model, of a dataset, and of values that JSON can write."""
 
 import hashlib
 import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import align_module_device
 from transformers import PreTrainedModel
 
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 # Values of a tensor that are summed at once.
 _PART = 2**24
@@ -17,8 +22,24 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NOT_COMPUTED = ("_name_or_path", "architectures", "dtype", "is_causal", "transformers_version")
 
 
-def weights_fingerprint(model: PreTrainedModel) -> str:
-    """A hash of what a model computes, wherever it was loaded from: weights, adapters and how they act, config."""
+def stable_hash(*parts: Any) -> int:
+    """Hashes values that JSON can write. The hash serves as a seed, too."""
+    return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:7])
+
+
+def dataset_hash(dataset: "Dataset", columns: Sequence[str] | None = None) -> str:
+    """Hashes the rows of a dataset: all columns, or those of the named ones that it has."""
+    if columns is not None:
+        dataset = dataset.select_columns([name for name in columns if name in dataset.column_names])
+    hashed = hashlib.sha256()
+    # As stored: neither transforms nor decoders of images run, nor do the shards of the dataset matter.
+    for rows in dataset.with_format("arrow").iter(batch_size=1000):
+        hashed.update(json.dumps(rows.to_pylist(), sort_keys=True, default=str).encode())
+    return hashed.hexdigest()
+
+
+def model_hash(model: PreTrainedModel) -> str:
+    """Hashes what a model computes, wherever it was loaded from: weights, adapters and how they act, configuration."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     hashed = hashlib.sha256()
