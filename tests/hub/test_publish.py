@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -132,6 +132,63 @@ def test_tokens_and_paths_are_refused(hub, tmp_path, name, text, message):
     with pytest.raises(ValueError, match=f"`{name}`.*{re.escape(message)}"):
         push_model_to_hub(tmp_path, "user/model")
     assert "models/user/model" not in hub.repositories
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "ghp_" + "a" * 36,
+        "github_pat_" + "a" * 30,
+        "sk-proj-" + "a" * 40,
+        "AKIAIOSFODNN7EXAMPLE",
+        "api_org_" + "a" * 34,
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+        "https://user:pass@host/x",
+    ],
+)
+def test_secrets_of_other_services_are_refused_too(hub, adapter, secret):
+    (adapter / "training_summary.json").write_text(json.dumps({"dataset_description": f"With {secret}."}))
+    with pytest.raises(ValueError, match=r"`training_summary\.json` contains what looks like an access token"):
+        push_model_to_hub(adapter, "user/student")
+
+
+def test_secrets_in_metadata_pictures_and_other_encodings_are_refused(hub, adapter):
+    secret = "hf_" + "a" * 34
+    weights = adapter / "adapter_model.safetensors"
+    saved = weights.read_bytes()
+    save_file(load_file(weights), weights, metadata={"format": "pt", "run": secret})
+    with pytest.raises(ValueError, match="`adapter_model.safetensors` contains"):
+        push_model_to_hub(adapter, "user/student")
+    weights.write_bytes(saved[:100])
+    with pytest.raises(ValueError, match="adapter_model.safetensors` holds no weights that can be read"):
+        push_model_to_hub(adapter, "user/student")
+    weights.write_bytes(saved)
+    for name, content in {"loss.png": b"\x89PNG\xff " + secret.encode(), "LICENSE": secret.encode("utf-16")}.items():
+        (adapter / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"`{name}` contains"):
+            push_model_to_hub(adapter, "user/student")
+        (adapter / name).unlink()
+    assert "models/user/student" not in hub.repositories
+
+
+def test_links_that_leave_the_folder_are_refused(hub, adapter, tmp_path):
+    (tmp_path / "id_rsa").write_text("key")
+    (adapter / "LICENSE").symlink_to(tmp_path / "id_rsa")
+    with pytest.raises(ValueError, match="LICENSE` is a link that leaves the folder"):
+        push_model_to_hub(adapter, "user/student")
+    (adapter / "LICENSE").unlink()
+    (adapter / "LICENSE").symlink_to("licence_of_the_base.txt")
+    (adapter / "licence_of_the_base.txt").write_text("MIT")
+    push_model_to_hub(adapter, "user/student")
+    assert hub.repository("user/student").files()["LICENSE"] == b"MIT"
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "training_summary.json"])
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000])
+def test_a_broken_file_is_named(hub, adapter, name, text):
+    (adapter / name).write_text(text)
+    with pytest.raises(ValueError, match=f"{name}` (is not JSON|must hold a JSON object)"):
+        push_model_to_hub(adapter, "user/student")
 
 
 def test_paths_that_are_nobodys_are_uploaded(hub, adapter):

@@ -1,10 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Which files of a folder go to the Hub, and what must not be in them."""
+"""Which files of a folder go to the Hub."""
 
 import fnmatch
 import json
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +44,6 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgp
 _OTHER_PATTERNS = (GENERATION_CONFIG_NAME, CALIBRATION_NAME, SUMMARY_NAME, CARD_NAME)
 _OWN_PATTERNS = ("LICENSE*", "NOTICE*", "*.png", "*.svg")
 
-_TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}\b")
-# They have entries such as "/root/".
-_VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt")
-
 Content = Path | bytes
 
 
@@ -79,9 +73,18 @@ def select_files(folder: Path, kind: str) -> dict[str, Content]:
     """Returns the files to upload, by their path in the repository.
 
     By a list of what belongs to a model: optimizer states, `training_args.bin`, logs and all else stay.
+
+    Raises:
+        ValueError: if one of them is a link to a file elsewhere, which may be anything.
     """
     patterns = (*WEIGHT_PATTERNS[kind], *TOKENIZER_PATTERNS, *_OTHER_PATTERNS, *_OWN_PATTERNS)
     found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    for path in found:
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"`{path}` is a link that leaves the folder, to `{path.resolve()}`. Replace it by a copy if that file "
+                "is to be published, or remove it."
+            )
     return {path.relative_to(folder).as_posix(): path for path in sorted(found)}
 
 
@@ -95,30 +98,6 @@ def is_one_of(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) and name.count("/") == pattern.count("/") for pattern in patterns)
 
 
-def check_contents(files: Mapping[str, Content], folder: Path) -> None:
-    """Checks that no file tells an access token, or where something lies in the home of the one who uploads it.
-
-    Raises:
-        ValueError: naming the file and what is in it.
-    """
-    own = {str(path) for path in (Path.home(), Path.cwd(), folder.absolute(), folder.resolve()) if path != path.parent}
-    for name, content in files.items():
-        if name.endswith((*WEIGHT_SUFFIXES, ".parquet")):
-            continue
-        text = (content if isinstance(content, bytes) else content.read_bytes()).replace(b"\\\\", b"\\")
-        if token := _TOKEN.search(text):
-            raise ValueError(
-                f"`{name}` contains what looks like an access token ({token[0][:6].decode()}...). Remove it, and "
-                "revoke the token if it has been shared before."
-            )
-        found = next((path for path in sorted(own) if re.search(re.escape(path).encode() + rb"[\\/]", text)), None)
-        if found is not None and name not in _VOCABULARIES:
-            raise ValueError(
-                f"`{name}` contains the path {found!r} of this machine, which says nothing to others. Replace it by "
-                "the name of a repository on the Hub, or remove it."
-            )
-
-
 def hub_name(name: str | None) -> str | None:
     """Returns the name of a repository if others will find it on the Hub; `None` for a folder of this machine."""
     try:
@@ -129,5 +108,17 @@ def hub_name(name: str | None) -> str | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns what a JSON file holds; nothing, if there is no such file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    """Returns the object that a JSON file holds; an empty one, if there is no such file.
+
+    Raises:
+        ValueError: naming a file that holds something else.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"`{path}` is not JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"`{path}` must hold a JSON object, got a {type(value).__name__}.")
+    return value

@@ -14,6 +14,7 @@ from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, GENERATION_CONF
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig
 from .card import is_replaceable, make_model_card
+from .contents import check_contents
 from .files import (
     CALIBRATION_NAME,
     CARD_NAME,
@@ -22,7 +23,6 @@ from .files import (
     WEIGHT_PATTERNS,
     WEIGHT_SUFFIXES,
     Content,
-    check_contents,
     has_tokenizer,
     hub_name,
     kind_of,

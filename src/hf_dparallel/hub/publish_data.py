@@ -11,7 +11,8 @@ from typing import Any
 from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData
 
 from .card import DRAFT_MARK, TAGS
-from .files import CARD_NAME, Content, check_contents, hub_name, is_one_of, read_json
+from .contents import check_contents
+from .files import CARD_NAME, Content, hub_name, is_one_of, read_json
 from .upload import full_name, upload_files
 
 
