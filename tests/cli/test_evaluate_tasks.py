@@ -204,7 +204,7 @@ ORIGINAL = ["--preset", "paper-llada", "--methods", "original"]
         (["--preset", "paper-lada"], 2, "invalid choice: 'paper-lada'"),
         (["--preset", "paper-llada", "--num_fewshot", "5"], 2, "Remove `num_fewshot`"),
         (["--preset", "paper-llada", "--entropy_threshold", "0.1"], 1, "Remove entropy_threshold"),
-        (["--preset", "paper-llada", "--methods", "orginal"], 2, "`methods` must be among original"),
+        (["--preset", "paper-llada", "--methods", "orginal"], 1, "`methods` must be among original"),
         (
             ["--preset", "paper-llada", "--methods", "original,dparallel"],
             1,
@@ -223,11 +223,16 @@ ORIGINAL = ["--preset", "paper-llada", "--methods", "original"]
         (["--preset", "paper-llada", "--tasks", "mbpp_instruct"], 1, "and not mbpp_instruct"),
         (["--tasks", "counting", "--methods", "original"], 2, "need a `preset`"),
         (["--tasks", "counting", "--gen_kwargs", "entropy_treshold=1"], 1, "Unknown generation setting"),
-        (["--tasks", "counting", "--dataset", "demo"], 2, "unrecognized arguments: --dataset demo"),
+        (["--tasks", "counting", "--dataset", "demo"], 2, "--dataset: not for an evaluation on tasks"),
+        (["--tasks", "counting", "--num_workers", "7"], 2, "--num_workers: not for an evaluation on tasks"),
+        (["--preset", "paper-llada", "--sweep", "denoising_steps=4,8"], 2, "--sweep: not for an evaluation on tasks"),
+        (["--dataset", "demo", "--mc_num", "7"], 2, "--include_path, --mc_num: not for an evaluation on a dataset"),
+        ([], 2, "required: --dataset, or --tasks, or --preset"),
+        (["--tasks", ","], 2, "`tasks` and `methods` must have a name"),
         (["--preset", "paper-llada", "--methods", "dparallel"], 1, "which needs an adapter. Add --adapter"),
         ([*ORIGINAL, "--adapter", "./no"], 1, "Add dparallel to --methods, or leave it out"),
-        ([*ORIGINAL, "--consistency_adapter", "./no"], 2, "Add --methods consistency-distillation"),
-        (["--preset", "paper-llada", "--consistency_adapter", "./no"], 2, "Add --methods consistency-distillation"),
+        ([*ORIGINAL, "--consistency_adapter", "./no"], 1, "Add consistency-distillation to --methods"),
+        (["--preset", "paper-llada", "--consistency_adapter", "./no"], 1, "Add consistency-distillation to --methods"),
         (["--tasks", "counting", "--batch_size", "0"], 2, "`batch_size` must be at least 1, got 0"),
         (["--tasks", "counting", "--mc_num", "0"], 2, "`mc_num` must be at least 1, got 0"),
         (["--tasks", "counting", "--num_fewshot", "-1"], 2, "`num_fewshot` must be at least 0, got -1"),
@@ -249,9 +254,9 @@ def test_mistakes_are_named_before_the_model_is_loaded(on_tasks, monkeypatch, ar
     assert message in on_tasks(*argv)[2]
 
 
-def test_the_parser_knows_the_methods_and_the_presets():
+def test_the_parser_knows_the_presets_and_the_adapters():
     preset = next(field for field in dataclasses.fields(evaluate_tasks.TaskArguments) if field.name == "preset")
-    assert tuple(METHODS) == evaluate_tasks._METHODS and preset.metadata["choices"] == list(PRESETS)
+    assert preset.metadata["choices"] == list(PRESETS)
     assert {method.checkpoint for method in METHODS.values()} == {"base", "adapter", "consistency_adapter"}
 
 
@@ -267,11 +272,11 @@ def test_a_temperature_draws_whichever_way_it_is_given(on_tasks, tmp_path, argv)
     assert texts != [json.loads(line)["text"] for line in likeliest]
 
 
-def test_help_names_both_ways(evaluate):
-    code, out, _ = evaluate("--tasks", "x", "--help")
-    assert code == 0 and "--preset {paper-llada,paper-dream}" in out and "--allow_code_execution" in out
+def test_help_names_both_ways_and_all_methods(evaluate):
     code, out, _ = evaluate("--help")
-    assert code == 0 and "With --tasks or --preset" in " ".join(out.split())
+    assert code == 0 and "--preset {paper-llada,paper-dream}" in out and "--allow_code_execution" in out
+    assert "with --tasks or --preset" in " ".join(out.split()) and "--sweep" in out
+    assert f"between: {', '.join(METHODS)}." in " ".join(out.split())
 
 
 _COMMAND = """

@@ -3,7 +3,6 @@
 
 import json
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from hf_dparallel.harness.costs import COST_NAMES
 from hf_dparallel.harness.presets import METHODS, PRESETS, Benchmark, choose_benchmarks, method_settings
 from hf_dparallel.harness.run import TaskOptions
 from hf_dparallel.harness.selection import make_task_manager
+from hf_dparallel.harness.tables import Comparison
 from hf_dparallel.hub.reports import read_report as read_figures
 
 from ..helpers import make_llada, make_tokenizer
@@ -125,17 +125,18 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
     answers = [answer for benchmark in benchmarks for answer in right_answers(benchmark.task)]
     wrong = ["I do not know."] * len(answers)
     script_answers(monkeypatch, answers + wrong[:-1] + answers[-1:])
-    measure = partial(
-        tables.compare_methods,
-        lambda checkpoint: make_lm(max_length=10**6),
+    comparison = Comparison(
         "tiny",
         preset,
         benchmarks,
+        ["original", "few-step"],
         task_manager=make_task_manager(),
         options=TaskOptions(apply_chat_template=True, allow_code_execution=True),
         changes={"max_new_tokens": 64},
+        output_dir=str(tmp_path),
     )
-    rows = measure(methods=["original", "few-step"], output_dir=str(tmp_path))
+    comparison.measure(make_lm(max_length=10**6), ["original", "few-step"])
+    rows = comparison.rows()
     assert [(row["title"], row["accuracy"]) for row in rows] == [
         *[("Original", 1.0), ("Few-step Decoding", 0.0)] * 3,
         *[("Original", 1.0), ("Few-step Decoding", 0.5)],
@@ -224,8 +225,7 @@ def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, met
     for settings in ({"eos_token_id": [1, 5]}, recipe | {"max_active_blocks": 2, "block_add_threshold": 0.1}):
         model = make_llada()
         model.generation_config = DiffusionGenerationConfig(**settings)
-        rows += tables.compare_methods(
-            lambda checkpoint, model=model: DiffusionHarnessLM(model, tokenizer=make_tokenizer(), batch_size=2),
+        comparison = Comparison(
             "tiny",
             "paper-llada",
             choose_benchmarks("paper-llada", ["gsm8k_cot_zeroshot"]),
@@ -234,6 +234,8 @@ def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, met
             options=TaskOptions(apply_chat_template=True),
             changes={"max_new_tokens": 16, "block_length": 8},
         )
+        comparison.measure(DiffusionHarnessLM(model, tokenizer=make_tokenizer(), batch_size=2), [method])
+        rows += comparison.rows()
     assert decoders[0] == decoders[1]
     assert rows[0]["nfe"] == rows[1]["nfe"] and rows[0]["num_tokens"] == rows[1]["num_tokens"]
     assert decoders[0].settings().keys().isdisjoint({"cache_implementation", "max_active_blocks"})

@@ -139,30 +139,30 @@ class DecodingArguments(RecipeArguments):
     seed: int = field(default=0, metadata={"help": "Seed of the draws."})
 
 
+def _default_workers() -> int:
+    return 1 if torch.cuda.is_available() else min(torch.get_num_threads(), 4)
+
+
 @dataclass
 class BatchArguments:
-    batch_size: int | None = field(
-        default=None,
+    batch_size: int = field(
+        default_factory=lambda: 16 if torch.cuda.is_available() else 8,
         metadata={
-            "help": "Prompts decoded together. Default: on a GPU 16, on a CPU, where larger batches are no faster, 8. "
-            "Does not change the answers."
+            "help": "Prompts decoded together. By default on a GPU 16, on a CPU, where larger batches are no faster, "
+            "8. Does not change the answers."
         },
     )
-    num_workers: int | None = field(
-        default=None,
+    num_workers: int = field(
+        default_factory=_default_workers,
         metadata={
-            "help": "Threads that decode side by side, each batch_size prompts. Default: on a GPU one, on a CPU one a "
-            "core, at most 4. Does not change the answers."
+            "help": "Threads that decode side by side, each batch_size prompts. By default on a GPU one, on a CPU one "
+            "a core, at most 4. Does not change the answers."
         },
     )
 
     def __post_init__(self):
         check_positive(self, "batch_size")
         check_positive(self, "num_workers")
-        if self.batch_size is None:
-            self.batch_size = 16 if torch.cuda.is_available() else 8
-        if self.num_workers is None:
-            self.num_workers = 1 if torch.cuda.is_available() else min(torch.get_num_threads(), 4)
 
 
 @dataclass

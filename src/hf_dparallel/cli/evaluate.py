@@ -12,6 +12,7 @@ from ..evaluation.sweep import parse_sweep
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
 from ..hashes import dataset_hash
+from . import evaluate_tasks
 from .arguments import (
     BatchArguments,
     CommandParser,
@@ -21,16 +22,20 @@ from .arguments import (
     OutputArguments,
     RewardArguments,
 )
-from .console import make_folder, say, say_table, write_json
-from .evaluate_tasks import asks_for_tasks
-from .evaluate_tasks import run as run_tasks
+from .console import make_folder, note, say, say_table, write_json
 from .loading import REFERENCE_COLUMNS, get_reward, load_model, load_prompts
 
 
 _DESCRIPTION = (
-    "Measure accuracy and cost of decoding on a dataset. With --tasks or --preset: on tasks of the "
-    "lm-evaluation-harness (`hf-dparallel evaluate --tasks NAME --help`)."
+    "Measure accuracy and cost of decoding on a dataset, or, with --tasks or --preset, on tasks of the "
+    "lm-evaluation-harness."
 )
+
+
+@dataclass
+class EvaluationDataArguments(DatasetArguments):
+    # Not required: tasks of the harness have data of their own.
+    dataset: str = field(default="", metadata=DatasetArguments.__dataclass_fields__["dataset"].metadata)
 
 
 @dataclass
@@ -69,29 +74,48 @@ class ReportArguments:
         }
 
 
-_ARGUMENTS = [
-    LoadingArguments,
-    DatasetArguments,
-    RewardArguments,
-    BatchArguments,
-    DecodingArguments,
-    ReportArguments,
-    OutputArguments,
-]
-
-
 def run(argv: Sequence[str]) -> None:
-    """Measures on tasks of the lm-evaluation-harness, if the arguments name some, else on a dataset."""
-    if asks_for_tasks(argv):
-        run_tasks(argv)
+    """Measures on a dataset, or on tasks of the lm-evaluation-harness."""
+    types = [
+        LoadingArguments,
+        EvaluationDataArguments,
+        RewardArguments,
+        BatchArguments,
+        DecodingArguments,
+        ReportArguments,
+        evaluate_tasks.TaskArguments,
+        OutputArguments,
+    ]
+    parser = CommandParser("evaluate", _DESCRIPTION, types, positionals=["model"])
+    loading, data, reward, batch, decoding, reporting, tasks, output = parser.parse(argv)
+    is_on_tasks = tasks.tasks is not None or tasks.preset is not None
+    if not data.dataset and not is_on_tasks:
+        parser.error("the following arguments are required: --dataset, or --tasks, or --preset")
+    # Not these two, which both ways have.
+    unused = [data, reward, batch, reporting] if is_on_tasks else [tasks]
+    given = [name for arguments in unused for name in _changed(arguments) if name not in ("batch_size", "output_dir")]
+    if given:
+        kind = "tasks of the harness" if is_on_tasks else "a dataset"
+        parser.error(f"--{', --'.join(given)}: not for an evaluation on {kind}. Remove it")
+    if is_on_tasks:
+        metrics = evaluate_tasks.run(loading, tasks, batch, decoding, reporting.output_dir)
     else:
-        run_on_dataset(argv)
+        metrics = run_on_dataset(loading, data, reward, batch, decoding, reporting)
+    if metrics is not None:
+        write_json(metrics, output.json)
+        if reporting.output_dir is not None:
+            note(f"Written to {reporting.output_dir}")
 
 
-def run_on_dataset(argv: Sequence[str]) -> None:
-    """Prints accuracy, passes, tokens per pass and latency, for each setting that is tried."""
-    parser = CommandParser("evaluate", _DESCRIPTION, _ARGUMENTS, positionals=["model"])
-    loading, data, reward, batch, decoding, reporting, output = parser.parse(argv)
+def run_on_dataset(
+    loading: LoadingArguments,
+    data: DatasetArguments,
+    reward: RewardArguments,
+    batch: BatchArguments,
+    decoding: DecodingArguments,
+    reporting: ReportArguments,
+) -> dict[str, Any]:
+    """Prints and returns accuracy, passes, tokens per pass and latency, for each setting that is tried."""
     dataset = load_prompts(data, default_split="test")
     reward_function = get_reward(reward.reward, dataset)
     model, tokenizer = load_model(loading)
@@ -118,7 +142,7 @@ def run_on_dataset(argv: Sequence[str]) -> None:
             "curve": point["curve"],
             "recipe": point["recipe"].settings(),
         }
-    report = {
+    report: dict[str, Any] = {
         "name": reporting.name or loading.adapter or loading.model,
         "dataset": data.dataset,
         "conditions": {
@@ -134,11 +158,16 @@ def run_on_dataset(argv: Sequence[str]) -> None:
         write_evaluation(report, reporting.output_dir)
     if reporting.sweep:
         say(results_table(report["rows"]))
-        write_json(report, output.json)
-    else:
-        (metrics,) = measured.values()
-        say_table({name: value for name, value in metrics.items() if name not in ("answers", "curve", "recipe")})
-        write_json(metrics | {"dataset": data.dataset}, output.json)
+        return report
+    (metrics,) = measured.values()
+    say_table({name: value for name, value in metrics.items() if name not in ("answers", "curve", "recipe")})
+    return metrics | {"dataset": data.dataset}
+
+
+def _changed(arguments: Any) -> list[str]:
+    """The names of the arguments that are not as they are by default."""
+    default = type(arguments)()
+    return [name for name, value in vars(arguments).items() if value != getattr(default, name)]
 
 
 def method_name(recipe: DiffusionGenerationConfig) -> str:

@@ -8,45 +8,42 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import yaml
 from transformers import AutoConfig
 from transformers.utils import find_adapter_config_file
 
 from ..environment import join_processes
-from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, check_positive
-from .console import note, say, write_json
+from .arguments import BatchArguments, DecodingArguments, LoadingArguments, check_positive
+from .console import say
 from .loading import load_model
 from .loading import loading as loading_by_name
-
-
-_METHODS = ("original", "dual-cache", "few-step", "conf-threshold", "consistency-distillation", "dparallel")
 
 
 @dataclass
 class TaskArguments:
     tasks: list[str] | None = field(
         default=None,
-        metadata={"help": "Tasks of the harness, with commas or spaces between. With --preset: those of its tasks."},
+        metadata={
+            "help": "Measure on these tasks of the lm-evaluation-harness instead of a dataset, with commas or spaces "
+            "between. With --preset: those of its tasks."
+        },
     )
     preset: str | None = field(
         default=None,
         metadata={
-            "help": "The benchmarks of the paper with its settings, for LLaDA or Dream.",
+            "help": "Measure on the benchmarks of the paper with its settings, for LLaDA or Dream.",
             "choices": ["paper-llada", "paper-dream"],
         },
     )
     methods: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Rows of the paper's tables to measure, with --preset, with commas or spaces between: "
-            f"{', '.join(_METHODS)}. By default dparallel, on the model as it is given."
+            "help": "Rows of the paper's tables to measure, with --preset, with commas or spaces between: original, "
+            "dual-cache, few-step, conf-threshold, consistency-distillation, dparallel. By default dparallel, on the "
+            "model as it is given."
         },
     )
     consistency_adapter: str | None = field(
         default=None, metadata={"help": "Adapter of the method consistency-distillation (--adapter is dparallel's)."}
-    )
-    batch_size: int = field(
-        default=16, metadata={"help": "Requests decoded together. Does not change the answers, but their latency."}
     )
     include_path: str | None = field(
         default=None, metadata={"help": "Folder with more tasks, as YAML files.", "metavar": "DIR"}
@@ -72,86 +69,58 @@ class TaskArguments:
     allow_code_execution: bool = field(
         default=False, metadata={"help": "Let tasks execute programs of the model, each in a sandbox."}
     )
-    output_dir: str | None = field(
-        default=None,
-        metadata={
-            "help": "Folder for results, samples and the report. Started again with it, a run goes on where it was "
-            "stopped.",
-            "metavar": "DIR",
-        },
-    )
 
     def __post_init__(self):
-        check_positive(self, "batch_size")
         check_positive(self, "mc_num")
         if self.num_fewshot is not None and self.num_fewshot < 0:
             raise ValueError(f"`num_fewshot` must be at least 0, got {self.num_fewshot}.")
         if self.limit is not None and self.limit <= 0:
             raise ValueError(f"`limit` must be above 0, got {self.limit}.")
         self.tasks, self.methods = _split(self.tasks), _split(self.methods)
-        if self.tasks is None and self.preset is None:
-            raise ValueError("Name `tasks` or a `preset`.")
+        if self.tasks == [] or self.methods == []:
+            raise ValueError("`tasks` and `methods` must have a name, if they are given.")
         if self.preset is None and (self.methods or self.consistency_adapter):
             raise ValueError("`methods` and `consistency_adapter` need a `preset`. Add --preset paper-llada.")
         if self.preset is not None and self.num_fewshot is not None:
             raise ValueError("A `preset` has its own number of examples. Remove `num_fewshot`.")
-        unknown = [method for method in self.methods or [] if method not in _METHODS]
-        if unknown:
-            raise ValueError(f"`methods` must be among {', '.join(_METHODS)}, got {', '.join(unknown)}.")
-        if self.consistency_adapter is not None and "consistency-distillation" not in (self.methods or []):
-            raise ValueError(
-                "`consistency_adapter` belongs to a method that is not measured. Add --methods "
-                "consistency-distillation, or leave it out."
-            )
 
 
-def asks_for_tasks(argv: Sequence[str]) -> bool:
-    """Whether the arguments of `evaluate`, or its file of arguments, name tasks or a preset."""
-    names = {argument.split("=")[0] for argument in argv}
-    if names & {"--tasks", "--preset"}:
-        return True
-    parts = [part for argument in argv for part in argument.split("=", 1)]
-    files = [Path(after) for flag, after in zip(parts, parts[1:], strict=False) if flag == "--config"]
-    for file in files:
-        try:
-            values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):
-            continue  # the parser says what is wrong with it
-        if isinstance(values, dict) and values.keys() & {"tasks", "preset"}:
-            return True
-    return False
+def run(
+    loading: LoadingArguments,
+    tasks: TaskArguments,
+    batch: BatchArguments,
+    decoding: DecodingArguments,
+    output_dir: str | None,
+) -> dict[str, Any] | None:
+    """Prints scores and costs, writes results, samples and a report, and returns the figures.
 
-
-def run(argv: Sequence[str]) -> None:
-    """Prints scores and costs, and writes results, samples and a report."""
-    parser = CommandParser(
-        "evaluate",
-        "Measure scores and costs on tasks of the lm-evaluation-harness.",
-        [LoadingArguments, TaskArguments, DecodingArguments, OutputArguments],
-        positionals=["model"],
-    )
-    loading, tasks, decoding, output = parser.parse(argv)
+    Returns:
+        `dict`: `None` on all processes but the first.
+    """
     if find_spec("lm_eval") is None:
         raise ImportError("`evaluate --tasks` needs the lm-evaluation-harness: `pip install 'hf-dparallel[eval]'`.")
     settings = _given_settings(tasks, decoding)
     state = join_processes()
-    if tasks.preset is not None:
-        report = _run_preset(loading, tasks, decoding, settings)
-    else:
-        report = _run_tasks(loading, tasks, decoding, settings)
-    if report is not None:
-        write_json(report, output.json)
-        if tasks.output_dir is not None:
-            note(f"Written to {tasks.output_dir}")
+    model_arguments = {
+        "batch_size": batch.batch_size,
+        "mc_num": tasks.mc_num,
+        "check_greedy": tasks.check_greedy,
+        "seed": decoding.seed,
+        "finished_requests": None if output_dir is None else str(Path(output_dir) / "finished_requests.jsonl"),
+    }
+    run_them = _run_tasks if tasks.preset is None else _run_preset
+    figures = run_them(loading, tasks, settings, model_arguments, output_dir)
     # Processes that end without it may abort.
     state.destroy_process_group()
+    return figures
 
 
 def _run_tasks(
     loading: LoadingArguments,
     tasks: TaskArguments,
-    decoding: DecodingArguments,
     settings: dict[str, Any],
+    model_arguments: dict[str, Any],
+    output_dir: str | None,
 ) -> dict[str, Any] | None:
     from lm_eval.utils import make_table
 
@@ -162,8 +131,8 @@ def _run_tasks(
     names = select_tasks(task_manager, tasks.tasks or [], tasks.allow_code_execution)
     # Before the model, which takes longer: a data set that cannot be loaded.
     load_tasks(task_manager, names, tasks.allow_code_execution)
-    model = _harness_model(loading, tasks, decoding)
-    results = run_tasks(model, loading.model, names, task_manager, settings, _options(tasks), tasks.output_dir)
+    model = _harness_model(loading, model_arguments)
+    results = run_tasks(model, loading.model, names, task_manager, settings, _options(tasks), output_dir)
     if results is None:
         return None
     say(make_table(results))
@@ -180,57 +149,40 @@ def _run_tasks(
 def _run_preset(
     loading: LoadingArguments,
     tasks: TaskArguments,
-    decoding: DecodingArguments,
     settings: dict[str, Any],
+    model_arguments: dict[str, Any],
+    output_dir: str | None,
 ) -> dict[str, Any] | None:
-    from ..harness.presets import METHODS, PRESETS, choose_benchmarks, method_settings
-    from ..harness.selection import load_tasks, make_task_manager, select_tasks
-    from ..harness.settings import check_gen_kwargs
-    from ..harness.tables import compare_methods, comparison_tables
+    from ..harness.presets import METHODS, choose_benchmarks, choose_methods
+    from ..harness.selection import make_task_manager
+    from ..harness.tables import Comparison, comparison_tables
 
-    benchmarks = choose_benchmarks(str(tasks.preset), tasks.tasks)
-    methods = tasks.methods or ["dparallel"]
+    preset, methods = str(tasks.preset), choose_methods(tasks.methods)
+    benchmarks = choose_benchmarks(preset, tasks.tasks)
     adapters = {"base": None, "adapter": loading.adapter, "consistency_adapter": tasks.consistency_adapter}
-    if tasks.methods is not None:
-        _check_adapters(loading, {method: METHODS[method].checkpoint for method in methods}, adapters)
-    for benchmark in benchmarks:
-        for method in methods:
-            check_gen_kwargs(method_settings(method, PRESETS[str(tasks.preset)], benchmark, settings))
+    checkpoints = {method: METHODS[method].checkpoint for method in methods}
+    _check_adapters(loading, checkpoints, adapters, is_model_as_given=tasks.methods is None)
     task_manager = make_task_manager(tasks.include_path)
-    select_tasks(task_manager, [benchmark.task for benchmark in benchmarks], tasks.allow_code_execution)
-    names = [benchmark.register(str(tasks.preset), task_manager) for benchmark in benchmarks]
-    load_tasks(task_manager, names, tasks.allow_code_execution)
-    rows = compare_methods(
-        lambda checkpoint: _harness_model(_with_adapter(loading, adapters[checkpoint]), tasks, decoding),
-        loading.model,
-        str(tasks.preset),
-        benchmarks,
-        methods,
-        task_manager,
-        _options(tasks),
-        settings,
-        tasks.output_dir,
+    comparison = Comparison(
+        loading.model, preset, benchmarks, methods, task_manager, _options(tasks), settings, output_dir
     )
+    for checkpoint in dict.fromkeys(checkpoints.values()):
+        model = _harness_model(_with_adapter(loading, adapters[checkpoint]), model_arguments)
+        comparison.measure(model, [method for method in methods if checkpoints[method] == checkpoint])
+        # The next one must not be in memory beside it.
+        del model
+    rows = comparison.rows()
     if not rows:
         return None
     say(comparison_tables(rows))
-    return {"preset": tasks.preset, "model": loading.model, "rows": rows}
+    return {"preset": preset, "model": loading.model, "rows": rows}
 
 
-def _harness_model(loading: LoadingArguments, tasks: TaskArguments, decoding: DecodingArguments):
+def _harness_model(loading: LoadingArguments, model_arguments: dict[str, Any]):
     from ..harness.model import DiffusionHarnessLM
 
     model, tokenizer = load_model(loading)
-    finished = Path(tasks.output_dir) / "finished_requests.jsonl" if tasks.output_dir is not None else None
-    return DiffusionHarnessLM(
-        model,
-        tokenizer=tokenizer,
-        batch_size=tasks.batch_size,
-        mc_num=tasks.mc_num,
-        check_greedy=tasks.check_greedy,
-        seed=decoding.seed,
-        finished_requests=str(finished) if finished is not None else None,
-    )
+    return DiffusionHarnessLM(model, tokenizer=tokenizer, **model_arguments)
 
 
 def _with_adapter(loading: LoadingArguments, adapter: str | None) -> LoadingArguments:
@@ -241,22 +193,34 @@ def _with_adapter(loading: LoadingArguments, adapter: str | None) -> LoadingArgu
 
 
 def _check_adapters(
-    loading: LoadingArguments, checkpoints: dict[str, str], adapters: Mapping[str, str | None]
+    loading: LoadingArguments,
+    checkpoints: Mapping[str, str],
+    adapters: Mapping[str, str | None],
+    is_model_as_given: bool,
 ) -> None:
-    """Checks that there is what the last method needs before the first is measured, which can take hours.
+    """Checks that the last method has its adapter before the first is measured, which can take hours.
+
+    Args:
+        checkpoints (`Mapping[str, str]`): by method, the checkpoint that it is measured on.
+        adapters (`Mapping[str, str]`): by checkpoint, its adapter, if one is given.
+        is_model_as_given (`bool`): whether the model may be the checkpoint of the method without an adapter.
 
     Raises:
         ValueError: if a method lacks its adapter, or an adapter its method.
         OSError: if there is no such adapter.
     """
-    if adapters["adapter"] is not None and "adapter" not in checkpoints.values():
-        raise ValueError(
-            f"`adapter={adapters['adapter']}` belongs to a method that is not measured. Add dparallel to --methods, "
-            "or leave it out."
-        )
+    from ..harness.presets import METHODS
+
+    for checkpoint, adapter in adapters.items():
+        if adapter is not None and checkpoint not in checkpoints.values():
+            owner = next(name for name, method in METHODS.items() if method.checkpoint == checkpoint)
+            raise ValueError(
+                f"`{checkpoint}={adapter}` belongs to a method that is not measured. Add {owner} to --methods, or "
+                "leave it out."
+            )
     for method, checkpoint in checkpoints.items():
         adapter = adapters[checkpoint]
-        if adapter is None and checkpoint != "base":
+        if adapter is None and checkpoint != "base" and not is_model_as_given:
             raise ValueError(f"`methods` has {method}, which needs an adapter. Add --{checkpoint} NAME.")
         if adapter is not None:
             with loading_by_name(checkpoint, adapter):
@@ -267,16 +231,10 @@ def _check_adapters(
 def _options(tasks: TaskArguments):
     from ..harness.run import TaskOptions
 
-    in_chat = tasks.apply_chat_template or tasks.preset is not None
-    multiturn = tasks.fewshot_as_multiturn
-    return TaskOptions(
-        num_fewshot=tasks.num_fewshot,
-        limit=tasks.limit,
-        apply_chat_template=in_chat,
-        system_instruction=tasks.system_instruction,
-        fewshot_as_multiturn=tasks.apply_chat_template if multiturn is None else multiturn,
-        allow_code_execution=tasks.allow_code_execution,
-    )
+    given = {option.name: getattr(tasks, option.name) for option in dataclasses.fields(TaskOptions)}
+    if tasks.fewshot_as_multiturn is None:
+        given["fewshot_as_multiturn"] = tasks.apply_chat_template
+    return TaskOptions(**given | {"apply_chat_template": tasks.apply_chat_template or tasks.preset is not None})
 
 
 def _given_settings(tasks: TaskArguments, decoding: DecodingArguments) -> dict[str, Any]:

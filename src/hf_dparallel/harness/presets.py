@@ -180,6 +180,18 @@ def choose_benchmarks(preset: str, tasks: Sequence[str] | None = None) -> list[B
     return [benchmarks[task] for task in tasks or benchmarks]
 
 
+def choose_methods(names: Sequence[str] | None = None) -> list[str]:
+    """The methods that are named, or dParallel.
+
+    Raises:
+        ValueError: if one of the names is none of a method.
+    """
+    unknown = [name for name in names or [] if name not in METHODS]
+    if unknown:
+        raise ValueError(f"`methods` must be among {', '.join(METHODS)}, got {', '.join(unknown)}.")
+    return list(dict.fromkeys(names or ["dparallel"]))
+
+
 def method_settings(
     method: str, preset: Preset, benchmark: Benchmark, changes: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:

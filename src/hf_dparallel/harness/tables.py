@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The tables of the paper: methods beside one another on each benchmark."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,59 +16,76 @@ from .costs import COST_NAMES
 from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, Benchmark, method_settings
 from .run import TaskOptions, num_samples_of, run_tasks, samples_of, scores_of
+from .selection import load_tasks, select_tasks
+from .settings import check_gen_kwargs
 
 
-def compare_methods(
-    load: Callable[[str], DiffusionHarnessLM],
-    name: str,
-    preset_name: str,
-    benchmarks: Sequence[Benchmark],
-    methods: Sequence[str],
-    task_manager: TaskManager,
-    options: TaskOptions,
-    changes: Mapping[str, Any],
-    output_dir: str | None = None,
-) -> list[dict[str, Any]]:
-    """Measures methods on benchmarks, and writes `report.json` and `report.md` after each method.
+class Comparison:
+    """Measures methods on benchmarks, and writes `report.json` and `report.md` after each group of methods.
 
     Nothing is decoded with the recipe that a checkpoint brings, but with the method's settings. Each benchmark has a
     report in a folder of its own, too, which `hf-dparallel report` compares with those of other runs.
 
     Args:
-        load (`Callable`): gives the model of a checkpoint (`"base"`, `"adapter"`, `"consistency_adapter"`). Called
-            once for each, one after the other.
         name (`str`): of the model.
+        preset (`str`): name of the preset.
+        benchmarks (`Sequence[Benchmark]`), methods (`Sequence[str]`): in the order of the tables.
         changes (`Mapping`): decoding settings that are not those of the paper.
+        output_dir (`str`, *optional*): folder for the reports.
 
-    Returns:
-        `list[dict]`: the rows, in the order of the benchmarks, then of the methods.
+    Raises:
+        ValueError: for settings that cannot be decoded with, or a benchmark that may not be run.
     """
-    preset = PRESETS[preset_name]
-    measured: dict[tuple[str, str], dict[str, Any]] = {}
-    rows: list[dict[str, Any]] = []
-    for checkpoint in dict.fromkeys(METHODS[method].checkpoint for method in methods):
-        model = load(checkpoint)
+
+    def __init__(
+        self,
+        name: str,
+        preset: str,
+        benchmarks: Sequence[Benchmark],
+        methods: Sequence[str],
+        task_manager: TaskManager,
+        options: TaskOptions,
+        changes: Mapping[str, Any],
+        output_dir: str | None = None,
+    ):
+        self.name, self.preset, self.benchmarks, self.methods = name, preset, benchmarks, methods
+        self.task_manager, self.options, self.output_dir = task_manager, options, output_dir
+        self.settings = {
+            (benchmark.task, method): method_settings(method, PRESETS[preset], benchmark, changes)
+            for benchmark in benchmarks
+            for method in methods
+        }
+        for settings in self.settings.values():
+            check_gen_kwargs(settings)
+        select_tasks(task_manager, [benchmark.task for benchmark in benchmarks], options.allow_code_execution)
+        self.groups = {benchmark.task: benchmark.register(preset, task_manager) for benchmark in benchmarks}
+        load_tasks(task_manager, list(self.groups.values()), options.allow_code_execution)
+        self._measured: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def measure(self, model: DiffusionHarnessLM, methods: Sequence[str]) -> None:
+        """Measures methods that have the same checkpoint."""
         model.forget_recipe()
-        for method in [method for method in methods if METHODS[method].checkpoint == checkpoint]:
-            folder = str(Path(output_dir) / method) if output_dir is not None else None
-            for benchmark in benchmarks:
-                settings = method_settings(method, preset, benchmark, changes)
-                task = benchmark.register(preset_name, task_manager)
-                results = run_tasks(model, name, [task], task_manager, settings, options, folder)
+        for method in methods:
+            folder = str(Path(self.output_dir) / method) if self.output_dir is not None else None
+            for benchmark in self.benchmarks:
+                settings = self.settings[benchmark.task, method]
+                group = [self.groups[benchmark.task]]
+                results = run_tasks(model, self.name, group, self.task_manager, settings, self.options, folder)
                 if results is not None:
-                    measured[benchmark.task, method] = {
+                    self._measured[benchmark.task, method] = {
                         **_figures(results, benchmark),
                         "settings": settings,
-                        "system_instruction": options.system_instruction,
-                        "fewshot_as_multiturn": options.fewshot_as_multiturn,
+                        "system_instruction": self.options.system_instruction,
+                        "fewshot_as_multiturn": self.options.fewshot_as_multiturn,
                         "hardware": {**describe_hardware(model.model), "num_processes": model.world_size},
                     }
-            rows = comparison_rows(measured, benchmarks, methods)
-            if output_dir is not None and rows:
-                write_comparison(rows, preset_name, name, output_dir)
-        # The next one must not be in memory beside it.
-        del model
-    return rows
+            rows = self.rows()
+            if self.output_dir is not None and rows:
+                write_comparison(rows, self.preset, self.name, self.output_dir)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows that are measured, in the order of the benchmarks, then of the methods. None on other processes."""
+        return comparison_rows(self._measured, self.benchmarks, self.methods)
 
 
 def comparison_rows(
