@@ -53,7 +53,7 @@ def pass_at_1(references: str | list[str], predictions: str | list[str] | list[l
 
 
 def _count_passed(programs: Sequence[str], tests: str) -> int:
-    return sum(result.passed for result in run_programs([f"{program}\n{tests}" for program in programs]))
+    return sum(result.passed for result in run_programs(programs, [tests] * len(programs)))
 
 
 # Filters: they make programs of answers.

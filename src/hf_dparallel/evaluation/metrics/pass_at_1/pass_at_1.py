@@ -21,7 +21,7 @@ def pass_at_1(predictions, references, allow_code_execution=False, **options):
 
     Args:
         predictions (`list[str]`): one program for each problem.
-        references (`list[str]`): the tests of each problem, which are appended to the program.
+        references (`list[str]`): the tests of each problem, which run after the program.
         allow_code_execution (`bool`): has to be `True`; else nothing is run.
         **options: `timeout_s`, `max_memory_mb` and `num_workers` of `hf_dparallel.sandbox.runner.run_programs`.
     Returns:
@@ -39,6 +39,5 @@ def pass_at_1(predictions, references, allow_code_execution=False, **options):
             "`pass_at_1` runs programs that nobody has read. If that is what you want, pass "
             "`allow_code_execution=True`: each runs in a sandbox (docs/metrics.md says what it guarantees)."
         )
-    programs = [f"{program}\n{tests}" for program, tests in zip(predictions, references, strict=True)]
-    results = run_programs(programs, **options)
+    results = run_programs(predictions, references, **options)
     return {"pass_at_1": sum(result.passed for result in results) / len(results)}
