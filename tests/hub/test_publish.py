@@ -366,13 +366,27 @@ def test_the_card_says_what_the_model_is(hub, adapter, tmp_path):
         "| `certainty_weight` | 2.0 |",
         "| `target_modules` | down_proj, q_proj, v_proj |",
         "`masked_entropy` 0.125",
-        "| **This model** |    9.5 |            5.25 |              0.125 |    75.0% |",
+        "| **This model** | 9.5 | 5.25 | 0.125 | 75.0% |",
         '"entropy_threshold": 0.4',
         "@article{chen2025dparallel",
         "## Limits",
         "## Licence",
     ):
-        assert text in card.text
+        assert text in re.sub(" +", " ", card.text)
+
+
+def test_texts_of_the_card_are_texts(hub, adapter, tmp_path):
+    evil = "x\n---\nlicense: evil\n---\n# Owned <script>alert(1)</script> | {{ 7*7 }}"
+    rows = [{"method": evil, **REPORT}]
+    (tmp_path / "report.json").write_text(json.dumps({"dataset": evil, "rows": rows}))
+    summary = {"dataset_description": evil, "settings": {evil: evil}, "versions": {evil: evil}, "metrics": {evil: 1.0}}
+    (adapter / "training_summary.json").write_text(json.dumps(summary))
+    options = {"dataset_name": evil, "license": evil, "tags": [evil]}
+    push_model_to_hub(adapter, "user/student", report=tmp_path / "report.json", **options)
+    card = card_of(hub)
+    assert card.data.base_model == BASE and card.data.license == evil and card.data.tags[-1] == evil
+    assert "Owned" in card.text and "\n# Owned" not in card.text
+    assert "<script" not in card.text and "{{ 7*7 }}" in card.text
 
 
 @pytest.mark.parametrize("recipes", [[None, None], [{"entropy_threshold": 0.2}, {"entropy_threshold": 0.4}]])
@@ -384,7 +398,8 @@ def test_of_several_rows_one_is_the_model_with_its_recipe(hub, adapter, tmp_path
     push_model_to_hub(adapter, "user/student", report=tmp_path / "report.json")
     card = card_of(hub)
     assert {r.metric_type: r.metric_value for r in card.data.eval_results}["nfe"] == 9.5
-    assert "| Teacher     |   64.0 |" in card.text and "| **Student** |    9.5 |" in card.text
+    text = re.sub(" +", " ", card.text)
+    assert "| Teacher | 64.0 |" in text and "| **Student** | 9.5 |" in text
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"rows": []}', '{"accuracy": "high"}'])
@@ -498,6 +513,17 @@ def test_custom_generate_is_the_file_of_the_package(hub, adapter):
     source = Path(publish.__file__).with_name("custom_generate") / "generate.py"
     assert files["custom_generate/generate.py"] == source.read_bytes()
     assert files["custom_generate/requirements.txt"].startswith(b"hf-dparallel>=")
+
+
+def test_the_card_says_how_the_recipe_was_found(hub, adapter):
+    (adapter / "calibration.json").write_text('{"max_accuracy_drop": 0.015}')
+    push_model_to_hub(adapter, "user/student")
+    assert '"max_accuracy_drop": 0.015' in card_of(hub).text
+    assert "calibration.json" in hub.repository("user/student").files()
+    # Of other settings it says nothing.
+    push_model_to_hub(adapter, "user/student", generation_config=DiffusionGenerationConfig(entropy_threshold=0.1))
+    assert "max_accuracy_drop" not in card_of(hub).text
+    assert "calibration.json" not in hub.repository("user/student").files()
 
 
 def test_custom_generate_follows_a_recipe_that_was_edited_on_the_hub(hub, adapter):

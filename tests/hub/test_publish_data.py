@@ -139,3 +139,11 @@ def test_a_token_in_a_column_is_refused(hub, tmp_path):
     with pytest.raises(ValueError, match=r"parquet` contains what looks like an access token"):
         push_trajectories_to_hub(tmp_path / "rows.parquet", "user/data")
     assert "datasets/user/data" not in hub.repositories
+
+
+def test_names_of_columns_are_texts(hub, tmp_path):
+    rows = {"prompt_ids": [[1]], "completion_ids": [[2]], "x |\n\n# Owned <script>": [1]}
+    Dataset.from_dict(rows).to_parquet(tmp_path / "rows.parquet")
+    push_trajectories_to_hub(tmp_path / "rows.parquet", "user/data")
+    card = hub.repository("user/data", "datasets").files()["README.md"].decode()
+    assert "Owned" in card and "\n# Owned" not in card and "<script" not in card

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 from transformers.utils import ADAPTER_CONFIG_NAME
 
 from ..generation.configuration import DiffusionGenerationConfig
+from ..reports import escape_markdown, markdown_table
 from .files import SUMMARY_NAME, has_tokenizer, read_json
 from .reports import read_report
 
@@ -46,6 +47,7 @@ def make_model_card(
     adapter, summary = read_json(folder / ADAPTER_CONFIG_NAME), read_json(folder / SUMMARY_NAME)
     measured = read_report(report, recipe.settings()) if report is not None else None
     tokenizer = repo_id if has_tokenizer(folder) or base_model is None else base_model
+    settings = _settings(adapter, summary)
     tags = [tags] if isinstance(tags, str) else list(tags or ())
     data = ModelCardData(
         base_model=base_model,
@@ -72,8 +74,9 @@ def make_model_card(
         recipe=json.dumps(recipe.settings(), indent=2),
         calibration=json.dumps(calibration, indent=2) if calibration else None,
         report=measured,
-        settings={**_adapter_settings(adapter), **summary.get("settings", {})},
+        settings=markdown_table(["Setting", "Value"], settings, num_text_columns=2) if settings else None,
         summary=summary,
+        plain=escape_markdown,
     )
 
 
@@ -91,8 +94,10 @@ def _has_chat_template(tokenizer: str | Path | None) -> bool:
         return True
 
 
-def _adapter_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {name: config[name] for name in ("r", "lora_alpha", "target_modules") if config.get(name)}
+def _settings(adapter: Mapping[str, Any], summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The settings of the adapter and of the training, with their values."""
+    shown = {name: adapter[name] for name in ("r", "lora_alpha", "target_modules") if adapter.get(name)}
     if isinstance(shown.get("target_modules"), list):
         shown["target_modules"] = ", ".join(sorted(shown["target_modules"]))
-    return shown
+    shown |= summary.get("settings", {})
+    return [(f"`{name}`", value) for name, value in shown.items()]

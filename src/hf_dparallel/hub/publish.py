@@ -108,7 +108,8 @@ def push_model_to_hub(
     files: dict[str, Content] = {**select_files(folder, kind), **_custom_generate(), CARD_NAME: f"{card}\n".encode()}
     files[GENERATION_CONFIG_NAME] = recipe.to_json_string(use_diff=True).encode()
     if kind == "adapter":
-        files[ADAPTER_CONFIG_NAME] = _to_json({**config, "base_model_name_or_path": base_model})
+        config["base_model_name_or_path"] = base_model
+        files[ADAPTER_CONFIG_NAME] = _to_json(config)
     if summary:
         files[SUMMARY_NAME] = _to_json({**summary, "base_model": base_model})
     if not calibration:
@@ -118,12 +119,11 @@ def push_model_to_hub(
         files[CARD_NAME] = folder / CARD_NAME
     check_contents(files, folder)
     logger.info(f"Uploading {', '.join(files)}.")
-    pushed = _adapter_of(base_model) if kind == "adapter" else _model_of(config)
     replaced = (*WEIGHT_PATTERNS[kind], CALIBRATION_NAME, *(TOKENIZER_PATTERNS if has_tokenizer(folder) else ()))
     return upload_files(
         files,
         repo_id,
-        check_existing=functools.partial(_check_same_kind, repo_id=repo_id, pushed=pushed),
+        check_existing=functools.partial(_check_same_kind, repo_id=repo_id, pushed=_describe(config)),
         replaces=replaced,
         private=private,
         revision=revision,
@@ -199,11 +199,10 @@ def _has_own_card(folder: Path) -> bool:
 
 def _check_same_kind(existing: Sequence[str], read: Callable[[str], str], repo_id: str, pushed: str) -> None:
     """Checks that a repository holds nothing, or what the new commit is a new version of."""
+    config = next((name for name in (CONFIG_NAME, ADAPTER_CONFIG_NAME) if name in existing), None)
     weights = next((name for name in existing if name.endswith(WEIGHT_SUFFIXES)), None)
-    if CONFIG_NAME in existing:
-        held = _model_of(json.loads(read(CONFIG_NAME)))
-    elif ADAPTER_CONFIG_NAME in existing:
-        held = _adapter_of(json.loads(read(ADAPTER_CONFIG_NAME)).get("base_model_name_or_path"))
+    if config is not None:
+        held = _describe(json.loads(read(config)))
     else:
         held = pushed if weights is None else f"weights of something else ({weights})"
     if held != pushed:
@@ -213,11 +212,10 @@ def _check_same_kind(existing: Sequence[str], read: Callable[[str], str], repo_i
         )
 
 
-def _adapter_of(base_model: str | None) -> str:
-    return f"an adapter of {base_model}"
-
-
-def _model_of(config: dict[str, Any]) -> str:
+def _describe(config: dict[str, Any]) -> str:
+    """Says what a configuration is of."""
+    if "base_model_name_or_path" in config:
+        return f"an adapter of {config['base_model_name_or_path']}"
     return f"a model of type {config.get('model_type')} ({', '.join(config.get('architectures') or ['no class'])})"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData
 
+from ..reports import escape_markdown
 from .card import DRAFT_MARK, TAGS
 from .contents import check_contents
 from .files import CARD_NAME, Content, hub_name, is_one_of, read_json
@@ -162,6 +163,7 @@ def _make_card(
         columns={name: str(feature) for name, feature in rows.features.items() if name in _COLUMNS},
         other_columns=[name for name in rows.column_names if name not in _COLUMNS],
         meanings=_COLUMNS,
+        plain=escape_markdown,
         mean_length=sum(lengths) / len(lengths),
         mean_passes=sum(passes) / len(passes) if passes else None,
     )

@@ -15,11 +15,12 @@ from ..reports import markdown_table
 from .files import hub_name
 
 
+# Name on the card, and format in its table.
 _METRICS = {
-    "accuracy": "Accuracy",
-    "nfe": "Forward passes per answer",
-    "tokens_per_forward": "Tokens per forward pass",
-    "latency_s": "Seconds per answer",
+    "nfe": ("Forward passes per answer", "{:.1f}"),
+    "tokens_per_forward": ("Tokens per forward pass", "{:.2f}"),
+    "latency_s": ("Seconds per answer", "{:.3g}"),
+    "accuracy": ("Accuracy", "{:.1%}"),
 }
 _DATA_SUFFIXES = (".json", ".jsonl", ".parquet", ".csv")
 
@@ -35,14 +36,11 @@ class Report:
 
     def table(self) -> str:
         """Returns the rows as a Markdown table."""
-        header = ["Method", "Passes", "Tokens per pass", "Seconds per answer", "Accuracy"]
+        header = ["Method", *(title for title, _ in _METRICS.values())]
         rows = [
             [
                 f"**{row['method']}**" if row is self.own else row["method"],
-                f"{row['nfe']:.1f}",
-                f"{row['tokens_per_forward']:.2f}",
-                f"{row['latency_s']:.3g}",
-                f"{row['accuracy']:.1%}",
+                *(number.format(row[name]) for name, (_, number) in _METRICS.items()),
             ]
             for row in self.rows
         ]
@@ -59,7 +57,7 @@ class Report:
                 metric_name=title,
                 metric_value=round(self.own[name], 4),
             )
-            for name, title in _METRICS.items()
+            for name, (title, _) in _METRICS.items()
         ]
 
 
