@@ -7,7 +7,9 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_dparallel import (
     CertaintyForcingConfig,
@@ -66,6 +68,27 @@ def _sharpened(model):
             if parameter.ndim == 2:
                 parameter.normal_(std=1.0 if "embed_tokens" in name or "lm_head" in name else 0.25)
     return model.eval()
+
+
+class RemoteCodeConfig(PreTrainedConfig):
+    model_type = "stand_in_remote_code"
+
+
+class RemoteCodeModel(PreTrainedModel):
+    """As remote-code classes are: raw shifted logits everywhere, no `logits_to_keep`, positional oddities."""
+
+    config_class = RemoteCodeConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.inner = make_dream()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.inner.get_input_embeddings()
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None):
+        hidden = self.inner.model(input_ids, attention_mask=attention_mask, position_ids=position_ids)
+        return MaskedLMOutput(logits=self.inner.lm_head(hidden.last_hidden_state))
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:

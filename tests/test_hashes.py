@@ -25,7 +25,7 @@ def test_the_hash_tells_models_apart():
     weight[7, 5], weight[9, 11] = weight[9, 11].clone(), weight[7, 5].clone()
     embeddings = nudged.get_input_embeddings().weight.data
     embeddings[33, 17] = torch.nextafter(embeddings[33, 17], torch.tensor(9.0))
-    shifted._shift_logits_in_generate = True
+    shifted.shift_logits = True
     models = [
         *(make_llada(), make_llada().bfloat16(), swapped, nudged, shifted, make_llada(rope_theta=10_000.0)),
         *(make_student(8), make_student(64), disabled),

@@ -175,7 +175,7 @@ def test_a_dual_cache_pass_computes_the_block_only(tiny_llada):
 
 
 def test_other_models_take_no_cache(tiny_llada):
-    tiny_llada._runs_head_where_asked = False
+    tiny_llada._supports_window_cache = False
     with pytest.raises(ValueError, match="`cache_implementation='dual'` needs a model of this package"):
         tiny_llada.generate(torch.tensor([[2, 3, 4]]), cache_implementation="dual", block_length=8, **NEW)
 

@@ -87,6 +87,6 @@ def test_inductor(tiny_llada, cache):
 def test_bad_settings(tiny_llada):
     with pytest.raises(ValueError, match="`compile_config` must be a transformers.CompileConfig, got 'inductor'"):
         tiny_llada.generate(torch.tensor([[2, 3]]), compile_config="inductor", **NEW)
-    tiny_llada._runs_head_where_asked = False
+    tiny_llada._supports_window_cache = False
     with pytest.raises(ValueError, match="`compile_config=.* needs a model of this package"):
         tiny_llada.generate(torch.tensor([[2, 3]]), compile_config=CompileConfig(), **NEW)

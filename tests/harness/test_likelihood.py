@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from hf_dparallel import enable_diffusion_generation
 from hf_dparallel.harness.likelihood import (
     estimate_log_likelihood,
     mask_answers,
@@ -14,7 +15,7 @@ from hf_dparallel.harness.likelihood import (
     masked_log_probabilities,
 )
 
-from ..helpers import make_dream, make_llada
+from ..helpers import RemoteCodeConfig, RemoteCodeModel, make_dream, make_llada
 from .conftest import make_lm
 
 
@@ -91,14 +92,9 @@ def test_as_many_tokens_are_masked_as_counted_and_each_as_often():
 
 def test_models_of_other_classes_are_scored_alike():
     masked = torch.tensor([[True, False, True], [False, True, False]])
-    model = make_llada()
-    native = masked_log_probabilities(model, CONTEXT, ANSWER, masked, MASK)
-    model._runs_head_where_asked = False
-    assert masked_log_probabilities(model, CONTEXT, ANSWER, masked, MASK) == pytest.approx(native)
-    shifted = make_dream()
-    native = masked_log_probabilities(shifted, CONTEXT, ANSWER, masked, MASK)
-    shifted._runs_head_where_asked, shifted.shift_logits, shifted._shift_logits_in_generate = False, False, True
-    assert masked_log_probabilities(shifted, CONTEXT, ANSWER, masked, MASK) == pytest.approx(native)
+    other = enable_diffusion_generation(RemoteCodeModel(RemoteCodeConfig()), MASK, shift_logits=True)
+    native = masked_log_probabilities(make_dream(), CONTEXT, ANSWER, masked, MASK)
+    assert masked_log_probabilities(other, CONTEXT, ANSWER, masked, MASK) == pytest.approx(native)
 
 
 def request(kind, *arguments):

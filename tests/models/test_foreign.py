@@ -7,21 +7,17 @@ import pickle
 import peft
 import pytest
 import torch
-from torch import nn
 from transformers import (
     AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
     ModernBertConfig,
     ModernBertForMaskedLM,
-    PreTrainedConfig,
-    PreTrainedModel,
 )
-from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_dparallel import DreamTokenizer, enable_diffusion_generation
 
-from ..helpers import make_dream
+from ..helpers import RemoteCodeConfig, RemoteCodeModel, make_dream
 
 
 def make_modernbert() -> ModernBertForMaskedLM:
@@ -56,27 +52,6 @@ def test_modernbert_decodes_every_token():
     )
     assert out.sequences.shape == (2, 20) and not (out.sequences == 63).any()
     assert out.nfe.tolist() == [16, 16]
-
-
-class RemoteCodeConfig(PreTrainedConfig):
-    model_type = "stand_in_remote_code"
-
-
-class RemoteCodeModel(PreTrainedModel):
-    """As remote-code classes are: raw shifted logits everywhere, no `logits_to_keep`, positional oddities."""
-
-    config_class = RemoteCodeConfig
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.inner = make_dream()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.inner.get_input_embeddings()
-
-    def forward(self, input_ids, attention_mask=None, position_ids=None):
-        hidden = self.inner.model(input_ids, attention_mask=attention_mask, position_ids=position_ids)
-        return MaskedLMOutput(logits=self.inner.lm_head(hidden.last_hidden_state))
 
 
 def test_stand_in_remote_code_class_equals_the_native_one():

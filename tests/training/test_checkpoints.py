@@ -86,7 +86,8 @@ def test_other_errors_are_left_alone(tmp_path):
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from .test_checkpoints import SAVING
+from tests.helpers import lora, make_trainer
+from tests.training.test_checkpoints import SAVING
 from transformers import TrainerCallback
 
 class FillTheDisk(TrainerCallback):
@@ -120,7 +121,7 @@ def test_full_disk(tmp_path, room):
 KILLED_RUNS = """
 import os, random, signal, sys, time
 from pathlib import Path
-from .test_checkpoints import {run} as run
+from tests.training.test_checkpoints import {run} as run
 
 folder, num_kills = Path(sys.argv[1]), int(sys.argv[2])
 
@@ -171,7 +172,8 @@ FULL_DISK_OF_TRAJECTORIES = """
 import resource, signal, sys
 from hf_dparallel import generate_trajectories
 from hf_dparallel.data import trajectories
-from ..data.test_trajectories import RECIPE
+from tests.data.test_trajectories import RECIPE
+from tests.helpers import make_llada, make_prompts, make_tokenizer
 
 trajectories.SHARD_SIZE = 4
 model, tokenizer = make_llada(), make_tokenizer()

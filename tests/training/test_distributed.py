@@ -63,7 +63,7 @@ def adapter_of(checkpoint) -> dict[str, torch.Tensor]:
 TRAIN = """
 import json, sys
 from pathlib import Path
-from .test_distributed import figures_of, make_run
+from tests.training.test_distributed import figures_of, make_run
 
 trainer = make_run(sys.argv[1], num_processes=2)
 trainer.train()
@@ -102,10 +102,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from accelerate.utils import FullyShardedDataParallelPlugin
 from hf_dparallel.training.trainer import _keep_float32_outputs
-from hf_dparallel.models import masked_diffusion
+from hf_dparallel.models import scoring
+from tests.helpers import lora, make_rows, make_trainer
 
 # Several chunks, and an adapter on the head.
-masked_diffusion._CHUNK_NUMEL = 3 * 64
+scoring._CHUNK_NUMEL = 3 * 64
 adapter = lora(target_modules=["q_proj", "lm_head"], init_lora_weights=False)
 trainer = make_trainer("unused", peft_config=adapter, activation_checkpointing=False)
 model = trainer.model.train()

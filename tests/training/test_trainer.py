@@ -22,6 +22,8 @@ from hf_dparallel import (
     certainty_forcing_loss,
 )
 from hf_dparallel.demo.tokenizer import build_tokenizer
+from hf_dparallel.models.masked_diffusion import MaskedDiffusionOutput
+from hf_dparallel.training.losses import TokenTerms
 from hf_dparallel.training.student import base_model
 
 from ..helpers import lora, make_args, make_dataset, make_dream, make_llada, make_rows, make_trainer, weights_of
@@ -130,7 +132,7 @@ def naive_loss(model, batch):
 @pytest.mark.parametrize("chunk", [1, 5, 1000])
 @pytest.mark.parametrize("masking", ["semi_autoregressive", "random"])
 def test_loss_and_gradients_in_chunks_are_those_of_the_naive_loss(tmp_path, monkeypatch, make_model, chunk, masking):
-    monkeypatch.setattr("hf_dparallel.models.masked_diffusion._CHUNK_NUMEL", chunk * 64)
+    monkeypatch.setattr("hf_dparallel.models.scoring._CHUNK_NUMEL", chunk * 64)
     head = "decoder" if make_model is make_modernbert else "lm_head"
     adapter = lora(target_modules=[head, "Wqkv" if head == "decoder" else "q_proj"], init_lora_weights=False)
     trainer = make_trainer(tmp_path, make_model(), peft_config=adapter, masking=masking)
@@ -149,7 +151,7 @@ def test_loss_and_gradients_in_chunks_are_those_of_the_naive_loss(tmp_path, monk
 
 
 def test_no_more_logits_than_a_chunk_are_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_dparallel.models.masked_diffusion._CHUNK_NUMEL", 5 * 127)
+    monkeypatch.setattr("hf_dparallel.models.scoring._CHUNK_NUMEL", 5 * 127)
     model = make_llada(vocab_size=127)
     trainer = make_trainer(tmp_path, model, peft_config=lora(), masking="random", activation_checkpointing=False)
     batch = trainer.data_collator(make_rows(2))
@@ -179,7 +181,11 @@ class Replicas(torch.nn.DataParallel):
             }
             for half in range(2)
         ]
-        return MaskedLMOutput(logits=torch.cat([self.module(**half).logits for half in halves]))
+        outputs = [self.module(**half) for half in halves]
+        if outputs[0].logits is not None:
+            return MaskedLMOutput(logits=torch.cat([output.logits for output in outputs]))
+        fields = zip(*(output.head_output for output in outputs), strict=True)
+        return MaskedDiffusionOutput(head_output=TokenTerms(*map(torch.cat, fields)))
 
 
 @pytest.mark.parametrize("make_model", [make_llada, make_modernbert])
@@ -537,7 +543,12 @@ def test_default_arguments(golden_dir, tmp_path, monkeypatch):
 
 def test_a_causal_model_is_refused(tmp_path):
     config = LlamaConfig(
-        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        mask_token_id=MASK,
     )
     with pytest.raises(ValueError, match="LlamaForCausalLM is causal"):
         make_trainer(tmp_path, LlamaForCausalLM(config))

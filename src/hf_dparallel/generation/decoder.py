@@ -205,7 +205,7 @@ def make_forward(model: PreTrainedModel, canvas: Canvas, config: DiffusionGenera
         ValueError: if a cache or compilation is asked for, and the model is not one of this package.
     """
     compile_config = config.compile_config if config.compiles else None
-    if not model._runs_head_where_asked and (config.cache_implementation or compile_config):
+    if not model._supports_window_cache and (config.cache_implementation or compile_config):
         name = "cache_implementation" if config.cache_implementation else "compile_config"
         raise ValueError(
             f"`{name}={getattr(config, name)!r}` needs a model of this package (LLaDA, Dream), and this is a "

@@ -6,10 +6,8 @@ from torch.nn.functional import pad
 from transformers import CompileConfig, PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
-from ..shift import shift_predictions
 from .cache import Window, WindowCache
 from .canvas import Canvas
-from .inputs import accepted_inputs
 
 
 class CanvasForward:
@@ -37,18 +35,7 @@ class CanvasForward:
     def logits(self, columns: torch.LongTensor) -> torch.Tensor:
         """Scores of the tokens at `columns` (`(rows, columns)`) of each row, `(rows, columns, vocab_size)`."""
         canvas = self.canvas
-        if self.model._runs_head_where_asked:
-            return self.run_model(canvas.sequences, canvas.position_ids, self.attention_mask(canvas.width), columns)
-        # A class that we did not write: the head runs everywhere, and not every class takes positions.
-        inputs = {
-            "input_ids": canvas.sequences,
-            "attention_mask": canvas.attention_mask if canvas.is_padded else None,
-            "position_ids": canvas.position_ids,
-        }
-        logits = self.model(**accepted_inputs(self.model, inputs)).logits
-        if self.model._shift_logits_in_generate:
-            logits = shift_predictions(logits, canvas.position_ids)
-        return torch.take_along_dim(logits, columns[..., None], dim=1)
+        return self.run_model(canvas.sequences, canvas.position_ids, self.attention_mask(canvas.width), columns)
 
     def run_model(
         self,
@@ -59,27 +46,20 @@ class CanvasForward:
         cache: WindowCache | None = None,
     ) -> torch.Tensor:
         """Runs the model, with the head at the places `scored` of `input_ids`, compiled or as it is."""
+        inputs = {"input_ids": input_ids, "position_ids": position_ids}
+        caching = {} if cache is None else {"past_key_values": cache}
         if self.compile_config is None:
-            return self.model(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                past_key_values=cache,
-                logits_to_keep=scored,
-            ).logits
+            return self.model.score({**inputs, "attention_mask": attention_mask, **caching}, scored)
         rows, num_scored = scored.shape
         # As many places as there can be, so that there is one shape to compile.
         missing = -num_scored % self.canvas.block_length
         torch.compiler.cudagraph_mark_step_begin()
-        logits = (
-            self.model.get_compiled_call(self.compile_config)(
-                input_ids=self.repeated(input_ids),
-                attention_mask=attention_mask,
-                position_ids=self.repeated(position_ids),
-                past_key_values=cache,
-                logits_to_keep=self.repeated(pad(scored, (0, missing))),
-            )
-        ).logits
+        inputs = {name: self.repeated(tensor) for name, tensor in inputs.items()}
+        logits = self.model.score(
+            {**inputs, "attention_mask": attention_mask, **caching},
+            self.repeated(pad(scored, (0, missing))),
+            forward=self.model.get_compiled_call(self.compile_config),
+        )
         return logits[:rows, :num_scored]
 
     def repeated(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -88,13 +68,15 @@ class CanvasForward:
         return tensor[index]
 
     def attention_mask(self, query_length: int) -> torch.Tensor | None:
-        """The mask in the form that the attention implementation takes.
+        """The mask, for models of this package in the form that the attention implementation takes.
 
         transformers would make it anew in every pass, and wait for the device to see whether it masks anything.
         """
         canvas = self.canvas
         if self.compile_config is None and not canvas.is_padded:
             return None
+        if not self.model._supports_window_cache:
+            return canvas.attention_mask
         if self._mask_key != (canvas.row_ids, canvas.width):
             self._mask_key = (list(canvas.row_ids), canvas.width)
             self._masks = {}

@@ -1,8 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Checks of what `generate` is given, before any work is done."""
 
-import inspect
-
 import torch
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -102,14 +100,6 @@ def vocabulary_size(model: PreTrainedModel) -> int:
 def longest_sequence(model: PreTrainedModel) -> int | None:
     """Number of tokens, of prompt and answer together, that a model was trained for, if its config says it."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
-
-
-def accepted_inputs(model: torch.nn.Module, inputs: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
-    """Returns those of `inputs` that the forward pass of a model takes."""
-    parameters = inspect.signature(model.forward).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return inputs
-    return {name: value for name, value in inputs.items() if name in parameters}
 
 
 def _check_unmarked_padding(input_ids: torch.LongTensor, config: DiffusionGenerationConfig) -> None:

@@ -30,10 +30,8 @@ class DiffusionGenerationMixin(GenerationMixin):
     """Gives [`generate`] to a masked language model whose `logits[:, i]` score token `i`."""
 
     generation_config_class = DiffusionGenerationConfig
-    # Whether the forward pass is ours: its head runs only where it is asked to, and its logits need no shift.
-    _runs_head_where_asked = False
-    # Whether the logits at position i - 1 score token i, for other classes (`enable_diffusion_generation`).
-    _shift_logits_in_generate = False
+    # Whether the forward pass takes a [`WindowCache`], masks of four dimensions and static shapes to compile.
+    _supports_window_cache = False
 
     @torch.no_grad()
     def generate(

@@ -1,12 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The log-likelihood of an answer, estimated from below as in LLaDA (https://huggingface.co/papers/2502.09992)."""
 
+from typing import NamedTuple
+
 import torch
+from accelerate.utils import send_to_device
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
-
-from ..generation.inputs import accepted_inputs
-from ..shift import shift_predictions
 
 
 def estimate_log_likelihood(
@@ -69,19 +69,14 @@ def masked_log_probabilities(
     """Log-probabilities of the masked tokens, `(num_masked,)`, row by row of `masked`, `(rows, len(answer))`."""
     clean = torch.tensor(context + answer).repeat(len(masked), 1)
     masked = torch.cat([masked.new_zeros(len(masked), len(context)), masked], dim=1)
-    targets = clean[masked].to(model.device)
-    input_ids = clean.masked_fill(masked, mask_token_id).to(model.device)
+    inputs = {"input_ids": clean.masked_fill(masked, mask_token_id), "attention_mask": torch.ones_like(clean)}
+    inputs, masked, clean = send_to_device((inputs, masked, clean), model.device)
+    return model.score(inputs, masked, _token_scores, clean).log_probability.double().cpu()
 
-    def score(logits: torch.Tensor, chunk: slice = slice(None)) -> torch.Tensor:
-        return -cross_entropy(logits.float(), targets[chunk], reduction="none")
 
-    masked = masked.to(model.device)
-    if model._runs_head_where_asked:
-        scores = model(input_ids=input_ids, logits_to_keep=masked, logits_function=score).logits
-    else:
-        inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
-        logits = model(**accepted_inputs(model, inputs)).logits
-        if model._shift_logits_in_generate:
-            logits = shift_predictions(logits, None)
-        scores = score(logits[masked])
-    return scores.double().cpu()
+class _TokenScores(NamedTuple):
+    log_probability: torch.Tensor
+
+
+def _token_scores(logits: torch.Tensor, targets: torch.LongTensor) -> _TokenScores:
+    return _TokenScores(-cross_entropy(logits.float(), targets, reduction="none"))

@@ -9,8 +9,9 @@ import torch
 from transformers import PreTrainedModel
 
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import accepted_inputs, vocabulary_size
+from ..generation.inputs import vocabulary_size
 from ..generation.mixin import DiffusionGenerationMixin
+from .scoring import ScoringMixin, accepted_inputs
 
 
 def enable_diffusion_generation(
@@ -58,7 +59,7 @@ def enable_diffusion_generation(
     config = DiffusionGenerationConfig.from_dict(previous.to_dict() if previous is not None else {})
     if not isinstance(model, DiffusionGenerationMixin):
         model.__class__ = _with_diffusion_generation(type(model))
-    model._shift_logits_in_generate = shift_logits
+    model.shift_logits = shift_logits
     model.generation_config = config.updated(mask_token_id=mask_token_id)
     return model
 
@@ -70,7 +71,7 @@ def _make_class(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
         return _restore, (cls, self.__dict__)
 
     namespace = {"__module__": cls.__module__, "__reduce_ex__": __reduce_ex__}
-    return type(cls.__name__, (DiffusionGenerationMixin, cls), namespace)
+    return type(cls.__name__, (ScoringMixin, DiffusionGenerationMixin, cls), namespace)
 
 
 _with_diffusion_generation: Callable[[type], Any] = functools.cache(_make_class)

@@ -2,25 +2,21 @@
 """What LLaDA and Dream share: a bidirectional backbone with a head that runs only where it is asked to."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import MaskedLMOutput
-from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils import has_file
 from transformers.utils.generic import can_return_tuple
 
-from ..shift import shift_predictions
+from .scoring import ScoringMixin, Terms, apply_in_chunks, select_labels, select_positions, shift_predictions
 
 
-# Logits in memory at a time: 64 MB in float32, and several times as much for the loss. With a vocabulary of 126k these
-# are 132 positions.
-_CHUNK_NUMEL = 2**24
 _DOWNLOAD_ARGUMENTS = ("cache_dir", "local_files_only", "proxies", "revision", "token")
 _SAFE_FILES = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -36,15 +32,26 @@ def make_bidirectional(backbone: nn.Module) -> None:
         layer.self_attn.is_causal = False
 
 
-class MaskedDiffusionHead:
+@dataclass
+class MaskedDiffusionOutput(MaskedLMOutput):
+    r"""
+    Output of the forward pass of a masked diffusion language model: that of a masked language model, and
+
+    Args:
+        head_output (`NamedTuple` of `torch.Tensor`s, *optional*):
+            With `head_function`, instead of `logits`: what it returned, put together field by field.
+    """
+
+    head_output: tuple | None = None
+
+
+class MaskedDiffusionHead(ScoringMixin):
     """The forward pass of a masked diffusion language model over `self.model` and `self.lm_head`."""
 
     config: PreTrainedConfig
     model: nn.Module
     lm_head: nn.Module
-    # Whether the hidden state at position i - 1 predicts token i, as in models that start from an AR checkpoint.
-    shift_logits = False
-    _runs_head_where_asked = True
+    _supports_window_cache = True
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = None, **kwargs):
@@ -69,6 +76,12 @@ class MaskedDiffusionHead:
                 f"such as {missing[0]!r}. Is it a complete checkpoint of this architecture?"
             )
 
+    def score(self, inputs, where, function=None, labels=None, forward=None):
+        """As in [`ScoringMixin.score`]: the head runs at these positions only, inside the forward pass."""
+        forward = forward or self.__call__  # type: ignore[operator]
+        output = forward(**inputs, logits_to_keep=where, labels=labels, head_function=function)
+        return output.logits if function is None else output.head_output
+
     @can_return_tuple
     def forward(
         self,
@@ -81,9 +94,9 @@ class MaskedDiffusionHead:
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: int | torch.Tensor | None = None,
-        logits_function: Callable[[torch.Tensor, slice], torch.Tensor] | None = None,
+        head_function: Callable[[torch.Tensor, torch.LongTensor], Terms] | None = None,
         **kwargs,
-    ) -> MaskedLMOutput:
+    ) -> MaskedDiffusionOutput:
         r"""
         Predicts the token of every position; `logits[:, i]` always scores token `i`.
 
@@ -100,8 +113,8 @@ class MaskedDiffusionHead:
                 Embeddings, instead of `input_ids`.
             labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
                 The clean tokens, -100 where nothing is scored: adds the mean cross-entropy as `loss`. Needs
-                `logits_to_keep=0`. (Certainty-forcing distillation has its own loss, see
-                [`certainty_forcing_loss`].)
+                `logits_to_keep=0`, unless they are for `head_function`. (Certainty-forcing distillation has its own
+                loss, see [`certainty_forcing_loss`].)
             logits_to_keep (`int` or `torch.Tensor`, *optional*, defaults to 0):
                 Where the head runs. 0: everywhere. A positive `int`: the last positions. A tensor of positions,
                 `(num_positions,)` or `(batch_size, num_positions)`; or a boolean mask `(batch_size,
@@ -110,15 +123,14 @@ class MaskedDiffusionHead:
             num_items_in_batch (`int` or `torch.Tensor`, *optional*):
                 Number of labels that `loss` is divided by, instead of those in this batch. The Trainer passes it when
                 it accumulates gradients.
-            logits_function (`Callable`, *optional*):
-                A differentiable function that is called for the logits of some kept positions of all rows at a time,
-                `(num_positions, vocab_size)`, and which of all they are (a `slice`). `logits` is then what it
-                returned, put together. Only the logits of one call are in memory at a time, in the backward pass too,
-                where all but the last are computed again.
+            head_function (`Callable`, *optional*):
+                A differentiable function that is called with the logits of some kept positions of all rows at a time,
+                `(num_positions, vocab_size)`, and with their `labels`, and returns a `NamedTuple` of tensors. The
+                output has it as `head_output`, and no `logits`. Only the logits of one call are in memory at a time,
+                in the backward pass too, where all but the last are computed again.
 
         Returns:
-            [`~transformers.modeling_outputs.MaskedLMOutput`] with `logits` of shape `(batch_size, num_positions,
-            vocab_size)`.
+            [`MaskedDiffusionOutput`] with `logits` of shape `(batch_size, num_positions, vocab_size)`.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -132,49 +144,18 @@ class MaskedDiffusionHead:
         hidden_states = outputs.last_hidden_state
         if self.shift_logits:
             hidden_states = shift_predictions(hidden_states, position_ids)
-        hidden_states = slice_logits_to_keep(hidden_states, logits_to_keep)
-        if logits_function is None:
-            logits = self.lm_head(hidden_states)
+        hidden_states = select_positions(hidden_states, logits_to_keep)
+        fields: dict[str, Any] = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
+        if head_function is not None:
+            kept_labels = select_labels(labels, logits_to_keep)
+            fields["head_output"] = apply_in_chunks(
+                self.lm_head, head_function, hidden_states, kept_labels, self.config.vocab_size
+            )
         else:
-            logits = apply_in_chunks(self.lm_head, logits_function, hidden_states, self.config.vocab_size)
-
-        loss = None
-        if labels is not None:
-            loss = _cross_entropy(logits, labels, num_items_in_batch)
-        return MaskedLMOutput(
-            loss=loss,
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
-
-
-def apply_in_chunks(
-    head: Callable[[torch.Tensor], torch.Tensor],
-    function: Callable[[torch.Tensor, slice], torch.Tensor],
-    hidden_states: torch.Tensor,
-    vocab_size: int,
-) -> torch.Tensor:
-    """`function` of `head(hidden_states)`, with a bounded number of logits in memory.
-
-    The backward pass computes the logits of each chunk again (https://huggingface.co/papers/1604.06174), but not those
-    of the last one: its backward pass comes first, when nothing would be gained by having dropped them.
-    """
-    hidden_states = hidden_states.flatten(0, -2)
-    size = max(1, _CHUNK_NUMEL // vocab_size)
-    # One call also where nothing is kept, so that the result is connected to the parameters.
-    starts = range(0, max(len(hidden_states), 1), size)
-    parts = []
-    for start in starts:
-        chunk = slice(start, start + size)
-
-        def apply(hidden: torch.Tensor, chunk: slice = chunk) -> torch.Tensor:
-            return function(head(hidden), chunk)
-
-        states = hidden_states[chunk]
-        is_last = start == starts[-1]
-        parts.append(apply(states) if is_last else checkpoint(apply, states, use_reentrant=False))
-    return torch.cat(parts)
+            fields["logits"] = self.lm_head(hidden_states)
+            if labels is not None:
+                fields["loss"] = _cross_entropy(fields["logits"], labels, num_items_in_batch)
+        return MaskedDiffusionOutput(**fields)
 
 
 def _refuse_pickles(name: str, kwargs: dict[str, Any]) -> None:

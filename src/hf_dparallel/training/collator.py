@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from ..data.dataset import TOKENIZED_COLUMNS
+from .losses import IGNORE_INDEX
 
 
-_IGNORED = -100
 MASKING_SETTINGS = (
     "block_length",
     "mask_ratio",
@@ -195,7 +195,7 @@ class DataCollatorForSemiAutoregressiveMasking:
         return {
             "input_ids": clean.masked_fill(masked, self.mask_token_id),
             "attention_mask": torch.ones_like(clean),
-            "labels": clean.masked_fill(~scored, _IGNORED),
+            "labels": clean.masked_fill(~scored, IGNORE_INDEX),
         }
 
     def _mask(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

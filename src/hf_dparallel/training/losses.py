@@ -2,6 +2,7 @@
 """The loss of certainty-forcing distillation (https://huggingface.co/papers/2509.26488)."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -9,7 +10,28 @@ from torch import nn
 from ..certainty import entropy_from_logits
 
 
-_IGNORED = -100
+# The label of a token that is not scored.
+IGNORE_INDEX = -100
+
+
+class TokenTerms(NamedTuple):
+    """What the loss needs to know of each scored token, in float32.
+
+    Attributes:
+        cross_entropy (`torch.FloatTensor` of shape `(num_scored,)`):
+            Cross-entropy, in nats.
+        sharpened_entropy (`torch.FloatTensor` of shape `(num_scored,)`):
+            Entropy at the training temperature, in nats.
+        entropy (`torch.FloatTensor` of shape `(num_scored,)`):
+            Entropy at temperature 1, in nats. Detached.
+        predicted (`torch.LongTensor` of shape `(num_scored,)`):
+            The likeliest token.
+    """
+
+    cross_entropy: torch.Tensor
+    sharpened_entropy: torch.Tensor
+    entropy: torch.Tensor
+    predicted: torch.Tensor
 
 
 @dataclass
@@ -71,38 +93,31 @@ def certainty_forcing_terms(
     return sum_by_row(token_terms(logits, targets, temperature), labels)
 
 
-def token_terms(logits: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
-    """What the loss needs to know of each scored token, computed in float32.
-
-    Args:
-        logits (`torch.Tensor` of shape `(num_scored, vocab_size)`): their scores.
-        targets (`torch.LongTensor` of shape `(num_scored,)`): their labels.
-        temperature (`float`): of the certainty term.
-
-    Returns:
-        `torch.FloatTensor` of shape `(num_scored, 4)`: the cross-entropy; the entropy at `temperature`; the entropy at
-        temperature 1; and the likeliest token. The last two are detached.
-    """
-    cross_entropy = nn.functional.cross_entropy(logits.float(), targets, reduction="none")
-    sharpened_entropy = entropy_from_logits(logits, temperature)
+def token_terms(logits: torch.Tensor, targets: torch.Tensor, temperature: float) -> TokenTerms:
+    """Computes the terms of scored tokens from their logits `(num_scored, vocab_size)` and labels `(num_scored,)`."""
     with torch.no_grad():
-        entropy = entropy_from_logits(logits)
-        # Token ids are exact in float32 up to 2 ** 24.
-        predicted = logits.argmax(dim=-1).float()
-    return torch.stack([cross_entropy, sharpened_entropy, entropy, predicted], dim=-1)
+        entropy, predicted = entropy_from_logits(logits), logits.argmax(dim=-1)
+    return TokenTerms(
+        nn.functional.cross_entropy(logits.float(), targets, reduction="none"),
+        entropy_from_logits(logits, temperature),
+        entropy,
+        predicted,
+    )
 
 
-def sum_by_row(terms: torch.Tensor, labels: torch.Tensor) -> CertaintyForcingTerms:
+def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> CertaintyForcingTerms:
     """Puts the [`token_terms`] of all scored tokens, in row-major order, together by row of `labels`."""
-    if terms.dtype != torch.float32:
+    if terms.cross_entropy.dtype != torch.float32:
         raise ValueError(
-            f"`terms` must be float32, got {terms.dtype}: something between the model and its loss rounds what the "
-            "model returns. With FSDP2, set `output_dtype=torch.float32` in its mixed-precision policy."
+            f"`terms` must be float32, got {terms.cross_entropy.dtype}: something between the model and its loss "
+            "rounds what the model returns. With FSDP2, set `output_dtype=torch.float32` in its mixed-precision "
+            "policy."
         )
-    cross_entropy, sharpened_entropy, entropy, predicted = terms.unbind(dim=-1)
-    rows, positions = (labels != _IGNORED).nonzero(as_tuple=True)
+    # A model can be spread over several devices, and end on another one than that of the labels.
+    cross_entropy, sharpened_entropy, entropy, predicted = (field.to(labels.device) for field in terms)
+    rows, positions = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
     # The set of correct predictions is a constant: no gradient flows through its choice (Eq. 6).
-    correct = (predicted.detach() == labels[rows, positions]).to(terms.dtype)
+    correct = (predicted == labels[rows, positions]).float()
 
     def row_sum(values: torch.Tensor) -> torch.Tensor:
         return values.new_zeros(len(labels)).index_add(0, rows, values)
@@ -113,7 +128,7 @@ def sum_by_row(terms: torch.Tensor, labels: torch.Tensor) -> CertaintyForcingTer
         certainty=row_sum(sharpened_entropy * correct) / num_correct.clamp(min=1),
         num_masked=num_masked,
         num_correct=num_correct,
-        entropy=row_sum(entropy.detach()) / num_masked.clamp(min=1),
+        entropy=row_sum(entropy) / num_masked.clamp(min=1),
     )
 
 
@@ -174,7 +189,7 @@ def _select_scored(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Te
     """Logits and label of every scored token, in row-major order."""
     if labels.dim() != 2:
         raise ValueError(f"`labels` must have shape (rows, length), got {tuple(labels.shape)}.")
-    scored = labels != _IGNORED
+    scored = labels != IGNORE_INDEX
     targets = labels[scored]
     if logits.dim() == 3 and logits.shape[:2] == labels.shape:
         logits = logits[scored]
@@ -189,7 +204,9 @@ def _select_scored(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Te
 
 
 __all__ = [
+    "IGNORE_INDEX",
     "CertaintyForcingTerms",
+    "TokenTerms",
     "certainty_forcing_loss",
     "certainty_forcing_terms",
     "sum_by_row",

@@ -2,6 +2,7 @@
 """How much memory a training step needs, before anybody has a GPU for it."""
 
 import copy
+import functools
 import weakref
 from dataclasses import dataclass
 
@@ -146,14 +147,13 @@ def _run_step(
         known = _fake_weights(model)
         input_ids = torch.zeros(shape, dtype=torch.long)
         scored = torch.zeros(shape[0], num_scored, dtype=torch.long)
-        targets = torch.zeros(scored.numel(), dtype=torch.long)
-
-        def score(logits: torch.Tensor, chunk: slice) -> torch.Tensor:
-            return token_terms(logits, targets[chunk], temperature=0.5)
+        score = functools.partial(token_terms, temperature=0.5)
 
         with _LiveMemory(known) as memory:
-            terms = model(input_ids=input_ids, logits_to_keep=scored, logits_function=score).logits
-            terms[:, :2].sum().backward()
+            terms = model(
+                input_ids=input_ids, labels=input_ids, logits_to_keep=scored, head_function=score
+            ).head_output
+            (terms.cross_entropy + terms.sharpened_entropy).sum().backward()
     sizes = [weight.nbytes for weight in layers]
     return weights, adapter, memory.peak, sum(sizes), max(sizes)
 

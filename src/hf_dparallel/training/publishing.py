@@ -167,7 +167,7 @@ def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
     return {
         "base_model": base.config._name_or_path,
         "architecture": type(base).__name__,
-        "shift_logits": getattr(base, "_shift_logits_in_generate", False),
+        "shift_logits": base.shift_logits,
         # `filter_trajectories` writes it.
         "dataset_description": getattr(getattr(dataset, "info", None), "description", ""),
         "num_sequences": len(dataset) if has_length(dataset) else None,

@@ -1,16 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The model that is trained: loaded, checked, adapted, and run."""
+"""The model that is trained: loaded, checked and adapted."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..models.foreign import check_bidirectional
-from ..models.masked_diffusion import MaskedDiffusionHead, apply_in_chunks
-from ..shift import shift_predictions
+from ..models.foreign import enable_diffusion_generation
+from ..models.scoring import ScoringMixin
 from .lora import add_adapter
 
 
@@ -19,26 +16,36 @@ if TYPE_CHECKING:
 
 
 def prepare_student(
-    model: "str | PreTrainedModel | PeftModel", peft_config: "PeftConfig | None" = None, trainable: bool = True
+    model: "str | PreTrainedModel | PeftModel",
+    processing_class: PreTrainedTokenizerBase | None = None,
+    peft_config: "PeftConfig | None" = None,
+    trainable: bool = True,
 ) -> "PreTrainedModel | PeftModel":
     r"""
     Loads a model if it is given by name, checks that it can be trained, and adds an adapter if asked to.
 
+    A model of another class than ours is given `generate`, see [`enable_diffusion_generation`].
+
     Args:
         model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
             The model.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
+            The tokenizer, which may know the mask token.
         peft_config ([`~peft.PeftConfig`], *optional*):
             The adapter to add, see [`add_adapter`].
         trainable (`bool`, *optional*, defaults to `True`):
             Whether the model must have something to train.
 
     Raises:
-        ValueError: if the model is causal, a target module does not exist, or nothing is trainable.
+        ValueError: if the model is causal, its mask token is not known, a target module does not exist, or nothing is
+            trainable.
     """
     if isinstance(model, str):
         model = AutoModelForMaskedLM.from_pretrained(model)
     _avoid_kernels_without_gradients(model)
-    check_bidirectional(base_model(model))
+    base = base_model(model)
+    if not isinstance(base, ScoringMixin):
+        enable_diffusion_generation(base, special_token_id("mask_token_id", base, processing_class))
     if peft_config is not None:
         model = add_adapter(model, peft_config)
     if trainable and not any(parameter.requires_grad for parameter in model.parameters()):
@@ -87,42 +94,4 @@ def special_token_id(
     )
 
 
-class ScoredForward:
-    """Runs a model, wrapped or not, and a function of the logits of the scored positions alone.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model before it is wrapped for several processes.
-    """
-
-    def __init__(self, model: "PreTrainedModel | PeftModel"):
-        base = base_model(model)
-        # What `enable_diffusion_generation(..., shift_logits=True)` was told about a model of another class.
-        self.shifted = getattr(base, "_shift_logits_in_generate", False)
-        self.in_chunks = isinstance(base, MaskedDiffusionHead)
-
-    def __call__(
-        self,
-        model: nn.Module,
-        inputs: dict[str, torch.Tensor],
-        scored: torch.BoolTensor,
-        function: Callable[[torch.Tensor, slice], torch.Tensor],
-    ) -> torch.Tensor:
-        """Returns `function` of the logits at the `scored` positions, and of which of them these are.
-
-        Inside the forward pass where the model can do that: the parameters of its head may be there only then.
-        """
-        if self.in_chunks and not isinstance(model, nn.DataParallel):
-            return model(**inputs, logits_to_keep=scored, logits_function=function).logits
-        if self.in_chunks:
-            # Each replica has its part of the rows, and could not tell which of all positions its are.
-            logits = model(**inputs, logits_to_keep=scored).logits
-        else:
-            logits = model(**inputs).logits
-            if self.shifted:
-                logits = shift_predictions(logits, inputs.get("position_ids"))
-            logits = logits[scored]
-        return apply_in_chunks(nn.Identity(), function, logits, logits.shape[-1])
-
-
-__all__ = ["ScoredForward", "base_model", "prepare_student", "special_token_id"]
+__all__ = ["base_model", "prepare_student", "special_token_id"]

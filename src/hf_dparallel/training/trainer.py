@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,17 +25,14 @@ from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
 from .checkpoints import explained_write_errors, forget_checkpoint, last_complete_checkpoint
 from .collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
-from .losses import CertaintyForcingTerms, sum_by_row, token_terms
+from .losses import IGNORE_INDEX, CertaintyForcingTerms, sum_by_row, token_terms
 from .metrics import MetricSums
 from .publishing import PublishingMixin, check_can_be_pushed
-from .student import ScoredForward, prepare_student, special_token_id
+from .student import base_model, prepare_student, special_token_id
 
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
-
-
-_IGNORED = -100
 
 
 class MaskingEpochCallback(TrainerCallback):
@@ -148,7 +146,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         preprocess_logits_for_metrics: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ):
         args = _check_args(args, model)
-        model = prepare_student(model, peft_config, trainable=train_dataset is not None)
+        model = prepare_student(model, processing_class, peft_config, trainable=train_dataset is not None)
         check_can_be_pushed(args, model)
         if data_collator is None:
             data_collator = _default_collator(args, model, processing_class)
@@ -188,7 +186,6 @@ class CertaintyForcingTrainer(PublishingMixin):
         # Evaluation would not compute a loss for a model whose forward has no `labels`; the loss is ours in any case.
         self.label_names = ["labels"]
         self._metrics = {mode: MetricSums(self.args.device) for mode in ("train", "eval")}
-        self._forward = ScoredForward(self.model)
         self.model.add_model_tags(self._tag_names)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
@@ -239,13 +236,9 @@ class CertaintyForcingTrainer(PublishingMixin):
         mode = "train" if model.training else "eval"
         inputs = dict(inputs)
         labels = inputs.pop("labels")
-        scored = labels != _IGNORED
-        targets = labels[scored]
-
-        def score(logits: torch.Tensor, chunk: slice) -> torch.Tensor:
-            return token_terms(logits, targets[chunk], self.args.certainty_temperature)
-
-        by_token = self._forward(model, inputs, scored, score)
+        function = functools.partial(token_terms, temperature=self.args.certainty_temperature)
+        scored = labels != IGNORE_INDEX
+        by_token = base_model(self.model).score(inputs, scored, function, labels, forward=model)
         terms = sum_by_row(by_token, labels)
         objective = terms.objective(self.args.certainty_weight, self.args.consistency_weight)
 
@@ -254,7 +247,7 @@ class CertaintyForcingTrainer(PublishingMixin):
             num_sequences = num_items_in_batch
         loss = objective.sum() / num_sequences
         self._record(terms, mode)
-        return (loss, {"predictions": by_token[:, -1].long()}) if return_outputs else loss
+        return (loss, {"predictions": by_token.predicted}) if return_outputs else loss
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
@@ -311,8 +304,8 @@ class CertaintyForcingTrainer(PublishingMixin):
         loss, predicted, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         if predicted is None:
             return loss, None, None
-        predictions = torch.full_like(labels, _IGNORED)
-        predictions[labels != _IGNORED] = predicted
+        predictions = torch.full_like(labels, IGNORE_INDEX)
+        predictions[labels != IGNORE_INDEX] = predicted
         # The Trainer cuts the last batch to its number of sequences along the first dimension.
         predictions, labels = (x.unflatten(0, (self._num_views, -1)).transpose(0, 1) for x in (predictions, labels))
         return loss, predictions, labels
@@ -392,7 +385,7 @@ def data_collator_views(data_collator: DataCollator) -> int:
 
 
 def _keep_float32_outputs(fsdp_plugin: Any) -> None:
-    """Keeps FSDP2 from rounding what the model returns: the terms of the loss, and token ids."""
+    """Keeps FSDP2 from rounding what the model returns: the terms of the loss."""
     policy: Any = getattr(fsdp_plugin, "mixed_precision_policy", None)
     if hasattr(policy, "output_dtype"):
         fsdp_plugin.mixed_precision_policy = dataclasses.replace(policy, output_dtype=torch.float32)

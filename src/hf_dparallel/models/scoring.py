@@ -1,0 +1,136 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Scoring: the logits of some positions, or a function of them, for decoding, loss and likelihood alike."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_utils import slice_logits_to_keep
+
+
+# Logits in memory at a time: 64 MB in float32, and several times as much for the loss. With a vocabulary of 126k these
+# are 132 positions.
+_CHUNK_NUMEL = 2**24
+
+Terms = TypeVar("Terms", bound=NamedTuple)
+
+
+class ScoringMixin:
+    """Gives [`score`] to a model whose forward pass computes the logits of all positions."""
+
+    # Whether the logits of its forward pass at position i - 1 score token i, as in models that started from an
+    # autoregressive checkpoint.
+    shift_logits = False
+
+    def score(
+        self,
+        inputs: dict[str, torch.Tensor],
+        where: torch.Tensor,
+        function: "Callable[[torch.Tensor, torch.LongTensor], Terms] | None" = None,
+        labels: torch.LongTensor | None = None,
+        forward: Callable[..., Any] | None = None,
+    ) -> "torch.Tensor | Terms":
+        r"""
+        Computes the logits at some positions; `logits[:, i]` score the token at position `where[:, i]`.
+
+        Args:
+            inputs (`dict[str, torch.Tensor]`):
+                Arguments of the forward pass. An argument that the model does not take is left out.
+            where (`torch.Tensor`):
+                The positions, of shape `(rows, positions)`; or a boolean mask of shape `(rows, length)`.
+            function (`Callable`, *optional*):
+                A differentiable function of the logits `(num_positions, vocab_size)` of some of the positions, and of
+                their labels, which returns a `NamedTuple` of tensors with an entry for each of the positions. Only the
+                logits of one call are in memory at a time.
+            labels (`torch.LongTensor` of shape `(rows, length)`, *optional*):
+                What `function` gets beside the logits.
+            forward (`Callable`, *optional*):
+                The forward pass, if it is not to be that of `self` as it is: the model wrapped for several processes,
+                or compiled.
+
+        Returns:
+            `torch.Tensor` of shape `(rows, positions, vocab_size)` (with a mask: `(num_true, vocab_size)`); or with
+            `function` what it returned, put together field by field.
+        """
+        forward = forward or self.__call__  # type: ignore[operator]
+        logits = forward(**accepted_inputs(self, inputs)).logits
+        if self.shift_logits:
+            logits = shift_predictions(logits, inputs.get("position_ids"))
+        logits = select_positions(logits, where)
+        if function is None:
+            return logits
+        return apply_in_chunks(nn.Identity(), function, logits, select_labels(labels, where), logits.shape[-1])
+
+
+def accepted_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns those of `inputs` that the forward pass of a model takes."""
+    parameters = inspect.signature(model.forward).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return inputs
+    return {name: value for name, value in inputs.items() if name in parameters}
+
+
+def shift_predictions(predictions: torch.Tensor, position_ids: torch.LongTensor | None) -> torch.Tensor:
+    """Moves every prediction one token on. A first token keeps its own, as in the published samplers.
+
+    Args:
+        predictions (`torch.Tensor` of shape `(rows, length, size)`): logits, or the hidden states they come from.
+        position_ids (`torch.LongTensor` of shape `(rows, length)`, *optional*): without them there is no padding.
+    """
+    shifted = torch.cat([predictions[:, :1], predictions[:, :-1]], dim=1)
+    if position_ids is None:
+        return shifted
+    # With padding on the left the first token is not the first column.
+    is_first = (position_ids == 0)[..., None].to(predictions.device)
+    return torch.where(is_first, predictions, shifted)
+
+
+def select_positions(predictions: torch.Tensor, where: int | torch.Tensor) -> torch.Tensor:
+    """The `predictions`, `(rows, length, size)`, at the positions that `logits_to_keep` names in transformers."""
+    if isinstance(where, torch.Tensor):
+        # A model can be spread over several devices, and the head be on another one than the inputs.
+        where = where.to(predictions.device)
+    return slice_logits_to_keep(predictions, where)
+
+
+def select_labels(labels: torch.LongTensor, where: int | torch.Tensor) -> torch.LongTensor:
+    """The labels, `(rows, length)`, of the same positions, one after the other."""
+    return select_positions(labels[..., None], where).flatten()
+
+
+def apply_in_chunks(
+    head: Callable[[torch.Tensor], torch.Tensor],
+    function: "Callable[[torch.Tensor, torch.LongTensor], Terms]",
+    hidden_states: torch.Tensor,
+    labels: torch.LongTensor,
+    vocab_size: int,
+) -> "Terms":
+    """`function` of `head(hidden_states)` and `labels`, with a bounded number of logits in memory.
+
+    The backward pass computes the logits of each chunk again (https://huggingface.co/papers/1604.06174), but not those
+    of the last one: its backward pass comes first, when nothing would be gained by having dropped them.
+    """
+    hidden_states = hidden_states.flatten(0, -2)
+    size = max(1, _CHUNK_NUMEL // vocab_size)
+    # One chunk also where no position is selected, so that the result is connected to the parameters.
+    chunks = list(zip(hidden_states.split(size), labels.to(hidden_states.device).split(size), strict=True))
+
+    def apply(states: torch.Tensor, targets: torch.LongTensor) -> "Terms":
+        return function(head(states), targets)
+
+    parts = [checkpoint(apply, *chunk, use_reentrant=False) for chunk in chunks[:-1]]
+    parts.append(apply(*chunks[-1]))
+    return type(parts[0])(*map(torch.cat, zip(*parts, strict=True)))
+
+
+__all__ = [
+    "ScoringMixin",
+    "accepted_inputs",
+    "apply_in_chunks",
+    "select_labels",
+    "select_positions",
+    "shift_predictions",
+]
