@@ -7,7 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 
+import httpx
 import openai
 import pytest
 from starlette.testclient import TestClient
@@ -40,6 +43,28 @@ def test_serves_until_it_is_told_to_stop(checkpoint, tmp_path, stop):
         process.wait()
     figures = json.loads((tmp_path / "serve.json").read_text())
     assert figures == {"num_prompts": 1, "num_tokens": completion.usage.completion_tokens, "num_passes": nfe}
+
+
+def test_it_ends_when_the_decoding_has_failed(hf, checkpoint, monkeypatch, tmp_path):
+    def fail(engine):
+        raise OverflowError("unforeseen")
+
+    def ask():
+        while not list(tmp_path.glob("url")):
+            time.sleep(0.01)
+        url = (tmp_path / "url").read_text()
+        answers.append(httpx.post(f"{url}/completions", json={"prompt": "5 6"}, timeout=60).status_code)
+
+    answers: list[int] = []
+    monkeypatch.setattr("hf_dparallel.serving.engine.Engine._choose_group", fail)
+    monkeypatch.setattr(
+        "hf_dparallel.cli.serve.note", lambda text: (tmp_path / "url").write_text(text.split()[3].rstrip(","))
+    )
+    thread = threading.Thread(target=ask)
+    thread.start()
+    code, _, err = hf("serve", checkpoint, *DECODING, "--port", "0")
+    thread.join()
+    assert code == 1 and "The decoding has failed: OverflowError('unforeseen')" in err and answers == [503]
 
 
 def run(capsys, *argv: str) -> tuple[int, str]:

@@ -8,13 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import uvicorn
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.demo.pipeline import load_teacher
 from hf_dparallel.serving.app import make_app
 from hf_dparallel.serving.engine import Engine
 from hf_dparallel.serving.requests import ServedModel
+from hf_dparallel.serving.server import Server
 
 
 @pytest.fixture(scope="session")
@@ -24,12 +26,23 @@ def served() -> ServedModel:
     return ServedModel("demo", model, tokenizer, DiffusionGenerationConfig(entropy_threshold=1.5))
 
 
+@pytest.fixture(scope="session")
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte, so that a character may need several."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({char: index for index, char in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+    return tokenizer
+
+
 @contextlib.contextmanager
 def running(served: ServedModel, num_slots: int = 16, max_waiting: int = 128, **settings):
     """A server in a thread; gives its URL, the engine and the uvicorn server."""
     engine = Engine(served.model, num_slots, max_waiting)
     app = make_app(served, engine, **settings)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=5))
+    server = Server(app, engine, port=0)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

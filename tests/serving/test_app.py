@@ -2,10 +2,12 @@
 """The server as its clients see it: the openai client, curl, many at a time, and those that misbehave."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import subprocess
 import threading
+import time
 
 import httpx
 import openai
@@ -13,6 +15,8 @@ import pytest
 import torch
 
 from hf_dparallel.generation.inputs import resolve_generation_config
+from hf_dparallel.serving import app as app_module
+from hf_dparallel.serving import server as server_module
 
 from .conftest import running, wait_for
 
@@ -285,6 +289,71 @@ def test_failures_of_the_decoding_are_500_and_pass(served, caplog):
         last = stream.text.strip().split("\n\n")[-1].removeprefix("data: ")
         assert json.loads(last)["error"]["type"] == "server_error"
         assert httpx.post(f"{server.url}/v1/chat/completions", json=chat("x")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"stop": "a" * 1_000_000},
+        {"stop": ["a" * 250] * 16},
+        {"messages": [{"role": "user", "content": "a"}] * 25_000},
+        {"messages": [{"role": "user", "content": "a " * 500_000}]},
+        {"messages": [{"role": "user", "content": "<|eot_id|>" * 10_000}]},
+        {"prompt": ["a"] * 200_000},
+        {"prompt": [[9]] * 170_000},
+        {"temperature": "9" * 1_000_000},
+        {"entropy_threshold": [[]] * 200_000},
+    ],
+    ids=range(9),
+)
+def test_no_body_keeps_others_waiting(server, body):
+    url = f"{server.url}/v1/completions" if "prompt" in body else f"{server.url}/v1/chat/completions"
+    content = json.dumps(body if "prompt" in body else chat("x") | body).encode()
+    headers, answers = {"Content-Type": "application/json"}, []
+    thread = threading.Thread(
+        target=lambda: answers.append(httpx.post(url, content=content, headers=headers, timeout=120).status_code)
+    )
+    thread.start()
+    longest = 0.0
+    with httpx.Client() as client:
+        while thread.is_alive():
+            start = time.perf_counter()
+            assert client.get(f"{server.url}/health").status_code == 200
+            longest = max(longest, time.perf_counter() - start)
+            time.sleep(0.01)
+    assert longest < 1 and answers[0] in (200, 400), (longest, answers)
+
+
+def test_slow_connections_are_closed(served, monkeypatch):
+    monkeypatch.setattr(server_module, "_HEAD_SECONDS", 1)
+    monkeypatch.setattr(app_module, "_BODY_SECONDS", 1)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with running(served) as server, contextlib.ExitStack() as stack:
+        address = server.server.servers[0].sockets[0].getsockname()
+        slow = [stack.enter_context(socket.create_connection(address)) for _ in range(300)]
+        for number, connection in enumerate(slow):
+            connection.sendall([b"", head, head + b"Content-Length: 9\r\n\r\n{"][number % 3])
+        assert httpx.post(f"{server.url}/v1/chat/completions", json=chat("x")).status_code == 200
+        wait_for(lambda: not server.server.server_state.connections)
+        assert slow[0].recv(99) == slow[1].recv(99) == b"" and b"408 Request Timeout" in slow[2].recv(99)
+        with httpx.Client() as client:
+            for _ in range(4):
+                assert client.get(f"{server.url}/health").status_code == 200
+                time.sleep(0.4)
+
+
+def test_answers_that_are_not_finished_at_the_end_say_so(served, monkeypatch):
+    monkeypatch.setattr(server_module, "_GRACE_SECONDS", 0.2)
+    with running(served) as server, Gate(served.model) as gate:
+        body = chat(PROBLEMS[0]) | {"stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=30) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            server.server.should_exit = True
+            wait_for(lambda: not server.engine.is_alive)
+            gate.open.set()
+            events = list(filter(None, lines))
+    assert json.loads(events[-1].removeprefix("data: "))["error"]["message"] == "The server is shutting down."
 
 
 def test_health_and_shutdown(served, monkeypatch):

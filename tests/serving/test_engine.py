@@ -6,7 +6,10 @@ import threading
 import pytest
 import torch
 
+from hf_dparallel.generation.canvas import Canvas
+from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.generation.inputs import resolve_generation_config
+from hf_dparallel.serving import engine as engine_module
 from hf_dparallel.serving.engine import Engine, EngineClosedError, OverloadedError, Prompt
 
 from ..helpers import make_llada
@@ -50,9 +53,9 @@ def make_engine(model):
         engine.close()
 
 
-def make_prompt(model, ids, max_tokens=16, seed=0, **settings) -> Prompt:
+def make_prompt(model, ids, max_tokens=16, seed=0, client="", **settings) -> Prompt:
     config = resolve_generation_config(model, None, **(SETTINGS | settings))
-    return Prompt(torch.tensor(ids), config, max_tokens, seed, Listener())
+    return Prompt(torch.tensor(ids), config, max_tokens, seed, Listener(), client)
 
 
 def ask(engine, prompts: list[Prompt]) -> list[Listener]:
@@ -67,11 +70,12 @@ class Gate:
 
     def __init__(self, model):
         self.open = threading.Event()
-        self.rows = []
+        self.rows, self.widths = [], []
         model.model.register_forward_pre_hook(self._wait, with_kwargs=True)
 
     def _wait(self, module, args, kwargs):
         self.rows.append(len(kwargs["input_ids"]))
+        self.widths.append(kwargs["input_ids"].shape[1])
         assert self.open.wait(30)
 
 
@@ -155,6 +159,15 @@ def test_equal_settings_are_one_group_however_they_are_said(model, make_engine, 
     assert gate.rows[:2] == [len(same), 1]
 
 
+def test_clients_take_turns_however_many_settings_one_of_them_sends(model, make_engine):
+    gate, engine = Gate(model), make_engine(num_slots=5)
+    prompts = [make_prompt(model, [6], client="busy", entropy_threshold=0.1 * n) for n in range(4)]
+    engine.submit([*prompts, make_prompt(model, [6, 3, 4], client="other", entropy_threshold=0.9)])
+    gate.open.set()
+    wait_for(lambda: len(gate.widths) >= 10)
+    assert gate.widths[:10].count(16 + 3) == 5
+
+
 def test_giving_up_frees_slots_and_places_in_the_queue(model, make_engine):
     gate, engine = Gate(model), make_engine(num_slots=2, max_waiting=2)
     prompts = [make_prompt(model, [n, 3]) for n in range(6, 10)]
@@ -209,6 +222,43 @@ def test_a_pass_that_fails_ends_its_requests_and_no_others(model, make_engine, c
     assert good.listener.finish_reason and isinstance(bad.listener.error, torch.OutOfMemoryError)
     hook.remove()
     assert engine.is_alive and ask(engine, [bad := make_prompt(model, [9, 3])])[0].finish_reason
+
+
+def test_a_prompt_that_cannot_be_decoded_ends_alone(model, make_engine, monkeypatch, caplog):
+    def fail(model, config, **kwargs):
+        if config.entropy_threshold == 0.5:
+            raise OverflowError("too large")
+        return Decoder(model, config, **kwargs)
+
+    monkeypatch.setattr(engine_module, "Decoder", fail)
+    engine = make_engine()
+    bad, good = ask(engine, [make_prompt(model, [9, 3], entropy_threshold=0.5), make_prompt(model, [9, 3])])
+    assert isinstance(bad.error, OverflowError) and good.finish_reason and engine.is_alive
+
+
+def test_a_decoding_thread_that_fails_leaves_nobody_waiting(model, make_engine, monkeypatch, caplog):
+    def fail():
+        raise OverflowError("unforeseen")
+
+    engine = make_engine(num_slots=1)
+    monkeypatch.setattr(engine, "_choose_group", fail)
+    answers = ask(engine, [make_prompt(model, [9, 3]), make_prompt(model, [9, 3])])
+    assert all(isinstance(answer.error, EngineClosedError) for answer in answers)
+    assert isinstance(engine.failure, OverflowError) and not engine.is_alive
+    assert "The decoding thread has failed" in caplog.text
+
+
+def test_rows_are_moved_only_when_one_leaves_or_enters(model, make_engine, monkeypatch):
+    def remove(canvas, row_ids):
+        removed.append(row_ids)
+        return unpatched(canvas, row_ids)
+
+    removed, unpatched = [], Canvas.remove
+    monkeypatch.setattr(Canvas, "remove", remove)
+    ask(make_engine(), [make_prompt(model, [n, 3], entropy_threshold=0.1 * n) for n in range(6, 10)])
+    assert not removed
+    ask(make_engine(), [make_prompt(model, [6, 3], max_tokens=2), make_prompt(model, [7, 3])])
+    assert len(removed) == 1
 
 
 def test_nan_ends_its_own_request_only(model, make_engine):

@@ -1,29 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Text from tokens that come in groups of any size."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel.serving.engine import Progress
 from hf_dparallel.serving.text import AnswerText
 
 
-EOS = 256
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    """One token a byte, so that a character may need several."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE({char: index for index, char in enumerate(alphabet)}, []))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
-    assert tokenizer.eos_token_id == EOS
-    return tokenizer
+EOS = 256  # of `byte_tokenizer`
 
 
 def feed(answer: AnswerText, tokens: list[int], cuts: list[int], finish_reason: str) -> list[str]:
@@ -41,9 +26,9 @@ def feed(answer: AnswerText, tokens: list[int], cuts: list[int], finish_reason: 
 
 @settings(deadline=None)
 @given(st.text(alphabet="ab é漢😀\n", max_size=20), st.lists(st.integers(0, 99), max_size=6))
-def test_parts_make_up_the_text(tokenizer, text, cuts):
-    answer = AnswerText(tokenizer)
-    parts = feed(answer, [*tokenizer(text)["input_ids"], EOS], cuts, "stop")
+def test_parts_make_up_the_text(byte_tokenizer, text, cuts):
+    answer = AnswerText(byte_tokenizer)
+    parts = feed(answer, [*byte_tokenizer(text)["input_ids"], EOS], cuts, "stop")
     assert "".join(parts) == answer.text == text
     assert answer.num_tokens == len(text.encode()) + 1 and answer.finish_reason == "stop"
     assert all("\ufffd" not in part for part in parts)
@@ -55,9 +40,9 @@ def test_parts_make_up_the_text(tokenizer, text, cuts):
     st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=3),
     st.lists(st.integers(0, 99), max_size=6),
 )
-def test_stop_strings_cut_the_text_wherever_the_groups_end(tokenizer, text, stop, cuts):
-    answer = AnswerText(tokenizer, stop)
-    parts = feed(answer, tokenizer(text)["input_ids"], cuts, "length")
+def test_stop_strings_cut_the_text_wherever_the_groups_end(byte_tokenizer, text, stop, cuts):
+    answer = AnswerText(byte_tokenizer, stop)
+    parts = feed(answer, byte_tokenizer(text)["input_ids"], cuts, "length")
     # The naive way: one character after the other.
     length = next((n for n in range(len(text) + 1) if any(text[:n].endswith(string) for string in stop)), None)
     if length is None:
@@ -69,7 +54,7 @@ def test_stop_strings_cut_the_text_wherever_the_groups_end(tokenizer, text, stop
     assert (answer.num_tokens, answer.finish_reason) == (num_tokens, finish_reason)
 
 
-def test_half_a_character_at_the_very_end_is_shown(tokenizer):
-    answer = AnswerText(tokenizer)
-    assert answer.add(Progress(tokenizer("aé")["input_ids"][:2], 1)) == "a"
+def test_half_a_character_at_the_very_end_is_shown(byte_tokenizer):
+    answer = AnswerText(byte_tokenizer)
+    assert answer.add(Progress(byte_tokenizer("aé")["input_ids"][:2], 1)) == "a"
     assert answer.add(Progress([], 2, "length")) == "\ufffd"

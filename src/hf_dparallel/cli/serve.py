@@ -17,8 +17,6 @@ from .loading import load_model
 
 
 _KEY_VARIABLE = "HF_DPARALLEL_API_KEY"
-# How long answers that are under way may take when the server is told to stop.
-_GRACE_SECONDS = 30
 
 
 @dataclass
@@ -33,7 +31,7 @@ class ServerArguments:
         metadata={"help": f"What clients must send as their API key. By default that in ${_KEY_VARIABLE}, if any."},
     )
     served_model_name: str | None = field(
-        default=None, metadata={"help": "What clients call the model. By default as in --model."}
+        default=None, metadata={"help": "What clients call the model. By default as in --adapter, or in --model."}
     )
     batch_size: int = field(default=16, metadata={"help": "Prompts decoded together. Does not change the answers."})
     max_waiting: int = field(
@@ -41,6 +39,10 @@ class ServerArguments:
         metadata={"help": "Prompts that may wait for one of the batch_size slots; more are refused with status 429."},
     )
     max_request_bytes: int = field(default=2**20, metadata={"help": "Length of the longest request."})
+    log_level: str = field(
+        default="warning",
+        metadata={"help": "'info' logs every request with its status.", "choices": ["info", "warning", "error"]},
+    )
 
     def __post_init__(self):
         self.api_key = self.api_key or os.environ.get(_KEY_VARIABLE) or None
@@ -92,22 +94,24 @@ def serve(
     recipe: RecipeArguments,
     listener: socket.socket,
 ) -> dict[str, int]:
-    """Loads the model, serves it until a signal comes, and returns what was done."""
-    import uvicorn
+    """Loads the model, serves it until a signal comes, and returns what was done.
 
+    Raises:
+        RuntimeError: if the decoding has failed as a whole.
+    """
     from ..serving.app import make_app
     from ..serving.engine import Engine
     from ..serving.requests import ServedModel
+    from ..serving.server import Server
 
     model, tokenizer = load_model(loading)
     generation_config = recipe.to_generation_config()
     resolve_generation_config(model, generation_config, tokenizer)  # refuses what contradicts the model's recipe
-    served = ServedModel(arguments.served_model_name or loading.model, model, tokenizer, generation_config)
+    name = arguments.served_model_name or loading.adapter or loading.model
+    served = ServedModel(name, model, tokenizer, generation_config)
     engine = Engine(model, arguments.batch_size, arguments.max_waiting)
     app = make_app(served, engine, arguments.api_key, arguments.max_request_bytes, _allowed_hosts(listener, arguments))
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE_SECONDS)
-    )
+    server = Server(app, engine, log_level=arguments.log_level)
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
     note(f"Serving {served.name} at http://{host}:{port}/v1, {engine.num_slots} prompts at a time. Ctrl-C stops it.")
@@ -120,6 +124,8 @@ def serve(
     finally:
         engine.close()
     note(f"Stopped after {engine.num_prompts} prompts.")
+    if engine.failure is not None:
+        raise RuntimeError(f"The decoding has failed: {engine.failure!r}") from engine.failure
     return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
 
 

@@ -4,8 +4,10 @@
 import asyncio
 import json
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -30,26 +32,33 @@ from .responses import ResponseForm, error_body, server_sent_event, usage
 from .text import AnswerText
 
 
+# How long a client may take to send a body.
+_BODY_SECONDS = 30
+
+
 class Answers:
     """The answers to the prompts of one request, as they come from the decoding thread.
+
+    Args:
+        request ([`CompletionRequest`]): what is asked.
+        engine ([`Engine`]): decodes.
+        served ([`ServedModel`]): the model that answers.
+        client (`str`): who asks.
 
     Raises (when it is made):
         RequestError: if the server is overloaded or shutting down.
     """
 
-    def __init__(self, request: CompletionRequest, engine: Engine, served: ServedModel):
+    def __init__(self, request: CompletionRequest, engine: Engine, served: ServedModel, client: str):
         self.texts = [AnswerText(served.tokenizer, request.stop) for _ in request.prompts]
         self._request = request
         self._engine = engine
         self._nfe = [0] * len(request.prompts)
         self._events: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
         self._prompts = [
-            Prompt(ids, request.config, request.max_tokens, request.seed + index, self._listener(index))
+            Prompt(ids, request.config, request.max_tokens, request.seed + index, self._listener(index), client)
             for index, ids in enumerate(request.prompts)
         ]
-        capacity = engine.num_slots + engine.max_waiting
-        if len(self._prompts) > capacity:
-            raise RequestError(f"`prompt` has {len(self._prompts)} prompts. Send at most {capacity}.", "prompt")
         try:
             engine.submit(self._prompts)
         except OverloadedError as error:
@@ -146,6 +155,7 @@ class Api:
         self.engine = engine
         self.api_key = api_key
         self.max_request_bytes = max_request_bytes
+        self._start = int(time.time())
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions"""
@@ -153,7 +163,8 @@ class Api:
 
     async def text(self, request: Request) -> Response:
         """POST /v1/completions"""
-        return await self._complete(request, read_text_request, is_chat=False)
+        read = partial(read_text_request, max_prompts=self.engine.capacity)
+        return await self._complete(request, read, is_chat=False)
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models"""
@@ -188,8 +199,10 @@ class Api:
         is_chat: bool,
     ) -> Response:
         self._authorize(request)
-        completion = read(await self._read_body(request), self.served)
-        answers = Answers(completion, self.engine, self.served)
+        body = await self._read_body(request)
+        # In a thread, because tokenizing a long text takes seconds, in which others are answered.
+        completion = await asyncio.to_thread(lambda: read(_parse(body), self.served))
+        answers = Answers(completion, self.engine, self.served, request.client.host if request.client else "")
         form = ResponseForm(self.served.name, is_chat)
         if completion.stream:
             return AnswerStream(answers, form, completion.include_usage)
@@ -212,33 +225,29 @@ class Api:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    async def _read_body(self, request: Request) -> dict[str, Any]:
+    async def _read_body(self, request: Request) -> bytes:
         # Another type could be sent from a page of another site that is open in a browser on this machine.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError("The body must be JSON. Send the header `Content-Type: application/json`.", status=415)
         received = b""
-        async for part in request.stream():
-            received += part
-            if len(received) > self.max_request_bytes:
-                raise RequestError(
-                    f"The body is longer than {self.max_request_bytes} bytes. Send a shorter prompt.",
-                    status=413,
-                    headers={"Connection": "close"},
-                )
+        close = {"Connection": "close"}
         try:
-            body = json.loads(received)
-            json.dumps(body, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
-            raise RequestError(f"The body is not valid JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise RequestError("The body must be a JSON object.")
-        return body
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for part in request.stream():
+                    received += part
+                    if len(received) > self.max_request_bytes:
+                        message = f"The body is longer than {self.max_request_bytes} bytes. Send a shorter prompt."
+                        raise RequestError(message, status=413, headers=close)
+        except TimeoutError as error:
+            message = f"The body did not arrive within {_BODY_SECONDS} seconds. Send it at once."
+            raise RequestError(message, status=408, headers=close) from error
+        return received
 
     def _model(self) -> dict[str, Any]:
         return {
             "id": self.served.name,
             "object": "model",
-            "created": 0,
+            "created": self._start,
             "owned_by": "hf-dparallel",
             "max_model_len": longest_sequence(self.served.model),
         }
@@ -281,6 +290,18 @@ def make_app(
         exception_handlers=handlers,
         lifespan=lifespan,
     )
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        parsed = json.loads(body)
+        if b"\\u" in body:
+            json.dumps(parsed, ensure_ascii=False).encode()  # fails for half a surrogate pair
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"The body is not valid JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise RequestError("The body must be a JSON object.")
+    return parsed
 
 
 async def _finished(answers: Answers) -> None:
@@ -331,5 +352,5 @@ async def _refuse_unexpected(request: Request, error: Exception) -> Response:
 
 
 async def _drop(request: Request, error: ClientDisconnect) -> Response:
-    # Nobody reads it.
+    # The client has gone and reads no response.
     return Response(status_code=499)

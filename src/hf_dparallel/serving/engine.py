@@ -2,14 +2,15 @@
 """Dynamic batching: one thread decodes the prompts of all requests together, in a fixed number of slots.
 
 A prompt enters a free slot between two passes, whenever it comes, and leaves when its answer has ended or nobody wants
-it any more. Prompts with the same settings share passes; groups with different settings take turns, one pass each. A
-prompt gives the tokens that it gives alone.
+it any more. Prompts with the same settings share passes; groups with different settings take turns, and so do clients.
+A prompt gives the tokens that it gives alone.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -62,6 +63,7 @@ class Prompt:
         max_tokens (`int`): the answer ends after so many tokens at the latest.
         seed (`int`): seed of the draws, if the settings ask for any.
         listener (`Callable`): called in the decoding thread with each [`Progress`]. It must not block or raise.
+        client (`str`): who asks. Clients take turns, however many different settings each of them sends.
     """
 
     input_ids: torch.LongTensor
@@ -69,7 +71,24 @@ class Prompt:
     max_tokens: int
     seed: int
     listener: Callable[[Progress], None]
-    num_sent: int = 0
+    client: str = ""
+    num_sent: int = field(default=0, init=False)
+    settings: tuple[Any, ...] = field(init=False)
+
+    def __post_init__(self):
+        self.settings = _settings_of_a_pass(self.config)
+
+
+@dataclass
+class _Group:
+    """The prompts that share passes: a decoder, and the rows that enter before its next pass."""
+
+    decoder: Decoder
+    entering: dict[int, torch.LongTensor] = field(default_factory=dict)
+
+    @property
+    def row_ids(self) -> list[int]:
+        return [*self.decoder.canvas.row_ids, *self.entering]
 
 
 class Engine:
@@ -79,20 +98,24 @@ class Engine:
         model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
         num_slots (`int`): prompts decoded at the same time, whatever their settings.
         max_waiting (`int`): prompts that may wait for a slot.
+
+    Attributes:
+        failure (`Exception`, *optional*): the error that has ended the decoding thread.
     """
 
     def __init__(self, model: PreTrainedModel, num_slots: int, max_waiting: int):
         self.model = model
         self.num_slots = num_slots
         self.max_waiting = max_waiting
+        self.failure: Exception | None = None
         # Since the start.
         self.num_prompts = self.num_passes = self.num_tokens = 0
         self._waiting: deque[Prompt] = deque()
         self._active: dict[int, Prompt] = {}
         self._given_up: set[Prompt] = set()
-        self._decoders: dict[str, Decoder] = {}
-        # By decoder: the rows that enter before its next pass.
-        self._entering: dict[str, dict[int, torch.LongTensor]] = {}
+        # By settings, in the order of their last passes.
+        self._groups: dict[tuple[Any, ...], _Group] = {}
+        self._turns_of: dict[str, int] = {}
         self._next_row = 0
         self._is_closed = False
         # Guards what the decoding thread shares with others: the waiting, the given up, and the end.
@@ -111,6 +134,11 @@ class Engine:
         return len(self._waiting)
 
     @property
+    def capacity(self) -> int:
+        """Prompts that can be taken at the same time, those that wait included."""
+        return self.num_slots + self.max_waiting
+
+    @property
     def is_alive(self) -> bool:
         """Whether prompts are taken and answered."""
         return self._thread.is_alive() and not self._is_closed
@@ -120,13 +148,13 @@ class Engine:
 
         Raises:
             OverloadedError: if too many would wait.
-            EngineClosedError: after `close`.
+            EngineClosedError: after `stop`.
         """
         with self._changed:
             if not self.is_alive:
                 raise EngineClosedError("The server is shutting down.")
             # Some of those that wait may only wait for the decoding thread to fill the free slots.
-            if self.num_active + self.num_waiting + len(prompts) > self.num_slots + self.max_waiting:
+            if self.num_active + self.num_waiting + len(prompts) > self.capacity:
                 raise OverloadedError(
                     f"{self.num_active} prompts are being decoded and {self.num_waiting} wait, of at most "
                     f"{self.max_waiting}. Try again later."
@@ -136,31 +164,37 @@ class Engine:
             self._changed.notify()
 
     def give_up(self, prompts: list[Prompt]) -> None:
-        """Frees the slots of prompts whose answers nobody wants any more. Finished ones are none of its business."""
+        """Frees the slots of prompts whose answers nobody wants any more. Finished prompts are left alone."""
         with self._changed:
             self._given_up.update(prompts)
             self._changed.notify()
 
-    def close(self) -> None:
-        """Stops after the pass that is running. Prompts that are not finished end with an error."""
+    def stop(self) -> None:
+        """Ends the decoding after the pass that is running. Prompts that are not finished end with an error."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
+
+    def close(self) -> None:
+        """Stops, and waits for the end."""
+        self.stop()
         self._thread.join()
 
     @torch.no_grad()
     def _run(self) -> None:
         try:
             while self._take_changes():
-                for key, decoder in list(self._decoders.items()):
-                    self._run_pass(key, decoder)
-        finally:
-            # Whatever has happened, nobody waits for an answer that will not come.
-            with self._changed:
-                self._is_closed = True
-                left = [*self._active.values(), *self._waiting]
-            for prompt in left:
-                prompt.listener(Progress([], 0, error=EngineClosedError("The server is shutting down.")))
+                if self._groups:
+                    self._run_pass(self._choose_group())
+        except Exception as error:
+            self.failure = error
+            logger.error("The decoding thread has failed; nothing is answered any more.", exc_info=True)
+        # Whatever has happened, nobody waits for an answer that will not come.
+        with self._changed:
+            self._is_closed = True
+            left = [*self._active.values(), *self._waiting]
+        for prompt in left:
+            prompt.listener(Progress([], 0, error=EngineClosedError("The server is shutting down.")))
 
     def _take_changes(self) -> bool:
         """Waits until there is something to decode, and fills the free slots; `False` at the end."""
@@ -170,43 +204,68 @@ class Engine:
                 return False
             given_up, self._given_up = self._given_up, set()
             self._waiting = deque(prompt for prompt in self._waiting if prompt not in given_up)
-            num_free = self.num_slots - self.num_active + sum(p in given_up for p in self._active.values())
-            admitted = [self._waiting.popleft() for _ in range(min(num_free, len(self._waiting)))]
             self._leave([row_id for row_id, prompt in self._active.items() if prompt in given_up])
-            self._enter(admitted)
+            while self._waiting and self.num_active < self.num_slots:
+                self._enter(self._waiting.popleft())
         return True
 
-    def _enter(self, prompts: list[Prompt]) -> None:
-        for prompt in prompts:
-            key = _group(prompt.config)
-            if key not in self._decoders:
-                self._decoders[key] = Decoder(self.model, prompt.config, generator_for=self._generator_for)
-            self._active[self._next_row] = prompt
-            self._entering.setdefault(key, {})[self._next_row] = prompt.input_ids
-            self._next_row += 1
+    def _enter(self, prompt: Prompt) -> None:
+        row_id, self._next_row = self._next_row, self._next_row + 1
+        self._active[row_id] = prompt
+        # Who is new begins where the others are, and cannot make up for the time before.
+        self._turns_of.setdefault(prompt.client, min(self._turns_of.values(), default=0))
+        try:
+            if prompt.settings not in self._groups:
+                decoder = Decoder(self.model, prompt.config, generator_for=self._generator_for)
+                self._groups[prompt.settings] = _Group(decoder)
+            self._groups[prompt.settings].entering[row_id] = prompt.input_ids
+        except Exception as error:
+            logger.error("A prompt cannot be decoded.", exc_info=True)
+            self._fail([row_id], error)
 
     def _leave(self, row_ids: list[int]) -> None:
-        """Frees slots. A decoder without rows is dropped, and its cache with it."""
+        """Frees slots. A group without rows is dropped, and its cache with it."""
+        by_settings: dict[tuple[Any, ...], set[int]] = {}
         for row_id in row_ids:
-            del self._active[row_id]
-        for decoder in self._decoders.values():
-            decoder.remove(set(row_ids).intersection(decoder.canvas.row_ids))
-        self._decoders = {key: decoder for key, decoder in self._decoders.items() if decoder or key in self._entering}
+            by_settings.setdefault(self._active.pop(row_id).settings, set()).add(row_id)
+        for settings, leaving in by_settings.items():
+            group = self._groups[settings]
+            group.entering = {row_id: ids for row_id, ids in group.entering.items() if row_id not in leaving}
+            # Rows that are finished have left the decoder. Removing rows moves all others.
+            unfinished = leaving.intersection(group.decoder.canvas.row_ids)
+            if unfinished:
+                group.decoder.remove(unfinished)
+            if not group.row_ids:
+                del self._groups[settings]
+        clients = {prompt.client for prompt in self._active.values()}
+        self._turns_of = {client: turns for client, turns in self._turns_of.items() if client in clients}
 
-    def _run_pass(self, key: str, decoder: Decoder) -> None:
-        entering = self._entering.pop(key, {})
-        row_ids = [*decoder.canvas.row_ids, *entering]
+    def _choose_group(self) -> _Group:
+        """The group whose turn it is: of the client that has had the fewest turns, the one that has waited longest."""
+        turns = [
+            (settings, self._active[row_id].client)
+            for settings, group in self._groups.items()
+            for row_id in group.row_ids
+        ]
+        settings, client = min(turns, key=lambda turn: self._turns_of[turn[1]])
+        self._turns_of[client] += 1
+        # The last in the order, from now on.
+        group = self._groups[settings] = self._groups.pop(settings)
+        return group
+
+    def _run_pass(self, group: _Group) -> None:
+        row_ids = group.row_ids
         try:
-            if entering:
-                decoder.add_prompts(entering)
-            finished = {row.index: row for row in decoder.step()}
-            progress = decoder.progress()
+            if group.entering:
+                group.decoder.add_prompts(group.entering)
+                group.entering = {}
+            finished = {row.index: row for row in group.decoder.step()}
+            progress = group.decoder.progress()
         except Exception as error:
             # Whatever it is, requests with other settings go on.
             logger.error("A pass failed; the requests in it end with an error.", exc_info=True)
-            del self._decoders[key]
-            for row_id in row_ids:
-                self._active.pop(row_id).listener(Progress([], 0, error=error))
+            del self._groups[self._active[row_ids[0]].settings]
+            self._fail(row_ids, error)
             return
         self.num_passes += 1
         ended = []
@@ -219,6 +278,10 @@ class Engine:
             if is_last:
                 ended.append(row_id)
         self._leave(ended)
+
+    def _fail(self, row_ids: list[int], error: Exception) -> None:
+        for row_id in row_ids:
+            self._active.pop(row_id).listener(Progress([], 0, error=error))
 
     def _tell(self, row_id: int, tokens: list[int], nfe: int, finished: DecodedRow | None = None) -> bool:
         """Sends the tokens that are new, and says whether they are the last."""
@@ -241,7 +304,7 @@ class Engine:
         return torch.Generator(self.model.device).manual_seed(self._active[row_id].seed)
 
 
-def _group(config: DiffusionGenerationConfig) -> str:
+def _settings_of_a_pass(config: DiffusionGenerationConfig) -> tuple[Any, ...]:
     """What two prompts that may share passes have in common: every setting that changes a pass, however it is said."""
     # The record of a calibration changes nothing, and `temperature` says all that `do_sample` does.
     idle = {"calibration", "do_sample"}
@@ -250,4 +313,4 @@ def _group(config: DiffusionGenerationConfig) -> str:
     elif config.top_p == 1:
         idle |= {"top_p"}
     settings = {name: value for name, value in config.settings().items() if name not in idle}
-    return repr(sorted((name, float(value) if type(value) is int else value) for name, value in settings.items()))
+    return tuple(sorted(settings.items()))

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """From the JSON of a request to prompts and settings. What cannot be done is refused, never ignored."""
 
+import re
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,10 @@ _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "service_tier": ("auto", "default"),
 }
+# OpenAI takes four. Every text costs work with each token of the answer.
+_MAX_STOP_STRINGS, _MAX_STOP_LENGTH = 16, 256
+# Larger ones, infinity included, mean nothing in any setting, and overflow in torch.
+_LARGEST_NUMBER = 2**31
 # What the chat template calls each role; OpenAI's newer name of the system is the developer.
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
@@ -137,14 +142,16 @@ def read_chat_request(body: dict[str, Any], served: ServedModel) -> CompletionRe
     if served.tokenizer.chat_template is None:
         raise RequestError("This model has no chat template. Use /v1/completions.", "messages")
     messages = _read_messages(body.get("messages"))
+    request = _read_request(body, served)
     try:
-        ids = served.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+        ids = _encode_chat(messages, served.tokenizer)
     except jinja2.TemplateError as error:
         raise RequestError(f"The chat template of the model refuses the messages: {error}", "messages") from error
-    return _read_request(body, [ids], served, "messages")
+    request.prompts = [_check_prompt(ids, request.config, served, "messages")]
+    return request
 
 
-def read_text_request(body: dict[str, Any], served: ServedModel) -> CompletionRequest:
+def read_text_request(body: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
     """Reads the body of `/v1/completions`.
 
     Raises:
@@ -161,8 +168,12 @@ def read_text_request(body: dict[str, Any], served: ServedModel) -> CompletionRe
         raise RequestError(
             "`prompt` must be a text, a list of token ids, or a list of either, and not empty.", "prompt"
         )
+    if len(prompts) > max_prompts:
+        raise RequestError(f"`prompt` has {len(prompts)} prompts. Send at most {max_prompts}.", "prompt")
+    request = _read_request(body, served)
     ids = [served.tokenizer(p)["input_ids"] if isinstance(p, str) else p for p in prompts]
-    return _read_request(body, ids, served, "prompt")
+    request.prompts = [_check_prompt(prompt_ids, request.config, served, "prompt") for prompt_ids in ids]
+    return request
 
 
 def unknown_model(name: str, served: ServedModel) -> RequestError:
@@ -214,14 +225,35 @@ def _read_content(content: Any, place: str) -> str:
     return "".join(part["text"] for part in parts)
 
 
-def _read_request(
-    body: dict[str, Any], prompts: list[list[int]], served: ServedModel, prompt_field: str
-) -> CompletionRequest:
+def _encode_chat(messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Applies the chat template. A message has no control tokens: a special token that is written in one is text.
+
+    It becomes text by being tokenized in two parts, before which the template is applied to the whole.
+    """
+    cut = secrets.token_hex(16)
+    special = "|".join(re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    if special:
+        # After the first character of each.
+        first = re.compile(f"(?=(?:{special}))(.)", re.DOTALL)
+        messages = [message | {"content": first.sub(rf"\g<1>{cut}", message["content"])} for message in messages]
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    parts = tokenizer(text.split(cut), add_special_tokens=False)["input_ids"]
+    return [token_id for part in parts for token_id in part]
+
+
+def _read_request(body: dict[str, Any], served: ServedModel) -> CompletionRequest:
+    """Reads all but the prompts, which take longer."""
     config, max_tokens = _read_settings(body, served)
     stop = body.get("stop") or config.stop_strings or []
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(text, str) and text for text in stop):
         raise RequestError("`stop` must be a text or a list of texts that are not empty.", "stop")
+    if len(stop) > _MAX_STOP_STRINGS or any(len(text) > _MAX_STOP_LENGTH for text in stop):
+        raise RequestError(
+            f"`stop` must be at most {_MAX_STOP_STRINGS} texts of at most {_MAX_STOP_LENGTH} characters, got "
+            f"{len(stop)}, the longest with {max(map(len, stop))}.",
+            "stop",
+        )
     _check_type(body, "stream", bool, "true or false")
     _check_type(body, "seed", int, "an integer")
     seed = secrets.randbits(62) if body.get("seed") is None else body["seed"]
@@ -232,7 +264,7 @@ def _read_request(
         raise RequestError("`stream_options` must be an object that has `include_usage` only.", "stream_options")
     _check_type(options, "include_usage", bool, "true or false")
     return CompletionRequest(
-        prompts=[_check_prompt(ids, config, served, prompt_field) for ids in prompts],
+        prompts=[],
         config=config,
         max_tokens=max_tokens,
         seed=seed,
@@ -256,6 +288,10 @@ def _read_settings(body: dict[str, Any], served: ServedModel) -> tuple[Diffusion
     settings = {name: body[name] for name in names if body.get(name) is not None}
     if settings.get("max_new_tokens") == 0:
         raise RequestError("`max_new_tokens` must be a positive integer, got 0.", "max_new_tokens")
+    for name, value in settings.items():
+        is_number = isinstance(value, int | float) and abs(value) <= _LARGEST_NUMBER
+        if not is_number and not (isinstance(value, str) and len(value) <= _MAX_STOP_LENGTH):
+            raise RequestError(f"`{name}` must be a number of at most 2**31 or a name, got {_shortened(value)}.", name)
     try:
         config = resolve_generation_config(served.model, served.generation_config, served.tokenizer, **settings)
         max_tokens = body[limits[0]] if limits else config.max_new_tokens

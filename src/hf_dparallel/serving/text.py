@@ -57,5 +57,10 @@ class AnswerText:
     def _num_open(self, text: str) -> int:
         """Characters at the end that a later token can change: half a character, or the beginning of a stop string."""
         half = len(text) - len(text.rstrip("\ufffd"))
-        starts = (length for stop in self._stop for length in range(1, len(stop)) if text.endswith(stop[:length]))
+        starts = (
+            length
+            for stop in self._stop
+            for length in range(1, min(len(stop), len(text) + 1))
+            if text.endswith(stop[:length])
+        )
         return max(half, *starts, 0)
