@@ -12,6 +12,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
+from transformers.utils import logging
 from trl.rewards import accuracy_reward
 
 from hf_dparallel import (
@@ -20,7 +21,7 @@ from hf_dparallel import (
     generate_trajectories,
     numeric_answer_reward,
 )
-from hf_dparallel.data import trajectories
+from hf_dparallel.data import trajectories, trajectory_folder
 from hf_dparallel.generation.inputs import resolve_generation_config
 from hf_dparallel.generation.rows import decode_rows, evaluation_mode
 
@@ -33,7 +34,7 @@ RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_thr
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    monkeypatch.setattr(trajectories, "SHARD_SIZE", 4)
+    monkeypatch.setattr(trajectory_folder, "SHARD_SIZE", 4)
 
 
 def test_columns_hold_what_generate_gives_for_each_row_alone(small_shards):
@@ -109,8 +110,19 @@ def test_an_error_in_a_worker_ends_the_run(small_shards):
     model = make_llada()
     with torch.no_grad():
         model.lm_head.weight[:] = torch.nan
-    with pytest.raises(FloatingPointError, match="NaN at step 0 of row 0"):
+    with pytest.raises(FloatingPointError, match="NaN in all rows from 0 to 3. Check the weights"):
         generate_trajectories(model, make_tokenizer(), make_prompts(6), RECIPE, num_workers=2)
+
+
+def recording(decoded):
+    """Decodes rows, and notes which."""
+
+    def decode(*args, **kwargs):
+        for row, answer in decode_rows(*args, **kwargs):
+            decoded.append(row)
+            yield row, answer
+
+    return decode
 
 
 def test_restart_neither_loses_nor_repeats_a_row(small_shards, monkeypatch, tmp_path):
@@ -118,27 +130,48 @@ def test_restart_neither_loses_nor_repeats_a_row(small_shards, monkeypatch, tmp_
     recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, temperature=1.0)
     expected = generate_trajectories(model, tokenizer, prompts, recipe)
 
-    decode_rows, requested = trajectories.decode_rows, []
-
-    def recording(model, tokenizer, shares, *args):
-        requested.append(sum(map(len, shares)))
-        return decode_rows(model, tokenizer, shares, *args)
-
     def interrupt(module, args, output):
         if list(tmp_path.glob("shard-*.parquet")):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(trajectories, "decode_rows", recording)
     hook = model.lm_head.register_forward_hook(interrupt)
     with pytest.raises(KeyboardInterrupt):
         generate_trajectories(model, tokenizer, prompts, recipe, batch_size=2, output_dir=tmp_path)
     hook.remove()
-    assert len(list(tmp_path.glob("shard-*.parquet"))) == 1
+    (shard,) = tmp_path.glob("shard-*.parquet")
+    decoded = []
+    monkeypatch.setattr(trajectories, "decode_rows", recording(decoded))
     rows = generate_trajectories(model, tokenizer, prompts, recipe, batch_size=2, output_dir=tmp_path)
     assert rows[:] == expected[:]
+    # The rows of the shard that was being decoded are decoded again.
+    first = 4 * int(shard.name.split("-")[1])
+    assert sorted(decoded) == [row for row in range(14) if not first <= row < first + 4]
     assert generate_trajectories(model, tokenizer, prompts, recipe, output_dir=tmp_path)[:] == expected[:]
-    # Four rows were on disk; ten were left, and those of the broken shard were done again.
-    assert requested == [14, 10, 0]
+    assert len(decoded) == 10
+
+
+def test_rows_that_fail_are_left_out_and_not_tried_again(small_shards, monkeypatch, tmp_path, caplog):
+    def broken_model():
+        model = make_llada()
+        with torch.no_grad():
+            model.get_input_embeddings().weight[9] = torch.nan
+        return model
+
+    tokenizer, prompts = make_tokenizer(), make_prompts(14)
+    failing = [row for row, text in enumerate(prompts["prompt"][:]) if 9 in tokenizer(text)["input_ids"]]
+    assert 0 < len(failing) < 8
+    expected = generate_trajectories(make_llada(), tokenizer, prompts, RECIPE)
+    monkeypatch.setattr(logging.get_logger("hf_dparallel"), "propagate", True)
+    for _ in range(2):
+        rows = generate_trajectories(broken_model(), tokenizer, prompts, RECIPE, batch_size=3, output_dir=tmp_path)
+        assert rows["answer"][:] == [str(row) for row in range(14) if row not in failing]
+        assert rows[:] == expected.select([row for row in range(14) if row not in failing])[:]
+        assert (
+            f"{len(failing)} of 14 rows could not be decoded and are left out: row {failing[0]} (NaN at step 0)"
+            in (caplog.text)
+        )
+        caplog.clear()
+        monkeypatch.setattr(trajectories, "decode_rows", lambda *args, **kwargs: iter(()))
 
 
 def test_answers_come_as_they_are_finished():
@@ -251,15 +284,21 @@ from pathlib import Path
 from accelerate import PartialState
 sys.path.insert(0, {root!r})
 from tests.data.test_trajectories import *
-trajectories.SHARD_SIZE = 4
-decode_rows, decoded = trajectories.decode_rows, []
-def recording(model, tokenizer, shares, *args):
-    decoded.extend(row for row, _ in shares[0])
-    return decode_rows(model, tokenizer, shares, *args)
-trajectories.decode_rows = recording
+from hf_dparallel.data import trajectory_folder
+trajectory_folder.SHARD_SIZE = 4
+decoded = []
+decode = recording(decoded)
+rank = os.environ.get("RANK", "0")
+def slow(*args, **kwargs):
+    # A collective operation from here on would wait for the slow process.
+    PartialState.wait_for_everyone = torch.distributed.barrier = torch.distributed.all_reduce = None
+    for row, answer in decode(*args, **kwargs):
+        time.sleep(0.5 * (rank == "1"))
+        yield row, answer
+trajectories.decode_rows = slow
 rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts({count}), RECIPE, 2, sys.argv[1])
 report = {{"decoded": sorted(decoded), "returned": len(rows)}}
-Path(sys.argv[1], "process-" + os.environ.get("RANK", "0") + ".json").write_text(json.dumps(report))
+Path(sys.argv[1], "process-" + rank + ".json").write_text(json.dumps(report))
 PartialState().destroy_process_group()
 """
 
@@ -269,7 +308,7 @@ def script(count: int) -> str:
 
 
 def test_processes_under_torchrun_share_the_rows(small_shards, monkeypatch, tmp_path):
-    (tmp_path / "script.py").write_text(script(18))
+    (tmp_path / "script.py").write_text(script(34))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
     run = subprocess.run(
         [
@@ -286,25 +325,17 @@ def test_processes_under_torchrun_share_the_rows(small_shards, monkeypatch, tmp_
     )
     assert run.returncode == 0, run.stderr
     reports = [json.loads((tmp_path / "out" / f"process-{rank}.json").read_text()) for rank in range(2)]
-    assert [report["returned"] for report in reports] == [18, 18]
-    # Five shards of four rows, the last with two.
-    assert reports[0]["decoded"] == [*range(0, 4), *range(8, 12), *range(16, 18)]
-    assert reports[1]["decoded"] == [*range(4, 8), *range(12, 16)]
+    assert [report["returned"] for report in reports] == [34, 34]
+    # No row twice; and the process that is slow gets few.
+    assert sorted(reports[0]["decoded"] + reports[1]["decoded"]) == list(range(34))
+    assert len(reports[0]["decoded"]) > 2 * len(reports[1]["decoded"])
+    assert not list((tmp_path / "out").glob(".*"))
     # A single process finds the whole run in the folder.
-    expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(18), RECIPE)
-    monkeypatch.setattr(trajectories, "decode_rows", lambda model, tokenizer, shares, *args: iter(shares[0]))
+    expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(34), RECIPE)
+    monkeypatch.setattr(trajectories, "decode_rows", lambda *args, **kwargs: iter(()))
     model = make_llada()
-    rows = generate_trajectories(model, make_tokenizer(), make_prompts(18), RECIPE, output_dir=tmp_path / "out")
+    rows = generate_trajectories(model, make_tokenizer(), make_prompts(34), RECIPE, output_dir=tmp_path / "out")
     assert rows[:] == expected[:]
-
-
-def test_shares_do_not_depend_on_when_a_process_looks(small_shards, tmp_path):
-    store, rows = trajectories._ShardStore(tmp_path, 18), make_prompts(1)
-    assert store.missing(0, 2) == [0, 2, 4]
-    store.write(0, rows)
-    store.write(3, rows)
-    assert store.missing(1, 2) == [1]
-    assert [store.missing(rank, 3) for rank in range(3)] == [[], [1, 4], [2]]
 
 
 def test_a_killed_process_leaves_only_whole_shards(small_shards, tmp_path):

@@ -171,11 +171,11 @@ print(kills, runs)
 FULL_DISK_OF_TRAJECTORIES = """
 import resource, signal, sys
 from hf_dparallel import generate_trajectories
-from hf_dparallel.data import trajectories
+from hf_dparallel.data import trajectory_folder
 from tests.data.test_trajectories import RECIPE
 from tests.helpers import make_llada, make_prompts, make_tokenizer
 
-trajectories.SHARD_SIZE = 4
+trajectory_folder.SHARD_SIZE = 4
 model, tokenizer = make_llada(), make_tokenizer()
 generate_trajectories(model, tokenizer, make_prompts(8), RECIPE, 4, sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -187,8 +187,8 @@ generate_trajectories(model, tokenizer, make_prompts(12), RECIPE, 4, sys.argv[2]
 def test_full_disk_while_decoding(tmp_path):
     result = run_script(FULL_DISK_OF_TRAJECTORIES, tmp_path / "a", tmp_path / "b")
     message = result.stderr.splitlines()[-1]
-    assert result.returncode == 1 and message.startswith("OSError: Could not write '"), result.stderr
-    assert "MB are free there. The shards before it are intact, and the run goes on where it stopped." in message
+    assert result.returncode == 1 and message.startswith("OSError: [Errno 27] File too large."), result.stderr
+    assert "The shards before it are intact: make room, and start the run again with the same folder: '" in message
 
 
 def train(output_dir):

@@ -16,6 +16,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import cached_file, find_adapter_config_file
 
 from ..data.rewards import numeric_answer_reward
+from ..data.trajectory_folder import MANIFEST_NAME, read_description, trajectory_files
 from .arguments import DatasetArguments, LoadingArguments
 
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 DEMO = "demo"
 _DEMO_ROWS = 512
-# What `hf-dparallel trajectories` writes beside its rows.
-DATASET_INFO_NAME = "dataset_info.json"
 _FILE_FORMATS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 # The column with the reference answer that each reward function reads.
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
@@ -100,20 +99,26 @@ def load_prompts(arguments: DatasetArguments, default_split: str) -> datasets.Da
 def load_split(
     name: str, config: str | None = None, split: str = "train", num_rows: int | None = None
 ) -> datasets.Dataset:
-    """Returns a split of a dataset on the Hub, in a folder or a file, or of the bundled word problems."""
+    """Returns a split of a dataset on the Hub, in a folder or a file, or of the bundled word problems.
+
+    Of a folder of `hf-dparallel trajectories` these are the rows that were kept.
+    """
     if name == DEMO:
         from ..demo.pipeline import word_problem_dataset
 
         return word_problem_dataset(num_rows or _DEMO_ROWS, seed=0, split=split)
-    file_format = _FILE_FORMATS.get(Path(name).suffix)
+    path = Path(name)
+    if (path / MANIFEST_NAME).is_file():
+        files = [str(file) for file in trajectory_files(path)]
+        return datasets.load_dataset("parquet", data_files=files, split=split)
+    file_format = _FILE_FORMATS.get(path.suffix)
     if file_format is None:
         with loading("dataset", name):
             return datasets.load_dataset(name, config, split=split)
-    if not Path(name).is_file():
+    if not path.is_file():
         raise FileNotFoundError(f"`dataset={name}` does not exist. Give the path of the file as seen from here.")
     dataset = datasets.load_dataset(file_format, data_files=name, split=split)
-    if Path(name).with_name(DATASET_INFO_NAME).is_file():
-        dataset.info.description = datasets.DatasetInfo.from_directory(Path(name).parent).description
+    dataset.info.description = read_description(path.parent)
     return dataset
 
 

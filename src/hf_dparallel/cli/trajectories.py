@@ -9,6 +9,7 @@ from typing import Any
 import datasets
 
 from ..data.trajectories import filter_trajectories, generate_trajectories
+from ..data.trajectory_folder import FILTERED_NAME, write_filtered
 from ..environment import join_processes
 from ..evaluation.cost import DecodingCost, mean_cost
 from . import COMMANDS
@@ -24,14 +25,11 @@ from .console import say_table, write_json
 from .loading import get_reward, load_model, load_prompts
 
 
-KEPT_FILE = "filtered.parquet"
-
-
 @dataclass
 class TrajectoryArguments:
     output_dir: str = field(
         metadata={
-            "help": f"Folder for the trajectories: shards of all, and {KEPT_FILE} with those that are kept. A run "
+            "help": f"Folder for the trajectories: shards of all, and {FILTERED_NAME} with those that are kept. A run "
             "that was killed goes on where it stopped when it is started again with the same folder."
         }
     )
@@ -73,24 +71,22 @@ def run(argv: Sequence[str]) -> None:
     if reward_function is not None:
         kept = filter_trajectories(rows, tokenizer, reward_function, arguments.min_reward)
     if state.is_main_process:
-        path = Path(arguments.output_dir) / KEPT_FILE
-        kept.to_parquet(path)
-        # How it was filtered, which a parquet file cannot say.
-        kept.info.write_to_directory(arguments.output_dir)
-        figures = summarize(rows, kept) | {"file": str(path)}
+        path = write_filtered(kept, Path(arguments.output_dir))
+        figures = summarize(rows, kept, len(dataset)) | {"file": str(path)}
         say_table(figures)
         write_json(figures, output.json)
     # Processes that end without it may abort.
     state.destroy_process_group()
 
 
-def summarize(rows: datasets.Dataset, kept: datasets.Dataset) -> dict[str, Any]:
+def summarize(rows: datasets.Dataset, kept: datasets.Dataset, num_prompts: int) -> dict[str, Any]:
     """Returns the counts, and the mean cost of an answer."""
     # An end token is the last one of an answer, and counts.
     answers = zip(rows["completion_ids"], rows["nfe"], strict=True)
     cost = mean_cost([DecodingCost.of_tokens(ids, nfe, eos_token_id=()) for ids, nfe in answers])
     return {
-        "num_prompts": len(rows),
+        "num_prompts": num_prompts,
+        "num_failed": num_prompts - len(rows),
         "num_kept": len(kept),
         "num_dropped": len(rows) - len(kept),
         "nfe": cost["nfe"],

@@ -6,10 +6,11 @@ decoding trajectories of the model itself, filtered by their answers
 (https://huggingface.co/papers/2509.26488, "Teacher Trajectory Generation").
 """
 
-import json
+import contextlib
 import os
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,10 @@ from ..generation.decoder import DecodedRow
 from ..generation.inputs import resolve_generation_config
 from ..generation.rows import check_batch_size, decode_rows, evaluation_mode
 from ..hashes import dataset_hash, model_hash, stable_hash
-from ..training.checkpoints import explained_write_errors
+from .claims import Claims
 from .prompts import check_new_columns, tokenize_prompts
 from .rewards import RewardFunction, score_completions
+from .trajectory_folder import ShardStore
 
 
 if TYPE_CHECKING:
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-# Whatever the number of processes, so that a restart with another number finds the same shards.
-SHARD_SIZE = 64
-_MANIFEST = "trajectories.json"
 _NEW_COLUMNS = ("prompt_ids", "completion_ids", "commit_step", "nfe")
 # They do not change an answer.
 _OUTPUT_SETTINGS = ("output_certainty", "return_dict_in_generate")
@@ -53,8 +52,12 @@ def generate_trajectories(
     Lets a model answer the prompts of a dataset.
 
     With `output_dir`, rows are written in parquet shards of 64 as they are done, each shard whole or not at all. A
-    run that was killed goes on where it stopped when it is called again with the same arguments. Under `torchrun`
-    every process takes its share of the shards, and all return the whole dataset.
+    run that was killed goes on where it stopped when it is called again with the same arguments; shards that were
+    damaged since then are made anew. Under `torchrun` every process takes one shard after the other, whichever is
+    left, and all return the whole dataset.
+
+    A row whose decoding fails, because the logits of the model are NaN, is left out: a warning says which, and a
+    restart does not try it again. If not one row of a shard can be decoded, its error ends the run.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -70,10 +73,10 @@ def generate_trajectories(
         batch_size (`int`, *optional*, defaults to 8):
             Prompts decoded together. Does not change the answers (up to the rounding of sums in batches).
         output_dir (`str` or `os.PathLike`, *optional*):
-            Where to keep the shards. Needed with more than one process.
+            Where to keep the shards. Needed with more than one process; on several machines it must be a folder that
+            they share.
         seed (`int`, *optional*, defaults to 0):
             Seed of the draws with `temperature > 0`; each row has its own, so that they are the same after a restart.
-
         num_workers (`int`, *optional*, defaults to 1):
             Threads that decode side by side, each `batch_size` prompts: on a CPU faster for small models.
 
@@ -87,49 +90,40 @@ def generate_trajectories(
 
     Raises:
         ValueError: if the dataset is empty, has no prompt column, or has a prompt that is empty or contains the mask
-            token; or if `output_dir` holds another run: of another model, dataset, tokenizer, recipe or seed.
+            token; if `output_dir` holds another run: of another model, dataset, tokenizer, recipe or seed; or if
+            several processes do not share it.
+        FloatingPointError: if not one row of a shard can be decoded.
     """
     from accelerate import PartialState
-    from tqdm.auto import tqdm
 
     # Without `cpu`, processes under `torchrun` on a machine without accelerator would not know of one another.
     state = PartialState(cpu=model.device.type == "cpu")
-    if output_dir is None:
-        if state.num_processes > 1:
-            raise ValueError(
-                f"`output_dir` is needed with {state.num_processes} processes: they share their rows through it."
-            )
-        with tempfile.TemporaryDirectory() as folder:
-            return generate_trajectories(
-                model, tokenizer, dataset, generation_config, batch_size, folder, seed, num_workers
-            )
-
+    if output_dir is None and state.num_processes > 1:
+        raise ValueError(
+            f"`output_dir` is needed with {state.num_processes} processes: they share their rows through it."
+        )
     check_batch_size(batch_size)
     check_new_columns(dataset, _NEW_COLUMNS)
-    recipe = resolve_generation_config(model, generation_config, tokenizer)
-    prompt_ids = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
-    store = _ShardStore(Path(output_dir), len(dataset))
-    run = {"seed": seed, **_describe_model(model), **_describe_recipe(recipe), **_describe_data(dataset, prompt_ids)}
-    store.claim(run, state.is_main_process)
-    mine = store.missing(state.process_index, state.num_processes)
-    with (
-        evaluation_mode(model),
-        tqdm(total=store.count(mine), desc="Trajectories", disable=not state.is_main_process) as progress,
-    ):
-        # Shard after shard, prompts of similar length next to one another.
-        rows = [row for shard in mine for row in sorted(store.rows(shard), key=lambda row: len(prompt_ids[row]))]
-        answers: dict[int, dict[str, Any]] = {}
-        prompts = [(row, prompt_ids[row]) for row in rows]
-        shares = [prompts[worker::num_workers] for worker in range(num_workers)]
-        for row, answer in decode_rows(model, tokenizer, shares, recipe, batch_size, seed):
-            answers[row] = _columns(prompt_ids[row], answer)
-            progress.update()
-            shard = store.shard(row)
-            if all(other in answers for other in store.rows(shard)):
-                store.write(shard, _with_answers(dataset, store.rows(shard), answers))
-                answers = {other: answers[other] for other in answers if store.shard(other) != shard}
-    state.wait_for_everyone()
-    return store.read()
+    config = resolve_generation_config(model, generation_config, tokenizer)
+    prompt_ids = tokenize_prompts(dataset, tokenizer, config.mask_token_id)
+    with contextlib.ExitStack() as stack:
+        if output_dir is None:
+            store = ShardStore(Path(stack.enter_context(tempfile.TemporaryDirectory())), {}, len(dataset))
+        else:
+            run = {"seed": seed, **_describe_model(model), **_describe_data(dataset, prompt_ids)}
+            settings = {name: value for name, value in config.settings().items() if name not in _OUTPUT_SETTINGS}
+            store = ShardStore(Path(output_dir), run | {"generation_config": settings}, len(dataset))
+        store.check_run()
+        claims = Claims(store, state)
+        # Prompts of similar length next to one another need little padding.
+        rows = (row for shard in claims for row in sorted(store.rows(shard), key=lambda row: len(prompt_ids[row])))
+        shares = [_Shared((row, prompt_ids[row]) for row in rows)] * num_workers
+        stack.enter_context(evaluation_mode(model))
+        answers = decode_rows(model, tokenizer, shares, config, batch_size, seed, raise_errors=False)
+        for shard, of_shard in _group_by_shard(_with_progress(answers, claims), store):
+            store.write(shard, *_make_rows(dataset, prompt_ids, of_shard, len(store.rows(0))))
+        claims.wait()
+        return store.read()
 
 
 def filter_trajectories(
@@ -183,22 +177,68 @@ def filter_trajectories(
     return kept_rows
 
 
-def _columns(prompt: list[int], answer: DecodedRow) -> dict[str, Any]:
-    # With `stop_at_eos=False` decoding goes on beyond the first end token.
-    completion = slice(answer.num_tokens)
-    return {
-        "prompt_ids": prompt,
-        "completion_ids": answer.tokens[completion].tolist(),
-        "commit_step": answer.commit_step[completion].tolist(),
-        "nfe": answer.nfe,
-    }
+class _Shared(Iterator):
+    """An iterator from which several threads take."""
+
+    def __init__(self, items: Iterable[Any]):
+        self._items = iter(items)
+        self._lock = threading.Lock()
+
+    def __next__(self) -> Any:
+        with self._lock:
+            return next(self._items)
 
 
-def _with_answers(dataset: "Dataset", rows: range, answers: dict[int, dict[str, Any]]) -> "Dataset":
-    from datasets import Dataset, concatenate_datasets
+def _with_progress(answers: Iterator[Any], claims: Claims) -> Iterator[Any]:
+    from tqdm.auto import tqdm
 
-    new = Dataset.from_dict({name: [answers[row][name] for row in rows] for name in _NEW_COLUMNS})
-    return concatenate_datasets([dataset.select(rows), new], axis=1)
+    # How many rows this process will have beside others is not known.
+    total = sum(len(claims.store.rows(shard)) for shard in claims.missing) if claims.state.num_processes == 1 else None
+    return tqdm(answers, total=total, desc="Trajectories", disable=not claims.state.is_main_process)
+
+
+def _group_by_shard(
+    answers: Iterator[tuple[int, DecodedRow]], store: ShardStore
+) -> Iterator[tuple[int, dict[int, DecodedRow]]]:
+    """Yields the answers of a shard when they are complete, in the order of their rows."""
+    waiting: dict[int, dict[int, DecodedRow]] = {}
+    for row, answer in answers:
+        shard = store.shard(row)
+        of_shard = waiting.setdefault(shard, {})
+        of_shard[row] = answer
+        if len(of_shard) == len(store.rows(shard)):
+            yield shard, dict(sorted(waiting.pop(shard).items()))
+
+
+def _make_rows(
+    dataset: "Dataset", prompt_ids: list[list[int]], answers: dict[int, DecodedRow], shard_size: int
+) -> tuple["Dataset", dict[int, str]]:
+    """Returns the rows that were decoded, and by number why others failed.
+
+    Raises:
+        FloatingPointError: if not one row of a whole shard was decoded.
+    """
+    from datasets import Dataset, Features, List, Value, concatenate_datasets
+
+    failed = {row: f"NaN at step {answer.nfe - 1}" for row, answer in answers.items() if answer.error is not None}
+    if len(failed) == shard_size:
+        raise FloatingPointError(
+            f"The logits of the model are NaN in all rows from {min(failed)} to {max(failed)}. Check the weights and "
+            "the dtype: float16 overflows in models trained in bfloat16."
+        )
+    done = {row: answer for row, answer in answers.items() if row not in failed}
+    ids = List(Value("int64"))
+    new = Dataset.from_dict(
+        {
+            "prompt_ids": [prompt_ids[row] for row in done],
+            # With `stop_at_eos=False` decoding goes on beyond the first end token.
+            "completion_ids": [answer.tokens[: answer.num_tokens].tolist() for answer in done.values()],
+            "commit_step": [answer.commit_step[: answer.num_tokens].tolist() for answer in done.values()],
+            "nfe": [answer.nfe for answer in done.values()],
+        },
+        Features({"prompt_ids": ids, "completion_ids": ids, "commit_step": ids, "nfe": Value("int64")}),
+    )
+    return concatenate_datasets([dataset.select(done), new], axis=1), failed
 
 
 def _describe_model(model: PreTrainedModel) -> dict[str, Any]:
@@ -222,11 +262,6 @@ def _describe_model(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
-def _describe_recipe(recipe: DiffusionGenerationConfig) -> dict[str, Any]:
-    settings = recipe.settings().items()
-    return {f"generation_config.{name}": value for name, value in settings if name not in _OUTPUT_SETTINGS}
-
-
 def _describe_data(dataset: "Dataset", prompt_ids: list[list[int]]) -> dict[str, Any]:
     return {
         "num_rows": len(dataset),
@@ -234,62 +269,3 @@ def _describe_data(dataset: "Dataset", prompt_ids: list[list[int]]) -> dict[str,
         "rows": dataset_hash(dataset),
         "tokenized prompts": stable_hash(prompt_ids),
     }
-
-
-class _ShardStore:
-    """A folder of parquet shards of one run."""
-
-    def __init__(self, folder: Path, num_rows: int):
-        self.folder = folder
-        self.num_rows = num_rows
-        self.num_shards = -(-num_rows // SHARD_SIZE)
-
-    def claim(self, run: dict[str, Any], is_main_process: bool) -> None:
-        """Notes which run the folder belongs to, or checks that it is this one."""
-        run = json.loads(json.dumps({"shard_size": SHARD_SIZE, **run}))
-        path = self.folder / _MANIFEST
-        previous = json.loads(path.read_text()) if path.exists() else run
-        changed = [name for name in previous | run if previous.get(name) != run.get(name)]
-        if changed:
-            raise ValueError(
-                f"`output_dir={str(self.folder)!r}` holds trajectories of another run, which differs in "
-                f"{', '.join(changed)}. Choose another folder, or delete that one to start over."
-            )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if is_main_process:
-            _write_atomically(path, lambda temporary: temporary.write_text(json.dumps(run)))
-
-    def rows(self, shard: int) -> range:
-        return range(shard * SHARD_SIZE, min((shard + 1) * SHARD_SIZE, self.num_rows))
-
-    def shard(self, row: int) -> int:
-        return row // SHARD_SIZE
-
-    def count(self, shards: list[int]) -> int:
-        return sum(len(self.rows(shard)) for shard in shards)
-
-    def missing(self, process_index: int, num_processes: int) -> list[int]:
-        """Shards that a process has to make. Its share is fixed: others may write theirs while it looks."""
-        share = range(self.num_shards)[process_index::num_processes]
-        return [shard for shard in share if not self._path(shard).exists()]
-
-    def write(self, shard: int, rows: "Dataset") -> None:
-        kept = "The shards before it are intact, and the run goes on where it stopped."
-        with explained_write_errors(self._path(shard), kept):
-            _write_atomically(self._path(shard), rows.to_parquet)
-
-    def read(self) -> "Dataset":
-        from datasets import Dataset, concatenate_datasets
-        from pyarrow.parquet import read_table
-
-        return concatenate_datasets([Dataset(read_table(self._path(shard))) for shard in range(self.num_shards)])
-
-    def _path(self, shard: int) -> Path:
-        return self.folder / f"shard-{shard:05d}-of-{self.num_shards:05d}.parquet"
-
-
-def _write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Writes a file whole or not at all, whenever the process is killed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    write(temporary)
-    os.replace(temporary, path)

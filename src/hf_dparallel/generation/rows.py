@@ -45,6 +45,7 @@ def decode_rows(
     generation_config: DiffusionGenerationConfig,
     batch_size: int,
     seed: int,
+    raise_errors: bool = True,
 ) -> Iterator[tuple[int, DecodedRow]]:
     """Decodes the prompts of one or more shares, and yields the answers as they are finished.
 
@@ -59,6 +60,8 @@ def decode_rows(
         generation_config ([`DiffusionGenerationConfig`]): the settings.
         batch_size (`int`): prompts decoded together, for each share.
         seed (`int`): each row draws from this seed and its number, so that it does not depend on the batch.
+        raise_errors (`bool`, *optional*, defaults to `True`): whether a row that fails, because its logits are NaN,
+            ends the decoding. Otherwise its answer says so in `error`.
 
     Yields:
         `tuple[int, DecodedRow]`: the number of a row, and its answer.
@@ -80,7 +83,7 @@ def decode_rows(
             tokenizer=tokenizer,
             generator_for=lambda index: row_generator(model.device, seed, numbers[index]),
         )
-        for answer in answers.as_completed():
+        for answer in answers.as_completed(raise_errors):
             yield numbers[answer.index], answer
 
     return decode(shares[0]) if len(shares) == 1 else _in_threads(decode, shares)

@@ -50,20 +50,21 @@ class SlotDecoder(Iterator[DecodedRow]):
         self._next += 1
         return self._take(self._next - 1)
 
-    def as_completed(self) -> Iterator[DecodedRow]:
+    def as_completed(self, raise_errors: bool = True) -> Iterator[DecodedRow]:
         """Iterates over the prompts as they are finished, the first to finish first; `index` says which it was.
 
-        What fails raises its error, and a new call goes on after it. Use this or the iterator itself, not both.
+        What fails raises its error, and a new call goes on after it; with `raise_errors=False` a row whose decoding
+        failed is yielded with its `error` instead. Use this or the iterator itself, not both.
         """
         while self.finished or self._advance():
             while self.finished:
-                yield self._take(next(iter(self.finished)))
+                yield self._take(next(iter(self.finished)), raise_errors)
 
-    def _take(self, index: int) -> DecodedRow:
+    def _take(self, index: int, raise_errors: bool = True) -> DecodedRow:
         row = self.finished.pop(index)
         if isinstance(row, Exception):
             raise row
-        if row.error is not None:
+        if raise_errors and row.error is not None:
             raise row.error
         return row
 

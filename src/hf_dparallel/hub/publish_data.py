@@ -10,19 +10,16 @@ from typing import Any
 
 from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData
 
+from ..data.trajectory_folder import read_description, read_run, trajectory_files
 from ..reports import escape_markdown
 from .card import DRAFT_MARK, TAGS
 from .contents import check_contents
-from .files import CARD_NAME, Content, hub_name, is_one_of, read_json
+from .files import CARD_NAME, Content, hub_name, is_one_of
 from .upload import full_name, upload_files
 
 
-FILTERED_NAME = "filtered.parquet"
-MANIFEST_NAME = "trajectories.json"
-INFO_NAME = "dataset_info.json"
 _TEMPLATE = Path(__file__).parent / "templates" / "data_card.md"
 _SHARDS = ("data/train-*-of-*.parquet",)
-_RECIPE_PREFIX = "generation_config."
 _COLUMNS = {
     "prompt_ids": "token ids of the prompt",
     "completion_ids": "token ids of the answer, up to and including its end-of-sequence token",
@@ -71,9 +68,9 @@ def push_trajectories_to_hub(
         OSError: if there is no such file, or the Hub refuses.
     """
     path = Path(path)
-    shards = _shards(path)
+    shards = [path] if path.is_file() and path.suffix == ".parquet" else trajectory_files(path)
     rows = _read_rows(shards)
-    run = read_json(shards[0].with_name(MANIFEST_NAME))
+    run = read_run(shards[0].parent)
     teacher = teacher or run.get("model name")
     if teacher is not None and hub_name(teacher) is None:
         raise ValueError(
@@ -81,7 +78,7 @@ def push_trajectories_to_hub(
             "is called on the Hub: `teacher=` (`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
         )
     repo_id = full_name(repo_id, token)
-    card = _make_card(rows, run, repo_id, teacher, license, read_json(shards[0].with_name(INFO_NAME)))
+    card = _make_card(rows, run, repo_id, teacher, license, read_description(shards[0].parent))
     files: dict[str, Content] = {
         f"data/train-{index:05d}-of-{len(shards):05d}.parquet": shard for index, shard in enumerate(shards)
     }
@@ -99,24 +96,6 @@ def push_trajectories_to_hub(
         token=token,
         commit_message=commit_message or "Upload trajectories with hf-dparallel",
     )
-
-
-def _shards(path: Path) -> list[Path]:
-    """The parquet files of a data set.
-
-    Raises:
-        OSError: if there is none.
-    """
-    kept = path / FILTERED_NAME
-    if path.is_file() and path.suffix == ".parquet":
-        return [path]
-    shards = [kept] if kept.is_file() else sorted(path.glob("shard-*.parquet"))
-    if not shards:
-        raise FileNotFoundError(
-            f"`{path}` is no parquet file, and no folder with {FILTERED_NAME} or shards. Give the `output_dir` of "
-            "`hf-dparallel trajectories`, or what `dataset.to_parquet` wrote."
-        )
-    return shards
 
 
 def _read_rows(shards: Sequence[Path]) -> Any:
@@ -137,11 +116,11 @@ def _read_rows(shards: Sequence[Path]) -> Any:
 
 
 def _make_card(
-    rows: Any, run: dict[str, Any], repo_id: str, teacher: str | None, license: str | None, info: dict[str, Any]
+    rows: Any, run: dict[str, Any], repo_id: str, teacher: str | None, license: str | None, description: str
 ) -> DatasetCard:
     lengths = [len(ids) for ids in rows["completion_ids"]]
     passes = rows["nfe"][:] if "nfe" in rows.column_names else []
-    recipe = {name.removeprefix(_RECIPE_PREFIX): run[name] for name in run if name.startswith(_RECIPE_PREFIX)}
+    recipe = run.get("generation_config")
     data = DatasetCardData(
         pretty_name=repo_id.split("/")[-1],
         tags=[*TAGS, "trajectories"],
@@ -159,7 +138,7 @@ def _make_card(
         recipe=json.dumps(recipe, indent=2) if recipe else None,
         num_rows=len(rows),
         # How they were filtered, see `filter_trajectories`.
-        description=info.get("description"),
+        description=description,
         columns={name: str(feature) for name, feature in rows.features.items() if name in _COLUMNS},
         other_columns=[name for name in rows.column_names if name not in _COLUMNS],
         meanings=_COLUMNS,

@@ -1,0 +1,221 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The folder of trajectories. Only this module knows which files it has:
+
+- `trajectories.json`: which run the shards belong to, by model, settings of the decoding, data and seed;
+- `shard-00000-of-00012.parquet` and so on: the answers to 64 prompts each;
+- `filtered.parquet`: the answers that a reward function kept;
+- `dataset_info.json`: how they were filtered.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers.utils import logging
+
+from ..hashes import dataset_hash, stable_hash
+
+
+if TYPE_CHECKING:
+    import pyarrow
+    from datasets import Dataset
+
+logger = logging.get_logger(__name__)
+
+# Whatever the number of processes, so that a restart with another number finds the same shards.
+SHARD_SIZE = 64
+MANIFEST_NAME = "trajectories.json"
+FILTERED_NAME = "filtered.parquet"
+_SHARD_PATTERN = "shard-*-of-*.parquet"
+# In the metadata of a shard: what it is, and a hash of what it holds.
+_LABEL = b"hf_dparallel"
+
+
+def trajectory_files(folder: Path) -> list[Path]:
+    """Returns the parquet files with the rows of a folder: those that were kept, or all if none were filtered.
+
+    Raises:
+        FileNotFoundError: if there are none.
+        ValueError: if the run that writes them has not come to its end.
+    """
+    if (folder / FILTERED_NAME).is_file():
+        return [folder / FILTERED_NAME]
+    shards = sorted(folder.glob(_SHARD_PATTERN))
+    if not shards:
+        raise FileNotFoundError(
+            f"`{folder}` is neither a parquet file nor a folder with {FILTERED_NAME} or shards. Give the `output_dir` "
+            "of `hf-dparallel trajectories`."
+        )
+    num_shards = int(shards[-1].stem.rpartition("-")[2])
+    if len(shards) < num_shards:
+        raise ValueError(
+            f"`{folder}` has {len(shards)} of {num_shards} shards and no {FILTERED_NAME}: its run has not come to its "
+            "end. Start it again with the same folder."
+        )
+    return shards
+
+
+def write_filtered(rows: "Dataset", folder: Path) -> Path:
+    """Writes the rows that were kept, and how they were filtered. Returns the path of the rows."""
+    rows.to_parquet(folder / FILTERED_NAME)
+    # A parquet file has no place for the description.
+    rows.info.write_to_directory(str(folder))
+    return folder / FILTERED_NAME
+
+
+def read_description(folder: Path) -> str:
+    """Returns how the rows of a folder were filtered; nothing if that is not known."""
+    from datasets import DatasetInfo
+    from datasets.config import DATASET_INFO_FILENAME
+
+    return DatasetInfo.from_directory(str(folder)).description if (folder / DATASET_INFO_FILENAME).is_file() else ""
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Returns which run the shards of a folder belong to; nothing if that is not known.
+
+    Raises:
+        ValueError: if the file that says it is damaged.
+    """
+    path = folder / MANIFEST_NAME
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"`{path}` is damaged ({error}). Delete it and start its run again with the same folder: it is written "
+            "anew, and intact shards of the same run are kept."
+        ) from error
+
+
+class ShardStore:
+    """The shards of a run. Each is whole or not there, and one that was altered is noticed.
+
+    Args:
+        folder (`Path`): where they are.
+        run (`dict[str, Any]`): what tells the run from others.
+        num_rows (`int`): number of prompts.
+    """
+
+    def __init__(self, folder: Path, run: dict[str, Any], num_rows: int):
+        self.folder = folder
+        # As it will be read.
+        self.run = json.loads(json.dumps({"shard_size": SHARD_SIZE, **run}))
+        self.num_rows = num_rows
+        self.num_shards = -(-num_rows // SHARD_SIZE)
+
+    def check_run(self) -> None:
+        """Raises a `ValueError` if the folder belongs to another run."""
+        run, previous = _flat(self.run), _flat(read_run(self.folder) or self.run)
+        changed = [name for name in previous | run if previous.get(name) != run.get(name)]
+        if changed:
+            raise ValueError(
+                f"`output_dir={str(self.folder)!r}` holds trajectories of another run, which differs in "
+                f"{', '.join(changed)}. Choose another folder, or delete that one to start over."
+            )
+
+    def prepare(self) -> None:
+        """Notes in the folder which run it belongs to, and removes damaged shards, which have to be made anew."""
+        is_known = bool(read_run(self.folder))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for shard in set(range(self.num_shards)) - set(self.missing()):
+            try:
+                self._read(shard)
+            except ValueError as error:
+                if not is_known:
+                    raise ValueError(f"{error} Choose another `output_dir`, or delete that file.") from error
+                logger.warning(f"{error} Its rows are decoded anew.")
+                self.path(shard).unlink()
+        _write_atomically(self.folder / MANIFEST_NAME, json.dumps(self.run).encode())
+
+    def rows(self, shard: int) -> range:
+        """Returns the rows of a shard."""
+        return range(shard * SHARD_SIZE, min((shard + 1) * SHARD_SIZE, self.num_rows))
+
+    def shard(self, row: int) -> int:
+        """Returns the shard of a row."""
+        return row // SHARD_SIZE
+
+    def path(self, shard: int) -> Path:
+        """Returns the file of a shard."""
+        return self.folder / f"shard-{shard:05d}-of-{self.num_shards:05d}.parquet"
+
+    def missing(self) -> list[int]:
+        """Returns the shards that are not there."""
+        return [shard for shard in range(self.num_shards) if not self.path(shard).exists()]
+
+    def write(self, shard: int, rows: "Dataset", failed: dict[int, str]) -> None:
+        """Writes the rows of a shard that were decoded, and why the others failed.
+
+        Raises:
+            OSError: if there is no room, for instance.
+        """
+        import pyarrow
+        import pyarrow.parquet
+
+        table = rows.with_format("arrow")[:]
+        label = self._label(shard) | {"failed": failed, "content": dataset_hash(rows)}
+        metadata = table.schema.metadata | {_LABEL: json.dumps(label).encode()}
+        buffer = pyarrow.BufferOutputStream()
+        pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), buffer)
+        _write_atomically(self.path(shard), buffer.getvalue())
+
+    def read(self) -> "Dataset":
+        """Returns the rows of all shards. A warning says which are left out, because their decoding failed.
+
+        Raises:
+            ValueError: if a shard was altered.
+        """
+        from datasets import Dataset, concatenate_datasets
+
+        tables = [self._read(shard) for shard in range(self.num_shards)]
+        failed = {row: error for table in tables for row, error in _read_label(table)["failed"].items()}
+        if failed:
+            reasons = ", ".join(f"row {row} ({error})" for row, error in failed.items())
+            logger.warning(f"{len(failed)} of {self.num_rows} rows could not be decoded and are left out: {reasons}.")
+        return concatenate_datasets([Dataset(table) for table in tables])
+
+    def _read(self, shard: int) -> "pyarrow.Table":
+        from datasets import Dataset
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+
+        path = self.path(shard)
+        try:
+            table = read_table(path)
+            label = _read_label(table)
+            is_whole = label.get("content") == dataset_hash(Dataset(table))
+        except (OSError, ValueError, ArrowException) as error:
+            raise ValueError(f"`{path}` cannot be read ({error}).") from error
+        if not is_whole or any(label.get(name) != value for name, value in self._label(shard).items()):
+            raise ValueError(f"`{path}` is not what was written there by this run.")
+        return table
+
+    def _label(self, shard: int) -> dict[str, Any]:
+        return {"run": stable_hash(sorted(_flat(self.run).items())), "shard": shard}
+
+
+def _flat(run: dict[str, Any]) -> dict[str, Any]:
+    """The description of a run, with a name of its own for every setting of the decoding."""
+    settings = {f"generation_config.{name}": value for name, value in run.get("generation_config", {}).items()}
+    return {name: value for name, value in run.items() if name != "generation_config"} | settings
+
+
+def _read_label(table: "pyarrow.Table") -> dict[str, Any]:
+    return json.loads((table.schema.metadata or {}).get(_LABEL, b"{}"))
+
+
+def _write_atomically(path: Path, content: Any) -> None:
+    """Writes a file whole or not at all, whenever the process is killed or the power fails."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        remedy = "The shards before it are intact: make room, and start the run again with the same folder"
+        raise OSError(error.errno, f"{error.strerror}. {remedy}", str(path)) from error

@@ -1,0 +1,154 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The folder of trajectories: damage, unfinished runs, and processes that share it."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from datasets import Dataset
+from transformers.utils import logging
+
+from hf_dparallel import DiffusionGenerationConfig, generate_trajectories
+from hf_dparallel.data import claims, trajectory_folder
+from hf_dparallel.data.claims import Claims
+from hf_dparallel.data.trajectory_folder import (
+    FILTERED_NAME,
+    ShardStore,
+    read_description,
+    read_run,
+    trajectory_files,
+    write_filtered,
+)
+
+from ..helpers import make_llada, make_prompts, make_tokenizer
+
+
+RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)
+
+
+@pytest.fixture(autouse=True)
+def _small_shards(monkeypatch):
+    monkeypatch.setattr(trajectory_folder, "SHARD_SIZE", 4)
+    monkeypatch.setattr(logging.get_logger("hf_dparallel"), "propagate", True)
+
+
+def run(folder, **kwargs):
+    return generate_trajectories(make_llada(), make_tokenizer(), make_prompts(10), RECIPE, output_dir=folder, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda shard, other: shard[: len(shard) // 2],
+        lambda shard, other: b"",
+        lambda shard, other: b"x" * 100,
+        lambda shard, other: other,
+    ],
+    ids=["cut", "empty", "garbage", "another"],
+)
+def test_damaged_shards_are_made_anew(tmp_path, caplog, damage):
+    expected = run(tmp_path)
+    first, second, _ = sorted(tmp_path.glob("shard-*"))
+    second.write_bytes(damage(second.read_bytes(), first.read_bytes()))
+    assert run(tmp_path)[:] == expected[:]
+    assert f"`{second}` " in caplog.text and "Its rows are decoded anew." in caplog.text
+    caplog.clear()
+    assert run(tmp_path)[:] == expected[:] and not caplog.text
+
+
+def test_no_flipped_byte_changes_a_row(tmp_path):
+    store, rows = ShardStore(tmp_path, {}, 4), make_prompts(4)
+    store.prepare()
+    store.write(0, rows, {})
+    content = store.path(0).read_bytes()
+    num_found = 0
+    for position in range(0, len(content), 9):
+        store.path(0).write_bytes(content[:position] + bytes([content[position] ^ 255]) + content[position + 1 :])
+        store.prepare()
+        num_found += bool(store.missing())
+        assert store.missing() or store.read()[:] == rows[:]
+    assert num_found > 0.5 * len(content) / 9
+
+
+def test_shards_of_an_unknown_run_are_left_alone(tmp_path):
+    run(tmp_path / "a")
+    run(tmp_path / "b", seed=1)
+    name = "shard-00001-of-00003.parquet"
+    shutil.copy(tmp_path / "a" / name, tmp_path / "b" / name)
+    (tmp_path / "b" / "trajectories.json").unlink()
+    with pytest.raises(ValueError, match=f"{name}` is not what was written there by this run. Choose another"):
+        run(tmp_path / "b", seed=1)
+    (tmp_path / "b" / name).unlink()
+    run(tmp_path / "b", seed=1)
+
+
+def test_a_damaged_description_is_named(tmp_path):
+    rows = run(tmp_path)
+    (tmp_path / "trajectories.json").write_text('{"shard')
+    with pytest.raises(ValueError, match=r"trajectories.json` is damaged \(.*\). Delete it and start its run again"):
+        run(tmp_path)
+    (tmp_path / "trajectories.json").unlink()
+    assert run(tmp_path)[:] == rows[:]
+    assert read_run(tmp_path)["generation_config"]["entropy_threshold"] == 1.0
+
+
+def test_files_of_a_folder(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match="is neither a parquet file nor a folder with filtered.parquet or shards"
+    ):
+        trajectory_files(tmp_path)
+    rows = run(tmp_path)
+    shards = sorted(tmp_path.glob("shard-*"))
+    assert trajectory_files(tmp_path) == shards and len(shards) == 3
+    shards[1].unlink()
+    with pytest.raises(ValueError, match="has 2 of 3 shards and no filtered.parquet: its run has not come to its end"):
+        trajectory_files(tmp_path)
+    assert read_description(tmp_path) == ""
+    rows.info.description = "All were kept."
+    assert write_filtered(rows, tmp_path) == tmp_path / FILTERED_NAME
+    assert trajectory_files(tmp_path) == [tmp_path / FILTERED_NAME]
+    assert read_description(tmp_path) == "All were kept."
+    assert Dataset.from_parquet(str(tmp_path / FILTERED_NAME))[:] == rows[:]
+
+
+def make_claims(store, monkeypatch, index, name):
+    """The claims of one of two processes, the first of which has told the others the name of the folder."""
+    monkeypatch.setattr("accelerate.utils.broadcast_object_list", lambda names: [names[0] or name])
+    return Claims(store, SimpleNamespace(is_main_process=index == 0, process_index=index, num_processes=2))
+
+
+def test_each_shard_goes_to_the_first_process_that_asks(tmp_path, monkeypatch):
+    store = ShardStore(tmp_path, {}, 22)
+    first = make_claims(store, monkeypatch, 0, "")
+    second = make_claims(store, monkeypatch, 1, first.folder.name)
+    store.write(1, make_prompts(1), {})
+    mine, others = iter(first), iter(second)
+    assert [next(mine), next(others), next(others), next(mine)] == [0, 2, 3, 4]
+    assert [*others, *mine] == [5]
+    for shard in (0, 2, 3, 4, 5):
+        store.write(shard, make_prompts(1), {})
+    first.wait()
+    second.wait()
+    assert not first.folder.exists()
+    # Claims of a run that was killed are forgotten.
+    make_claims(store, monkeypatch, 0, "")
+    store.path(3).unlink()
+    assert list(make_claims(store, monkeypatch, 0, "")) == [3] and len(list(tmp_path.glob(".claims-*"))) == 1
+
+
+def test_machines_must_share_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "_SECONDS_TO_APPEAR", 0.1)
+    with pytest.raises(
+        ValueError, match=r"Process 1, on .*, does not see what the first process wrote to `output_dir="
+    ):
+        make_claims(ShardStore(tmp_path, {}, 4), monkeypatch, 1, ".claims-elsewhere")
+
+
+def test_shards_say_which_rows_failed(tmp_path, caplog):
+    store = ShardStore(tmp_path, {}, 3)
+    store.prepare()
+    store.write(0, make_prompts(2), {2: "NaN at step 7"})
+    assert store.read()[:] == make_prompts(2)[:]
+    assert "1 of 3 rows could not be decoded and are left out: row 2 (NaN at step 7)." in caplog.text
+    assert json.loads((tmp_path / "trajectories.json").read_text()) == {"shard_size": 4}
