@@ -3,6 +3,7 @@
 
 import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 WEIGHTS_NAME = "adapter_model.safetensors"
 _PICKLED_WEIGHTS_NAME = "adapter_model.bin"
 _SHA256 = re.compile("[0-9a-f]{64}")
+_LORA_A = re.compile(r"\.lora_(?:embedding_)?A\b")
 _PEFT_PREFIX = "base_model.model."
 
 
@@ -47,12 +49,19 @@ class AdapterFiles:
 
         Raises:
             OSError: if there is no such adapter, or it may not be read.
+            ValueError: if its configuration is none of PEFT.
         """
         from peft import PeftConfig
 
         # Says why, where PEFT only says that it cannot find it.
         cached_file(self.name, "adapter_config.json", **self.download)
-        return PeftConfig.from_pretrained(self.name, **self.download)
+        try:
+            return PeftConfig.from_pretrained(self.name, **self.download)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ValueError(
+                f"The adapter_config.json of {self.name!r} is damaged, or not one of PEFT ({error!r}). Save the "
+                "adapter again."
+            ) from error
 
     def recipe(self) -> DiffusionGenerationConfig | None:
         """Returns its generation_config.json, if it has one.
@@ -64,8 +73,8 @@ class AdapterFiles:
             return None
         return DiffusionGenerationConfig.from_pretrained(self.name, **self.download)
 
-    def weight_names(self) -> list[str]:
-        """Returns the names of its weights.
+    def weight_shapes(self) -> dict[str, list[int]]:
+        """Returns the names of its weights, and their shapes.
 
         Raises:
             OSError: if it has none, or pickled ones only, or they were damaged on the way.
@@ -84,7 +93,8 @@ class AdapterFiles:
             )
         _check_hash(path)
         with safe_open(path, framework="pt") as weights:
-            return list(weights.keys())
+            names = weights.keys()
+            return {name: weights.get_slice(name).get_shape() for name in names}
 
     def _path(self, filename: str) -> str | None:
         return cached_file(self.name, filename, _raise_exceptions_for_missing_entries=False, **self.download)
@@ -104,7 +114,7 @@ def _check_hash(path: str) -> None:
         )
 
 
-def adapted_modules(model: PreTrainedModel, config: "PeftConfig", weight_names: list[str]) -> dict[str, str]:
+def adapted_modules(model: PreTrainedModel, config: "PeftConfig", weight_names: Iterable[str]) -> dict[str, str]:
     """Returns the modules that an adapter has weights for: the name in `model` of each name in its file.
 
     They differ where the adapter was trained with the published code of LLaDA, which names its modules otherwise.
@@ -123,6 +133,35 @@ def adapted_modules(model: PreTrainedModel, config: "PeftConfig", weight_names: 
                 renamed, _ = rule.rename_source_key(renamed)
             modules[module] = renamed.removesuffix(".")
     return modules
+
+
+def check_ranks(config: "PeftConfig", weight_shapes: dict[str, list[int]]) -> None:
+    """Compares the ranks of a LoRA configuration with its weights, before PEFT takes memory for whatever it says.
+
+    Ranks of modules that have no weights are lowered, in place, to one that the file has: the adapter is refused for
+    such modules anyway.
+
+    Raises:
+        ValueError: if they differ.
+    """
+    from peft import PeftType
+    from peft.utils.other import get_pattern_key
+
+    ranks = {_LORA_A.split(weight)[0]: shape[0] for weight, shape in weight_shapes.items() if _LORA_A.search(weight)}
+    if config.peft_type != PeftType.LORA or not ranks:
+        return
+    pattern = config.rank_pattern or {}
+    for weight, rank in ranks.items():
+        module = weight.removeprefix(_PEFT_PREFIX)
+        expected = pattern.get(get_pattern_key(pattern.keys(), module), config.r)
+        if expected != rank:
+            raise ValueError(
+                f"The adapter_config.json says that the rank of {module} is {expected}, and its weights have rank "
+                f"{rank}. Save the adapter again."
+            )
+    largest = max(ranks.values())
+    config.r = min(config.r, largest)
+    config.rank_pattern = {module: min(rank, largest) for module, rank in pattern.items()}
 
 
 def translate_config(config: "PeftConfig", modules: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ import torch
 from transformers.integrations import PeftAdapterMixin
 
 from ..generation.configuration import DiffusionGenerationConfig
-from .adapter_files import AdapterFiles, adapted_modules, translate_config
+from .adapter_files import AdapterFiles, adapted_modules, check_ranks, translate_config
 
 
 if TYPE_CHECKING:
@@ -166,7 +166,9 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         from peft.utils.hotswap import check_hotswap_configs_compatible
 
         config = copy.deepcopy(config)
-        modules = adapted_modules(self, config, files.weight_names())
+        weight_shapes = files.weight_shapes()
+        check_ranks(config, weight_shapes)
+        modules = adapted_modules(self, config, weight_shapes)
         translate_config(config, modules)
         if replaced is not None:
             loaded = self.peft_config[replaced]

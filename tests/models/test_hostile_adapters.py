@@ -1,0 +1,42 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Adapters of strangers: what they may ask for, and what is refused before it costs anything."""
+
+import pytest
+import torch
+
+from ..helpers import make_llada
+from .test_adapters import adapted, edit_config, logits, save_adapter
+
+
+def test_a_rank_that_the_weights_do_not_have_is_refused_before_memory_is_taken(tmp_path):
+    save_adapter(tmp_path)
+    edit_config(tmp_path, r=10**9)
+    with pytest.raises(ValueError, match=r"rank of .*down_proj is 1000000000, and its weights have rank 4"):
+        adapted(tmp_path)
+    edit_config(tmp_path, r=4, rank_pattern={"layers.0.self_attn.q_proj": 10**9})
+    with pytest.raises(ValueError, match=r"rank of .*layers\.0\.self_attn\.q_proj is 1000000000"):
+        adapted(tmp_path)
+
+
+def test_ranks_of_modules_without_weights_take_no_memory(tmp_path):
+    save_adapter(tmp_path)
+    edit_config(
+        tmp_path,
+        target_modules=["q_proj", "o_proj", "down_proj", "v_proj"],
+        rank_pattern={"v_proj": 10**9},
+    )
+    with pytest.raises(ValueError, match="v_proj"):
+        adapted(tmp_path)
+
+
+def test_ranks_by_module_load(tmp_path):
+    save_adapter(tmp_path / "a", rank_pattern={"q_proj": 2, "layers.1.self_attn.o_proj": 8})
+    assert not torch.equal(logits(adapted(tmp_path / "a")), logits(make_llada()))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"peft_type": "EVIL"}'])
+def test_a_broken_configuration_is_named(tmp_path, text):
+    save_adapter(tmp_path)
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"adapter_config\.json of '.*' is damaged, or not one of PEFT"):
+        adapted(tmp_path)
