@@ -18,6 +18,7 @@ from transformers import AutoModelForMaskedLM
 from hf_dparallel import DiffusionGenerationConfig, cli
 from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.demo import pipeline
+from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
 from hf_dparallel.generation.inputs import resolve_generation_config
 
@@ -418,8 +419,7 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
 
     def evaluate_answers(model, tokenizer, dataset, reward, recipe, *args, **kwargs):
         seen.append(resolve_generation_config(model, recipe, tokenizer))
-        answers = [True] * len(dataset), [4] * len(dataset), [8] * len(dataset), [8] * len(dataset)
-        return EvaluatedAnswers(*answers, seconds=1.0)
+        return EvaluatedAnswers([True] * len(dataset), [DecodingCost(4, 8, 8, 8)] * len(dataset), seconds=1.0)
 
     flags = ["--model", tmp_path / "cached", "--dataset", questions, "--prompt_column", "question"]
     flags += ["--sweep", "entropy_threshold=0.5", "--max_accuracy_drop", "0.9", "--output_dir", "out"]

@@ -107,6 +107,13 @@ def test_text_of_a_model_stays_text():
     assert "<" not in page.texts["data"] and page.texts["data"].isascii()
 
 
+def test_half_a_character_does_not_end_the_page(tmp_path):
+    """A model can write a lone surrogate, and a prompt of a file can hold one."""
+    write_page([make_trace(name="\ud800", tokens=["\udfff", ".", "", ""])], tmp_path / "page.html", title="a \ud800 b")
+    page = Elements((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert page.texts["title"] == "a ? b" and json.loads(page.texts["data"])["decodes"][0]["name"] == "\ud800"
+
+
 def test_nothing_to_show_is_refused(tmp_path):
     with pytest.raises(ValueError, match="`traces` is empty"):
         write_page([], tmp_path / "page.html")

@@ -6,8 +6,8 @@ import torch
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.inspection.certainty import Reliability, decode_with_certainty
-from hf_dparallel.inspection.figures import draw_figures
 from hf_dparallel.inspection.plots import (
+    plot_certainty,
     plot_certainty_and_tradeoff,
     plot_confidence_and_accuracy,
     plot_confidence_at_passes,
@@ -91,7 +91,7 @@ def test_figures_of_decodes_of_different_lengths(tmp_path):
         )
         for rule, value in {"denoising_steps": 2, "entropy_threshold": 1.0}.items()
     }
-    figures = draw_figures(decodes, tokenizer, {"answers": [{"confidence": 0.9, "accuracy": 1.0}]})
+    figures = plot_certainty(decodes, tokenizer, {"answers": [{"confidence": 0.9, "accuracy": 1.0}]})
     assert list(figures) == [
         "confidence_and_accuracy",
         "token_convergence",

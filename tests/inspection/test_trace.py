@@ -9,8 +9,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.inspection.terminal import answer_text, pass_lines, takes_color
+from hf_dparallel.inspection.text import answer_text, pass_lines
 from hf_dparallel.inspection.trace import DecodeTrace, Prediction, trace_decode, trace_output
+from hf_dparallel.terminal import takes_color
 
 from ..helpers import make_llada, make_tokenizer
 

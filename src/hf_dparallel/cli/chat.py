@@ -15,10 +15,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import longest_sequence, resolve_generation_config
 from . import COMMANDS
+from .answer_streamer import AnswerStreamer
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments
 from .console import note, say, write_json
 from .loading import load_model
-from .terminal import AnswerStreamer
 
 
 HELP = """\

@@ -11,10 +11,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.rows import row_generator
 from . import COMMANDS
+from .answer_streamer import AnswerStreamer
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, PromptArguments
 from .console import note, say, write_json
 from .loading import encode_prompt, load_model
-from .terminal import AnswerStreamer
 
 
 @dataclass

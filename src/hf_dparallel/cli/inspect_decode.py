@@ -16,10 +16,11 @@ from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import resolve_generation_config
 from ..generation.output import DiffusionGenerationOutput
 from ..inspection.certainty import answer_confidence_and_accuracy, committed_confidence, decode_with_certainty
-from ..inspection.figures import draw_figures
 from ..inspection.page import write_page
-from ..inspection.terminal import answer_text, pass_lines, takes_color
+from ..inspection.plots import plot_certainty
+from ..inspection.text import answer_text, pass_lines
 from ..inspection.trace import DecodeTrace, trace_decode
+from ..terminal import takes_color
 from . import COMMANDS
 from .arguments import (
     CommandParser,
@@ -163,7 +164,7 @@ def make_figures(
     }
     answers = None if score is None else score_thresholds(model, recipe, decode, score)
     files = []
-    for name, figure in draw_figures(decodes, tokenizer, answers).items():
+    for name, figure in plot_certainty(decodes, tokenizer, answers).items():
         files.append(str(folder / f"{name}.png"))
         figure.savefig(files[-1])
         say(f"Figure: {files[-1]}")

@@ -19,9 +19,10 @@ from ..evaluation.report import TABLE_METRICS, make_rows, results_table
 from ..generation.configuration import DiffusionGenerationConfig
 from ..inspection.certainty import decode_with_certainty, mean_confidence
 from ..inspection.plots import plot_certainty_and_tradeoff
-from ..inspection.terminal import answer_text, takes_color
+from ..inspection.text import answer_text
 from ..inspection.trace import trace_decode
 from ..reports import write_report
+from ..terminal import takes_color
 from .word_problems import generate_word_problems
 
 

@@ -24,7 +24,7 @@ def write_page(traces: Sequence[DecodeTrace], path: str | os.PathLike, title: st
         title (`str`, *optional*): title of the page.
     """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(render_page(traces, title), encoding="utf-8")
+    Path(path).write_text(render_page(traces, title), encoding="utf-8", errors="replace")
 
 
 def render_page(traces: Sequence[DecodeTrace], title: str) -> str:

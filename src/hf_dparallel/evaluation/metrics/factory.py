@@ -26,7 +26,7 @@ def metric(citation: str, **features: Any) -> Callable[[Callable[..., dict[str, 
     """
 
     def make(function: Callable[..., dict[str, float]]) -> type[evaluate.Metric]:
-        description, _, inputs = inspect.getdoc(function).partition("\n")
+        description, _, inputs = (inspect.getdoc(function) or "").partition("\n")
 
         class FunctionMetric(evaluate.Metric):
             __doc__ = function.__doc__

@@ -31,7 +31,8 @@ def pass_at_1(predictions, references, allow_code_execution=False, **options):
         >>> from hf_dparallel.evaluation import metrics
         >>> pass_at_1 = metrics.load("pass_at_1")
         >>> programs = ["def add(a, b): return a + b", "def add(a, b): return a * b"]
-        >>> pass_at_1.compute(predictions=programs, references=["assert add(2, 3) == 5"] * 2, allow_code_execution=True)
+        >>> tests = ["assert add(2, 3) == 5"] * 2
+        >>> pass_at_1.compute(predictions=programs, references=tests, allow_code_execution=True)
         {'pass_at_1': 0.5}
     """
     if allow_code_execution is not True:

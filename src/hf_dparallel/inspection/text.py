@@ -1,21 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A decode on the terminal, its tokens coloured by the pass at which they were committed."""
 
-import os
 from collections.abc import Iterator
-from typing import TextIO
 
+from ..terminal import printable
 from .trace import DecodeTrace
 
 
 # From blue (first pass) over green to red (last), in the 256 colours that every terminal has.
 _RAMP = (27, 33, 39, 45, 50, 48, 46, 82, 118, 154, 190, 226, 220, 214, 208, 202, 196)
 _MASK = "░"
-
-
-def takes_color(stream: TextIO) -> bool:
-    """Whether to write colours to a stream: to a terminal, unless NO_COLOR is set (https://no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def answer_text(trace: DecodeTrace, color: bool) -> str:
@@ -43,15 +37,11 @@ def _canvas(trace: DecodeTrace, number: int, color: bool) -> str:
     end = next(block.stop for block in trace.blocks() if last in block) if number < trace.nfe else last + 1
     words = []
     for position, step in enumerate(trace.commit_step[:end]):
-        word = _printable(trace.tokens[position]) if stands[position] else _MASK
+        # A line stays a line.
+        word = printable(trace.tokens[position]).replace("\n", "\\n") if stands[position] else _MASK
         words.append(_colored(word, step / max(trace.nfe - 1, 1)) if color and 0 <= step < number else word)
     # The tokens of some tokenizers bring their spaces along.
     return ("" if any(text[:1].isspace() for text in trace.tokens) else " ").join(words)
-
-
-def _printable(text: str) -> str:
-    """A line stays a line, and no token moves the cursor or changes colours."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def _legend(num_passes: int) -> str:

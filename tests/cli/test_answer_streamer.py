@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_dparallel.cli.terminal import AnswerStreamer, flow, printable
+from hf_dparallel.cli.answer_streamer import AnswerStreamer
+from hf_dparallel.terminal import flow, printable
 
 
 class Screen:
@@ -139,7 +140,7 @@ def test_a_model_cannot_send_control_sequences(monkeypatch):
     streamer.put(encode("prompt"))
     streamer.put(encode("a\033]0;title\007\x9b2Jb\r\tc"))
     streamer.end()
-    assert out.getvalue() == "a]0;title2Jb    c\n"
+    assert out.getvalue() == r"a\x1b]0;title\x07\x9b2Jb    c" + "\n"
     assert printable("é漢\u200d\n") == "é漢\u200d\n"
 
 

@@ -4,13 +4,13 @@
 import os
 import shutil
 import sys
-import unicodedata
-from collections.abc import Iterator
 from typing import TextIO
 
 import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
+
+from ..terminal import fitting, flow, last_cell, printable, width
 
 
 _YELLOW, _PLAIN = "\033[33m", "\033[0m"
@@ -94,45 +94,3 @@ class AnswerStreamer(BaseStreamer):
     def _write(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
-
-
-def printable(text: str) -> str:
-    """Returns the text without control characters, with which a model could take over a terminal."""
-    text = text.replace("\t", "    ")
-    return "".join(char for char in text if char == "\n" or unicodedata.category(char) not in ("Cc", "Cs"))
-
-
-def width(char: str) -> int:
-    """Returns how many cells of a terminal a character takes."""
-    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-def last_cell(text: str) -> str:
-    """Returns the last character of a text that takes room, with the accents on it."""
-    start = max((place for place, char in enumerate(text) if width(char)), default=0)
-    return text[start:]
-
-
-def fitting(text: str, column: int, columns: int, rows: int) -> str:
-    """Returns the beginning of a text that fits on so many rows, the first of which it enters at a column."""
-    return text[: sum(row < rows for row, _ in _places(text, column, columns))]
-
-
-def flow(text: str, column: int, columns: int) -> tuple[int, int]:
-    """Returns how many rows further, and in which column, a text ends on a terminal with so many columns."""
-    place = 0, column
-    for place in _places(text, column, columns):  # noqa: B007
-        pass
-    return place
-
-
-def _places(text: str, column: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Yields how many rows further, and in which column, each character of a text ends."""
-    row = 0
-    for char in text:
-        if char == "\n" or column + width(char) > columns:
-            row, column = row + 1, 0
-        column += width(char) * (char != "\n")
-        yield row, column
