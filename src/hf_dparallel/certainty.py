@@ -1,7 +1,23 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """How certain a model is of a token: the one definition of entropy and confidence, for the loss and for decoding."""
 
+from dataclasses import dataclass
+
 import torch
+
+
+# Logits measured at a time. On a CPU, what fits into its cache; elsewhere, what bounds the memory (0.5 GB a copy).
+_CHUNK_NUMEL_CPU = 2**20
+_CHUNK_NUMEL = 2**27
+
+
+@dataclass
+class Certainty:
+    """The likeliest token of each position, its probability, and the entropy (nats), each of shape `(...)`."""
+
+    tokens: torch.LongTensor
+    confidence: torch.FloatTensor
+    entropy: torch.FloatTensor
 
 
 def entropy_from_logits(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
@@ -31,15 +47,7 @@ def entropy_from_logits(logits: torch.Tensor, temperature: float = 1.0) -> torch
 
     ```
     """
-    if temperature == 1.0:
-        # The dtype argument converts inside the kernel, without a float32 copy of the logits.
-        log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
-    else:
-        log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
-    probs = log_probs.exp()
-    # 0 * -inf would be NaN; with a finite factor the product is 0, and the clamp stops the gradient there.
-    # (Subtracting from zero rather than negating: the entropy of a certain prediction is 0, not -0.)
-    return 0.0 - (probs * log_probs.clamp(min=torch.finfo(torch.float32).min)).sum(dim=-1)
+    return _entropy(_log_softmax(logits, temperature))
 
 
 def confidence_from_logits(logits: torch.Tensor) -> torch.Tensor:
@@ -67,4 +75,62 @@ def confidence_from_logits(logits: torch.Tensor) -> torch.Tensor:
     return torch.softmax(logits, dim=-1, dtype=torch.float32).amax(dim=-1)
 
 
-__all__ = ["confidence_from_logits", "entropy_from_logits"]
+def measure_certainty(logits: torch.Tensor, mask_token_id: int, tokens: torch.LongTensor | None = None) -> Certainty:
+    r"""
+    What decoding decides by: the likeliest token of each position other than the mask token, and how certain it is.
+
+    The mask token is never picked, and is part of the distribution all the same. Where the model prefers it to every
+    other token it predicts that nothing can be said yet: the entropy of such a position counts as infinite. Its
+    confidence, the probability of the token that is picked, is small by itself.
+
+    Args:
+        logits (`torch.Tensor` of shape `(..., vocab_size)`):
+            Unnormalized scores. Used as a scratch space and left as they were.
+        mask_token_id (`int`):
+            The token that is never picked.
+        tokens (`torch.LongTensor` of shape `(...)`, *optional*):
+            Tokens to measure the confidence of, instead of the likeliest ones.
+
+    Returns:
+        [`Certainty`], in float32 or, for float64 logits, in float64.
+    """
+    # Contiguous, because several places of an expanded tensor are one.
+    flat = logits.flatten(0, -2).contiguous()
+    size = max(1, (_CHUNK_NUMEL_CPU if logits.device.type == "cpu" else _CHUNK_NUMEL) // logits.shape[-1])
+    chosen = None if tokens is None else tokens.flatten()
+    parts = [
+        _measure(flat[start : start + size], mask_token_id, None if chosen is None else chosen[start : start + size])
+        for start in range(0, max(len(flat), 1), size)
+    ]
+    columns = parts[0] if len(parts) == 1 else [torch.cat(column) for column in zip(*parts, strict=True)]
+    return Certainty(*(column.view(logits.shape[:-1]) for column in columns))
+
+
+def _measure(
+    logits: torch.Tensor, mask_token_id: int, tokens: torch.LongTensor | None
+) -> tuple[torch.LongTensor, torch.Tensor, torch.Tensor]:
+    mask_logit = logits[:, mask_token_id].clone()
+    logits[:, mask_token_id] = -torch.inf
+    best, likeliest = logits.max(dim=-1)
+    logits[:, mask_token_id] = mask_logit
+    if tokens is None:
+        tokens = likeliest
+    log_probs = _log_softmax(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
+    confidence = log_probs.gather(1, tokens[:, None]).squeeze(1).exp()
+    return tokens, confidence, _entropy(log_probs).masked_fill(mask_logit > best, torch.inf)
+
+
+def _log_softmax(logits: torch.Tensor, temperature: float = 1.0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    if temperature == 1.0:
+        # The dtype argument converts inside the kernel, without a float32 copy of the logits.
+        return torch.log_softmax(logits, dim=-1, dtype=dtype)
+    return torch.log_softmax(logits.to(dtype) / temperature, dim=-1)
+
+
+def _entropy(log_probs: torch.Tensor) -> torch.Tensor:
+    # 0 * -inf would be NaN; with a finite factor the product is 0, and the clamp stops the gradient there.
+    # (Subtracting from zero rather than negating: the entropy of a certain prediction is 0, not -0.)
+    return 0.0 - (log_probs.exp() * log_probs.clamp(min=torch.finfo(torch.float32).min)).sum(dim=-1)
+
+
+__all__ = ["Certainty", "confidence_from_logits", "entropy_from_logits", "measure_certainty"]

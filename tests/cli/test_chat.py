@@ -87,7 +87,7 @@ def test_none_is_the_setting_of_the_model(talk):
         ("/set entropy_threshold x", "Error: `entropy_threshold` must be at least 0 (nats), got 'x'."),
         ("/set entropy_threshold -1", "Error: `entropy_threshold` must be at least 0 (nats), got -1."),
         ("/set treshold 0.5", "Error: Unknown generation setting(s): treshold."),
-        ("/set block_length 3", "Error: `block_length` must divide `max_new_tokens`"),
+        ("/set block_length 0", "Error: `block_length` must be a positive integer"),
         ("/set max_new_tokens 0", "Error: `max_new_tokens` must be a positive integer, got 0."),
         ("/set eos_token_id 5", "Error: `eos_token_id` cannot be changed here."),
         ("/set temperature [", "Error: while parsing"),

@@ -20,7 +20,7 @@ from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.demo import pipeline
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
-from hf_dparallel.generation.inputs import resolve_generation_config
+from hf_dparallel.generation.configuration import resolve
 
 from ..helpers import make_llada, make_tokenizer
 
@@ -106,7 +106,7 @@ def test_version(hf):
             ["generate", "--model", "m", "--entropy_threshold", "1", "--confidence_threshold", "0.9"],
             "At most one commit rule can be set",
         ),
-        (["generate", "--model", "m", "--max_new_tokens", "48", "--block_length", "32"], "`block_length` must divide"),
+        (["generate", "--model", "m", "--block_length", "0"], "`block_length` must be a positive integer"),
         (["generate", "--model", "m", "--prompt", "a", "--prompt_file", "b"], "Remove one"),
         (["evaluate", "--model", "m", "--dataset", "d", "--reward", "nice"], "invalid choice: 'nice'"),
         (["inspect", "--model", "m", "--figures", "f"], "`figures` and `dataset` go together"),
@@ -418,7 +418,7 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
     seen = []
 
     def evaluate_answers(model, tokenizer, dataset, reward, recipe, *args, **kwargs):
-        seen.append(resolve_generation_config(model, recipe, tokenizer))
+        seen.append(resolve(model, recipe, tokenizer))
         return EvaluatedAnswers([True] * len(dataset), [DecodingCost(4, 8, 8, 8)] * len(dataset), seconds=1.0)
 
     flags = ["--model", tmp_path / "cached", "--dataset", questions, "--prompt_column", "question"]

@@ -138,5 +138,5 @@ def test_without_the_extra_it_says_how_to_get_it(capsys, monkeypatch):
 
 
 def test_settings_that_contradict_the_recipe_are_refused_at_once(capsys, checkpoint):
-    code, err = run(capsys, checkpoint, "--port", "0", "--max_new_tokens", "48")
-    assert code == 1 and "`block_length` must divide `max_new_tokens`" in err
+    code, err = run(capsys, checkpoint, "--port", "0", "--denoising_steps", "1000")
+    assert code == 1 and "`denoising_steps` must be at least the number of blocks" in err

@@ -22,7 +22,7 @@ from hf_dparallel import (
     numeric_answer_reward,
 )
 from hf_dparallel.data import trajectories, trajectory_folder
-from hf_dparallel.generation.inputs import resolve_generation_config
+from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.rows import decode_rows, evaluation_mode
 
 from ..helpers import make_dream, make_llada, make_prompts, make_tokenizer
@@ -176,7 +176,7 @@ def test_rows_that_fail_are_left_out_and_not_tried_again(small_shards, monkeypat
 
 def test_answers_come_as_they_are_finished():
     model, tokenizer = make_llada(), make_tokenizer()
-    recipe = resolve_generation_config(model, RECIPE, tokenizer)
+    recipe = resolve(model, RECIPE, tokenizer)
     prompts = list(enumerate(tokenizer(make_prompts(12)["prompt"][:])["input_ids"]))
     passes = [answer.nfe for _, answer in decode_rows(model, tokenizer, [prompts], recipe, batch_size=12, seed=0)]
     assert passes == sorted(passes) and len(set(passes)) > 1

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
-from hf_dparallel.generation.inputs import resolve_generation_config
 
 from ..helpers import exact_model, make_dream, make_llada
 
@@ -16,7 +16,7 @@ prompt = st.lists(st.integers(2, 62), min_size=1, max_size=12)
 
 
 def make_decoder(model, **settings) -> Decoder:
-    return Decoder(model, resolve_generation_config(model, None, **(SETTINGS | settings)))
+    return Decoder(model, resolve(model, None, **(SETTINGS | settings)))
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -71,9 +71,7 @@ def test_progress_shows_each_token_once_everything_before_it_is_decided(tiny_lla
 
 
 def test_a_removed_row_leaves_nothing_behind(tiny_llada):
-    config = resolve_generation_config(
-        tiny_llada, None, output_certainty=True, return_dict_in_generate=True, **SETTINGS
-    )
+    config = resolve(tiny_llada, None, output_certainty=True, return_dict_in_generate=True, **SETTINGS)
     decoder = Decoder(tiny_llada, config, generator_for=lambda row: torch.Generator().manual_seed(row))
     with torch.no_grad():
         decoder.add_prompts({0: torch.tensor([2, 3]), 1: torch.tensor([4])})

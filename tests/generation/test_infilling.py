@@ -69,7 +69,7 @@ def test_certainty_history(tiny_llada):
     [
         ({}, r"`max_new_tokens=0` fills in the mask tokens \(63\) of the prompt, and `input_ids` has none"),
         ({"denoising_steps": 8}, r"`denoising_steps=8` spreads the new tokens over passes, and `max_new_tokens=0`"),
-        ({"stop_strings": ["a"]}, r"`stop_strings` end an answer, and `max_new_tokens=0` has none"),
+        ({"stop_strings": ["a"]}, r"`stop_strings` is about the end of an answer, and `max_new_tokens=0` has none"),
     ],
 )
 def test_bad_input(tiny_llada, arguments, message):

@@ -12,6 +12,7 @@ from hf_dparallel.evaluation.comparison import compare_reports, read_comparable_
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.intervals import bootstrap_interval
 from hf_dparallel.generation import mixin
+from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.harness import DiffusionHarnessLM, tables
 from hf_dparallel.harness import model as harness_model
@@ -70,7 +71,7 @@ def test_all_settings_can_be_decoded_with(preset, method, changes):
     for benchmark in PRESETS[preset].benchmarks:
         settings = method_settings(method, PRESETS[preset], benchmark, changes)
         assert settings.items() >= changes.items()
-        DiffusionGenerationConfig(**settings).with_defaults()
+        resolve(make_llada(), **settings)
 
 
 def test_benchmarks_are_chosen_by_task():

@@ -6,12 +6,13 @@ import pytest
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.harness.settings import read_gen_kwargs
 
-from ..helpers import make_tokenizer
+from ..helpers import make_llada, make_tokenizer
 
 
 def read(gen_kwargs, recipe=None, **defaults):
-    recipe = DiffusionGenerationConfig(mask_token_id=63, eos_token_id=1, pad_token_id=1, **(recipe or {}))
-    return read_gen_kwargs(gen_kwargs, defaults, recipe, make_tokenizer())
+    model = make_llada()
+    model.generation_config = DiffusionGenerationConfig(**(recipe or {}))
+    return read_gen_kwargs(gen_kwargs, defaults, model, make_tokenizer())
 
 
 def test_gen_kwargs_win_over_arguments_and_those_over_the_recipe():
@@ -62,7 +63,7 @@ def test_stop_strings_of_all_kinds_end_the_answer():
         ({"max_tokens": "abc"}, "`max_tokens` must be a positive integer, got 'abc'"),
         ({"until": 5}, "`until` must be a string or a list of strings, got 5"),
         ({"until": ["a", 5]}, "`until` must be a string or a list of strings"),
-        ({"max_new_tokens": 100}, "block_length. must divide"),
+        ({"max_new_tokens": -1}, "`max_new_tokens` must be a positive integer"),
         ({"entropy_threshold": 0.5, "denoising_steps": 8}, "At most one commit rule"),
     ],
 )

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.inspection.text import answer_text, pass_lines
 from hf_dparallel.inspection.trace import DecodeTrace, Prediction, trace_decode, trace_output
 from hf_dparallel.terminal import takes_color
@@ -73,7 +74,7 @@ def test_the_recipe_of_the_model_counts():
 
 def test_row_of_a_padded_batch_and_of_an_infilled_prompt():
     model, tokenizer = make_llada(), make_tokenizer()
-    config = RECIPE.updated(pad_token_id=1).with_defaults()
+    config = resolve(model, RECIPE, pad_token_id=1)
     ids, attention_mask = torch.tensor([[1, 1, 9], [9, 10, 11]]), torch.tensor([[0, 0, 1], [1, 1, 1]])
     out = model.generate(ids, RECIPE, attention_mask=attention_mask, **SHOWN)
     alone = trace_decode(model, tokenizer, [9], RECIPE)
@@ -102,7 +103,7 @@ def test_parts_of_a_character_are_named():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="<mask>")
     out = make_llada().generate(torch.tensor([[9]]), RECIPE, **SHOWN)
     out.sequences[0, 1:4] = torch.tensor([1, 2, 3])
-    trace = trace_output(out, tokenizer, RECIPE.with_defaults(), "Teacher")
+    trace = trace_output(out, tokenizer, resolve(make_llada(), RECIPE), "Teacher")
     assert trace.tokens[:3] == [" the", "ĠÃ", "©"]
 
 

@@ -14,7 +14,7 @@ import openai
 import pytest
 import torch
 
-from hf_dparallel.generation.inputs import resolve_generation_config
+from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.serving import app as app_module
 from hf_dparallel.serving import server as server_module
 
@@ -40,7 +40,7 @@ def alone(served, text: str, **settings):
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
     )
-    config = resolve_generation_config(served.model, served.generation_config, tokenizer)
+    config = resolve(served.model, served.generation_config, tokenizer)
     out = served.model.generate(**inputs, generation_config=config, return_dict_in_generate=True, **settings)
     new_tokens = out.sequences[0, inputs["input_ids"].shape[1] :].tolist()
     eos = tokenizer.eos_token_id

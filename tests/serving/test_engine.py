@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from hf_dparallel.generation.canvas import Canvas
+from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
-from hf_dparallel.generation.inputs import resolve_generation_config
 from hf_dparallel.serving import engine as engine_module
 from hf_dparallel.serving.engine import Engine, EngineClosedError, OverloadedError, Prompt
 
@@ -54,7 +54,7 @@ def make_engine(model):
 
 
 def make_prompt(model, ids, max_tokens=16, seed=0, client="", **settings) -> Prompt:
-    config = resolve_generation_config(model, None, **(SETTINGS | settings))
+    config = resolve(model, None, **(SETTINGS | settings))
     return Prompt(torch.tensor(ids), config, max_tokens, seed, Listener(), client)
 
 

@@ -4,14 +4,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
 from ..evaluation.calibration import Trial, calibrate
 from ..evaluation.decoding import EvaluatedAnswers, evaluate_answers
 from ..evaluation.sweep import parse_sweep
-from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import resolve_generation_config
+from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..hashes import dataset_hash
 from ..reports import markdown_table
 from . import COMMANDS
@@ -92,15 +92,10 @@ def run(argv: Sequence[str]) -> None:
     given = DiffusionGenerationConfig(max_new_tokens=arguments.max_new_tokens)
     candidates = arguments.candidates()
     # All of them before the first is decoded with.
-    recipes = {
-        _name(settings): resolve_generation_config(model, given.updated(**settings), tokenizer)
-        for settings in candidates
-    }
+    recipes = {_name(settings): resolve(model, given.updated(**settings), tokenizer) for settings in candidates}
     first = recipes[_name(candidates[0])]
     reference = {"block_length": first.block_length, "denoising_steps": first.max_new_tokens}
     recipes[_name(reference)] = first.one_token_per_pass()
-    # The recipes say all: what one leaves at its default is not to come from the model's own.
-    model.generation_config = DiffusionGenerationConfig()
 
     def evaluate(split: str, settings: Mapping[str, Any]) -> EvaluatedAnswers:
         return evaluate_answers(
@@ -132,8 +127,9 @@ def run(argv: Sequence[str]) -> None:
         "seed": arguments.seed,
         "hf_dparallel": __version__,
     }
-    recipe = own.updated(**given.settings()).updated(**best.settings).updated(calibration=record)
+    recipe = own.updated(**given.settings()).updated(**best.settings)
     recipe.save_pretrained(arguments.output_dir)
+    write_json(record, str(Path(arguments.output_dir, "calibration.json")))
     say(
         f"\n{_name(best.settings)} keeps the accuracy and is written to {arguments.output_dir}/generation_config.json."
     )

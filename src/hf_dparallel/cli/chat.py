@@ -12,8 +12,8 @@ import torch
 import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import longest_sequence, resolve_generation_config
+from ..generation.configuration import DiffusionGenerationConfig, resolve
+from ..generation.inputs import longest_sequence
 from . import COMMANDS
 from .answer_streamer import AnswerStreamer
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments
@@ -35,7 +35,6 @@ _FIXED = (
     "eos_token_id",
     "pad_token_id",
     "bos_token_id",
-    "calibration",
 )
 
 
@@ -137,7 +136,7 @@ class Chat:
         elif command == "/set":
             note("/set needs a name and a value, for instance /set entropy_threshold 0.5")
         elif command == "/settings":
-            for name, value in self._resolved(self.config).settings().items():
+            for name, value in self._resolved(self.config).deviations().items():
                 if name not in _FIXED:
                     say(f"{name} {value}")
         elif command == "/reset":
@@ -212,7 +211,7 @@ class Chat:
 
     def _resolved(self, config: DiffusionGenerationConfig) -> DiffusionGenerationConfig:
         """All settings, the model's own included."""
-        resolved = resolve_generation_config(self.model, config, self.tokenizer)
+        resolved = resolve(self.model, config, self.tokenizer)
         if resolved.max_new_tokens == 0:
             raise ValueError("`max_new_tokens` must be a positive integer, got 0.")
         return resolved

@@ -9,8 +9,7 @@ from ..environment import describe_hardware
 from ..evaluation.decoding import evaluate_answers
 from ..evaluation.report import make_rows, metrics_with_intervals, results_table, write_evaluation
 from ..evaluation.sweep import parse_sweep
-from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import resolve_generation_config
+from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..hashes import dataset_hash
 from . import evaluate_tasks
 from .arguments import (
@@ -123,7 +122,7 @@ def run_on_dataset(
     given = decoding.to_generation_config()
     points = reporting.points(given)
     # All of them before the first is decoded with.
-    recipes = [resolve_generation_config(model, point["recipe"], tokenizer) for point in points.values()]
+    recipes = [resolve(model, point["recipe"], tokenizer) for point in points.values()]
     measured = {}
     for (method, point), recipe in zip(points.items(), recipes, strict=True):
         answers = evaluate_answers(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from ..generation.inputs import resolve_generation_config
+from ..generation.configuration import resolve
 from . import COMMANDS
 from .arguments import CommandParser, LoadingArguments, OutputArguments, RecipeArguments
 from .console import note, write_json
@@ -106,7 +106,7 @@ def serve(
 
     model, tokenizer = load_model(loading)
     generation_config = recipe.to_generation_config()
-    resolve_generation_config(model, generation_config, tokenizer)  # refuses what contradicts the model's recipe
+    resolve(model, generation_config, tokenizer)  # refuses what contradicts the model's recipe
     name = arguments.served_model_name or loading.adapter or loading.model
     served = ServedModel(name, model, tokenizer, generation_config)
     engine = Engine(model, arguments.batch_size, arguments.max_waiting)

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.decoder import DecodedRow
-from ..generation.inputs import resolve_generation_config
 from ..generation.rows import check_batch_size, decode_rows, evaluation_mode
 from ..hashes import dataset_hash, model_hash, stable_hash
 from .claims import Claims
@@ -104,7 +103,7 @@ def generate_trajectories(
         )
     check_batch_size(batch_size)
     check_new_columns(dataset, _NEW_COLUMNS)
-    config = resolve_generation_config(model, generation_config, tokenizer)
+    config = resolve(model, generation_config, tokenizer)
     prompt_ids = tokenize_prompts(dataset, tokenizer, config.mask_token_id)
     with contextlib.ExitStack() as stack:
         if output_dir is None:

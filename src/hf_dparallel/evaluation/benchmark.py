@@ -17,10 +17,8 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedModel
 
 from ..environment import describe_environment
-from ..generation import commit_rules
-from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.decoder import Decoder
-from ..generation.prediction import TokenPrediction
 from ..models.dream.configuration_dream import DreamConfig
 from ..models.dream.modeling_dream import DreamForMaskedDiffusion
 from ..models.llada.configuration_llada import LLaDAConfig
@@ -105,28 +103,6 @@ def random_model(shape: str, dtype: torch.dtype, device: str, attn_implementatio
         with torch.device(device):
             model.model.rotary_emb = type(model.model.rotary_emb)(config)
     return model.eval()
-
-
-class ScheduledDecoder(Decoder):
-    """Decodes in a given number of passes, which no threshold could do with random weights."""
-
-    def __init__(self, model: PreTrainedModel, config: DiffusionGenerationConfig, num_passes: int):
-        super().__init__(model, config)
-        num_blocks = config.max_new_tokens // config.block_length
-        if not num_blocks <= num_passes <= config.max_new_tokens:
-            raise ValueError(
-                f"`passes` must be between the number of blocks ({num_blocks}) and `max_new_tokens` "
-                f"({config.max_new_tokens}), got {num_passes}."
-            )
-        # By block, counted from the right as on the canvas: its passes.
-        blocks = torch.arange(num_blocks - 1, -1, -1)
-        self._passes = num_passes // num_blocks + (blocks < num_passes % num_blocks).long()
-
-    def _pick_commits(self, prediction: TokenPrediction, masked: torch.BoolTensor) -> torch.BoolTensor:
-        canvas = self.canvas
-        passes = self._passes.to(masked.device)[canvas.first_block]
-        count = commit_rules.scheduled_count(self.config.block_length, passes, canvas.step_in_block)
-        return commit_rules.commit_by_count(prediction.confidence, masked, count)
 
 
 @dataclass
@@ -256,15 +232,10 @@ def benchmark_config(
     model: PreTrainedModel, max_new_tokens: int, block_length: int, cache: str | None
 ) -> DiffusionGenerationConfig:
     """The settings that the benchmark decodes with."""
-    return DiffusionGenerationConfig(
-        max_new_tokens=max_new_tokens,
-        block_length=block_length,
-        stop_at_eos=False,
-        cache_implementation=cache,
-        mask_token_id=model.config.mask_token_id,
-        eos_token_id=model.config.eos_token_id,
-        pad_token_id=model.config.pad_token_id,
-    ).with_defaults()
+    recipe = DiffusionGenerationConfig(
+        max_new_tokens=max_new_tokens, block_length=block_length, stop_at_eos=False, cache_implementation=cache
+    )
+    return resolve(model, recipe)
 
 
 def random_prompts(model: PreTrainedModel, batch_size: int, length: int) -> torch.LongTensor:
@@ -309,7 +280,7 @@ def measure_tensor_memory(function, device: str) -> float:
 
 @torch.no_grad()
 def _decode(model: PreTrainedModel, config: DiffusionGenerationConfig, prompts: torch.LongTensor, passes: int) -> None:
-    decoder = ScheduledDecoder(model, config, passes)
+    decoder = Decoder(model, config.updated(denoising_steps=passes))
     decoder.add(list(range(len(prompts))), prompts, torch.ones_like(prompts))
     while decoder:
         decoder.step()

@@ -8,8 +8,7 @@ from transformers import TrainerCallback
 
 from ..data.prompts import check_new_columns, tokenize_prompts
 from ..data.rewards import RewardFunction, check_reward_columns
-from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import resolve_generation_config
+from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.rows import check_batch_size
 from .decoding import evaluate_decoding
 
@@ -81,7 +80,7 @@ class DecodingCallback(TrainerCallback):
         check_new_columns(dataset, ["completion_ids"])
         check_reward_columns(reward_funcs, dataset.column_names)
         model = trainer.accelerator.unwrap_model(trainer.model)
-        recipe = resolve_generation_config(model, generation_config, trainer.processing_class)
+        recipe = resolve(model, generation_config, trainer.processing_class)
         tokenize_prompts(dataset, trainer.processing_class, recipe.mask_token_id)
         self.trainer = trainer
         self.dataset = dataset

@@ -10,9 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.prompts import check_new_columns, tokenize_prompts
 from ..data.rewards import RewardFunction, check_reward_columns, score_completions
-from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.decoder import DecodedRow
-from ..generation.inputs import resolve_generation_config
 from ..generation.rows import check_batch_size, decode_rows, evaluation_mode
 from .cost import DecodingCost, mean_cost
 
@@ -108,7 +107,7 @@ def evaluate_answers(
     check_batch_size(batch_size)
     check_new_columns(dataset, ["completion_ids"])
     check_reward_columns(reward_funcs, dataset.column_names)
-    recipe = resolve_generation_config(model, generation_config, tokenizer)
+    recipe = resolve(model, generation_config, tokenizer)
     prompt_ids = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
     answers: dict[int, DecodedRow] = {}
     # Prompts of similar length next to one another need little padding.

@@ -24,22 +24,54 @@ class Window:
     columns: torch.LongTensor
     writable: torch.BoolTensor | None = None
 
+    def to(self, device: torch.device) -> "Window":
+        """The same on a device: the layers of a model may be on several."""
+        rows, writable = (index if index is None else index.to(device) for index in (self.rows, self.writable))
+        return Window(rows, self.columns.to(device), writable)
+
 
 class WindowLayer(CacheLayerMixin):
-    """Keys and values of one layer, `(rows, heads, width, head_dim)` each."""
+    """Keys and values of one layer, `(rows, heads, width, head_dim)` each.
+
+    Device, dtype and number of heads are those of the first states, whatever the model says of itself: its layers may
+    be on several devices, run under autocast, or have a part of the heads each.
+    """
 
     is_sliding = False
+    shape = (0, 0)
     window: Window
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: [`WindowCache.resize`] has made room."""
+        """Makes room for keys and values like these."""
+        rows, width = self.shape
+        self.keys, self.values = (
+            states.new_zeros(rows, states.shape[1], width, states.shape[3]) for states in (key_states, value_states)
+        )
+        for kept in (self.keys, self.values):
+            _mark_static(kept)
+        self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
         """Replaces the window's part and returns the keys and values of its rows, over the whole width."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
         return self._replace(self.keys, key_states), self._replace(self.values, value_states)
 
+    def resize(self, kept_rows: torch.LongTensor, num_rows: int, width: int) -> None:
+        """Keeps `kept_rows`, in this order, makes room for `num_rows`, and fits the left edge to `width`."""
+        self.shape = (num_rows, width)
+        if not self.is_initialized:
+            return
+        for name in ("keys", "values"):
+            kept = getattr(self, name)
+            kept = kept[kept_rows.to(kept.device)]
+            kept = pad(kept, (0, 0, width - kept.shape[2], 0, 0, 0, 0, num_rows - len(kept_rows)))
+            _mark_static(kept)
+            setattr(self, name, kept)
+
     def _replace(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        rows, columns, writable = self.window.rows, self.window.columns, self.window.writable
+        window = self.window.to(kept.device)
+        rows, columns, writable = window.rows, window.columns, window.writable
         if columns.shape[1] == kept.shape[2] and writable is None:
             if rows is None:
                 return kept.copy_(states)
@@ -55,7 +87,7 @@ class WindowLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Every position attends to the whole width."""
-        return self.keys.shape[2], 0
+        return self.shape[1], 0
 
     def get_seq_length(self) -> int:
         """Nothing precedes the window: positions are passed explicitly."""
@@ -63,7 +95,7 @@ class WindowLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         """The width."""
-        return self.keys.shape[2]
+        return self.shape[1]
 
 
 class WindowCache(Cache):
@@ -74,35 +106,37 @@ class WindowCache(Cache):
     of Fast-dLLM, with the block as the window its dual cache (https://huggingface.co/papers/2505.22618).
 
     Args:
-        config ([`~transformers.PreTrainedConfig`]): of the model.
-        dtype (`torch.dtype`), device (`torch.device`): of keys and values.
+        num_layers (`int`): layers of the model.
     """
 
-    def __init__(self, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device):
-        super().__init__(layers=[WindowLayer() for _ in range(config.num_hidden_layers)])
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        for layer in self.layers:
-            layer.keys, layer.values = (
-                torch.empty(0, config.num_key_value_heads, 0, head_dim, dtype=dtype, device=device) for _ in range(2)
-            )
+    def __init__(self, num_layers: int):
+        super().__init__(layers=[WindowLayer() for _ in range(num_layers)])
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and width."""
-        return self.layers[0].keys.shape[0], self.layers[0].keys.shape[2]
+        return self.layers[0].shape
+
+    def allocate(self, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> None:
+        """Makes room before the first pass, for compiled code, in which no layer could."""
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        states = torch.empty(0, config.num_key_value_heads, 0, head_dim, dtype=dtype, device=device)
+        for layer in self.layers:
+            layer.lazy_initialization(states, states)
 
     def select(self, window: Window) -> None:
         """Says what the next forward pass computes."""
         for layer in self.layers:
             layer.window = window
 
-    def resize(self, kept_rows: list[int], num_rows: int, width: int) -> None:
+    def resize(self, kept_rows: list[int], num_rows: int, width: int, device: torch.device) -> None:
         """Keeps `kept_rows`, in this order, makes room for `num_rows`, and fits the left edge to `width`."""
+        # One copy to the device, however many layers there are.
+        index = torch.tensor(kept_rows, dtype=torch.long, device=device)
         for layer in self.layers:
-            for name in ("keys", "values"):
-                kept = getattr(layer, name)
-                kept = kept[torch.tensor(kept_rows, dtype=torch.long, device=kept.device)]
-                kept = pad(kept, (0, 0, width - kept.shape[2], 0, 0, 0, 0, num_rows - len(kept_rows)))
-                # Compiled code may then replace a part of it in place, and still replay a CUDA graph.
-                torch._dynamo.mark_static_address(kept)
-                setattr(layer, name, kept)
+            layer.resize(index, num_rows, width)
+
+
+def _mark_static(kept: torch.Tensor) -> None:
+    """Compiled code may then replace a part of it in place, and still replay a CUDA graph."""
+    torch._dynamo.mark_static_address(kept, guard=False)

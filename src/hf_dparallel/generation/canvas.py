@@ -11,6 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import pad
 
+from .configuration import DiffusionGenerationConfig
+
+
+# More than any number of a block or column.
+_BEYOND = 2**31
+
 
 @dataclass
 class FinishedRow:
@@ -55,76 +61,63 @@ class RowProgress:
 
 @dataclass
 class RowStatus:
-    """What the host knows of a row. Places are counted from the right edge, which no padding moves."""
+    """What the host knows of a row. Lengths count the new tokens from the first one; when infilling, all tokens."""
 
-    # The range of blocks whose masks may be decided, 0 being the last block of the canvas; -1 if all is decided.
-    first_block: int
-    last_block: int
+    # The first and the last block whose masks may be decided.
+    open_from: int
+    open_to: int
     # How many masks there are in those blocks.
     num_open: int
-    # Columns from the first mask on, columns after the end of the answer, columns after the first end token.
-    undecided: int
-    after_end: int
-    after_eos: int
-    nfe: int
+    # Tokens before the first mask, and tokens up to and including the first end token.
+    num_decided: int
+    length_to_eos: int
+    # Tokens of the answer: what follows is padding.
+    length: int
     is_nan: bool
-    is_finished: bool
+    is_finished: bool = False
 
 
 class Canvas:
     """The rows being decoded: left-padded prompts with the mask tokens to decide.
 
-    Tensors have one line a row and one column a token. Rows and their blocks are aligned on the right.
+    Tensors have one line a row and one column a token, and rows end at the same column.
 
     Args:
-        max_new_tokens (`int`): mask tokens that are appended to each prompt; 0 to decide the masks inside the prompts.
-        block_length, max_active_blocks, block_add_threshold, stop_at_eos, mask_token_id, pad_token_id: as in
-            [`DiffusionGenerationConfig`].
-        eos_token_ids (`list[int]`): the tokens that end an answer.
+        config ([`DiffusionGenerationConfig`]): resolved.
         width_multiple (`int`): the width is a multiple of this, for code that is compiled for each width.
     """
 
-    # (rows, width)
+    # (rows, width). `block` is the number of the block that a column belongs to; below 0 in the prompt.
     sequences: torch.LongTensor
     attention_mask: torch.LongTensor
     position_ids: torch.LongTensor
+    block: torch.LongTensor
     masked: torch.BoolTensor
     commit_step: torch.LongTensor
     # (rows,)
     nfe: torch.LongTensor
     step_in_block: torch.LongTensor
-    first_block: torch.LongTensor
-    last_block: torch.LongTensor
+    open_from: torch.LongTensor
+    open_to: torch.LongTensor
 
-    _WIDE = ("sequences", "attention_mask", "position_ids", "masked", "commit_step")
-    _NARROW = ("nfe", "step_in_block", "first_block", "last_block")
-
-    def __init__(
-        self,
-        *,
-        max_new_tokens: int,
-        block_length: int,
-        mask_token_id: int,
-        pad_token_id: int,
-        eos_token_ids: list[int],
-        stop_at_eos: bool = True,
-        max_active_blocks: int = 1,
-        block_add_threshold: float = 1.0,
-        width_multiple: int = 1,
-    ):
-        self.max_new_tokens = max_new_tokens
-        self.block_length = block_length
-        self.mask_token_id = mask_token_id
-        self.pad_token_id = pad_token_id
-        self.eos_token_ids = eos_token_ids
-        self.stop_at_eos = stop_at_eos
-        self.max_active_blocks = max_active_blocks
-        self.block_add_threshold = block_add_threshold
+    def __init__(self, config: DiffusionGenerationConfig, width_multiple: int = 1):
+        self.config = config
+        self.max_new_tokens = config.max_new_tokens
         self.width_multiple = width_multiple
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
         self.num_masks: list[int] = []
+        self.row_nfe: list[int] = []
         self.status: list[RowStatus] = []
+        # What fills up each of the wide tensors on the left.
+        self._padding = {
+            "sequences": config.padding_token_id,
+            "attention_mask": 0,
+            "position_ids": 0,
+            "block": -1,
+            "masked": False,
+            "commit_step": -1,
+        }
 
     def __len__(self) -> int:
         return len(self.row_ids)
@@ -139,34 +132,55 @@ class Canvas:
         """Whether a row has padding."""
         return min(self.prompt_lengths) + self.max_new_tokens < self.width
 
+    def answer_start(self, row: int) -> int:
+        """The column of the first new token; when infilling, of the first token."""
+        return self.width - (self.max_new_tokens or self.prompt_lengths[row])
+
+    def prompt_start(self, row: int) -> int:
+        """The column of the first token that is no padding."""
+        return self.width - self.max_new_tokens - self.prompt_lengths[row]
+
+    def open_edges(self, row: int) -> tuple[int, int]:
+        """The columns at which the open blocks of a row begin and end."""
+        status, length = self.status[row], self.config.block_length
+        # When infilling, the first block may be shorter.
+        origin = self.answer_start(row) - (0 if self.max_new_tokens else -self.prompt_lengths[row] % length)
+        start, end = origin + status.open_from * length, origin + (status.open_to + 1) * length
+        return max(start, self.answer_start(row)), min(end, self.width)
+
     def add(self, row_ids: list[int], input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
         """Adds rows: left-padded prompts and their attention mask, both `(rows, prompt_length)`."""
-        new = input_ids.new_full((len(input_ids), self.max_new_tokens), self.mask_token_id)
+        new = input_ids.new_full((len(input_ids), self.max_new_tokens), self.config.mask_token_id)
         attention_mask = torch.cat([attention_mask, torch.ones_like(new)], dim=1)
         sequences = torch.cat([input_ids, new], dim=1)
-        masked = (sequences == self.mask_token_id) & attention_mask.bool()
-        first_block = self._first_block(masked)
+        masked = (sequences == self.config.mask_token_id) & attention_mask.bool()
+        # Positions count from the first token of the row, whatever the padding.
+        position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+        block = self._block_of(position_ids, attention_mask.sum(dim=1, keepdim=True))
+        first_block = _first(block, masked)
         added = {
             "sequences": sequences,
             "attention_mask": attention_mask,
-            # Positions count from the first token of the row, whatever the padding.
-            "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0),
+            "position_ids": position_ids,
+            "block": block,
             "masked": masked,
             "commit_step": torch.full_like(sequences, -1),
             "nfe": torch.zeros_like(first_block),
             "step_in_block": torch.zeros_like(first_block),
-            "first_block": first_block,
-            "last_block": first_block,
+            "open_from": first_block,
+            "open_to": first_block,
         }
-        previous = {name: getattr(self, name) for name in added} if self.row_ids else {}
         lengths, num_masks = torch.stack([attention_mask.sum(dim=1), masked.sum(dim=1)]).tolist()
+        previous = {name: getattr(self, name) for name in added} if self.row_ids else {}
         self.row_ids += row_ids
         self.prompt_lengths += [length - self.max_new_tokens for length in lengths]
         self.num_masks += num_masks
+        self.row_nfe += [0] * len(row_ids)
         for name, tensor in added.items():
             parts = [previous[name], tensor] if previous else [tensor]
             setattr(self, name, torch.cat([self._fitted(name, part) for part in parts]))
-        self._read_status(torch.zeros_like(self.nfe, dtype=torch.bool))
+        self._eos_token_ids = sequences.new_tensor(self.config.eos_token_ids)
+        self._read_status(None)
 
     def new_columns(self) -> torch.LongTensor:
         """The columns of the new tokens (when infilling, all), `(rows, columns)`."""
@@ -180,21 +194,19 @@ class Canvas:
             `tuple`: the columns and which of them are meant, both `(rows, columns)`. A row that has fewer of them than
             another is filled up with others.
         """
-        is_open = self._is_open()
         num_columns = max(status.num_open for status in self.status)
-        columns = is_open.int().argsort(dim=1, descending=True, stable=True)[:, :num_columns]
-        return columns, is_open.gather(1, columns)
+        columns = self._is_open.int().argsort(dim=1, descending=True, stable=True)[:, :num_columns]
+        return columns, self._is_open.gather(1, columns)
 
     def commit(self, columns: torch.LongTensor, tokens: torch.LongTensor, accepted: torch.BoolTensor) -> None:
         """Writes the accepted tokens of a pass and counts the pass; all arguments are `(rows, columns)`."""
-        for tensor, value in (
-            (self.sequences, tokens),
-            (self.commit_step, self.nfe[:, None]),
-            (self.masked, torch.zeros_like(accepted)),
-        ):
-            tensor.scatter_(1, columns, torch.where(accepted, value, tensor.gather(1, columns)))
+        is_new = torch.zeros_like(self.masked).scatter_(1, columns, accepted)
+        self.sequences = torch.where(is_new, self.sequences.scatter(1, columns, tokens), self.sequences)
+        self.commit_step = torch.where(is_new, self.nfe[:, None], self.commit_step)
+        self.masked = self.masked ^ is_new
         self.nfe += 1
         self.step_in_block += 1
+        self.row_nfe = [nfe + 1 for nfe in self.row_nfe]
 
     def advance(self, is_nan: torch.BoolTensor) -> None:
         """Moves each row whose block is decided to its next one, opens further blocks, and informs the host.
@@ -202,15 +214,19 @@ class Canvas:
         Args:
             is_nan (`torch.BoolTensor` of shape `(rows,)`): the rows for which the model predicted NaN.
         """
-        first_block = self._first_block(self.masked)
-        self.step_in_block *= first_block == self.first_block
-        self.first_block = first_block
-        self.last_block = torch.minimum(self.last_block, first_block)
-        if self.max_active_blocks > 1:
+        first_block = _first(self.block, self.masked)
+        self.step_in_block *= first_block == self.open_from
+        self.open_from = first_block
+        self.open_to = torch.maximum(self.open_to, first_block)
+        if self.config.max_active_blocks > 1:
             self._open_next_block()
         self._read_status(is_nan)
 
-    def take_finished(self) -> list[FinishedRow]:
+    def end_row(self, row: int, length: int) -> None:
+        """Ends an answer after so many tokens, whatever follows."""
+        self.status[row].length, self.status[row].is_finished = length, True
+
+    def pop_finished(self) -> list[FinishedRow]:
         """Removes the finished rows and returns what was decoded in them."""
         finished = [row for row, status in enumerate(self.status) if status.is_finished]
         results = [self._result(row) for row in finished]
@@ -222,86 +238,92 @@ class Canvas:
         """How far each row has come, by its number."""
         new_tokens = self.sequences[:, self.width - self.max_new_tokens :].tolist() if self.row_ids else []
         return {
-            row_id: RowProgress(tokens[: len(tokens) - max(status.undecided, status.after_eos)], status.nfe)
-            for row_id, tokens, status in zip(self.row_ids, new_tokens, self.status, strict=True)
+            row_id: RowProgress(tokens[: min(status.num_decided, status.length_to_eos)], nfe)
+            for row_id, tokens, status, nfe in zip(self.row_ids, new_tokens, self.status, self.row_nfe, strict=True)
         }
 
     def remove(self, row_ids: Collection[int]) -> None:
         """Removes rows that are not finished."""
-        self._keep([row for row, row_id in enumerate(self.row_ids) if row_id not in row_ids])
+        if row_ids:
+            self._keep([row for row, row_id in enumerate(self.row_ids) if row_id not in row_ids])
 
     def _rounded(self, width: int) -> int:
         return -(-width // self.width_multiple) * self.width_multiple
 
-    def _block(self) -> torch.LongTensor:
-        """The block of each column, `(width,)`, counted from the right."""
-        columns = torch.arange(self.masked.shape[1] - 1, -1, -1, device=self.masked.device)
-        return columns // self.block_length
-
-    def _first_block(self, masked: torch.BoolTensor) -> torch.LongTensor:
-        # -1 // block_length is -1: no mask, no block.
-        return (_columns_left(masked) - 1).div(self.block_length, rounding_mode="floor")
-
-    def _is_open(self) -> torch.BoolTensor:
-        block = self._block()
-        return self.masked & (block <= self.first_block[:, None]) & (block >= self.last_block[:, None])
+    def _block_of(self, position_ids: torch.LongTensor, lengths: torch.LongTensor) -> torch.LongTensor:
+        """Blocks of new tokens are counted from the first one; when infilling, they end where the prompt ends."""
+        block_length = self.config.block_length
+        start = lengths - self.max_new_tokens if self.max_new_tokens else -(-lengths % block_length)
+        return (position_ids - start).div(block_length, rounding_mode="floor")
 
     def _open_next_block(self) -> None:
         """Opens one more block in the rows whose last open block is decided to the given fraction."""
-        in_last = self._block() == self.last_block[:, None]
-        num_masked = (self.masked & in_last).sum(dim=1)
-        is_decided = num_masked <= (1 - self.block_add_threshold) * self.block_length
-        has_room = self.first_block - self.last_block + 1 < self.max_active_blocks
-        self.last_block -= (is_decided & has_room & (self.last_block > 0)).long()
+        num_masked = (self.masked & (self.block == self.open_to[:, None])).sum(dim=1)
+        is_decided = num_masked <= (1 - self.config.block_add_threshold) * self.config.block_length
+        has_room = self.open_to - self.open_from + 1 < self.config.max_active_blocks
+        # No mask is beyond the last block.
+        is_last = self.open_to >= self.block[:, -1]
+        self.open_to += (is_decided & has_room & ~is_last).long()
 
-    def _read_status(self, is_nan: torch.BoolTensor) -> None:
+    def _read_status(self, is_nan: torch.BoolTensor | None) -> None:
         """The one transfer from the device in each pass."""
-        undecided = _columns_left(self.masked)
-        is_eos = torch.isin(self.sequences, self.sequences.new_tensor(self.eos_token_ids)) & ~self.masked
-        is_eos[:, : self.width - self.max_new_tokens] = False
-        after_eos = (_columns_left(is_eos) - 1).clamp(min=0)
-        after_end = after_eos if self.stop_at_eos else torch.zeros_like(after_eos)
-        has_ended = undecided <= after_end
+        self._is_open = self.masked & (self.block <= self.open_to[:, None])
+        columns = torch.arange(self.masked.shape[1], device=self.masked.device)
+        # An end token that is infilled ends nothing.
+        is_new = columns >= self.width - self.max_new_tokens
+        is_eos = (self.sequences[..., None] == self._eos_token_ids).any(dim=-1) & is_new & ~self.masked
         fields = [
-            self.first_block,
-            self.last_block,
-            self._is_open().sum(dim=1),
-            undecided,
-            after_end,
-            after_eos,
-            self.nfe,
-            is_nan,
-            has_ended | is_nan,
+            self.open_from,
+            self.open_to,
+            self._is_open.sum(dim=1),
+            _first(columns, self.masked),
+            _first(columns, is_eos),
         ]
-        counts = torch.stack([field.long() for field in fields], dim=1).tolist()
-        self.status = [RowStatus(*row[:-2], *map(bool, row[-2:])) for row in counts]
+        if is_nan is not None:
+            fields.append(is_nan.long())
+        self.status = [self._status(row, *counts) for row, counts in enumerate(torch.stack(fields, dim=1).tolist())]
+
+    def _status(
+        self,
+        row: int,
+        open_from: int,
+        open_to: int,
+        num_open: int,
+        first_mask: int,
+        first_eos: int,
+        is_nan: int = 0,
+    ) -> RowStatus:
+        start, longest = self.answer_start(row), self.max_new_tokens or self.prompt_lengths[row]
+        num_decided = min(first_mask - start, longest)
+        length_to_eos = min(first_eos - start + 1, longest)
+        length = length_to_eos if self.config.stop_at_eos else longest
+        is_finished = bool(is_nan) or num_decided >= length
+        return RowStatus(open_from, open_to, num_open, num_decided, length_to_eos, length, bool(is_nan), is_finished)
 
     def _result(self, row: int) -> FinishedRow:
-        length = self.max_new_tokens or self.prompt_lengths[row]
-        status = self.status[row]
-        tokens, commit_step = self.sequences[row, -length:].clone(), self.commit_step[row, -length:].clone()
-        tokens[length - status.after_end :] = self.pad_token_id
-        commit_step[length - status.after_end :] = -1
-        num_tokens = self.num_masks[row] - max(status.after_end, status.after_eos)
-        return FinishedRow(self.row_ids[row], tokens, commit_step, status.nfe, num_tokens, status.is_nan)
+        status, start = self.status[row], self.answer_start(row)
+        tokens, commit_step = self.sequences[row, start:].clone(), self.commit_step[row, start:].clone()
+        tokens[status.length :] = self.config.padding_token_id
+        commit_step[status.length :] = -1
+        num_tokens = self.num_masks[row] - len(tokens) + min(status.length, status.length_to_eos)
+        return FinishedRow(self.row_ids[row], tokens, commit_step, self.row_nfe[row], num_tokens, status.is_nan)
 
     def _keep(self, rows: list[int]) -> None:
-        for name in ("row_ids", "prompt_lengths", "num_masks", "status"):
+        for name in ("row_ids", "prompt_lengths", "num_masks", "row_nfe", "status"):
             setattr(self, name, [getattr(self, name)[row] for row in rows])
         if rows:
             index = torch.tensor(rows, device=self.masked.device)
-            for name in (*self._WIDE, *self._NARROW):
+            for name in (*self._padding, "nfe", "step_in_block", "open_from", "open_to"):
                 setattr(self, name, self._fitted(name, getattr(self, name)[index]))
+            self._is_open = self.masked & (self.block <= self.open_to[:, None])
 
     def _fitted(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Adds or removes padding on the left."""
-        if name in self._NARROW:
+        if name not in self._padding:
             return tensor
-        value = {"sequences": self.pad_token_id, "commit_step": -1}.get(name, 0)
-        return pad(tensor, (self.width - tensor.shape[1], 0), value=value)
+        return pad(tensor, (self.width - tensor.shape[1], 0), value=self._padding[name])
 
 
-def _columns_left(marked: torch.BoolTensor) -> torch.LongTensor:
-    """Columns from the first marked one of each row to the right edge, 0 if none is marked."""
-    columns_left = torch.arange(marked.shape[1], 0, -1, device=marked.device)
-    return (marked * columns_left).amax(dim=1)
+def _first(values: torch.LongTensor, marked: torch.BoolTensor) -> torch.LongTensor:
+    """The least of the ascending `values` of each row at its marked columns, more than any if none is marked."""
+    return torch.where(marked, values, _BEYOND).amin(dim=1)

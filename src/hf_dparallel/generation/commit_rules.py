@@ -1,69 +1,193 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Which masked tokens to commit in a pass: pure functions from certainty to a boolean mask.
+"""Which masked tokens to commit in a pass. A rule is one function here, with its setting above it.
 
-Each takes a measure of certainty and `masked`, which of the tokens may be committed, both `(rows, tokens)`, and
-returns the tokens to commit, `(rows, tokens)`. Every rule commits at least the most certain masked token of each row
-that has one, so that decoding always ends.
+A rule gets the prediction of a pass, `masked` (which of its tokens may be committed, `(rows, tokens)`) and the value
+of its setting, and returns the tokens to commit, `(rows, tokens)`. Every rule commits at least the most certain masked
+token of each row that has one, so that decoding always ends.
 """
 
-import torch
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .settings import SETTINGS, Setting, add_setting, settings_of
 
 
-def commit_by_entropy(entropy: torch.Tensor, masked: torch.Tensor, threshold: float) -> torch.Tensor:
-    """Commits the tokens of at most `threshold` nats (https://huggingface.co/papers/2509.26488)."""
-    return masked & ((entropy <= threshold) | _most_certain(-entropy, masked))
+if TYPE_CHECKING:
+    import torch
+
+    from .canvas import Canvas
+    from .configuration import DiffusionGenerationConfig
+    from .prediction import TokenPrediction
+
+_RULES: dict[str, Any] = {}
+# About the least number of float32.
+_LEAST = -3e38
 
 
-def commit_by_confidence(confidence: torch.Tensor, masked: torch.Tensor, threshold: float) -> torch.Tensor:
-    """Commits the tokens of at least probability `threshold` (https://huggingface.co/papers/2505.22618)."""
-    return masked & ((confidence >= threshold) | _most_certain(confidence, masked))
+def commit_rule(name: str, type: type, *, help: str, rule: str, is_valid: Callable, source: str) -> Callable:
+    """Registers a commit rule under the setting `name`, which configurations, commands and docs then know.
 
+    The decorated function is called as `function(prediction, masked, value)`. A rule that must remember something
+    between passes is a class instead, made as `cls(config, canvas)` for each decoding and called as `rule(prediction,
+    masked)`.
 
-def commit_by_count(confidence: torch.Tensor, masked: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    """Commits the `count` most confident tokens of each row, `count` of shape `(rows,)`."""
-    order = confidence.masked_fill(~masked, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-    rank = torch.empty_like(order).scatter_(
-        -1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order)
-    )
-    return masked & (rank < count[:, None])
-
-
-def commit_by_entropy_bound(entropy: torch.Tensor, masked: torch.Tensor, bound: float) -> torch.Tensor:
-    """Commits the most certain tokens as long as what they may depend on one another stays within `bound` nats.
-
-    The joint entropy of a set of tokens differs from the sum of theirs by at most that sum less the largest of them:
-    the EB-sampler (https://huggingface.co/papers/2505.24857) takes the largest set, in the order of entropy, for which
-    this is within the bound.
+    Args:
+        name (`str`), type (`type`), help (`str`), rule (`str`), is_valid (`Callable`), source (`str`):
+            The setting, see [`Setting`].
     """
-    ascending, order = entropy.masked_fill(~masked, torch.inf).sort(dim=-1, stable=True)
+
+    def register(function: Any) -> Any:
+        add_setting(Setting(name, "rule", type, help, rule=rule, is_valid=is_valid, source=source, is_swept=True))
+        _RULES[name] = function
+        return function
+
+    return register
+
+
+def make_rule(config: "DiffusionGenerationConfig", canvas: "Canvas") -> Callable:
+    """The rule that a resolved configuration asks for, as a function of prediction and masked tokens."""
+    name = config.commit_rule()
+    if name is None:
+        return most_confident
+    rule = _RULES[name]
+    if isinstance(rule, type):
+        return rule(config, canvas)
+    return partial(_with_value, rule, getattr(config, name))
+
+
+def _with_value(rule: Callable, value: Any, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
+    return rule(prediction, masked, value)
+
+
+@commit_rule(
+    "denoising_steps",
+    int,
+    help="Commit the most confident tokens on a fixed schedule of this many passes for the whole canvas, spread "
+    "evenly over its tokens. Without any rule, one token in each pass.",
+    rule="a positive integer",
+    is_valid=lambda value: value > 0,
+    source="https://huggingface.co/papers/2502.09992",
+)
+class Schedule:
+    """Commits a fixed number of tokens in each pass. Passes and tokens that do not divide go to the first ones."""
+
+    def __init__(self, config: "DiffusionGenerationConfig", canvas: "Canvas"):
+        self.canvas = canvas
+        self.counts = scheduled_counts(config.max_new_tokens, config.block_length, config.denoising_steps)
+        self._table: torch.Tensor | None = None
+
+    def __call__(self, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
+        if self._table is None:
+            longest = max(map(len, self.counts))
+            rows = [count + [1] * (longest - len(count)) for count in self.counts]
+            self._table = masked.new_tensor(rows, dtype=self.canvas.nfe.dtype)
+        block = self.canvas.open_from.clamp(max=len(self.counts) - 1)
+        count = self._table[block, self.canvas.step_in_block.clamp(max=self._table.shape[1] - 1)]
+        return commit_by_count(prediction.confidence, masked, count)
+
+
+@commit_rule(
+    "confidence_threshold",
+    float,
+    help="Commit the tokens of at least this probability.",
+    rule="a probability above 0 and up to 1",
+    is_valid=lambda value: 0 < value <= 1,
+    source="https://huggingface.co/papers/2505.22618",
+)
+def commit_by_confidence(prediction, masked, threshold):
+    return masked & ((prediction.confidence >= threshold) | most_certain(prediction.confidence, masked))
+
+
+@commit_rule(
+    "entropy_threshold",
+    float,
+    help="Commit the tokens whose predictive distribution has at most this entropy, in nats.",
+    rule="at least 0 (nats)",
+    is_valid=lambda value: value >= 0,
+    source="https://huggingface.co/papers/2509.26488",
+)
+def commit_by_entropy(prediction, masked, threshold):
+    return masked & ((prediction.entropy <= threshold) | most_certain(-prediction.entropy, masked))
+
+
+@commit_rule(
+    "entropy_bound",
+    float,
+    help="Commit the most certain tokens as long as the sum of their entropies, in nats, less the largest, is at most "
+    "this.",
+    rule="at least 0 (nats)",
+    is_valid=lambda value: value >= 0,
+    source="https://huggingface.co/papers/2505.24857",
+)
+def commit_by_entropy_bound(prediction, masked, bound):
+    # The joint entropy of a set of tokens differs from the sum of theirs by at most that sum less the largest of them.
+    ascending, order = prediction.entropy.masked_fill(~masked, math.inf).sort(dim=-1, stable=True)
     # In ascending order the largest is the last, so what counts is the sum of those before it.
-    before = torch.nn.functional.pad(ascending.cumsum(dim=-1)[..., :-1], (1, 0))
-    within = torch.zeros_like(masked).scatter_(-1, order, before <= bound)
-    return masked & (within | _most_certain(-entropy, masked))
+    before = ascending.cumsum(dim=-1).roll(1, dims=-1)
+    before[..., 0] = 0
+    within = masked.new_zeros(masked.shape).scatter_(-1, order, before <= bound)
+    return masked & (within | most_certain(-prediction.entropy, masked))
 
 
-def commit_by_confidence_factor(confidence: torch.Tensor, masked: torch.Tensor, factor: float) -> torch.Tensor:
-    """Commits the `n` most confident tokens, `n` being the largest number with `(n + 1) * (1 - c_n) < factor`.
+@commit_rule(
+    "confidence_factor",
+    float,
+    help="Commit the `n` most confident tokens, the most for which `n + 1` times one minus the probability of the "
+    "last is below this (Theorem 1).",
+    rule="above 0",
+    is_valid=lambda value: value > 0,
+    source="https://huggingface.co/papers/2505.22618",
+)
+def commit_by_confidence_factor(prediction, masked, factor):
+    # The more tokens at once, the more confident must the last one be.
+    confidence = prediction.confidence.masked_fill(~masked, -math.inf)
+    descending, order = confidence.sort(dim=-1, descending=True, stable=True)
+    count = order.new_ones(order.shape).cumsum(dim=-1)
+    # Both sides of the product grow with the count: where it holds, it holds for every smaller one.
+    within = masked.new_zeros(masked.shape).scatter_(-1, order, (count + 1) * (1 - descending) < factor)
+    return masked & (within | most_certain(confidence, masked))
 
-    `c_n` is the n-th largest confidence: the more tokens at once, the more confident must the last one be
-    (https://huggingface.co/papers/2505.22618, Theorem 1).
+
+def most_certain(certainty: "torch.Tensor", masked: "torch.Tensor") -> "torch.Tensor":
+    """The masked token of the greatest certainty in each row, `(rows, tokens)`."""
+    # An infinite entropy is still better than a token that may not be committed.
+    best = certainty.clamp(min=_LEAST).masked_fill(~masked, -math.inf).argmax(dim=-1, keepdim=True)
+    return masked.new_zeros(masked.shape).scatter_(-1, best, True)
+
+
+def most_confident(prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
+    """Without a rule: one token in each pass."""
+    return masked & most_certain(prediction.confidence, masked)
+
+
+def commit_by_count(confidence: "torch.Tensor", masked: "torch.Tensor", count: "torch.Tensor") -> "torch.Tensor":
+    """Commits the `count` most confident tokens of each row, `count` of shape `(rows,)`."""
+    order = confidence.masked_fill(~masked, -math.inf).argsort(dim=-1, descending=True, stable=True)
+    return masked & (order.argsort(dim=-1) < count[:, None])
+
+
+def scheduled_counts(max_new_tokens: int, block_length: int, denoising_steps: int) -> list[list[int]]:
+    """How many tokens to commit at each step of each block.
+
+    Every block gets at least one of `denoising_steps`, the others in proportion to its further tokens; the tokens of a
+    block are spread evenly over its steps (https://huggingface.co/papers/2502.09992).
     """
-    descending, order = confidence.masked_fill(~masked, -torch.inf).sort(dim=-1, descending=True, stable=True)
-    count = torch.arange(1, confidence.shape[-1] + 1, device=confidence.device)
-    # Both sides of the product grow with n: where it holds, it holds for every smaller n.
-    within = torch.zeros_like(masked).scatter_(-1, order, (count + 1) * (1 - descending) < factor)
-    return masked & (within | _most_certain(confidence, masked))
+    lengths = [min(block_length, max_new_tokens - start) for start in range(0, max_new_tokens, block_length)]
+    further_steps, further_tokens = denoising_steps - len(lengths), max_new_tokens - len(lengths)
+    counts, given, tokens = [], 0, 0
+    for length in lengths:
+        tokens += length - 1
+        until_here = -(-further_steps * tokens // further_tokens) if further_tokens else 0
+        steps, given = 1 + until_here - given, until_here
+        counts.append([length // steps + (step < length % steps) for step in range(steps)])
+    return counts
 
 
-def scheduled_count(block_length: int, steps_per_block: int, step: torch.Tensor) -> torch.Tensor:
-    """Returns how many tokens to commit at each row's `step` of its block.
-
-    `block_length` tokens are spread evenly over `steps_per_block` passes, the remainder over the first ones
-    (https://huggingface.co/papers/2502.09992).
-    """
-    return block_length // steps_per_block + (step < block_length % steps_per_block).long()
+def commit_rules() -> tuple[str, ...]:
+    """Names of the settings that are commit rules."""
+    return settings_of("rule")
 
 
-def _most_certain(certainty: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
-    best = certainty.masked_fill(~masked, -torch.inf).argmax(dim=-1, keepdim=True)
-    return torch.zeros_like(masked).scatter_(-1, best, True)
+__all__ = ["SETTINGS", "commit_rule", "commit_rules", "make_rule", "most_certain"]

@@ -3,7 +3,7 @@
 
 import torch
 from torch.nn.functional import pad
-from transformers import CompileConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
 from .cache import Window, WindowCache
@@ -15,14 +15,13 @@ class CanvasForward:
 
     Args:
         model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
-        canvas ([`Canvas`]): the rows being decoded.
-        compile_config ([`~transformers.CompileConfig`], *optional*): compiles the model with static shapes.
+        canvas ([`Canvas`]): the rows being decoded. Its configuration says whether the model is compiled.
     """
 
-    def __init__(self, model: PreTrainedModel, canvas: Canvas, compile_config: CompileConfig | None = None):
+    def __init__(self, model: PreTrainedModel, canvas: Canvas):
         self.model = model
         self.canvas = canvas
-        self.compile_config = compile_config
+        self.compile_config = canvas.config.compile_config if canvas.config.compiles else None
         self._mask_key: tuple | None = None
         self._masks: dict[int, torch.Tensor | None] = {}
 
@@ -52,7 +51,7 @@ class CanvasForward:
             return self.model.score({**inputs, "attention_mask": attention_mask, **caching}, scored)
         rows, num_scored = scored.shape
         # As many places as there can be, so that there is one shape to compile.
-        missing = -num_scored % self.canvas.block_length
+        missing = -num_scored % self.canvas.config.block_length
         torch.compiler.cudagraph_mark_step_begin()
         inputs = {name: self.repeated(tensor) for name, tensor in inputs.items()}
         logits = self.model.score(
@@ -67,8 +66,8 @@ class CanvasForward:
         index = torch.arange(self.num_rows, device=tensor.device).clamp(max=len(tensor) - 1)
         return tensor[index]
 
-    def attention_mask(self, query_length: int) -> torch.Tensor | None:
-        """The mask, for models of this package in the form that the attention implementation takes.
+    def attention_mask(self, query_length: int, rows: torch.LongTensor | None = None) -> torch.Tensor | None:
+        """The mask of all or some rows, for models of this package in the form that their attention takes.
 
         transformers would make it anew in every pass, and wait for the device to see whether it masks anything.
         """
@@ -81,39 +80,38 @@ class CanvasForward:
             self._mask_key = (list(canvas.row_ids), canvas.width)
             self._masks = {}
         if query_length not in self._masks:
-            embeddings = torch.empty(self.num_rows, query_length, 0, dtype=self.model.dtype, device=self.model.device)
-            self._masks[query_length] = create_bidirectional_mask(
-                self.model.config.get_text_config(),
-                embeddings,
-                self.repeated(canvas.attention_mask),
-                # It does mask something, or compiled code has to meet a mask always.
-                allow_is_bidirectional_skip=False,
-            )
-        return self._masks[query_length]
+            self._masks[query_length] = self._make_mask(query_length, self.repeated(canvas.attention_mask))
+        mask = self._masks[query_length]
+        if rows is None or mask is None:
+            return mask
+        # A block mask of flex attention cannot be cut.
+        return mask[rows] if torch.is_tensor(mask) else self._make_mask(query_length, canvas.attention_mask[rows])
+
+    def _make_mask(self, query_length: int, attention_mask: torch.LongTensor) -> torch.Tensor | None:
+        device = attention_mask.device
+        return create_bidirectional_mask(
+            self.model.config.get_text_config(),
+            torch.empty(len(attention_mask), query_length, 0, dtype=self.model.dtype, device=device),
+            attention_mask,
+            # It does mask something, or compiled code has to meet a mask always.
+            allow_is_bidirectional_skip=False,
+        )
 
 
 class CachedForward(CanvasForward):
     """Computes the whole canvas where a row enters a block, and in between only the window of its open blocks.
 
-    Args:
-        suffix_is_cached (`bool`): whether the window ends with the open blocks ("dual"), or takes in all that follows
-            them ("prefix").
-        refresh_interval (`int`, *optional*): passes after which a row is computed as a whole again.
+    The window is the open blocks ("dual"), or takes in all that follows them ("prefix").
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        canvas: Canvas,
-        compile_config: CompileConfig | None = None,
-        *,
-        suffix_is_cached: bool,
-        refresh_interval: int | None = None,
-    ):
-        super().__init__(model, canvas, compile_config)
-        self.suffix_is_cached = suffix_is_cached
-        self.refresh_interval = refresh_interval
-        self.cache = WindowCache(model.config.get_text_config(), model.dtype, model.device)
+    def __init__(self, model: PreTrainedModel, canvas: Canvas):
+        super().__init__(model, canvas)
+        self.suffix_is_cached = canvas.config.cache_implementation == "dual"
+        self.refresh_interval = canvas.config.cache_refresh_interval
+        config = model.config.get_text_config()
+        self.cache = WindowCache(config.num_hidden_layers)
+        if self.compile_config is not None:
+            self.cache.allocate(config, model.dtype, model.device)
         self._cached_rows: list[int] = []
         # By row: its open blocks when it was last computed as a whole, and the passes since then.
         self._refreshed: dict[int, tuple[int, int, int]] = {}
@@ -154,14 +152,14 @@ class CachedForward(CanvasForward):
         if (self._cached_rows, *self.cache.shape) != (canvas.row_ids, self.num_rows, canvas.width):
             place = {row_id: row for row, row_id in enumerate(self._cached_rows)}
             kept = [place[row_id] for row_id in canvas.row_ids if row_id in place]
-            self.cache.resize(kept, self.num_rows, canvas.width)
+            self.cache.resize(kept, self.num_rows, canvas.width, canvas.sequences.device)
         self._cached_rows = list(canvas.row_ids)
         self._refreshed = {row_id: last for row_id, last in self._refreshed.items() if row_id in set(canvas.row_ids)}
 
     def _count_pass(self, row: int) -> bool:
         """Whether the row has to be computed as a whole in this pass."""
         row_id, status = self.canvas.row_ids[row], self.canvas.status[row]
-        blocks = (status.first_block, status.last_block)
+        blocks = (status.open_from, status.open_to)
         *previous, passes = self._refreshed.get(row_id, (None, None, 0))
         is_due = tuple(previous) != blocks or passes == self.refresh_interval
         self._refreshed[row_id] = (*blocks, 1 if is_due else passes + 1)
@@ -174,11 +172,9 @@ class CachedForward(CanvasForward):
     def _window(self, rows: list[int]) -> tuple[torch.LongTensor, torch.BoolTensor | None]:
         """The columns to compute in these rows, as many in each, and which of them each row may replace."""
         canvas = self.canvas
-        starts, ends = [], []
-        for row in rows:
-            status = canvas.status[row]
-            starts.append(max(canvas.width - (status.first_block + 1) * canvas.block_length, 0))
-            ends.append(canvas.width - status.last_block * canvas.block_length * self.suffix_is_cached)
+        edges = [canvas.open_edges(row) for row in rows]
+        starts = [start for start, _ in edges]
+        ends = [end if self.suffix_is_cached else canvas.width for _, end in edges]
         # A shifted model predicts a token one column earlier.
         lead = int(self.model.shift_logits)
         firsts = [max(start - lead, 0) for start in starts]
@@ -201,10 +197,9 @@ class CachedForward(CanvasForward):
         """Computes `window` of the rows and returns the scores at `columns`."""
         canvas = self.canvas
         sequences, position_ids = canvas.sequences, canvas.position_ids
-        mask = self.attention_mask(window.shape[1])
+        mask = self.attention_mask(window.shape[1], rows)
         if rows is not None:
             sequences, position_ids = sequences[rows], position_ids[rows]
-            mask = mask[rows] if mask is not None else None
         if self.compile_config is None:
             self.cache.select(Window(rows, window, writable))
         else:
@@ -215,3 +210,19 @@ class CachedForward(CanvasForward):
         return self.run_model(
             sequences.gather(1, window), position_ids.gather(1, window), mask, scored, cache=self.cache
         )
+
+
+def make_forward(model: PreTrainedModel, canvas: Canvas) -> CanvasForward:
+    """The forward pass that the settings ask for.
+
+    Raises:
+        ValueError: if a cache or compilation is asked for, and the model is not one of this package.
+    """
+    config = canvas.config
+    if not model._supports_window_cache and (config.cache_implementation or config.compiles):
+        name = "cache_implementation" if config.cache_implementation else "compile_config"
+        raise ValueError(
+            f"`{name}={getattr(config, name)!r}` needs a model of this package (LLaDA, Dream), and this is a "
+            f"{type(model).__name__}. Leave it out."
+        )
+    return CanvasForward(model, canvas) if config.cache_implementation is None else CachedForward(model, canvas)

@@ -1,55 +1,16 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Checks of what `generate` is given, before any work is done."""
+"""Checks of what `generate` is given beside its settings, before any work is done."""
+
+from collections.abc import Sequence
 
 import torch
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from .configuration import DiffusionGenerationConfig
 
 
 logger = logging.get_logger(__name__)
-
-
-def resolve_special_tokens(
-    config: DiffusionGenerationConfig,
-    model_config: PreTrainedConfig,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-) -> DiffusionGenerationConfig:
-    """Fills in mask, end and padding tokens from the model's config, then from the tokenizer.
-
-    Raises:
-        ValueError: if no mask token is known.
-    """
-    found = {}
-    for name in ("mask_token_id", "eos_token_id", "pad_token_id"):
-        sources = [getattr(source, name, None) for source in (config, model_config, tokenizer) if source is not None]
-        found[name] = next((value for value in sources if value is not None), None)
-    if found["mask_token_id"] is None:
-        raise ValueError(
-            "No mask token is known: `mask_token_id` is set neither in the generation config, nor in the model's "
-            "config, nor by a tokenizer with a mask token. Pass `mask_token_id=` to `generate`, or set "
-            "`model.generation_config.mask_token_id`."
-        )
-    return config.updated(**found)
-
-
-def resolve_generation_config(
-    model: PreTrainedModel,
-    generation_config: GenerationConfig | None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    **settings,
-) -> DiffusionGenerationConfig:
-    """Returns every setting that `generate` uses, special tokens included.
-
-    Merges the defaults, the model's recipe, `generation_config` and `settings`, the last winning.
-    """
-    config = DiffusionGenerationConfig.from_generation_config(model.generation_config)
-    if generation_config is not None:
-        given = DiffusionGenerationConfig.from_generation_config(generation_config)
-        config = config.updated(**given.settings())
-    DiffusionGenerationConfig(**settings)  # refuses what is unknown or contradicts itself
-    return resolve_special_tokens(config.updated(**settings).with_defaults(), model.config, tokenizer)
 
 
 def check_prompts(
@@ -75,20 +36,75 @@ def check_prompts(
             f"`input_ids` is empty, of shape {tuple(input_ids.shape)}. Give each row at least one token, such as the "
             "beginning-of-sequence token."
         )
-    input_ids = input_ids.long()
-    _check_vocabulary(input_ids, vocabulary_size(model), config.mask_token_id)
-    _check_masks(input_ids, config)
-    if attention_mask is None:
-        _check_unmarked_padding(input_ids, config)
-        attention_mask = torch.ones_like(input_ids)
-    _check_padding(input_ids, attention_mask)
+    if input_ids.is_floating_point() or input_ids.is_complex() or input_ids.dtype is torch.bool:
+        raise ValueError(f"`input_ids` must be token ids (integers), got {input_ids.dtype}. Tokenize the prompts.")
+    # On the host, so that no check waits for the device.
+    ids = input_ids.long().cpu()
+    mask = attention_mask.cpu() if isinstance(attention_mask, torch.Tensor) else attention_mask
+    if mask is None:
+        _check_unmarked_padding(ids, config)
+        mask = torch.ones_like(ids)
+    _check_padding(ids, mask)
+    _check_vocabulary(ids, vocabulary_size(model), config)
+    _check_masks(ids, mask, config)
     longest = longest_sequence(model)
-    if longest is not None and input_ids.shape[1] + config.max_new_tokens > longest:
+    if longest is not None and ids.shape[1] + config.max_new_tokens > longest:
         logger.warning_once(
-            f"Prompt and new tokens are {input_ids.shape[1] + config.max_new_tokens} tokens, more than the {longest} "
+            f"Prompt and new tokens are {ids.shape[1] + config.max_new_tokens} tokens, more than the {longest} "
             "that the model was trained for. Shorten one of them."
         )
-    return input_ids, attention_mask.long()
+    device = input_ids.device
+    return input_ids.long(), mask.long().to(device) if attention_mask is None else attention_mask.long()
+
+
+def generators_per_row(
+    generator: torch.Generator | Sequence[torch.Generator] | None, batch_size: int, device: torch.device
+) -> list[torch.Generator] | None:
+    """Returns one generator per row.
+
+    Raises:
+        ValueError: if there are too few or too many, or one is not on the device of the prompts.
+    """
+    if generator is None:
+        return None
+    generators = [generator] * batch_size if isinstance(generator, torch.Generator) else list(generator)
+    if len(generators) != batch_size:
+        raise ValueError(
+            f"`generator` must be one torch.Generator or one per row, got {len(generators)} for {batch_size} rows."
+        )
+    for each in generators:
+        if each.device.type != device.type:
+            raise ValueError(
+                f"`generator` is on {each.device} and the prompts are on {device}. Make it there: "
+                f"`torch.Generator({device.type!r})`."
+            )
+    return generators
+
+
+def input_device(model: PreTrainedModel) -> torch.device:
+    """The device that a model takes token ids on, also where its weights are elsewhere between two passes."""
+    embedding = model.get_input_embeddings()
+    # accelerate moves inputs, and offloaded weights, here.
+    device = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
+    return torch.device(device) if device is not None else embedding.weight.device
+
+
+def check_devices(
+    input_ids: torch.LongTensor, attention_mask: torch.LongTensor | None, model: PreTrainedModel
+) -> None:
+    """Checks that the prompts are where the model takes them.
+
+    Raises:
+        ValueError: if they are elsewhere.
+    """
+    device = input_device(model)
+    tensors = {"input_ids": input_ids, "attention_mask": attention_mask}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor) and tensor.device.type != device.type and device.type != "meta":
+            raise ValueError(
+                f"`{name}` is on {tensor.device} and the model takes tokens on {device}. Pass "
+                "`**inputs.to(model.device)`."
+            )
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:
@@ -113,7 +129,7 @@ def _check_unmarked_padding(input_ids: torch.LongTensor, config: DiffusionGenera
             )
 
 
-def _check_vocabulary(input_ids: torch.LongTensor, vocab_size: int, mask_token_id: int) -> None:
+def _check_vocabulary(input_ids: torch.LongTensor, vocab_size: int, config: DiffusionGenerationConfig) -> None:
     outside = (input_ids < 0) | (input_ids >= vocab_size)
     if outside.any():
         row, column = outside.nonzero()[0].tolist()
@@ -121,16 +137,21 @@ def _check_vocabulary(input_ids: torch.LongTensor, vocab_size: int, mask_token_i
             f"`input_ids[{row}, {column}]` is {input_ids[row, column].item()}, outside the model's vocabulary of "
             f"{vocab_size} tokens. Use the tokenizer that belongs to the model."
         )
-    if not 0 <= mask_token_id < vocab_size:
-        raise ValueError(
-            f"`mask_token_id={mask_token_id}` is outside the model's vocabulary of {vocab_size} tokens. Set the id of "
-            "the mask token that the model was trained with."
-        )
+    special = {"mask_token_id": [config.mask_token_id], "eos_token_id": config.eos_token_ids}
+    if config.pad_token_id is not None:
+        special["pad_token_id"] = [config.pad_token_id]
+    for name, token_ids in special.items():
+        for token_id in token_ids:
+            if not 0 <= token_id < vocab_size:
+                raise ValueError(
+                    f"`{name}={token_id}` is outside the model's vocabulary of {vocab_size} tokens. Set the id that "
+                    f"the model was trained with: `{name}=` in `generate`."
+                )
 
 
-def _check_masks(input_ids: torch.LongTensor, config: DiffusionGenerationConfig) -> None:
+def _check_masks(input_ids: torch.LongTensor, attention_mask: torch.Tensor, config: DiffusionGenerationConfig) -> None:
     token_id = config.mask_token_id
-    has_masks = (input_ids == token_id).any(dim=1)
+    has_masks = ((input_ids == token_id) & attention_mask.bool()).any(dim=1)
     if config.max_new_tokens and has_masks.any():
         raise ValueError(
             f"`input_ids` contains the mask token ({token_id}) in row {has_masks.nonzero()[0].item()}, and "
@@ -149,6 +170,11 @@ def _check_padding(input_ids: torch.LongTensor, attention_mask: torch.LongTensor
         got = tuple(attention_mask.shape) if isinstance(attention_mask, torch.Tensor) else attention_mask
         raise ValueError(
             f"`attention_mask` must be a tensor of the shape of `input_ids`, {tuple(input_ids.shape)}, got {got}."
+        )
+    if not ((attention_mask == 0) | (attention_mask == 1)).all():
+        raise ValueError(
+            "`attention_mask` must be 1 for tokens and 0 for padding, and has other values. Pass the one that the "
+            "tokenizer returns."
         )
     empty = (attention_mask == 0).all(dim=1)
     if empty.any():

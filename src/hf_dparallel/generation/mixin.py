@@ -11,16 +11,16 @@ from transformers import (
     LogitsProcessorList,
     PreTrainedTokenizerBase,
     StoppingCriteriaList,
-    StopStringCriteria,
 )
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
-from .configuration import DiffusionGenerationConfig
+from .configuration import DiffusionGenerationConfig, resolve
 from .decoder import DecodedRow, Decoder
-from .inputs import check_prompts, resolve_generation_config
+from .inputs import check_devices, check_prompts, generators_per_row, input_device
 from .output import DiffusionGenerationOutput, collect_rows
 from .slots import SlotDecoder
+from .stopping import stopping_criteria as make_stopping_criteria
 
 
 logger = logging.get_logger(__name__)
@@ -46,6 +46,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         *,
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.LongTensor | None = None,
+        synced_gpus: bool | None = None,
         custom_generate: str | None = None,
         **kwargs,
     ) -> torch.LongTensor | DiffusionGenerationOutput:
@@ -83,10 +84,12 @@ class DiffusionGenerationMixin(GenerationMixin):
             tokenizer (`PreTrainedTokenizerBase`, *optional*):
                 Needed for `stop_strings`; also a source of special tokens that neither config names.
             generator (`torch.Generator` or a list of them, *optional*):
-                Random state for `temperature > 0`. One per row makes the draws independent of the batch; `None` uses
-                torch's global state (`transformers.set_seed`).
+                Random state for `temperature > 0`, on the device of the prompts. One per row makes the samples
+                independent of the batch; `None` uses torch's global state (`transformers.set_seed`).
             attention_mask (`torch.LongTensor` of shape `(batch_size, prompt_length)`, *optional*):
                 0 for padding. Needed for prompts of different lengths.
+            synced_gpus (`bool`, *optional*):
+                `True`, which asks processes that share the weights to run the same number of passes, is refused.
             custom_generate (`str`, *optional*):
                 A repository on the Hub or a folder, whose `custom_generate/generate.py` decodes instead; needs
                 `trust_remote_code=True`. See [`~transformers.GenerationMixin.generate`].
@@ -95,7 +98,8 @@ class DiffusionGenerationMixin(GenerationMixin):
 
         Returns:
             `torch.LongTensor` of shape `(batch_size, prompt_length + max_new_tokens)`, or a
-            [`DiffusionGenerationOutput`] with `return_dict_in_generate=True`.
+            [`DiffusionGenerationOutput`] with `return_dict_in_generate=True`. With `num_return_sequences`, that many
+            rows for each prompt.
 
         Raises:
             ValueError: for an unknown argument, a setting out of range, or prompts that cannot be decoded (empty,
@@ -124,21 +128,24 @@ class DiffusionGenerationMixin(GenerationMixin):
             )
 
         # 1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
-        _check_arguments(inputs, input_ids, kwargs)
-        config = resolve_generation_config(self, generation_config, tokenizer, **kwargs)
+        _check_arguments(inputs, input_ids, synced_gpus, kwargs)
+        config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.output_certainty and not config.return_dict_in_generate:
             raise ValueError(
                 "`output_certainty=True` needs `return_dict_in_generate=True`, to return the certainty in."
             )
-        input_ids, attention_mask = check_prompts(
-            input_ids if inputs is None else inputs, attention_mask, config, self
+        input_ids = input_ids if inputs is None else inputs
+        check_devices(input_ids, attention_mask, self)
+        input_ids, attention_mask = check_prompts(input_ids, attention_mask, config, self)
+        input_ids, attention_mask = (
+            tensor.repeat_interleave(config.num_return_sequences, dim=0) for tensor in (input_ids, attention_mask)
         )
-        generators = _generators_per_row(generator, len(input_ids))
+        generators = generators_per_row(generator, len(input_ids), input_ids.device)
         decoder = Decoder(
             self,
             config,
             logits_processor,
-            _stopping_criteria(stopping_criteria, config, tokenizer),
+            make_stopping_criteria(stopping_criteria, config, tokenizer),
             streamer,
             generators.__getitem__ if generators is not None else None,
         )
@@ -206,14 +213,28 @@ class DiffusionGenerationMixin(GenerationMixin):
         """
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"`batch_size` must be a positive integer, got {batch_size!r}.")
-        config = resolve_generation_config(self, generation_config, tokenizer, **kwargs)
-        criteria = _stopping_criteria(stopping_criteria, config, tokenizer)
+        config = resolve(self, generation_config, tokenizer, **kwargs)
+        if config.num_return_sequences > 1:
+            raise ValueError(
+                f"`num_return_sequences={config.num_return_sequences}` is for `generate`: here each prompt has one "
+                "row. Give a prompt several times."
+            )
+        criteria = make_stopping_criteria(stopping_criteria, config, tokenizer)
         decoder = Decoder(self, config, logits_processor, criteria, generator_for=generator_for)
 
         def check(prompt: torch.Tensor) -> torch.LongTensor:
-            return check_prompts(prompt.to(self.device), None, config, self)[0]
+            # On the host, so that no check waits for the device.
+            return check_prompts(prompt.cpu(), None, config, self)[0].to(input_device(self))
 
         return SlotDecoder(decoder, prompts, batch_size, check)
+
+    def generate_batch(self, *args, **kwargs):
+        """Refused: the inherited method decodes from left to right. Use [`generate_many`]."""
+        raise NotImplementedError("`generate_batch` decodes from left to right. Use `generate_many`, or `generate`.")
+
+    def recipes(self) -> list[GenerationConfig]:
+        """The recipes that hold where a caller says nothing, the first one first ([`resolve`])."""
+        return [self.generation_config]
 
     def prepare_inputs_for_generation(self, *args, **kwargs):
         """Not used by diffusion decoding; PEFT asks for it on models of task type `CAUSAL_LM`."""
@@ -268,39 +289,19 @@ def _check_repository(custom_generate: str) -> str:
 
 
 def _check_arguments(
-    inputs: torch.LongTensor | None, input_ids: torch.LongTensor | None, kwargs: dict[str, Any]
+    inputs: torch.LongTensor | None,
+    input_ids: torch.LongTensor | None,
+    synced_gpus: bool | None,
+    kwargs: dict[str, Any],
 ) -> None:
+    if synced_gpus:
+        raise ValueError(
+            "`synced_gpus=True` is for processes that share the weights of a model (FSDP, ZeRO-3), and is not "
+            "supported: rows take different numbers of passes. Gather the weights first, or use `device_map`."
+        )
     if inputs is not None and input_ids is not None:
         raise ValueError("`inputs` and `input_ids` are the same argument, got both. Pass one of them.")
     # Tokenizers of BERT's kind return it. All zeros is what models assume anyway.
     token_type_ids = kwargs.pop("token_type_ids", None)
     if token_type_ids is not None and token_type_ids.any():
         raise ValueError("`token_type_ids` must be all 0: a prompt is one segment. Leave it out.")
-
-
-def _stopping_criteria(
-    criteria: StoppingCriteriaList | None,
-    config: DiffusionGenerationConfig,
-    tokenizer: PreTrainedTokenizerBase | None,
-) -> StoppingCriteriaList:
-    criteria = StoppingCriteriaList(criteria or [])
-    if config.stop_strings is not None:
-        if tokenizer is None:
-            raise ValueError(
-                f"`stop_strings={config.stop_strings!r}` needs the tokenizer: pass `tokenizer=` to `generate`."
-            )
-        criteria.append(StopStringCriteria(tokenizer=tokenizer, stop_strings=config.stop_strings))
-    return criteria
-
-
-def _generators_per_row(
-    generator: torch.Generator | Sequence[torch.Generator] | None, batch_size: int
-) -> list[torch.Generator] | None:
-    if generator is None:
-        return None
-    generators = [generator] * batch_size if isinstance(generator, torch.Generator) else list(generator)
-    if len(generators) != batch_size:
-        raise ValueError(
-            f"`generator` must be one torch.Generator or one per row, got {len(generators)} for {batch_size} rows."
-        )
-    return generators

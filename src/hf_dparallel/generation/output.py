@@ -10,15 +10,7 @@ from transformers.utils import ModelOutput
 
 from .configuration import DiffusionGenerationConfig
 from .decoder import DecodedRow
-
-
-# By name, the value where there is no prediction.
-_HISTORIES = {
-    "entropies": torch.nan,
-    "confidences": torch.nan,
-    "candidates": -1,
-    "candidate_probabilities": torch.nan,
-}
+from .history import HISTORIES
 
 
 @dataclass
@@ -36,8 +28,9 @@ class DiffusionGenerationOutput(ModelOutput):
         commit_step (`torch.LongTensor` of shape `(batch_size, max_new_tokens)`):
             The pass, counted from 0, at which each token was committed; -1 for padding after the end of the answer.
         entropies, confidences (`torch.FloatTensor` of shape `(batch_size, num_passes, max_new_tokens)`, *optional*):
-            Entropy (nats) and largest probability of the prediction at every token that was still masked before the
-            pass, NaN elsewhere. Returned with `output_certainty=True`.
+            Entropy (nats) and probability of the likeliest token at every position that was still masked before the
+            pass, NaN elsewhere: what the commit rules compare with their thresholds, after logits processors. The
+            entropy is infinite where the model prefers the mask token. Returned with `output_certainty=True`.
         candidates (`torch.LongTensor` of shape `(batch_size, num_passes, max_new_tokens, 5)`, *optional*):
             The likeliest tokens of the same predictions, the likeliest first, -1 elsewhere. The mask token, which is
             never committed, is left out.
@@ -68,13 +61,13 @@ def collect_rows(
             sequence[-len(row.tokens) :] = row.tokens
     if not config.return_dict_in_generate:
         return sequences
-    width = max(len(row.tokens) for row in rows)
+    width = config.max_new_tokens or input_ids.shape[1]
     return DiffusionGenerationOutput(
         sequences=sequences,
         nfe=torch.tensor([row.nfe for row in rows], device=input_ids.device),
         tokens_per_forward=torch.tensor([row.tokens_per_forward for row in rows], device=input_ids.device),
         commit_step=torch.stack([pad(row.commit_step, (width - len(row.commit_step), 0), value=-1) for row in rows]),
-        **{name: _stacked([getattr(row, name) for row in rows], width, fill) for name, fill in _HISTORIES.items()}
+        **{name: _stacked([getattr(row, name) for row in rows], width, fill) for name, (fill, _) in HISTORIES.items()}
         if config.output_certainty
         else {},
     )

@@ -88,7 +88,7 @@ class SlotDecoder(Iterator[DecodedRow]):
                     return
                 try:
                     prompts[index] = self._check(_as_batch(prompt))[0]
-                except ValueError as error:
+                except (ValueError, TypeError, RuntimeError) as error:
                     self.finished[index] = ValueError(f"Prompt {index}: {error}")
         finally:
             # Together, and also if reading a further one was interrupted.

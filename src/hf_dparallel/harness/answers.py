@@ -13,7 +13,7 @@ from ..evaluation.cost import DecodingCost
 from ..generation.rows import evaluation_mode
 from ..hashes import stable_hash
 from .costs import Record
-from .settings import RequestSettings, every_setting
+from .settings import RequestSettings
 
 
 class UntilCriteria(StoppingCriteria):
@@ -63,10 +63,10 @@ def decode_answers(
     with evaluation_mode(model):
         rows = model.generate_many(
             [prompts[key] for key in keys],
-            batch_size=batch_size,
+            settings.recipe,
+            batch_size,
             stopping_criteria=StoppingCriteriaList([until] if stops else []),
             generator_for=lambda index: torch.Generator(model.device).manual_seed(stable_hash(seed, keys[index])),
-            **every_setting(settings.recipe),
         )
         for row in rows.as_completed():
             tokens = row.tokens[: min(row.num_tokens, settings.max_tokens)].tolist()

@@ -16,14 +16,13 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging
 
 from ..environment import join_processes
-from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import resolve_special_tokens
+from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..hashes import model_hash, stable_hash
 from .answers import decode_answers
 from .costs import Record, costs_by_task
 from .finished import FinishedRequests, request_key
 from .likelihood import estimate_log_likelihood
-from .settings import RequestSettings, every_setting, read_gen_kwargs, special_tokens_of
+from .settings import RequestSettings, read_gen_kwargs
 
 
 logger = logging.get_logger(__name__)
@@ -112,18 +111,16 @@ class DiffusionHarnessLM(TemplateLM):
         self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **loading)
         self.model.eval()
         self.max_length = max_length or getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        self.recipe = resolve_special_tokens(
-            DiffusionGenerationConfig.from_generation_config(self.model.generation_config),
-            self.model.config,
-            self.tokenizer,
-        )
+        # Of which only the special tokens count: settings are those of each request.
+        self.recipe = resolve(self.model, None, self.tokenizer)
+        self.uses_recipe = True
         self.fingerprint = model_hash(self.model)
         self.finished = FinishedRequests(finished_requests, self._rank if self._world_size > 1 else None)
         self.costs: dict[str, dict[int, dict[str, Record]]] = {}
 
     def forget_recipe(self) -> None:
         """Lets requests be decoded with their own settings alone: of the model's recipe the special tokens stay."""
-        self.recipe = special_tokens_of(self.recipe)
+        self.uses_recipe = False
 
     # Text and tokens.
 
@@ -301,10 +298,9 @@ class DiffusionHarnessLM(TemplateLM):
         """Whether the answer is what the model decodes, one token per pass, on a canvas of its length."""
         if not answer:
             return True
-        recipe = special_tokens_of(self.recipe).updated(
-            max_new_tokens=len(answer), block_length=len(answer), denoising_steps=len(answer), stop_at_eos=False
-        )
-        (row,) = self.model.generate_many([context], **every_setting(recipe))
+        recipe = self.recipe.updated(max_new_tokens=len(answer), block_length=len(answer), denoising_steps=None)
+        recipe = recipe.one_token_per_pass().updated(stop_at_eos=False)
+        (row,) = self.model.generate_many([context], recipe)
         return row.tokens.tolist() == answer
 
 

@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.configuration import DiffusionGenerationConfig, resolve
+from ..generation.settings import SETTINGS
 
 
 # The harness's words for the longest answer, the first that is given counts.
 _LIMITS = ("max_gen_toks", "max_tokens", "max_completion_tokens")
-_BLOCK_LENGTH = 32
-# Settings that do not change an answer.
-_WITHOUT_EFFECT = ("calibration", "compile_config", "disable_compile", "return_dict_in_generate", "output_certainty")
+# Settings that leave nothing to the recipe of a model but its special tokens and its commit rule.
+_PLAIN = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None} | {
+    "do_sample": False,
+    "use_cache": False,
+}
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,16 @@ class RequestSettings:
     def fingerprint(self) -> str:
         """All that the answer depends on, as text."""
         settings = self.recipe.settings()
-        settings = {name: value for name, value in settings.items() if name not in _WITHOUT_EFFECT}
+        settings = {name: settings[name] for name in settings if SETTINGS[name].kind not in ("output", "compile")}
         return json.dumps([settings, self.until, self.max_tokens], sort_keys=True)
 
 
 def read_gen_kwargs(
     gen_kwargs: Mapping[str, Any],
     defaults: Mapping[str, Any],
-    recipe: DiffusionGenerationConfig,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
+    uses_recipe: bool = True,
 ) -> RequestSettings:
     """Merges the settings of a request.
 
@@ -58,7 +62,8 @@ def read_gen_kwargs(
     Args:
         gen_kwargs (`Mapping`): of the task and of the command line; they win.
         defaults (`Mapping`): settings of [`DiffusionGenerationConfig`] for all requests.
-        recipe ([`DiffusionGenerationConfig`]): of the model, special tokens included.
+        model ([`~transformers.PreTrainedModel`]), tokenizer: whose recipe and special tokens count after these.
+        uses_recipe (`bool`): `False` leaves out the recipe of the model, but for its special tokens.
 
     Raises:
         ValueError: for an unknown setting, or one out of range.
@@ -68,18 +73,21 @@ def read_gen_kwargs(
     until = _as_list(settings.pop("until", None))
     limits = [settings.pop(name, None) for name in _LIMITS]
     limit = next((int(value) for value in limits if value is not None), None)
-    recipe = recipe.updated(**defaults)
+    given = DiffusionGenerationConfig(**({} if uses_recipe else _PLAIN)).updated(**defaults)
+    own = resolve(model, given, tokenizer)
     if limit is not None and "max_new_tokens" not in settings:
-        block_length = settings.get("block_length") or recipe.block_length or _BLOCK_LENGTH
+        block_length = settings.get("block_length") or own.block_length
         settings["max_new_tokens"] = -(-limit // block_length) * block_length
     else:
         limit = None
-    recipe = recipe.updated(**settings).with_defaults()
+    if not uses_recipe and not (given.commit_rule() or DiffusionGenerationConfig(**settings).commit_rule()):
+        settings["denoising_steps"] = settings.get("max_new_tokens") or own.max_new_tokens
+    recipe = resolve(model, given, tokenizer, **settings)
     until += _as_list(recipe.stop_strings)
     # Text is decoded without special tokens, so strings that are one would not be found in it.
     special = {token.content: token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
     ends = [special[text] for text in until if text in special]
-    recipe = recipe.updated(stop_strings=None, eos_token_id=list(dict.fromkeys(recipe.eos_token_ids + ends)))
+    recipe = recipe.updated(stop_strings=[], eos_token_id=list(dict.fromkeys(recipe.eos_token_ids + ends)))
     return RequestSettings(recipe, tuple(dict.fromkeys(until)), limit or recipe.max_new_tokens)
 
 
@@ -98,17 +106,6 @@ def check_gen_kwargs(gen_kwargs: Mapping[str, Any]) -> None:
             raise ValueError(f"`{name}` must be a positive integer, got {value!r}.")
     words = ("until", *_LIMITS)
     DiffusionGenerationConfig(**{name: value for name, value in gen_kwargs.items() if name not in words})
-
-
-def every_setting(recipe: DiffusionGenerationConfig) -> dict[str, Any]:
-    """The settings for `generate_many`, also those at their default, which would else be the model's."""
-    return {name: value for name, value in vars(recipe).items() if not name.startswith("_")}
-
-
-def special_tokens_of(recipe: DiffusionGenerationConfig) -> DiffusionGenerationConfig:
-    """A recipe that has nothing but the special tokens of another one."""
-    names = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id")
-    return DiffusionGenerationConfig(**{name: getattr(recipe, name) for name in names})
 
 
 def _as_list(strings: str | list[str] | None) -> list[str]:

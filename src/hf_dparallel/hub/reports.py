@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from .. import reports
-from ..generation.configuration import COMMIT_RULES
+from ..generation.commit_rules import commit_rules
 from ..reports import markdown_table
 from .files import hub_name
 
@@ -82,7 +82,7 @@ def read_report(path: str | os.PathLike, recipe: Mapping[str, Any]) -> Report:
     if hub_name(dataset) is None or dataset.endswith(_DATA_SUFFIXES):
         # Of a file, others need not know the folder.
         dataset = PureWindowsPath(dataset).name
-    rules = [{name: value for name, value in row.get("recipe", {}).items() if name in COMMIT_RULES} for row in rows]
+    rules = [{name: value for name, value in row.get("recipe", {}).items() if name in commit_rules()} for row in rows]
     matching = [row for row, rule in zip(rows, rules, strict=True) if rule and rule.items() <= recipe.items()]
     num_prompts = report.get("num_prompts") or report.get("conditions", {}).get("num_prompts")
     return Report(rows, (matching or rows)[-1], dataset, num_prompts)

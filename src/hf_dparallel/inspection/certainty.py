@@ -14,8 +14,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.rewards import RewardFunction, score_completions
-from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import resolve_generation_config
+from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.output import DiffusionGenerationOutput, collect_rows
 from ..generation.rows import evaluation_mode, row_generator
 
@@ -59,9 +58,7 @@ def decode_with_certainty(
         seed (`int`, *optional*, defaults to 0): seed of the draws with `temperature > 0`.
         description (`str`, *optional*): title of the progress bar.
     """
-    recipe = resolve_generation_config(
-        model, generation_config, tokenizer, output_certainty=True, return_dict_in_generate=True
-    )
+    recipe = resolve(model, generation_config, tokenizer, output_certainty=True, return_dict_in_generate=True)
     with evaluation_mode(model):
         decoded = model.generate_many(
             prompt_ids,

@@ -6,21 +6,11 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import resolve_generation_config
+from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.output import DiffusionGenerationOutput
 from .certainty import decode_with_certainty, history
 
 
-# Settings that say nothing about how an answer came about.
-_UNSHOWN = {
-    "output_certainty",
-    "return_dict_in_generate",
-    "eos_token_id",
-    "pad_token_id",
-    "bos_token_id",
-    "mask_token_id",
-}
 _REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -94,7 +84,7 @@ def trace_decode(
         seed (`int`, *optional*, defaults to 0): seed of the draws with `temperature > 0`.
     """
     out = decode_with_certainty(model, tokenizer, [prompt_ids], generation_config, seed=seed)
-    return trace_output(out, tokenizer, resolve_generation_config(model, generation_config, tokenizer), name)
+    return trace_output(out, tokenizer, resolve(model, generation_config, tokenizer), name)
 
 
 def trace_output(
@@ -129,14 +119,9 @@ def trace_output(
         block_length=config.block_length,
         nfe=int(out.nfe[row]),
         tokens_per_forward=float(out.tokens_per_forward[row]),
-        settings=_shown_settings(config),
+        settings=config.deviations(),
         predictions=[_predictions(out, row, step, texts) for step in range(int(out.nfe[row]))],
     )
-
-
-def _shown_settings(config: DiffusionGenerationConfig) -> dict[str, Any]:
-    settings = {name: value for name, value in config.settings().items() if name not in _UNSHOWN}
-    return {name: value for name, value in settings.items() if name != "temperature" or value}
 
 
 def _predictions(out: DiffusionGenerationOutput, row: int, step: int, texts: dict[int, str]) -> dict[int, Prediction]:

@@ -306,8 +306,8 @@ class Engine:
 
 def _settings_of_a_pass(config: DiffusionGenerationConfig) -> tuple[Any, ...]:
     """What two prompts that may share passes have in common: every setting that changes a pass, however it is said."""
-    # The record of a calibration changes nothing, and `temperature` says all that `do_sample` does.
-    idle = {"calibration", "do_sample"}
+    # `temperature` says all that `do_sample` does.
+    idle = {"do_sample"}
     if config.temperature == 0:
         idle |= {"top_k", "top_p"}
     elif config.top_p == 1:

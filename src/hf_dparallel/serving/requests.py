@@ -10,9 +10,9 @@ import jinja2
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.decoder import Decoder
-from ..generation.inputs import check_prompts, longest_sequence, resolve_generation_config
+from ..generation.inputs import check_prompts, longest_sequence
 
 
 # Settings of decoding that a request may have beside OpenAI's fields.
@@ -293,7 +293,7 @@ def _read_settings(body: dict[str, Any], served: ServedModel) -> tuple[Diffusion
         if not is_number and not (isinstance(value, str) and len(value) <= _MAX_STOP_LENGTH):
             raise RequestError(f"`{name}` must be a number of at most 2**31 or a name, got {_shortened(value)}.", name)
     try:
-        config = resolve_generation_config(served.model, served.generation_config, served.tokenizer, **settings)
+        config = resolve(served.model, served.generation_config, served.tokenizer, **settings)
         max_tokens = body[limits[0]] if limits else config.max_new_tokens
         if max_tokens > config.max_new_tokens and "max_new_tokens" not in settings:
             config = _lengthened(config, max_tokens)
@@ -307,7 +307,8 @@ def _lengthened(config: DiffusionGenerationConfig, max_tokens: int) -> Diffusion
     num_blocks = -(-max_tokens // config.block_length)
     lengths = {"max_new_tokens": num_blocks * config.block_length}
     if config.denoising_steps is not None:
-        lengths["denoising_steps"] = num_blocks * config.steps_per_block
+        # As many passes per token.
+        lengths["denoising_steps"] = -(-config.denoising_steps * lengths["max_new_tokens"] // config.max_new_tokens)
     return config.updated(**lengths)
 
 

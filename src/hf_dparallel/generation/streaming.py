@@ -1,0 +1,53 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Streamers of transformers, fed with what each pass has decided."""
+
+import torch
+from transformers.generation.streamers import BaseStreamer
+
+from .canvas import Canvas
+
+
+class DraftStream:
+    """Feeds a streamer: decided tokens in order, and a draft of the rest of the block if it takes drafts."""
+
+    def __init__(self, canvas: Canvas, streamer: BaseStreamer):
+        self.canvas = canvas
+        self.streamer = streamer
+        # Tokens of the row that have been sent, its prompt among them.
+        self._sent = 0
+
+    def start(self) -> None:
+        """Sends the prompt; when infilling, nothing yet.
+
+        Raises:
+            ValueError: if there is more than one.
+        """
+        if len(self.canvas) > 1:
+            raise ValueError(f"`streamer` works with one prompt only, got a batch of {len(self.canvas)}.")
+        # Without the padding that compiled code needs.
+        row = self.canvas.sequences[0, self.canvas.prompt_start(0) :]
+        self._sent = self.canvas.prompt_lengths[0] if self.canvas.max_new_tokens else 0
+        self.streamer.put(row[None, : self._sent].cpu())
+
+    def update(self, columns: torch.LongTensor, masked: torch.BoolTensor, tokens: torch.LongTensor) -> None:
+        """Sends what a pass has decided; all arguments are `(1, columns)`.
+
+        Args:
+            columns (`torch.LongTensor`): columns of the canvas.
+            masked (`torch.BoolTensor`): which of them were open.
+            tokens (`torch.LongTensor`): the predictions there.
+        """
+        canvas, status, first = self.canvas, self.canvas.status[0], self.canvas.prompt_start(0)
+        decided = canvas.answer_start(0) - first + min(status.num_decided, status.length)
+        row = canvas.sequences[0]
+        if decided > self._sent:
+            self.streamer.put(row[first + self._sent : first + decided].cpu())
+            self._sent = decided
+        if hasattr(self.streamer, "put_draft") and not status.is_finished:
+            is_draft = masked[0] & canvas.masked[0, columns[0]]
+            draft = row.scatter(0, columns[0], torch.where(is_draft, tokens[0], row[columns[0]]))
+            undecided = draft[(canvas.block[0] <= status.open_to)][first + self._sent :].cpu()
+            # In a block that was entered in this pass nothing has been predicted yet.
+            undecided = undecided[undecided != canvas.config.mask_token_id]
+            if len(undecided):
+                self.streamer.put_draft(value=undecided)

@@ -1,0 +1,264 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""One table of settings, and one way in which the settings of caller, adapter and model become one."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GenerationConfig, pipeline
+
+from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.generation.commit_rules import commit_rules
+from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.generation.settings import KINDS, SETTINGS, describe_settings
+
+from ..helpers import make_llada, make_tokenizer
+
+
+PROMPT = torch.tensor([[2, 3, 4]])
+DOCS = Path(__file__).parents[2] / "docs"
+# Values of every setting that a recipe could have; of the rules, whose values contradict one another, one at most.
+VALUES = {
+    "max_new_tokens": st.sampled_from([16, 24, 33]),
+    "block_length": st.sampled_from([4, 8, 32]),
+    "max_active_blocks": st.just(1),
+    "block_add_threshold": st.sampled_from([0.25, 0.5]),
+    "top_k": st.sampled_from([0, 5]),
+    "top_p": st.sampled_from([0.9, 1.0]),
+    "repetition_penalty": st.sampled_from([1.0, 1.3]),
+    "min_new_tokens": st.sampled_from([0, 3]),
+    "suppress_tokens": st.sampled_from([[], [5]]),
+    "bad_words_ids": st.sampled_from([[], [[6]]]),
+    "stop_at_eos": st.booleans(),
+    "stop_strings": st.sampled_from([[], ["a"]]),
+    "max_time": st.sampled_from([5.0, 6.0]),
+    "output_certainty": st.booleans(),
+    "return_dict_in_generate": st.booleans(),
+    "num_return_sequences": st.just(1),
+    "mask_token_id": st.sampled_from([63, 62]),
+    "eos_token_id": st.sampled_from([1, [1, 2]]),
+    "pad_token_id": st.sampled_from([1, 0]),
+    "bos_token_id": st.sampled_from([1, 0]),
+    "disable_compile": st.booleans(),
+}
+RULES = {
+    "denoising_steps": st.sampled_from([9, 16]),
+    "confidence_threshold": st.sampled_from([0.5, 0.9]),
+    "entropy_threshold": st.sampled_from([0.0, 0.5]),
+    "entropy_bound": st.sampled_from([0.0, 0.5]),
+    "confidence_factor": st.sampled_from([0.5, 1.0]),
+}
+SAMPLING = st.sampled_from(
+    [{}, {}, {"temperature": 0.0}, {"temperature": 0.7}, {"do_sample": True}, {"do_sample": False}]
+    + [{"do_sample": False, "temperature": 0.7}, {"do_sample": True, "temperature": 0.3}]
+)
+CACHE = st.sampled_from([{}, {}, {"use_cache": False}, {"use_cache": True}, {"cache_implementation": "dual"}])
+
+
+@st.composite
+def layers(draw):
+    """What one source sets."""
+    names = draw(st.sets(st.sampled_from(sorted(VALUES)), max_size=6))
+    layer = {name: draw(VALUES[name]) for name in sorted(names)}
+    rule = draw(st.none() | st.sampled_from(sorted(RULES)))
+    return layer | ({rule: draw(RULES[rule])} if rule else {}) | draw(SAMPLING) | draw(CACHE)
+
+
+def test_the_strategies_know_every_setting():
+    by_hand = {"temperature", "do_sample", "use_cache", "cache_implementation", "cache_refresh_interval"}
+    assert VALUES.keys() | RULES.keys() | by_hand | {"compile_config", *_rules_with_companions()} == SETTINGS.keys()
+
+
+def _rules_with_companions():
+    return SETTINGS.keys() - VALUES.keys() - RULES.keys() if len(RULES) < len(commit_rules()) else set()
+
+
+class WithAdapter:
+    """A model as `resolve` sees it: its config and its recipes."""
+
+    def __init__(self, recipes):
+        self.config = make_llada().config
+        self._recipes = recipes
+
+    def recipes(self):
+        return self._recipes
+
+
+def first_explicit(name, sources):
+    """The obvious oracle: the first source that says anything about a setting."""
+    return next((source[name] for source in sources if source.get(name) is not None), None)
+
+
+@settings(max_examples=300, deadline=None)
+@given(layers(), st.none() | layers(), st.none() | layers(), layers())
+def test_the_first_explicit_value_counts(keywords, config, adapter, base):
+    sources = [layer for layer in (keywords, config, adapter, base) if layer is not None]
+    recipes = [DiffusionGenerationConfig(**layer) for layer in sources[1 + (config is not None) :]]
+    model = WithAdapter(recipes)
+    given_config = DiffusionGenerationConfig(**config) if config is not None else None
+    rule = next((name for source in sources for name in source if name in RULES), None)
+    length, block = (first_explicit(name, sources) for name in ("max_new_tokens", "block_length"))
+    length, block = length or 256, block or 32
+    if rule == "denoising_steps" and not -(-length // block) <= first_explicit(rule, sources) <= length:
+        with pytest.raises(ValueError, match="`denoising_steps` must be"):
+            resolve(model, given_config, **keywords)
+        return
+    resolved = resolve(model, given_config, **keywords)
+    for name in VALUES.keys() - {"mask_token_id", "eos_token_id", "pad_token_id"}:
+        expected = first_explicit(name, sources)
+        assert getattr(resolved, name) == (SETTINGS[name].default if expected is None else expected), name
+    assert resolved.commit_rule() == (rule or "denoising_steps")
+    assert getattr(resolved, resolved.commit_rule()) == (first_explicit(rule, sources) if rule else length)
+    # The first source that says whether tokens are sampled.
+    wishes = [s.get("do_sample", s["temperature"] > 0 if "temperature" in s else None) for s in sources]
+    samples = next((wish for wish in wishes if wish is not None), False)
+    assert resolved.do_sample is samples and (resolved.temperature > 0) is samples
+    # The first source that names a cache or turns it off; a `use_cache=True` above overrules what turns it off.
+    allowed = [any(s.get("use_cache") for s in sources[:index]) for index in range(len(sources))]
+    turns_off = [s.get("use_cache") is False and not above for s, above in zip(sources, allowed, strict=True)]
+    cached = next((s for s, off in zip(sources, turns_off, strict=True) if off or "cache_implementation" in s), {})
+    assert resolved.cache_implementation == cached.get("cache_implementation")
+
+    # A resolved configuration resolves to itself, also after it was saved, and on top of anything.
+    with tempfile.TemporaryDirectory() as folder:
+        resolved.save_pretrained(folder)
+        loaded = DiffusionGenerationConfig.from_pretrained(folder)
+    for again in (resolve(model, resolved), resolve(model, loaded), resolve(model, **resolved.settings())):
+        assert again.settings() == resolved.settings()
+
+
+@settings(max_examples=100, deadline=None)
+@given(layers())
+def test_saving_keeps_what_is_set_and_what_is_not(layer):
+    with tempfile.TemporaryDirectory() as folder:
+        DiffusionGenerationConfig(**layer).save_pretrained(folder)
+        assert DiffusionGenerationConfig.from_pretrained(folder).settings() == layer
+
+
+def test_what_is_set_counts_also_where_it_is_the_default(tiny_llada):
+    tiny_llada.generation_config = DiffusionGenerationConfig(
+        stop_at_eos=False, max_active_blocks=3, cache_implementation="dual", entropy_threshold=0.5
+    )
+    before = tiny_llada.generation_config.settings()
+    resolved = resolve(tiny_llada, DiffusionGenerationConfig(stop_at_eos=True, max_active_blocks=1, use_cache=False))
+    assert (resolved.stop_at_eos, resolved.max_active_blocks, resolved.cache_implementation) == (True, 1, None)
+    assert tiny_llada.generation_config.settings() == before
+
+
+def test_a_plain_config_of_transformers_counts_as_what_it_sets(tiny_llada):
+    tiny_llada.generation_config = DiffusionGenerationConfig(temperature=0.7, max_new_tokens=16)
+    resolved = resolve(tiny_llada, GenerationConfig(do_sample=False, num_beams=1, use_cache=True))
+    assert (resolved.temperature, resolved.max_new_tokens) == (0.0, 16)
+
+
+@pytest.mark.parametrize("recipe", [{}, {"temperature": 0.0}, {"do_sample": False}], ids=str)
+def test_pipelines_sample_only_where_the_recipe_does(tiny_llada, recipe):
+    common = {"entropy_threshold": 0.5, "max_new_tokens": 20, "block_length": 8}
+    tiny_llada.generation_config = DiffusionGenerationConfig(**common, **recipe)
+    pipe = pipeline("text-generation", model=tiny_llada, tokenizer=make_tokenizer(), device="cpu")
+    answers = {pipe("2 3 4", return_full_text=False)[0]["generated_text"] for _ in range(3)}
+    expected = tiny_llada.generate(torch.tensor([make_tokenizer()("2 3 4")["input_ids"]]))
+    assert answers == {make_tokenizer().decode(expected[0, 3:], skip_special_tokens=True)}
+    assert len(pipe(["2 3", "4"], batch_size=2, max_new_tokens=7, do_sample=True, num_return_sequences=2)[0]) == 2
+
+
+def test_any_length_is_decoded_in_whole_blocks_and_a_shorter_one(tiny_llada):
+    fast = {"block_length": 8, "stop_at_eos": False, "return_dict_in_generate": True}
+    out = tiny_llada.generate(PROMPT, max_new_tokens=20, **fast)
+    steps = out.commit_step[0]
+    assert out.nfe.item() == 20 and out.sequences.shape == (1, 23)
+    assert steps[:8].max() < steps[8:16].min() and steps[8:16].max() < steps[16:].min()
+    assert tiny_llada.generate(PROMPT, max_new_tokens=20, denoising_steps=5, **fast).nfe.item() == 5
+
+
+def test_tokens_that_are_kept_out(tiny_llada):
+    common = {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0, "stop_at_eos": False}
+    plain = tiny_llada.generate(PROMPT, **common)[0, 3:]
+    banned = plain[:2].unique().tolist()
+    for out in (
+        tiny_llada.generate(PROMPT, suppress_tokens=banned, **common),
+        tiny_llada.generate(PROMPT, bad_words_ids=[[token] for token in banned], **common),
+    ):
+        assert not torch.isin(out[0, 3:], torch.tensor(banned)).any()
+    eos = plain[1].item()
+    early = tiny_llada.generate(PROMPT, eos_token_id=eos, **(common | {"stop_at_eos": True}))
+    late = tiny_llada.generate(PROMPT, eos_token_id=eos, min_new_tokens=9, **(common | {"stop_at_eos": True}))
+    assert eos in early[0, 3:5] and eos not in late[0, 3:12]
+    assert not torch.equal(tiny_llada.generate(PROMPT, repetition_penalty=5.0, **common)[0, 3:], plain)
+
+
+def test_a_row_with_penalties_is_independent_of_the_batch(tiny_llada):
+    """Padding is an end token in LLaDA, and must not be penalized."""
+    prompts = torch.tensor([[1, 1, 1, 5], [2, 3, 4, 5]])
+    mask = torch.tensor([[0, 0, 0, 1], [1, 1, 1, 1]])
+    common = {"max_new_tokens": 8, "block_length": 4, "repetition_penalty": 3.0, "stop_at_eos": False}
+    batch = tiny_llada.generate(prompts, attention_mask=mask, **common)
+    assert torch.equal(batch[0, 4:], tiny_llada.generate(torch.tensor([[5]]), **common)[0, 1:])
+
+
+def test_a_time_limit_ends_answers_before_their_first_undecided_token(tiny_llada, monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr("hf_dparallel.generation.stopping.time.monotonic", lambda: next(clock))
+    common = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}
+    out = tiny_llada.generate(PROMPT, max_time=6.0, pad_token_id=0, **common)
+    whole = tiny_llada.generate(PROMPT, **common)
+    assert out.nfe.item() == 6
+    length = (out.commit_step[0] >= 0).sum().item()
+    assert 4 <= length <= 6 and (out.sequences[0, 3 + length :] == 0).all()
+    assert torch.equal(out.sequences[0, : 3 + length], whole.sequences[0, : 3 + length])
+
+
+def test_several_answers_to_a_prompt(tiny_llada):
+    common = {"max_new_tokens": 8, "block_length": 4}
+    torch.manual_seed(0)
+    out = tiny_llada.generate(torch.tensor([[2, 3], [4, 5]]), num_return_sequences=3, temperature=2.0, **common)
+    assert out[:, 0].tolist() == [2, 2, 2, 4, 4, 4] and len(out[:3].unique(dim=0)) > 1
+    with pytest.raises(ValueError, match="`num_return_sequences=2` would give equal answers at temperature 0"):
+        tiny_llada.generate(PROMPT, num_return_sequences=2, **common)
+    with pytest.raises(ValueError, match="`num_return_sequences=2` is for `generate`"):
+        tiny_llada.generate_many([[2]], num_return_sequences=2, temperature=1.0)
+
+
+def test_what_callers_of_all_models_pass(tiny_llada):
+    common = {"max_new_tokens": 8, "block_length": 4}
+    expected = tiny_llada.generate(PROMPT, **common)
+    for neutral in ({"use_cache": True}, {"synced_gpus": False}, {"top_k": 0}, {"num_return_sequences": 1}):
+        assert torch.equal(tiny_llada.generate(PROMPT, **common, **neutral), expected)
+    with pytest.raises(ValueError, match="`synced_gpus=True` is for processes that share the weights"):
+        tiny_llada.generate(PROMPT, synced_gpus=True)
+    with pytest.raises(NotImplementedError, match="`generate_batch` decodes from left to right. Use `generate_many`"):
+        tiny_llada.generate_batch([[2]])
+
+
+def test_the_table_needs_neither_torch_nor_transformers():
+    """So that help texts can be quick."""
+    folder = Path(sys.modules["hf_dparallel.generation.settings"].__file__).parent
+    code = (
+        "import sys, types\n"
+        f"package = types.ModuleType('generation'); package.__path__ = [{str(folder)!r}]\n"
+        "sys.modules['generation'] = package\n"
+        "from generation import commit_rules, settings\n"
+        "assert 'entropy_threshold' in settings.SETTINGS\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_docs_have_the_table():
+    text = (DOCS / "decoding.md").read_text(encoding="utf-8")
+    assert describe_settings() in text, "Run scripts/write_settings.py"
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_every_setting_says_what_it_is(name):
+    setting = SETTINGS[name]
+    assert setting.kind in KINDS and setting.help.endswith((".", "?")) and (setting.rule or setting.choices)
+    assert name in DiffusionGenerationConfig.__doc__
+    assert setting.read(setting.default) == setting.default
+    assert json.dumps(setting.default) is not None
