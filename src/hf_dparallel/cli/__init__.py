@@ -27,7 +27,7 @@ COMMANDS = {
     "report": "compare evaluations, if they can be compared",
     "benchmark": "measure the speed of decoding on this machine",
     "push": "publish an adapter, a model or trajectories on the Hub, with a card",
-    "env": "show versions and devices, for bug reports, or estimate the memory of a training",
+    "env": "show versions and devices, for bug reports",
 }
 # By command, the module that is named otherwise: one named `inspect` would hide that of Python.
 _MODULES = {"inspect": "inspect_decode"}

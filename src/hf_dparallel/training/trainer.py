@@ -22,7 +22,7 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
-from .checkpoints import explained_write_errors, forget_checkpoint, last_complete_checkpoint
+from .checkpoints import forget_checkpoint, last_complete_checkpoint
 from .collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .losses import IGNORE_INDEX, CertaintyForcingTerms, sum_by_row, token_terms
@@ -317,13 +317,9 @@ class CertaintyForcingTrainer(PublishingMixin):
         super().log(logs, start_time)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        last = last_complete_checkpoint(self.args.output_dir)
-        kept = f"{last} is intact: go on with `resume_from_checkpoint=True`." if last else "There is none before it."
-        checkpoint = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
-        with explained_write_errors(checkpoint, kept):
-            if self.args.should_save:
-                forget_checkpoint(checkpoint)
-            super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            forget_checkpoint(Path(self.args.output_dir, f"checkpoint-{self.state.global_step}"))
+        super()._save_checkpoint(model, trial)
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)

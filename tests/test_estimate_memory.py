@@ -1,14 +1,21 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The estimate of a step's memory against the allocations of a real one."""
 
+import runpy
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from hf_dparallel import LLaDAConfig
 from hf_dparallel.evaluation.benchmark import measure_tensor_memory
-from hf_dparallel.training.memory import estimate_training_memory
 
-from ..helpers import lora, make_dream, make_llada, make_trainer
+from .helpers import lora, make_dream, make_llada, make_trainer
+
+
+SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "estimate_memory.py"))
+estimate_training_memory = SCRIPT["estimate_training_memory"]
 
 
 @pytest.mark.parametrize("make_model", [make_llada, make_dream])
@@ -53,3 +60,11 @@ def test_llada_8b_on_one_gpu():
     assert gigabytes[0] == pytest.approx(23, rel=0.1)
     assert gigabytes[0] > gigabytes[1] > 2 * gigabytes[2]
     assert gigabytes[2] < 8
+
+
+def test_the_script_prints_a_table(tmp_path, monkeypatch, capsys):
+    make_llada().config.save_pretrained(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["estimate_memory.py", str(tmp_path), "--max_length", "64", "--lora_rank", "2"])
+    SCRIPT["main"]()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 and lines[2].startswith("| bf16 | off | ") and lines[-1].startswith("| 4-bit | on | ")

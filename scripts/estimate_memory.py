@@ -1,23 +1,30 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""How much memory a training step needs, before anybody has a GPU for it."""
+"""Estimates the memory of training a LLaDA or Dream model with LoRA, before anybody has a GPU for it.
 
+python scripts/estimate_memory.py llada-8b --max_length 384
+"""
+
+import argparse
 import copy
 import functools
 import weakref
 from dataclasses import dataclass
 
 import torch
+from peft import LoraConfig
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
-from transformers import AutoModelForMaskedLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig
 
-from .losses import token_terms
+from hf_dparallel import DreamConfig, LLaDAConfig
+from hf_dparallel.training.lora import add_adapter
+from hf_dparallel.training.losses import token_terms
 
 
-# NF4 in blocks of 64 with a float32 scale each, as TRL asks bitsandbytes for.
 _MODEL_TYPES = ("llada", "Dream")
+# NF4 in blocks of 64 with a float32 scale each, as TRL asks bitsandbytes for.
 _BITS_OF_4BIT = 4 + 32 / 64
 
 
@@ -128,10 +135,6 @@ def _run_step(
     activation_checkpointing: bool,
 ) -> tuple[int, int, int, int, int]:
     """Bytes of the base weights, the adapter, and beside them at the peak; of all adapted weights and the largest."""
-    from peft import LoraConfig
-
-    from .lora import add_adapter
-
     with torch.device("meta"):
         base = AutoModelForMaskedLM.from_config(config, dtype=dtype)
         model = add_adapter(base, LoraConfig(r=lora_rank, lora_alpha=lora_rank))
@@ -206,4 +209,26 @@ class _LiveMemory(TorchDispatchMode):
         self.live -= self._sizes.pop(key)
 
 
-__all__ = ["MemoryEstimate", "estimate_training_memory"]
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="llada-8b, dream-7b, or a name on the Hub, or a folder")
+    parser.add_argument("--batch_size", type=int, default=1, help="sequences on the device at a time")
+    parser.add_argument("--max_length", type=int, default=384, help="tokens of a sequence")
+    parser.add_argument("--block_length", type=int, default=32, help="tokens that are scored in a sequence")
+    parser.add_argument("--lora_rank", type=int, default=32, help="rank of the adapter")
+    arguments = vars(parser.parse_args())
+    published = {"llada-8b": LLaDAConfig, "dream-7b": DreamConfig}
+    name = arguments.pop("model")
+    config = published[name]() if name in published else AutoConfig.from_pretrained(name)
+    print("| Base weights | Activation checkpointing | Weights, GB | Adapter, GB | Activations, GB | Total, GB |")
+    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    for weights in ("bf16", "4-bit"):
+        for checkpointing in ("off", "on"):
+            settings = {"activation_checkpointing": checkpointing == "on", "load_in_4bit": weights == "4-bit"}
+            estimate = estimate_training_memory(config, **settings, **arguments)
+            sizes = (estimate.weights, estimate.adapter, estimate.activations, estimate.total)
+            print(f"| {weights} | {checkpointing} | {' | '.join(f'{size / 1e9:.1f}' for size in sizes)} |")
+
+
+if __name__ == "__main__":
+    main()
