@@ -40,3 +40,8 @@ def test_a_broken_configuration_is_named(tmp_path, text):
     (tmp_path / "adapter_config.json").write_text(text)
     with pytest.raises(ValueError, match=r"adapter_config\.json of '.*' is damaged, or not one of PEFT"):
         adapted(tmp_path)
+
+
+def test_a_folder_without_an_adapter_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"The folder `.*` holds no adapter: it has no adapter_config\.json"):
+        adapted(tmp_path)

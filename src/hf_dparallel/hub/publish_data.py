@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData
 
 from ..data.trajectory_folder import read_description, read_run, trajectory_files
-from ..reports import escape_markdown
+from ..reports import escape_markdown, markdown_table
 from .card import DRAFT_MARK, TAGS
 from .contents import check_contents
 from .files import CARD_NAME, Content, hub_name, is_one_of
@@ -120,6 +120,7 @@ def _make_card(
 ) -> DatasetCard:
     lengths = [len(ids) for ids in rows["completion_ids"]]
     passes = rows["nfe"][:] if "nfe" in rows.column_names else []
+    columns = [(f"`{name}`", _COLUMNS.get(name, "from the data set of the prompts")) for name in rows.column_names]
     recipe = run.get("generation_config")
     data = DatasetCardData(
         pretty_name=repo_id.split("/")[-1],
@@ -139,9 +140,7 @@ def _make_card(
         num_rows=len(rows),
         # How they were filtered, see `filter_trajectories`.
         description=description,
-        columns={name: str(feature) for name, feature in rows.features.items() if name in _COLUMNS},
-        other_columns=[name for name in rows.column_names if name not in _COLUMNS],
-        meanings=_COLUMNS,
+        columns=markdown_table(["Column", "Meaning"], columns, num_text_columns=2),
         plain=escape_markdown,
         mean_length=sum(lengths) / len(lengths),
         mean_passes=sum(passes) / len(passes) if passes else None,

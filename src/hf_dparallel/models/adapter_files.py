@@ -11,7 +11,7 @@ from safetensors import safe_open
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
-from transformers.utils import GENERATION_CONFIG_NAME, cached_file, has_file
+from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file, has_file
 from transformers.utils.hub import resolve_revision
 
 from ..generation.configuration import DiffusionGenerationConfig
@@ -53,13 +53,18 @@ class AdapterFiles:
         """
         from peft import PeftConfig
 
+        if Path(self.name).is_dir() and not Path(self.name, ADAPTER_CONFIG_NAME).is_file():
+            raise FileNotFoundError(
+                f"The folder `{self.name}` holds no adapter: it has no {ADAPTER_CONFIG_NAME}. Give the `output_dir` "
+                "of a training with `peft_config`, or the folder of `save_pretrained`."
+            )
         # Says why, where PEFT only says that it cannot find it.
-        cached_file(self.name, "adapter_config.json", **self.download)
+        cached_file(self.name, ADAPTER_CONFIG_NAME, **self.download)
         try:
             return PeftConfig.from_pretrained(self.name, **self.download)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(
-                f"The adapter_config.json of {self.name!r} is damaged, or not one of PEFT ({error!r}). Save the "
+                f"The {ADAPTER_CONFIG_NAME} of {self.name!r} is damaged, or not one of PEFT ({error!r}). Save the "
                 "adapter again."
             ) from error
 
