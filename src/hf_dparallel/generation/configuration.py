@@ -95,7 +95,8 @@ class DiffusionGenerationConfig(GenerationConfig):
                 SETTINGS[name].read(value)
             elif name[0] != "_" and name != "transformers_version":
                 _check_neutral(name, value)
-        rules = [f"{name}={getattr(self, name)}" for name in commit_rules() if getattr(self, name) is not None]
+        settings = self.settings()
+        rules = [f"{name}={settings[name]}" for name in commit_rules() if name in settings]
         if len(rules) > 1:
             raise ValueError(f"At most one commit rule can be set, got {' and '.join(rules)}. Remove all but one.")
         if self.do_sample and self.temperature == 0:
@@ -110,6 +111,7 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings that are set, by name."""
+        # A rule that was registered after this was made is not set in it.
         return {name: getattr(self, name) for name in SETTINGS if getattr(self, name, None) is not None}
 
     def deviations(self) -> dict[str, Any]:
@@ -122,7 +124,7 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     def commit_rule(self) -> str | None:
         """Returns the name of the commit rule that is set, or `None`."""
-        return next((name for name in commit_rules() if getattr(self, name, None) is not None), None)
+        return next((name for name in commit_rules() if name in self.settings()), None)
 
     def updated(self, **settings) -> "DiffusionGenerationConfig":
         """Returns a copy with these settings; `None` unsets one.

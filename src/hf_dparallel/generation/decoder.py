@@ -153,6 +153,7 @@ class Decoder:
             self.config.top_p,
             [self._generators[row_id] for row_id in self.canvas.row_ids] if self._generators else None,
             [status.num_open for status in self.canvas.status],
+            columns,
         )
 
     def _decoded(self, row: FinishedRow) -> DecodedRow:

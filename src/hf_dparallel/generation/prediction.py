@@ -16,9 +16,11 @@ class TokenPrediction(Certainty):
 
     Args:
         logits (`torch.Tensor` of shape `(rows, tokens, vocab_size)`): the scores that this was predicted from.
+        columns (`torch.LongTensor` of shape `(rows, tokens)`, *optional*): the columns of the canvas.
     """
 
     logits: torch.Tensor
+    columns: torch.LongTensor = None
 
 
 def predict_tokens(
@@ -29,6 +31,7 @@ def predict_tokens(
     top_p: float | None = None,
     generators: Sequence[torch.Generator] | None = None,
     num_sampled: Sequence[int] | None = None,
+    columns: torch.LongTensor | None = None,
 ) -> TokenPrediction:
     """Picks a token per position and measures its certainty at temperature 1 over the full vocabulary.
 
@@ -40,12 +43,13 @@ def predict_tokens(
         generators (`Sequence[torch.Generator]`, *optional*): one a row, for samples that do not depend on the batch.
         num_sampled (`Sequence[int]`, *optional*): how many positions of each row are sampled, the first ones; by
             default all. The others use up no random numbers.
+        columns (`torch.LongTensor` of shape `(rows, tokens)`, *optional*): where on the canvas they are.
     """
     sampled = None
     if temperature > 0:
         noise = _exponential_noise(logits, generators, num_sampled)
         sampled = _sample(logits, mask_token_id, temperature, top_k, top_p, noise)
-    return TokenPrediction(**vars(measure_certainty(logits, mask_token_id, sampled)), logits=logits)
+    return TokenPrediction(**vars(measure_certainty(logits, mask_token_id, sampled)), logits=logits, columns=columns)
 
 
 def _sample(

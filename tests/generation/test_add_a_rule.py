@@ -1,0 +1,60 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""A commit rule is one place: the one of docs/add_a_rule.md is known everywhere once its block has run."""
+
+import pytest
+import torch
+
+from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.generation import commit_rules
+from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.generation.settings import SETTINGS, describe_settings
+
+from ..helpers import make_llada, make_tokenizer
+from ..test_readme import python_blocks
+
+
+@pytest.fixture
+def margin_rule():
+    """The rule of the page, and all as before afterwards."""
+    settings, rules = dict(SETTINGS), dict(commit_rules._RULES)
+    texts = ["2 3 4", "5"]
+    (source,) = python_blocks("docs/add_a_rule.md")
+    tokenizer = make_tokenizer()
+    tokenizer.padding_side = "left"
+    namespace = {"model": make_llada(), "tokenizer": tokenizer, "texts": texts}
+    exec(compile(source, "docs/add_a_rule.md", "exec"), namespace)
+    yield namespace
+    for table, before in ((SETTINGS, settings), (commit_rules._RULES, rules)):
+        table.clear()
+        table.update(before)
+
+
+def test_a_new_rule_is_known_to_configurations_and_docs(margin_rule, tmp_path):
+    assert margin_rule["out"].nfe.max() < 64
+    recipe = DiffusionGenerationConfig(margin_threshold=0.8)
+    assert recipe.commit_rule() == "margin_threshold"
+    recipe.save_pretrained(tmp_path)
+    assert DiffusionGenerationConfig.from_pretrained(tmp_path).settings() == {"margin_threshold": 0.8}
+    with pytest.raises(ValueError, match="`margin_threshold` must be a difference of probabilities above 0"):
+        DiffusionGenerationConfig(margin_threshold=1.5)
+    with pytest.raises(ValueError, match="At most one commit rule can be set"):
+        DiffusionGenerationConfig(margin_threshold=0.5, entropy_threshold=0.5)
+    model = make_llada()
+    model.generation_config = DiffusionGenerationConfig(entropy_threshold=0.5)
+    assert resolve(model, margin_threshold=0.5).commit_rule() == "margin_threshold"
+    assert "| `margin_threshold` |" in describe_settings()
+    setting = SETTINGS["margin_threshold"]
+    assert setting.is_flag and setting.is_request and setting.is_swept and setting.changes_answer
+
+
+def test_a_new_rule_decodes(margin_rule):
+    model, prompt = make_llada(), torch.tensor([[2, 3, 4]])
+    common = {"max_new_tokens": 16, "block_length": 8, "stop_at_eos": False, "return_dict_in_generate": True}
+    one_by_one = model.generate(prompt, margin_threshold=1.0, **common)
+    assert one_by_one.nfe.item() == 16
+    out = model.generate(prompt, margin_threshold=0.2, max_active_blocks=2, **common)
+    assert out.nfe.item() < 16
+    first = model(torch.tensor([[2, 3, 4] + [63] * 16])).logits[0, 3:11].softmax(-1).topk(2).values
+    margin = first[:, 0] - first[:, 1]
+    committed = (out.commit_step[0, :8] == 0).tolist()
+    assert committed == ((margin >= 0.2) | (margin == margin.max())).tolist()
