@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig, pipeline
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.generation.commit_rules import commit_rules
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.settings import KINDS, SETTINGS, describe_settings
 
@@ -29,6 +28,8 @@ VALUES = {
     "block_length": st.sampled_from([4, 8, 32]),
     "max_active_blocks": st.just(1),
     "block_add_threshold": st.sampled_from([0.25, 0.5]),
+    "kl_confidence": st.sampled_from([0.5, 0.9]),
+    "kl_history_length": st.sampled_from([1, 2]),
     "top_k": st.sampled_from([0, 5]),
     "top_p": st.sampled_from([0.9, 1.0]),
     "repetition_penalty": st.sampled_from([1.0, 1.3]),
@@ -53,6 +54,7 @@ RULES = {
     "entropy_threshold": st.sampled_from([0.0, 0.5]),
     "entropy_bound": st.sampled_from([0.0, 0.5]),
     "confidence_factor": st.sampled_from([0.5, 1.0]),
+    "kl_threshold": st.sampled_from([0.01, 0.1]),
 }
 SAMPLING = st.sampled_from(
     [{}, {}, {"temperature": 0.0}, {"temperature": 0.7}, {"do_sample": True}, {"do_sample": False}]
@@ -72,11 +74,7 @@ def layers(draw):
 
 def test_the_strategies_know_every_setting():
     by_hand = {"temperature", "do_sample", "use_cache", "cache_implementation", "cache_refresh_interval"}
-    assert VALUES.keys() | RULES.keys() | by_hand | {"compile_config", *_rules_with_companions()} == SETTINGS.keys()
-
-
-def _rules_with_companions():
-    return SETTINGS.keys() - VALUES.keys() - RULES.keys() if len(RULES) < len(commit_rules()) else set()
+    assert VALUES.keys() | RULES.keys() | by_hand | {"compile_config"} == SETTINGS.keys()
 
 
 class WithAdapter:
