@@ -222,6 +222,12 @@ def test_a_recipe_without_a_rule_is_refused_or_completed(hub, tmp_path):
     assert recipe == {"max_new_tokens": 64, "entropy_threshold": 0.25}
 
 
+def test_a_recipe_with_an_infinite_number_is_refused(hub, adapter):
+    edit_json(adapter / "generation_config.json", entropy_threshold=float("inf"))
+    with pytest.raises(ValueError, match="`entropy_threshold` must be at least 0"):
+        push_model_to_hub(adapter, "user/student")
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [

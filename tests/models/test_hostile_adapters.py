@@ -1,11 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Adapters of strangers: what they may ask for, and what is refused before it costs anything."""
 
+import json
+
 import pytest
 import torch
 
+from hf_dparallel.generation.configuration import resolve
+
 from ..helpers import make_llada
-from .test_adapters import adapted, edit_config, logits, save_adapter
+from .test_adapters import INPUT_IDS, adapted, edit_config, logits, save_adapter
 
 
 def test_a_rank_that_the_weights_do_not_have_is_refused_before_memory_is_taken(tmp_path):
@@ -32,6 +36,34 @@ def test_ranks_of_modules_without_weights_take_no_memory(tmp_path):
 def test_ranks_by_module_load(tmp_path):
     save_adapter(tmp_path / "a", rank_pattern={"q_proj": 2, "layers.1.self_attn.o_proj": 8})
     assert not torch.equal(logits(adapted(tmp_path / "a")), logits(make_llada()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"max_new_tokens": 10**6, "block_length": 8}, {"block_length": 8}),
+        ({"max_new_tokens": 64, "return_dict_in_generate": True, "output_certainty": True}, {"max_new_tokens": 64}),
+        ({"entropy_threshold": 0.5, "num_return_sequences": 1000}, {"entropy_threshold": 0.5}),
+        ({"mask_token_id": 5, "eos_token_id": [6], "pad_token_id": 7}, {}),
+    ],
+)
+def test_a_recipe_says_how_answers_are_decoded_and_nothing_else(tmp_path, settings, kept):
+    save_adapter(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    model = adapted(tmp_path)
+    own = resolve(make_llada())
+    assert resolve(model).settings() == resolve(make_llada(), **kept).settings()
+    assert (resolve(model).mask_token_id, resolve(model).eos_token_id) == (own.mask_token_id, own.eos_token_id)
+    assert isinstance(model.generate(INPUT_IDS, max_new_tokens=8, block_length=8), torch.Tensor)
+
+
+@pytest.mark.parametrize("setting", ["max_new_tokens", "entropy_threshold", "temperature"])
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "Infinity", "NaN", '"x"'])
+def test_numbers_without_sense_in_a_recipe_are_refused(tmp_path, setting, value):
+    save_adapter(tmp_path)
+    (tmp_path / "generation_config.json").write_text(f'{{"{setting}": {value}}}')
+    with pytest.raises(ValueError, match=f"`{setting}` must be"):
+        adapted(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"peft_type": "EVIL"}'])

@@ -11,14 +11,17 @@ from safetensors import safe_open
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
-from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file, has_file
+from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file, has_file, logging
 from transformers.utils.hub import resolve_revision
 
 from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.settings import SETTINGS
 
 
 if TYPE_CHECKING:
     from peft import PeftConfig
+
+logger = logging.get_logger(__name__)
 
 WEIGHTS_NAME = "adapter_model.safetensors"
 _PICKLED_WEIGHTS_NAME = "adapter_model.bin"
@@ -68,15 +71,25 @@ class AdapterFiles:
                 "adapter again."
             ) from error
 
-    def recipe(self) -> DiffusionGenerationConfig | None:
-        """Returns its generation_config.json, if it has one.
+    def recipe(self, max_length: int | None) -> DiffusionGenerationConfig | None:
+        """Returns the settings of decoding in its generation_config.json, if it has one.
+
+        An adapter says how its answers are decoded. The special tokens are the model's, and the caller says what
+        `generate` returns and compiles: such settings are left out, and so is a length above `max_length`.
 
         Raises:
             ValueError: if a setting in it is out of range.
         """
         if self._path(GENERATION_CONFIG_NAME) is None:
             return None
-        return DiffusionGenerationConfig.from_pretrained(self.name, **self.download)
+        recipe = DiffusionGenerationConfig.from_pretrained(self.name, **self.download)
+        if max_length is not None and (recipe.max_new_tokens or 0) > max_length:
+            logger.warning(
+                f"The recipe of the adapter {self.name!r} asks for max_new_tokens={recipe.max_new_tokens}, and the "
+                f"model was trained on at most {max_length} tokens. That setting is left out."
+            )
+            recipe = recipe.updated(max_new_tokens=None)
+        return recipe.updated(**{name: None for name in SETTINGS if not SETTINGS[name].changes_answer})
 
     def weight_shapes(self) -> dict[str, list[int]]:
         """Returns the names of its weights, and their shapes.

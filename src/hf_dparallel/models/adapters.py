@@ -92,7 +92,7 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         swaps = is_loaded and (getattr(self, "_hotswap_enabled", False) if hotswap == "auto" else hotswap)
         if use_safetensors is not False:
             peft_config = self._checked_config(peft_config or files.config(), files, replaced=name if swaps else None)
-        recipe = files.recipe()
+        recipe = files.recipe(self.config.max_position_embeddings)
         conversions = getattr(self, "_weight_conversions", None)
         info = super().load_adapter(peft_model_id, name, peft_config, download_kwargs=files.download, **kwargs)
         # transformers would write the merged model under the names that it has just read the adapter with.
