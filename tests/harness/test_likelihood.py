@@ -52,7 +52,7 @@ def test_the_estimate_is_the_bound(make):
     assert estimate == pytest.approx(exact_bound(model), rel=0.02)
 
 
-def test_one_token_needs_one_sample_and_none_is_certain():
+def test_one_token_needs_one_sample():
     model = make_llada()
     ids = torch.tensor([[*CONTEXT, MASK]])
     exact = model(input_ids=ids).logits[0, -1].log_softmax(-1)[ANSWER[0]].item()
@@ -60,7 +60,6 @@ def test_one_token_needs_one_sample_and_none_is_certain():
     model.register_forward_hook(lambda *args: passes.append(len(args[1]) or args))
     assert estimate_log_likelihood(model, CONTEXT, ANSWER[:1], MASK, 128, 16, generator()) == pytest.approx(exact)
     assert len(passes) == 1
-    assert estimate_log_likelihood(model, CONTEXT, [], MASK, 128, 16, generator()) == 0.0
 
 
 def test_the_batch_size_does_not_change_the_estimate():
@@ -112,6 +111,15 @@ def test_requests_are_scored_and_the_same_again():
     assert all(score < 0 and is_greedy is False for score, is_greedy in first)
     other_seed = make_lm(mc_num=16, batch_size=4, seed=1).loglikelihood(requests)
     assert first != other_seed
+
+
+def test_an_answer_without_tokens_is_refused_before_any_is_scored():
+    lm = make_lm(mc_num=2)
+    # The tokenizer of this test cuts words at spaces, so this answer is part of the prompt's last token.
+    requests = [request("loglikelihood", "3 4", " 5"), request("loglikelihood", "3 4", "5")]
+    with pytest.raises(ValueError, match="answer '5' has no tokens.*end of its prompt '3 4'.*target_delimiter"):
+        lm.loglikelihood(requests)
+    assert not lm.finished
 
 
 def test_the_greedy_answer_is_known_by_decoding_it():

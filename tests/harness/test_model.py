@@ -337,6 +337,23 @@ def test_the_harness_knows_the_model(tmp_path):
     assert lm.tokenizer_name == str(tmp_path).replace("/", "__")
 
 
+def test_a_device_that_is_not_there_is_another_one(tmp_path, monkeypatch):
+    make_llada().save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    # What `lm_eval` passes where `--device` is not given.
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    warnings = []
+    monkeypatch.setattr(harness_model.logger, "warning_once", warnings.append)
+    assert DiffusionHarnessLM(str(tmp_path), device="cuda:0").device == torch.device("cpu")
+    assert "`device=cuda:0` is not on this machine" in warnings[0]
+
+
+def test_each_process_has_a_device_of_its_own():
+    state = SimpleNamespace(device=torch.device("cuda:1"), num_processes=2)
+    assert harness_model._choose_device("cuda:0", state) == torch.device("cuda:1")
+    assert harness_model._choose_device("cpu", state) == torch.device("cpu")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -59,21 +59,21 @@ def decode_answers(
     keys = sorted(prompts, key=lambda key: len(prompts[key]), reverse=True)
     device = device_name(model.device)
     until = UntilCriteria(tokenizer, settings.until)
-    stops = settings.until and settings.recipe.stop_at_eos
+    stops = settings.until and settings.resolved.stop_at_eos
     with evaluation_mode(model):
         rows = model.generate_many(
             [prompts[key] for key in keys],
-            settings.recipe,
+            settings.resolved,
             batch_size,
             stopping_criteria=StoppingCriteriaList([until] if stops else []),
             generator_for=lambda index: torch.Generator(model.device).manual_seed(stable_hash(seed, keys[index])),
         )
         for row in rows.as_completed():
-            tokens = row.tokens[: min(row.num_tokens, settings.max_tokens)].tolist()
+            tokens = row.tokens[: row.num_tokens].tolist()
             if settings.until:
                 tokens = until.cut(tokens)
             cost = DecodingCost.of_tokens(
-                tokens, row.nfe, settings.recipe.eos_token_ids, num_canvas_tokens=len(row.tokens), seconds=row.seconds
+                tokens, row.nfe, settings.resolved.eos_token_ids, num_canvas_tokens=len(row.tokens), seconds=row.seconds
             )
             text = tokenizer.decode(tokens[: cost.num_answer_tokens], skip_special_tokens=True)
             text = postprocess_generated_text(text, list(settings.until), None)

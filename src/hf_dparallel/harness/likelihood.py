@@ -24,16 +24,14 @@ def estimate_log_likelihood(
     The draws depend on `generator` only, not on `batch_size`.
 
     Args:
-        context, answer (`list[int]`): token ids.
+        context, answer (`list[int]`): token ids, of the answer at least one.
         num_samples (`int`): masked answers. Of an answer of one token all are the same, so one is enough.
         batch_size (`int`): how many of them in a forward pass.
         generator (`torch.Generator`): on the CPU.
 
     Returns:
-        `float`: in nats. 0 for an empty answer.
+        `float`: in nats.
     """
-    if not answer:
-        return 0.0
     counts = masked_counts(len(answer), num_samples if len(answer) > 1 else 1, generator)
     masked = mask_answers(len(answer), counts, generator)
     total = 0.0

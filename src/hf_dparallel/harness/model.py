@@ -22,7 +22,7 @@ from .answers import decode_answers
 from .costs import Record, costs_by_task
 from .finished import FinishedRequests, request_key
 from .likelihood import estimate_log_likelihood
-from .settings import RequestSettings, read_gen_kwargs
+from .settings import RequestSettings, read_gen_kwargs, without_recipe
 
 
 logger = logging.get_logger(__name__)
@@ -96,7 +96,7 @@ class DiffusionHarnessLM(TemplateLM):
         self.seed = seed
         state = join_processes()
         self._rank, self._world_size = state.process_index, state.num_processes
-        self._device = torch.device(device) if device is not None else state.device
+        self._device = _choose_device(device, state)
         loading = {"revision": revision, "trust_remote_code": trust_remote_code}
         if isinstance(pretrained, str):
             self.model = AutoModelForMaskedLM.from_pretrained(
@@ -111,23 +111,18 @@ class DiffusionHarnessLM(TemplateLM):
         self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **loading)
         self.model.eval()
         self.max_length = max_length or getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        # Of which only the special tokens count: settings are those of each request.
-        self.recipe = resolve(self.model, None, self.tokenizer)
-        self.uses_recipe = True
+        # Of this only the special tokens count: the settings are those of each request.
+        self._resolved = resolve(self.model, None, self.tokenizer)
         self.fingerprint = model_hash(self.model)
         self.finished = FinishedRequests(finished_requests, self._rank if self._world_size > 1 else None)
         self.costs: dict[str, dict[int, dict[str, Record]]] = {}
-
-    def forget_recipe(self) -> None:
-        """Lets requests be decoded with their own settings alone: of the model's recipe the special tokens stay."""
-        self.uses_recipe = False
 
     # Text and tokens.
 
     @property
     def eot_token_id(self) -> int:
         """The token that ends an answer."""
-        return self.recipe.eos_token_ids[0]
+        return self._resolved.eos_token_ids[0]
 
     @property
     def prefix_token_id(self) -> int:
@@ -193,12 +188,19 @@ class DiffusionHarnessLM(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **kwargs
     ) -> list[tuple[float, bool]]:
+        for texts, _, answer in requests:
+            if not answer:
+                raise ValueError(
+                    f"The answer {texts[1]!r} has no tokens of its own behind the end of its prompt "
+                    f"{texts[0][-40:]!r}, so it has no log-likelihood. Let the task put a space between them "
+                    "(`target_delimiter`)."
+                )
         answers = []
         for _, context, answer in tqdm(requests, desc="loglikelihood", disable=disable_tqdm or self.rank != 0):
             if self.max_length is not None and len(context) + len(answer) > self.max_length:
                 context = context[max(0, len(context) + len(answer) - self.max_length) :]
             key = request_key(
-                *("loglikelihood", *self._identity(), self.recipe.mask_token_id),
+                *("loglikelihood", *self._identity(), self._resolved.mask_token_id),
                 *(self.mc_num, self.check_greedy, context, answer),
             )
             if key not in self.finished:
@@ -256,8 +258,8 @@ class DiffusionHarnessLM(TemplateLM):
 
     def _read_request(self, request: Instance) -> tuple[list[int], RequestSettings]:
         context, gen_kwargs = request.args
-        settings = read_gen_kwargs(gen_kwargs, self.settings, self.recipe, self.tokenizer)
-        return self._encode_prompt(context, settings.recipe.max_new_tokens), settings
+        settings = read_gen_kwargs(gen_kwargs, self.settings, self.model, self.tokenizer)
+        return self._encode_prompt(context, settings.resolved.max_new_tokens), settings
 
     def _keys(self, asked: list[tuple[list[int], RequestSettings]]) -> list[str]:
         """A repeated request is the same one, unless tokens are drawn."""
@@ -286,7 +288,7 @@ class DiffusionHarnessLM(TemplateLM):
             self.model,
             context,
             answer,
-            self.recipe.mask_token_id,
+            self._resolved.mask_token_id,
             self.mc_num,
             self.batch_size,
             torch.Generator().manual_seed(stable_hash(self.seed, key)),
@@ -296,11 +298,10 @@ class DiffusionHarnessLM(TemplateLM):
 
     def _decodes_to(self, context: list[int], answer: list[int]) -> bool:
         """Whether the answer is what the model decodes, one token per pass, on a canvas of its length."""
-        if not answer:
-            return True
-        recipe = self.recipe.updated(max_new_tokens=len(answer), block_length=len(answer), denoising_steps=None)
-        recipe = recipe.one_token_per_pass().updated(stop_at_eos=False)
-        (row,) = self.model.generate_many([context], recipe)
+        settings = without_recipe(
+            {"max_new_tokens": len(answer), "block_length": len(answer), "denoising_steps": len(answer)}
+        )
+        (row,) = self.model.generate_many([context], **settings | {"stop_at_eos": False})
         return row.tokens.tolist() == answer
 
 
@@ -312,6 +313,15 @@ def _positive(name: str, value: int | str) -> int:
     if number < 1:
         raise ValueError(f"`{name}` must be a positive number, got {value!r}. ('auto' is not known here.)")
     return number
+
+
+def _choose_device(device: str | torch.device | None, state: PartialState) -> torch.device:
+    """The device of this process. The harness's own command asks for "cuda:0" where it was told nothing."""
+    asked = torch.device(device) if device is not None else state.device
+    if asked.type == "cuda" and not torch.cuda.is_available():
+        logger.warning_once(f"`device={asked}` is not on this machine: the model is put on {state.device}.")
+        return state.device
+    return state.device if asked.type == state.device.type and state.num_processes > 1 else asked
 
 
 def _check_decodes(model: PreTrainedModel) -> None:

@@ -17,7 +17,7 @@ from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, Benchmark, method_settings
 from .run import TaskOptions, num_samples_of, run_tasks, samples_of, scores_of
 from .selection import load_tasks, select_tasks
-from .settings import check_gen_kwargs
+from .settings import check_gen_kwargs, without_recipe
 
 
 class Comparison:
@@ -64,13 +64,19 @@ class Comparison:
 
     def measure(self, model: DiffusionHarnessLM, methods: Sequence[str]) -> None:
         """Measures methods that have the same checkpoint."""
-        model.forget_recipe()
         for method in methods:
             folder = str(Path(self.output_dir) / method) if self.output_dir is not None else None
             for benchmark in self.benchmarks:
                 settings = self.settings[benchmark.task, method]
-                group = [self.groups[benchmark.task]]
-                results = run_tasks(model, self.name, group, self.task_manager, settings, self.options, folder)
+                results = run_tasks(
+                    model,
+                    self.name,
+                    [self.groups[benchmark.task]],
+                    self.task_manager,
+                    without_recipe(settings),
+                    self.options,
+                    folder,
+                )
                 if results is not None:
                     self._measured[benchmark.task, method] = {
                         **_figures(results, benchmark),
