@@ -33,7 +33,7 @@ def decode_alone(text, **settings):
     """The oracle: `generate` on one prompt."""
     model, tokenizer = make_llada(), make_tokenizer()
     ids = torch.tensor([tokenizer(text)["input_ids"]])
-    out = model.generate(ids, return_dict_in_generate=True, **CANVAS, **({"entropy_threshold": 1.0} | settings))
+    out = model.generate(ids, return_dict_in_generate=True, **(CANVAS | {"entropy_threshold": 1.0} | settings))
     new = out.sequences[0, ids.shape[1] :]
     return tokenizer.decode(new, skip_special_tokens=True), out
 
@@ -149,11 +149,12 @@ def test_a_stop_string_is_looked_for_in_the_answer_only():
     ]
 
 
-def test_the_longest_answer_is_cut_inside_a_block():
-    plain, _ = decode_alone("3 4 5")
-    settings = {"max_gen_toks": 11, "block_length": 8}
-    (text,) = make_lm(max_new_tokens=None).generate_until(make_requests(["3 4 5"], settings))
-    assert text.split() == plain.split()[:11]
+def test_the_longest_answer_is_the_canvas():
+    plain, out = decode_alone("3 4 5", max_new_tokens=11)
+    requests = make_requests(["3 4 5"], {"max_gen_toks": 11, "block_length": 8})
+    lm = make_lm(max_new_tokens=None)
+    assert lm.generate_until(requests) == [plain]
+    assert cost_of(lm, requests[0]).num_canvas_tokens == 11 and cost_of(lm, requests[0]).nfe == out.nfe.item()
 
 
 def test_draws_depend_on_the_seed_and_the_request_only():

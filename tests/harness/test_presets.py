@@ -109,7 +109,7 @@ def script_answers(monkeypatch, answers: list[str]):
     remaining = iter(answers)
 
     def decode(model, tokenizer, prompts, settings, batch_size, seed):
-        steps = settings.recipe.denoising_steps or 8
+        steps = settings.resolved.denoising_steps or 8
         for key in prompts:
             cost = asdict(DecodingCost(steps, 13, 12, 64, steps / 100))
             yield key, {"text": next(remaining), "cost": cost, "batch_size": batch_size, "device": "cpu"}
@@ -239,7 +239,7 @@ def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, met
         rows += comparison.rows()
     assert decoders[0] == decoders[1]
     assert rows[0]["nfe"] == rows[1]["nfe"] and rows[0]["num_tokens"] == rows[1]["num_tokens"]
-    assert decoders[0].settings().keys().isdisjoint({"cache_implementation", "max_active_blocks"})
+    assert decoders[0].cache_implementation is None and decoders[0].max_active_blocks == 1
     assert decoders[0].eos_token_ids == [1, 5] and decoders[0].temperature == 0
 
 

@@ -1,10 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """How settings of the model, the run and the task are merged."""
 
+import math
+
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.harness.settings import read_gen_kwargs
+from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.generation.settings import SETTINGS
+from hf_dparallel.harness.settings import read_gen_kwargs, without_recipe
 
 from ..helpers import make_llada, make_tokenizer
 
@@ -22,30 +26,55 @@ def test_gen_kwargs_win_over_arguments_and_those_over_the_recipe():
         block_length=8,
         entropy_threshold=0.3,
     )
-    recipe = settings.recipe
-    assert (recipe.max_new_tokens, recipe.block_length, recipe.temperature) == (64, 4, 0.0)
-    assert (recipe.commit_rule(), recipe.entropy_threshold) == ("entropy_threshold", 0.3)
-    assert settings.max_tokens == 64 and not settings.draws
-    assert read({"confidence_threshold": 0.9}, entropy_threshold=0.3).recipe.commit_rule() == "confidence_threshold"
+    resolved = settings.resolved
+    assert (resolved.max_new_tokens, resolved.block_length, resolved.temperature) == (64, 4, 0.0)
+    assert (resolved.commit_rule(), resolved.entropy_threshold) == ("entropy_threshold", 0.3)
+    assert not settings.draws
+    assert read({"confidence_threshold": 0.9}, entropy_threshold=0.3).resolved.commit_rule() == "confidence_threshold"
 
 
 @pytest.mark.parametrize(
-    ("gen_kwargs", "canvas", "max_tokens"),
+    ("gen_kwargs", "canvas"),
     [
-        ({}, 256, 256),
-        ({"max_gen_toks": 40}, 64, 40),
-        ({"max_gen_toks": 64}, 64, 64),
-        ({"max_gen_toks": 5, "block_length": 4}, 8, 5),
-        ({"max_tokens": 32}, 32, 32),
-        ({"max_completion_tokens": 33}, 64, 33),
-        ({"max_gen_toks": 1024, "max_new_tokens": 96}, 96, 96),
+        ({}, 256),
+        ({"max_gen_toks": 40}, 40),
+        ({"max_gen_toks": 5, "block_length": 4}, 5),
+        ({"max_tokens": 32}, 32),
+        ({"max_completion_tokens": 33}, 33),
+        ({"max_gen_toks": 1024, "max_new_tokens": 96}, 96),
+        ({"max_gen_toks": 1024, "max_new_tokens": None}, 1024),
     ],
 )
-def test_the_canvas_has_the_whole_blocks_that_the_longest_answer_takes(gen_kwargs, canvas, max_tokens):
-    settings = read(gen_kwargs)
-    assert (settings.recipe.max_new_tokens, settings.max_tokens) == (canvas, max_tokens)
+def test_the_canvas_is_the_longest_answer(gen_kwargs, canvas):
+    resolved = read(gen_kwargs).resolved
     # Without a rule one token per pass, on whatever canvas.
-    assert settings.recipe.denoising_steps == canvas
+    assert (resolved.max_new_tokens, resolved.denoising_steps) == (canvas, canvas)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"entropy_threshold": 0.5}, {"temperature": 0.5, "cache_implementation": "dual"}]
+)
+def test_settings_without_a_recipe_leave_nothing_to_it(settings):
+    values = {"do_sample": True, "temperature": 0.3, "cache_implementation": "prefix", "mask_token_id": 62}
+    # What ends a decode by the clock, and what does not change an answer, do not belong to a recipe.
+    names = [
+        name for name, one in SETTINGS.items() if one.changes_answer and one.kind != "rule" and name != "max_time"
+    ]
+    given = settings | {"denoising_steps": 8} if "entropy_threshold" not in settings else settings
+    alone = without_recipe(given)
+    assert alone.items() >= given.items()
+    assert {name for name in names if name not in alone} <= {
+        "use_cache",
+        "do_sample",
+        *values,
+        "cache_refresh_interval",
+    }
+    model = make_llada()
+    plain = resolve(model, tokenizer=make_tokenizer(), **alone)
+    recipe = {"top_k": 5, "top_p": 0.5, "repetition_penalty": 1.5, "min_new_tokens": 3, "suppress_tokens": [5]}
+    recipe |= {"bad_words_ids": [[6]], "stop_strings": ["a"], "stop_at_eos": False, "max_active_blocks": 2}
+    model.generation_config = DiffusionGenerationConfig(confidence_factor=2.0, **recipe, **values)
+    assert resolve(model, tokenizer=make_tokenizer(), **alone).settings() == plain.settings() | {"mask_token_id": 62}
 
 
 def test_stop_strings_of_all_kinds_end_the_answer():
@@ -59,8 +88,13 @@ def test_stop_strings_of_all_kinds_end_the_answer():
     [
         ({"entropy_treshold": 0.5}, "Unknown generation setting.*entropy_treshold"),
         ({"num_beams": 4}, "num_beams=4.*no meaning"),
-        ({"max_gen_toks": 0}, "`max_gen_toks` must be a positive integer, got 0"),
-        ({"max_tokens": "abc"}, "`max_tokens` must be a positive integer, got 'abc'"),
+        ({"max_gen_toks": 0}, "`max_gen_toks` must be a positive integer, .* got 0"),
+        ({"max_gen_toks": 13.5}, "`max_gen_toks` must be a positive integer, .* got 13.5"),
+        ({"max_gen_toks": math.inf}, "`max_gen_toks` must be a positive integer, .* got inf"),
+        ({"max_gen_toks": math.nan}, "`max_gen_toks` must be a positive integer, .* got nan"),
+        ({"max_gen_toks": True}, "`max_gen_toks` must be a positive integer, .* got True"),
+        ({"max_gen_toks": 2**64}, "`max_gen_toks` must be a positive integer, .* got 1.84e.19"),
+        ({"max_tokens": "abc"}, "`max_tokens` must be a positive integer, .* got 'abc'"),
         ({"until": 5}, "`until` must be a string or a list of strings, got 5"),
         ({"until": ["a", 5]}, "`until` must be a string or a list of strings"),
         ({"max_new_tokens": -1}, "`max_new_tokens` must be a positive integer"),
@@ -75,7 +109,6 @@ def test_what_cannot_be_done_is_said(gen_kwargs, message):
 def test_the_fingerprint_is_of_what_the_answer_depends_on():
     same = read({"max_new_tokens": 32, "until": ["a"]})
     assert same.fingerprint() == read({"until": "a"}, max_new_tokens=32).fingerprint()
-    others = [{"max_new_tokens": 64}, {"until": ["b"]}, {"entropy_threshold": 0.1}, {"max_gen_toks": 31}]
-    prints = {read({"max_new_tokens": 32, "until": ["a"]} | other).fingerprint() for other in others[:3]}
-    prints.add(read({"max_gen_toks": 31, "until": ["a"]}).fingerprint())
-    assert len(prints | {same.fingerprint()}) == 5
+    others = [{"max_new_tokens": 64}, {"until": ["b"]}, {"entropy_threshold": 0.1}]
+    prints = {read({"max_new_tokens": 32, "until": ["a"]} | other).fingerprint() for other in others}
+    assert len(prints | {same.fingerprint()}) == 4

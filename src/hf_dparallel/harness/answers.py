@@ -73,7 +73,11 @@ def decode_answers(
             if settings.until:
                 tokens = until.cut(tokens)
             cost = DecodingCost.of_tokens(
-                tokens, row.nfe, settings.resolved.eos_token_ids, num_canvas_tokens=len(row.tokens), seconds=row.seconds
+                tokens,
+                row.nfe,
+                settings.resolved.eos_token_ids,
+                num_canvas_tokens=len(row.tokens),
+                seconds=row.seconds,
             )
             text = tokenizer.decode(tokens[: cost.num_answer_tokens], skip_special_tokens=True)
             text = postprocess_generated_text(text, list(settings.until), None)

@@ -111,8 +111,8 @@ class DiffusionHarnessLM(TemplateLM):
         self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **loading)
         self.model.eval()
         self.max_length = max_length or getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        # Of this only the special tokens count: the settings are those of each request.
-        self._resolved = resolve(self.model, None, self.tokenizer)
+        # Of this only the special tokens count: each request has settings of its own.
+        self._resolved = resolve(self.model, DiffusionGenerationConfig(**settings), self.tokenizer)
         self.fingerprint = model_hash(self.model)
         self.finished = FinishedRequests(finished_requests, self._rank if self._world_size > 1 else None)
         self.costs: dict[str, dict[int, dict[str, Record]]] = {}

@@ -77,8 +77,8 @@ def read_gen_kwargs(
     check_gen_kwargs(gen_kwargs)
     settings = {name: value for name, value in gen_kwargs.items() if name not in _WORDS}
     limits = [gen_kwargs[limit.name] for limit in _LIMITS if gen_kwargs.get(limit.name) is not None]
-    if limits:
-        settings.setdefault("max_new_tokens", limits[0])
+    if limits and settings.get("max_new_tokens") is None:
+        settings["max_new_tokens"] = limits[0]
     resolved = resolve(model, DiffusionGenerationConfig(**defaults), tokenizer, **settings)
     until = _as_list(gen_kwargs.get("until")) + _as_list(resolved.stop_strings)
     # Text is decoded without special tokens, so strings that are one would not be found in it.
