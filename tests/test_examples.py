@@ -142,10 +142,15 @@ COMMON = {
     "certainty_weight": 2.0,
     "consistency_weight": 1.0,
 }
-LLADA = {"masking": "semi_autoregressive", "block_length": 32, "lr_scheduler_type": SchedulerType.CONSTANT}
+LLADA = {
+    "masking": "semi_autoregressive",
+    "block_length": 32,
+    "padding_blocks": True,
+    "lr_scheduler_type": SchedulerType.CONSTANT,
+}
 DREAM = {
     "masking": "random",
-    "block_length": 256,
+    "block_length": 32,
     "lr_scheduler_type": SchedulerType.COSINE,
     "warmup_steps": 0.05,
 }

@@ -17,6 +17,7 @@ from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig, cli
 from hf_dparallel.cli.arguments import CommandParser
+from hf_dparallel.cli.loading import load_split
 from hf_dparallel.demo import pipeline
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
@@ -506,6 +507,8 @@ def test_trajectories(hf, checkpoint, questions):
     assert "num_kept            4\n" in out
     assert kept["answer"][:] == [json.loads(line)["answer"] for line in Path(questions).read_text().splitlines()][1::2]
     assert kept[0]["prompt"] == [{"role": "user", "content": "1 5 2"}] and kept[0]["completion_ids"]
+    # Trained on are the rows that were kept.
+    assert load_split("out")[:] == kept[:]
 
     code, *_ = hf("trajectories", *flags, "--output_dir", "out", "--reward", "none", "--json", "t.json")
     assert code == 0 and read_json("t.json")["num_kept"] == 8

@@ -98,6 +98,22 @@ def test_blocks_with_completion_tokens_are_drawn_uniformly(completion_length, nu
     assert min(counts) > 0.7 * 400 / num_blocks
 
 
+@pytest.mark.parametrize("masking", ["semi_autoregressive", "trajectory"])
+def test_blocks_of_padding_are_drawn_as_often_as_others_if_asked_for(masking):
+    row = make_row(4, 5) | {"commit_step": [0, 1, 2, 3, 4]}
+    collator = make_collator(padding_blocks=True, masking=masking)
+    counts = [0] * 5
+    for epoch in range(500):
+        collator.set_epoch(epoch)
+        batch = collator([row])
+        labels = batch["labels"].max(dim=0).values
+        block = (int((labels != -100).nonzero()[0]) - 4) // 4
+        counts[block] += 1
+        # Both views together score the whole block, which is padding from the third one on.
+        assert labels[4 + 4 * block : 8 + 4 * block].tolist() == padded(row)[4 + 4 * block : 8 + 4 * block]
+    assert min(counts) > 0.7 * 100
+
+
 @pytest.mark.parametrize("mask_ratio", [0.2, 0.5, 0.8, "random"])
 def test_tokens_are_masked_with_the_given_probability(mask_ratio):
     collator = make_collator(block_length=16, mask_ratio=mask_ratio, complementary_masking=False)
@@ -287,6 +303,10 @@ def test_copies(clone):
         ({"initial_block_length": 0}, "`initial_block_length` must be a positive number of tokens, got 0."),
         ({"initial_mask_ratio": 0.0}, r"`initial_mask_ratio` must be a number in \(0, 1\].*initial_mask_ratio=0.0"),
         ({"initial_mask_ratio": 0.5, "mask_ratio": "random"}, "initial_mask_ratio=0.5 and mask_ratio='random'"),
+        (
+            {"padding_blocks": True, "masking": "random"},
+            "`padding_blocks=True` has no meaning with `masking='random'`",
+        ),
         ({"masking": "blocks"}, '`masking` must be "semi_autoregressive".*"random".*"trajectory".*got \'blocks\''),
     ],
 )
@@ -303,9 +323,16 @@ def test_bad_settings(settings, message):
             {"prompt_ids": [1], "text": "a"},
             r"\['completion_ids'\] missing, got \['prompt_ids', 'text'\].*generate_traj",
         ),
-        ({"prompt_ids": [1], "completion_ids": []}, "`completion_ids` must not be empty"),
+        ({"prompt_ids": [1], "completion_ids": []}, r"`completion_ids` must be a list of at least one .*got \[\]"),
+        ({"prompt_ids": [], "completion_ids": [1]}, r"`prompt_ids` must be a list of at least one token id, got \[\]"),
+        ({"prompt_ids": None, "completion_ids": [1]}, "`prompt_ids` must be a list of .*got None"),
+        ({"prompt_ids": [1.0], "completion_ids": [1]}, r"`prompt_ids` must be a list of .*got \[1.0\]"),
+        ({"prompt_ids": [1, MASK], "completion_ids": [1]}, r"must not hold the mask token \(0\)"),
+        ({"prompt_ids": [1], "completion_ids": [MASK, 1]}, r"must not hold the mask token \(0\)"),
+        ({"prompt_ids": [1, 100], "completion_ids": [1]}, "in the vocabulary of 100 tokens, got 1 to 100. Make"),
+        ({"prompt_ids": [1, -1], "completion_ids": [1]}, "in the vocabulary of 100 tokens, got -1 to 1. Make"),
     ],
 )
 def test_bad_rows(row, message):
     with pytest.raises(ValueError, match=message):
-        make_collator()([ROWS[0], row])
+        make_collator(vocab_size=100)([ROWS[0], row])

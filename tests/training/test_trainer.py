@@ -487,7 +487,10 @@ def with_lengths(*lengths):
         ([], "`train_dataset` has 0 rows"),
         (with_lengths((5, 30), (4, 3), (20, 6)), "2 of the 3 rows of `train_dataset` are longer than max_length=24; "
          "the longest has 35 tokens. Use max_length=35"),
-        (with_lengths((5, 3), (4, 0)), "1 of the 2 rows of `train_dataset` have none"),
+        (with_lengths((5, 3), (4, 0)), r"Row 1 of `train_dataset`: `completion_ids` must be a list .* got \[\]"),
+        (Dataset.from_dict({"prompt_ids": [[2], [64]], "completion_ids": [[3], [3]]}), "Row 1 of `train_dataset`: "
+         "Token ids must be in the vocabulary of 64 tokens, got 3 to 64"),
+        (Dataset.from_dict({"prompt_ids": [[2]], "completion_ids": [[63, 1]]}), "must not hold the mask token"),
         (Dataset.from_dict({"prompt": ["a"], "completion": ["b"]}), "`processing_class` is needed to tokenize"),
     ],
 )  # fmt: skip

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel train`: certainty-forcing distillation on trajectories."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from ..data.dataset import prepare_dataset
 from ..training.config import CertaintyForcingConfig
+from ..training.student import special_token_id
 from ..training.trainer import CertaintyForcingTrainer
 from . import COMMANDS
 from .arguments import CommandParser, OutputArguments
@@ -68,9 +70,14 @@ def run(argv: Sequence[str]) -> None:
         eval_dataset = load_split(data.dataset_name, data.dataset_config, data.dataset_test_split)
     model, tokenizer = load_student(model_arguments)
     if data.drop_long_rows:
-        train_dataset = drop_long_rows(train_dataset, "train_dataset", tokenizer, training.max_length)
-        if eval_dataset is not None:
-            eval_dataset = drop_long_rows(eval_dataset, "eval_dataset", tokenizer, training.max_length)
+        drop = functools.partial(
+            drop_long_rows,
+            tokenizer=tokenizer,
+            eos_token_id=special_token_id("eos_token_id", model, tokenizer),
+            max_length=training.max_length,
+        )
+        train_dataset = drop(train_dataset, "train_dataset")
+        eval_dataset = None if eval_dataset is None else drop(eval_dataset, "eval_dataset")
 
     trainer = CertaintyForcingTrainer(
         model=model,
@@ -116,10 +123,10 @@ def load_student(arguments: ModelArguments) -> tuple[PreTrainedModel, PreTrained
 
 
 def drop_long_rows(
-    dataset: datasets.Dataset, name: str, tokenizer: PreTrainedTokenizerBase, max_length: int
+    dataset: datasets.Dataset, name: str, tokenizer: PreTrainedTokenizerBase, eos_token_id: int, max_length: int
 ) -> datasets.Dataset:
     """Returns the rows that have at most `max_length` tokens, and says how many others there were."""
-    dataset = prepare_dataset(dataset, name, tokenizer, max_length=None)
+    dataset = prepare_dataset(dataset, name, tokenizer, eos_token_id=eos_token_id)
     kept = dataset.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= max_length)
     note(f"Dropped {len(dataset) - len(kept)} of {len(dataset)} rows longer than max_length={max_length}.")
     return kept

@@ -1,10 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Training data for certainty-forcing distillation: tokenized if it has to be, and checked before training."""
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import has_length
 
@@ -21,11 +23,14 @@ def prepare_dataset(
     dataset: Any,
     name: str,
     processing_class: PreTrainedTokenizerBase | None,
-    max_length: int | None,
+    *,
+    eos_token_id: int | None = None,
+    max_length: int | None = None,
     required_columns: Sequence[str] = TOKENIZED_COLUMNS,
+    check_row: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Any:
     r"""
-    Returns `dataset` with the columns `prompt_ids` and `completion_ids`, and checks their lengths.
+    Returns `dataset` with the columns `prompt_ids` and `completion_ids`, and checks its rows.
 
     A data set that has these columns is used as it is. One with `prompt` and `completion` columns, plain text or
     conversational (in the formats of TRL), is tokenized: the prompt as it is at inference (with its generation prompt,
@@ -39,13 +44,18 @@ def prepare_dataset(
             What to call the data set in messages, e.g. `"train_dataset"`.
         processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
             The tokenizer. Needed for text columns.
+        eos_token_id (`int`, *optional*):
+            The EOS of completions that are tokenized. By default that of the tokenizer.
         max_length (`int`, *optional*):
             The most tokens that a prompt and completion may have together. `None`: any number.
         required_columns (`Sequence[str]`, *optional*):
             The columns that are needed in the end: more than `prompt_ids` and `completion_ids` cannot be tokenized.
+        check_row (`Callable`, *optional*):
+            Raises a `ValueError` for a row that cannot be trained on.
 
     Raises:
-        ValueError: if the data set is empty, lacks columns, has empty completions or rows longer than `max_length`.
+        ValueError: if the data set is empty, lacks columns, or has rows that are longer than `max_length`, empty, or
+            refused by `check_row`.
     """
     columns = _first_row(dataset, name).keys()
     missing = sorted(set(required_columns) - set(TOKENIZED_COLUMNS) - columns)
@@ -61,13 +71,17 @@ def prepare_dataset(
                 f"them), or `prompt` and `completion` (text or messages); it has {sorted(columns)}. Rename yours with "
                 "`dataset.rename_columns`."
             )
-        dataset = _tokenize_dataset(dataset, name, processing_class)
+        dataset = _tokenize_dataset(dataset, name, processing_class, eos_token_id)
     if has_length(dataset):
-        _check_lengths(dataset, name, max_length)
+        # Other columns need not be decoded.
+        read = dataset.select_columns(list(required_columns)) if hasattr(dataset, "select_columns") else dataset
+        _check_rows(read, name, max_length, check_row)
     return dataset
 
 
-def tokenize_row(row: dict[str, Any], processing_class: PreTrainedTokenizerBase) -> dict[str, list[int]]:
+def tokenize_row(
+    row: dict[str, Any], processing_class: PreTrainedTokenizerBase, eos_token_id: int | None = None
+) -> dict[str, list[int]]:
     r"""
     Tokenizes the `prompt` and `completion` of a row.
 
@@ -76,9 +90,14 @@ def tokenize_row(row: dict[str, Any], processing_class: PreTrainedTokenizerBase)
             Both as `str`; or both as lists of messages (`{"role": ..., "content": ...}`).
         processing_class ([`~transformers.PreTrainedTokenizerBase`]):
             The tokenizer.
+        eos_token_id (`int`, *optional*):
+            The EOS of the completion. By default that of the tokenizer.
 
     Returns:
         `dict` with `prompt_ids` and `completion_ids`, the latter ending with EOS.
+
+    Raises:
+        ValueError: if the two are of different kinds, the completion is empty, or no EOS is known.
     """
     prompt, completion = row["prompt"], row["completion"]
     if isinstance(prompt, str) and isinstance(completion, str):
@@ -91,8 +110,13 @@ def tokenize_row(row: dict[str, Any], processing_class: PreTrainedTokenizerBase)
             "`prompt` and `completion` must both be text, or both lists of messages; got "
             f"{type(prompt).__name__} and {type(completion).__name__}."
         )
-    if completion_ids[-1:] != [processing_class.eos_token_id]:
-        completion_ids = [*completion_ids, processing_class.eos_token_id]
+    if not completion_ids:
+        raise ValueError(f"`completion` is empty, got {completion!r}: there is nothing to learn. Drop such rows.")
+    eos_token_id = processing_class.eos_token_id if eos_token_id is None else eos_token_id
+    if eos_token_id is None:
+        raise ValueError("`processing_class` has no EOS token to end a completion with. Set `tokenizer.eos_token`.")
+    if completion_ids[-1] != eos_token_id:
+        completion_ids = [*completion_ids, eos_token_id]
     return {"prompt_ids": prompt_ids, "completion_ids": completion_ids}
 
 
@@ -107,11 +131,33 @@ def _tokenize_messages(
             "The chat template writes a prompt with its completion differently from the prompt alone, so the "
             "completion cannot be cut out. Tokenize the rows yourself and pass `prompt_ids` and `completion_ids`."
         )
-    return prompt_ids, all_ids[len(prompt_ids) :]
+    # What a template writes for no message at all may have a beginning, too; its end is what counts here.
+    closing = _unasked_generation_prompt(processing_class)
+    while all_ids[len(all_ids) - len(closing) :] != closing:
+        closing = closing[1:]
+    return prompt_ids, all_ids[len(prompt_ids) : len(all_ids) - len(closing)]
+
+
+def _unasked_generation_prompt(processing_class: PreTrainedTokenizerBase) -> list[int]:
+    """Ids of the generation prompt, if the chat template writes it also where none is asked for, as LLaDA's does."""
+    from jinja2 import TemplateError
+
+    template = processing_class.apply_chat_template
+    conversation = [{"role": "user", "content": "?"}]
+    if template(conversation, tokenize=False) != template(conversation, tokenize=False, add_generation_prompt=True):
+        return []
+    try:
+        return template([[]], return_dict=True)["input_ids"][0]
+    except TemplateError:
+        # It needs a message, and has none that closes the conversation.
+        return []
 
 
 def _tokenize_dataset(
-    dataset: "datasets.Dataset | datasets.IterableDataset", name: str, processing_class: PreTrainedTokenizerBase | None
+    dataset: "datasets.Dataset | datasets.IterableDataset",
+    name: str,
+    processing_class: PreTrainedTokenizerBase | None,
+    eos_token_id: int | None,
 ) -> "datasets.Dataset | datasets.IterableDataset":
     if processing_class is None:
         raise ValueError(
@@ -124,7 +170,12 @@ def _tokenize_dataset(
             f"got {type(dataset).__name__}. Use `datasets.Dataset.from_list`, or pass the columns `prompt_ids` and "
             "`completion_ids`."
         )
-    return dataset.map(tokenize_row, fn_kwargs={"processing_class": processing_class})
+
+    def tokenize(row: dict[str, Any], index: int) -> dict[str, list[int]]:
+        with _named(index, name):
+            return tokenize_row(row, processing_class, eos_token_id)
+
+    return dataset.map(tokenize, with_indices=True)
 
 
 def _first_row(dataset: Any, name: str) -> dict[str, Any]:
@@ -134,29 +185,45 @@ def _first_row(dataset: Any, name: str) -> dict[str, Any]:
     return row
 
 
-def _check_lengths(dataset: Any, name: str, max_length: int | None) -> None:
-    lengths = [(len(row["prompt_ids"]), len(row["completion_ids"])) for row in _only_tokens(dataset)]
-    num_empty = sum(completion == 0 for _, completion in lengths)
-    if num_empty:
-        raise ValueError(
-            f"`completion_ids` must not be empty, but {num_empty} of the {len(lengths)} rows of `{name}` have none. "
-            'Drop them with `dataset.filter(lambda row: len(row["completion_ids"]) > 0)`.'
-        )
-    if max_length is None:
-        return
-    too_long = [prompt + completion for prompt, completion in lengths if prompt + completion > max_length]
+def _check_rows(
+    dataset: Any, name: str, max_length: int | None, check_row: Callable[[dict[str, Any]], Any] | None
+) -> None:
+    too_long = []
+    for index, row in enumerate(dataset):
+        with _named(index, name):
+            length = sum(len(read_ids(row, column)) for column in TOKENIZED_COLUMNS)
+            if max_length is not None and length > max_length:
+                too_long.append(length)
+            elif check_row is not None:
+                check_row(row)
     if too_long:
         raise ValueError(
-            f"Prompt and completion must fit in `max_length` together, but {len(too_long)} of the {len(lengths)} rows "
+            f"Prompt and completion must fit in `max_length` together, but {len(too_long)} of the {len(dataset)} rows "
             f"of `{name}` are longer than max_length={max_length}; the longest has {max(too_long)} tokens. Use "
             f"max_length={max(too_long)}, or drop the long rows with "
             f'`dataset.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= {max_length})`.'
         )
 
 
-def _only_tokens(dataset: Any) -> Any:
-    """Spares a `datasets.Dataset` the decoding of columns that are not looked at."""
-    return dataset.select_columns(list(TOKENIZED_COLUMNS)) if hasattr(dataset, "select_columns") else dataset
+def read_ids(row: dict[str, Any], column: str) -> torch.LongTensor:
+    """Returns the token ids that a row has in a column.
+
+    Raises:
+        ValueError: if there are none, or they are no integers.
+    """
+    ids = torch.as_tensor([] if row[column] is None else row[column])
+    if len(ids) == 0 or ids.ndim != 1 or ids.is_floating_point():
+        raise ValueError(f"`{column}` must be a list of at least one token id, got {row[column]!r}. Drop such rows.")
+    return ids.long()
 
 
-__all__ = ["TOKENIZED_COLUMNS", "prepare_dataset", "tokenize_row"]
+@contextlib.contextmanager
+def _named(index: int, name: str) -> Iterator[None]:
+    """Says in an error which row it is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"Row {index} of `{name}`: {error}") from error
+
+
+__all__ = ["TOKENIZED_COLUMNS", "prepare_dataset", "read_ids", "tokenize_row"]

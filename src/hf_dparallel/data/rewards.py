@@ -2,8 +2,9 @@
 """Reward functions with TRL's signature, to keep the trajectories whose answer is right."""
 
 import inspect
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
@@ -16,7 +17,6 @@ RewardFunction = Callable[..., list[float | None]]
 
 # A hyphen after a word, a number or a bracket is no sign ("10-15"); commas part thousands, or else numbers ("1,2").
 _NUMBER = re.compile(r"(?:(?<![\w.)%])-)?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)")
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -> list[float | None]:
@@ -56,53 +56,55 @@ def score_completions(
 
     The functions are called as TRL calls them: with `prompts`, `completions` and every other column, `completion_ids`
     among them, as keyword arguments. Completions are texts if the prompts are, else lists of one assistant message.
+    NaN means `None`.
 
     Raises:
-        ValueError: if a function needs another column.
+        ValueError: if a function needs another column, or does not return one reward for each row.
     """
-    functions = _as_list(reward_funcs)
+    functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
     check_reward_columns(functions, dataset.column_names)
     columns = {name: dataset[name][:] for name in dataset.column_names}
     texts = tokenizer.batch_decode(columns["completion_ids"], skip_special_tokens=True)
     prompts = columns.pop("prompt", None) or columns.get("messages") or [""] * len(texts)
     conversational = bool(prompts) and not isinstance(prompts[0], str)
     completions = [[{"role": "assistant", "content": text}] if conversational else text for text in texts]
-    rewards = [function(prompts=prompts, completions=completions, **columns) for function in functions]
+    rewards = [_call(function, prompts=prompts, completions=completions, **columns) for function in functions]
     return [min((r for r in of_row if r is not None), default=None) for of_row in zip(*rewards, strict=True)]
 
 
 def check_reward_columns(reward_funcs: RewardFunction | list[RewardFunction], column_names: Sequence[str]) -> None:
     """Raises a `ValueError` if a reward function cannot be called with the columns of a dataset."""
-    columns = [name for name in column_names if name != "prompt"]
-    given = {"prompts", "completions", "completion_ids", *columns}
-    for function in _as_list(reward_funcs):
-        name = getattr(function, "__name__", type(function).__name__)
-        parameters = _parameters(function)
-        missing = [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED and p.name not in given]
-        if missing:
-            raise ValueError(
-                f"The reward function `{name}` needs the column `{missing[0]}`, which the dataset lacks: it has "
-                f"{list(column_names)}. Rename the column that holds it: `dataset.rename_column(old, {missing[0]!r})`."
-            )
-        accepted = {p.name for p in parameters}
-        if any(p.kind is p.VAR_KEYWORD for p in parameters) or not parameters or given <= accepted:
+    given = {"prompts", "completions", "completion_ids", *column_names} - {"prompt"}
+    for function in reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]:
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            # Some callables of compiled code have no signature to read.
             continue
+        try:
+            signature.bind(**dict.fromkeys(given))
+        except TypeError as error:
+            raise ValueError(
+                f"The reward function `{_name(function)}` cannot be called with {sorted(given)}, which it gets from "
+                f"the columns {list(column_names)}: {error}. Rename the column that holds what it needs "
+                "(`dataset.rename_column`), and let it take the others by `**kwargs`."
+            ) from error
+
+
+def _call(function: RewardFunction, **columns: Any) -> list[float | None]:
+    rewards = function(**columns)
+    num_rows = len(columns["completions"])
+    if not isinstance(rewards, Iterable) or len(rewards := list(rewards)) != num_rows:
+        got = f"{len(rewards)} of them" if isinstance(rewards, list) else type(rewards).__name__
         raise ValueError(
-            f"The reward function `{name}` does not accept {sorted(given - accepted)}, which it is called with. Add "
-            "`**kwargs` to its parameters."
+            f"The reward function `{_name(function)}` must return one reward for each of the {num_rows} completions, "
+            f"got {got}. For a completion it says nothing about it must return None."
         )
+    return [None if reward is None or math.isnan(reward) else float(reward) for reward in rewards]
 
 
-def _as_list(reward_funcs: RewardFunction | list[RewardFunction]) -> list[RewardFunction]:
-    return reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
-
-
-def _parameters(function: RewardFunction) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        # Some callables of compiled code have no signature to read.
-        return []
+def _name(function: RewardFunction) -> str:
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def _reward(completion: str, reference: str) -> float | None:
@@ -111,7 +113,8 @@ def _reward(completion: str, reference: str) -> float | None:
 
 
 def _last_number(text: str) -> float | None:
-    found = _NUMBER.findall(text)
+    # LaTeX keeps the space after a comma away with braces, and has thin spaces between thousands.
+    found = _NUMBER.findall(re.sub(r"(?<=\d)(?:\{,\}|\\[,!]|,\\!)(?=\d{3})", ",", text))
     return float(found[-1].replace(",", "")) if found else None
 
 

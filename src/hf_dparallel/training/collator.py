@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..data.dataset import TOKENIZED_COLUMNS
+from ..data.dataset import TOKENIZED_COLUMNS, read_ids
 from .losses import IGNORE_INDEX
 
 
@@ -20,6 +20,7 @@ MASKING_SETTINGS = (
     "complementary_masking",
     "initial_block_length",
     "initial_mask_ratio",
+    "padding_blocks",
     "max_length",
 )
 MASKINGS = ("semi_autoregressive", "random", "trajectory")
@@ -47,6 +48,10 @@ def check_masking_settings(settings: Any) -> None:
             f"`initial_block_length={settings.initial_block_length}` has no meaning with `masking='random'`, which "
             "has no blocks. Leave it out."
         )
+    if settings.masking == "random" and settings.padding_blocks:
+        raise ValueError(
+            "`padding_blocks=True` has no meaning with `masking='random'`, which masks all padding anyway."
+        )
     if settings.masking not in MASKINGS:
         raise ValueError(
             '`masking` must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole response, '
@@ -66,7 +71,8 @@ class DataCollatorForSemiAutoregressiveMasking:
     Each example needs `prompt_ids` and `completion_ids` (the completion normally ends with its first EOS). The two are
     joined and padded with EOS to `max_length`; the padding is masked and scored like text, which is what teaches the
     model to end. From the end of the prompt on, the sequence is cut into blocks of `block_length` tokens, one of which
-    is drawn as the active block, uniformly among those that hold completion tokens. Blocks before it stay visible, its
+    is drawn as the active block, uniformly among those that hold completion tokens (or, with `padding_blocks`, among
+    all). Blocks before it stay visible, its
     own tokens are masked with probability `mask_ratio` and scored, and everything after it is masked but not scored
     (Eq. 4 of https://huggingface.co/papers/2509.26488).
 
@@ -80,7 +86,8 @@ class DataCollatorForSemiAutoregressiveMasking:
     of d3LLM, https://github.com/hao-ai-lab/d3LLM.)
 
     The masks depend only on the tokens of the row, on `seed` and on the epoch (see [`set_epoch`]), not on the batch,
-    the order or the number of workers. A resumed run therefore sees the masks of an uninterrupted one.
+    the order or the number of workers. A resumed run therefore sees the masks of an uninterrupted one, and copies of a
+    row have the same masks in an epoch: for more masks, train for more epochs instead of repeating rows.
 
     Args:
         mask_token_id (`int`):
@@ -99,14 +106,19 @@ class DataCollatorForSemiAutoregressiveMasking:
             Whether to add the complementary view of every sequence.
         initial_block_length (`int`, *optional*), initial_mask_ratio (`float`, *optional*):
             Values in the first epoch, from which they go evenly to `block_length` and `mask_ratio` in the last one.
+        padding_blocks (`bool`, *optional*, defaults to `False`):
+            Whether blocks of nothing but padding, of which there are more the shorter the answer is, can be active
+            too, as in the paper. Needed for decoding with `stop_at_eos=False` only.
         max_length (`int`, *optional*, defaults to 384):
             Length of all sequences, prompt included.
         seed (`int`, *optional*, defaults to 0):
             Seed of the masks.
+        vocab_size (`int`, *optional*):
+            Number of token ids that the model knows. With it, ids outside are refused.
 
     Raises:
-        ValueError: if a setting is out of range, a row lacks a column, has an empty completion, or is longer than
-            `max_length`.
+        ValueError: if a setting is out of range; or a row lacks a column, has an empty prompt or completion, mask
+            tokens or tokens outside the vocabulary, or is longer than `max_length`.
 
     Example:
 
@@ -138,8 +150,10 @@ class DataCollatorForSemiAutoregressiveMasking:
     complementary_masking: bool = True
     initial_block_length: int | None = None
     initial_mask_ratio: float | None = None
+    padding_blocks: bool = False
     max_length: int = 384
     seed: int = 0
+    vocab_size: int | None = None
     _epoch: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
@@ -200,7 +214,7 @@ class DataCollatorForSemiAutoregressiveMasking:
 
     def _mask(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The padded sequence `(length,)`, and for each view what is masked and what is scored `(views, length)`."""
-        prompt, completion, commit_step = self._read(example)
+        prompt, completion, commit_step = self.read_row(example)
         sequence = torch.full((self.max_length,), self.eos_token_id)
         sequence[: len(prompt)] = prompt
         sequence[len(prompt) : len(prompt) + len(completion)] = completion
@@ -223,7 +237,9 @@ class DataCollatorForSemiAutoregressiveMasking:
         """First position of the active block, and the first one after it."""
         if self.masking == "random":
             return prompt_length, self.max_length
-        # Unlike in the published code, a block that holds nothing but padding (or nothing at all) is never drawn.
+        # The published code draws from one block more, which may hold nothing at all.
+        if self.padding_blocks:
+            completion_length = self.max_length - prompt_length
         block_length = round(self._on_the_way(self.initial_block_length, self.block_length))
         num_blocks = -(-completion_length // block_length)
         block = int(torch.randint(num_blocks, (), generator=generator))
@@ -258,8 +274,12 @@ class DataCollatorForSemiAutoregressiveMasking:
         digest = hashlib.blake2b(torch.cat([header, prompt, completion]).numpy().tobytes(), digest_size=8).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
-    def _read(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Prompt, completion, and the step of each token of the completion and its padding (0 if it is not used)."""
+    def read_row(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns prompt, completion, and the step of each token of the completion and its padding (0 if not used).
+
+        Raises:
+            ValueError: if the row cannot be trained on.
+        """
         missing = [column for column in self.columns if column not in example]
         if missing:
             raise ValueError(
@@ -267,17 +287,28 @@ class DataCollatorForSemiAutoregressiveMasking:
                 "them with `generate_trajectories`, or pass `prompt` and `completion` columns to "
                 "`CertaintyForcingTrainer`, which tokenizes them."
             )
-        prompt, completion = (torch.as_tensor(example[column], dtype=torch.long) for column in TOKENIZED_COLUMNS)
+        prompt, completion = (read_ids(example, column) for column in TOKENIZED_COLUMNS)
         length = len(prompt) + len(completion)
-        if len(completion) == 0:
-            raise ValueError("`completion_ids` must not be empty: there is nothing to learn. Drop such rows.")
         if length > self.max_length:
             raise ValueError(
                 f"A row must fit in `max_length`, got prompt_ids of length {len(prompt)} and completion_ids of length "
                 f"{len(completion)} with max_length={self.max_length}. `max_length` must be at least {length}; or "
                 "drop the row."
             )
+        self._check_tokens(torch.cat([prompt, completion]))
         return prompt, completion, self._read_steps(example)
+
+    def _check_tokens(self, ids: torch.LongTensor) -> None:
+        if (ids == self.mask_token_id).any():
+            raise ValueError(
+                f"A row must not hold the mask token ({self.mask_token_id}), which the model learns to replace. Drop "
+                "such rows."
+            )
+        if ids.min() < 0 or (self.vocab_size is not None and ids.max() >= self.vocab_size):
+            raise ValueError(
+                f"Token ids must be in the vocabulary of {self.vocab_size} tokens, got {ids.min()} to {ids.max()}. "
+                "Make the data with the tokenizer of the model."
+            )
 
     def _read_steps(self, example: dict[str, Any]) -> torch.Tensor:
         if self.masking != "trajectory":

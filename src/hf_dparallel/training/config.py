@@ -35,6 +35,9 @@ class CertaintyForcingConfig(TrainingArguments):
             Block length in the first epoch, from which it goes evenly to `block_length` in the last one.
         initial_mask_ratio (`float`, *optional*):
             Mask ratio in the first epoch, from which it goes evenly to the number `mask_ratio` in the last one.
+        padding_blocks (`bool`, *optional*, defaults to `False`):
+            Whether to train also on blocks of nothing but padding, as the paper does. Without it, decode with
+            `stop_at_eos=True`.
         max_length (`int`, *optional*, defaults to `384`):
             Length in tokens to which prompt and completion together are padded with EOS. Longer rows are an error.
 
@@ -117,6 +120,10 @@ class CertaintyForcingConfig(TrainingArguments):
     initial_mask_ratio: float | None = field(
         default=None,
         metadata={"help": "Mask ratio in the first epoch, if it is to grow to `mask_ratio` over the epochs."},
+    )
+    padding_blocks: bool = field(
+        default=False,
+        metadata={"help": "Whether to train also on blocks of nothing but padding, as the paper does."},
     )
     max_length: int = field(
         default=384,

@@ -22,6 +22,7 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
+from ..generation.inputs import vocabulary_size
 from .checkpoints import forget_checkpoint, last_complete_checkpoint
 from .collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
@@ -152,14 +153,19 @@ class CertaintyForcingTrainer(PublishingMixin):
             data_collator = _default_collator(args, model, processing_class)
         callbacks = list(callbacks or [])
         self._eval_collator = data_collator
-        self._max_length = None
         self._columns: tuple[str, ...] = TOKENIZED_COLUMNS
+        self._needed_of_rows: dict[str, Any] = {}
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             callbacks.append(MaskingEpochCallback(data_collator))
             # A copy, which stays at epoch 0: each evaluation has the same masks, and leaves those of training alone.
             self._eval_collator = dataclasses.replace(data_collator)
-            self._max_length = data_collator.max_length
             self._columns = data_collator.columns
+            self._needed_of_rows = {
+                "eos_token_id": data_collator.eos_token_id,
+                "max_length": data_collator.max_length,
+                "required_columns": data_collator.columns,
+                "check_row": data_collator.read_row,
+            }
         with args.main_process_first(desc="preparing the data"):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset", processing_class)
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset", processing_class)
@@ -346,7 +352,7 @@ class CertaintyForcingTrainer(PublishingMixin):
                 key: self._prepare_dataset(value, f"{name}[{key!r}]", processing_class)
                 for key, value in dataset.items()
             }
-        return prepare_dataset(dataset, name, processing_class, self._max_length, self._columns)
+        return prepare_dataset(dataset, name, processing_class, **self._needed_of_rows)
 
     @contextlib.contextmanager
     def _collating_for_evaluation(self) -> Iterator[None]:
@@ -394,6 +400,7 @@ def _default_collator(
         mask_token_id=special_token_id("mask_token_id", model, processing_class),
         eos_token_id=special_token_id("eos_token_id", model, processing_class),
         seed=args.data_seed if args.data_seed is not None else args.seed,
+        vocab_size=vocabulary_size(base_model(model)),
         **{name: getattr(args, name) for name in MASKING_SETTINGS},
     )
 

@@ -1,0 +1,100 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Training data from text and chats."""
+
+import pytest
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from hf_dparallel.data.dataset import prepare_dataset, tokenize_row
+
+
+# Of GSAI-ML/LLaDA-8B-Instruct, with its generation prompt at the end of every conversation.
+LLADA_TEMPLATE = (
+    "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
+    "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
+    "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
+)
+BOS_BEFORE_ALL = "{{ bos_token }}" + LLADA_TEMPLATE.replace("{% set content = bos_token + content %}", "")
+CONDITIONAL = LLADA_TEMPLATE.replace("{{ '<|start", "{% if add_generation_prompt %}{{ '<|start") + "{% endif %}"
+WITH_A_SYSTEM_MESSAGE = (
+    "{% if messages[0]['role'] == 'system' %}{{ bos_token }}{% endif %}{% for message in messages %}"
+    "{{ message['content'] + '<|eot_id|>' }}{% endfor %}"
+)
+SPECIAL = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "\n\n"]
+
+
+def make_chat_tokenizer(template=LLADA_TEMPLATE, **special):
+    words = ["<|startoftext|>", "<|endoftext|>", "user", "assistant", "system", "What", "is", "2+2?", "It", "4", "?"]
+    tokenizer = Tokenizer(models.WordLevel({word: id_ for id_, word in enumerate([*words, "unk"])}, unk_token="unk"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        chat_template=template,
+        additional_special_tokens=SPECIAL,
+        **({"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>"} | special),
+    )
+
+
+def chat(*contents):
+    return [{"role": ("user", "assistant")[turn % 2], "content": content} for turn, content in enumerate(contents)]
+
+
+@pytest.mark.parametrize("template", [LLADA_TEMPLATE, BOS_BEFORE_ALL, CONDITIONAL])
+@pytest.mark.parametrize("before", [(), ("What", "It")])
+def test_the_answer_of_a_chat_ends_where_the_model_ends_it(template, before):
+    tokenizer = make_chat_tokenizer(template)
+    prompt, completion = chat(*before, "What is 2+2?"), chat("", "It is 4")[1:]
+    row = tokenize_row({"prompt": prompt, "completion": completion}, tokenizer)
+    tokens = {name: tokenizer.convert_ids_to_tokens(ids) for name, ids in row.items()}
+    header = ["<|start_header_id|>", "assistant", "<|end_header_id|>", "\n\n"]
+    assert tokens["prompt_ids"][-8:] == ["What", "is", "2+2?", "<|eot_id|>", *header]
+    assert tokens["completion_ids"] == ["It", "is", "4", "<|eot_id|>", "<|endoftext|>"]
+    assert row["prompt_ids"] == tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
+
+
+def test_a_template_without_a_generation_prompt():
+    tokenizer = make_chat_tokenizer(WITH_A_SYSTEM_MESSAGE)
+    row = tokenize_row({"prompt": chat("What"), "completion": chat("", "It")[1:]}, tokenizer)
+    assert tokenizer.convert_ids_to_tokens(row["completion_ids"]) == ["It", "<|eot_id|>", "<|endoftext|>"]
+
+
+def test_the_end_of_a_tokenizer_without_one():
+    tokenizer, rows = (
+        make_chat_tokenizer(eos_token=None),
+        Dataset.from_dict({"prompt": ["What"], "completion": ["It"]}),
+    )
+    assert prepare_dataset(rows, "rows", tokenizer, eos_token_id=1)["completion_ids"][:] == [[8, 1]]
+    with pytest.raises(ValueError, match="Row 0 of `rows`: `processing_class` has no EOS token"):
+        prepare_dataset(rows, "rows", tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "What", "completion": ""}, "Row 1 of `rows`: `completion` is empty, got ''"),
+        ({"prompt": "What", "completion": "  "}, "`completion` is empty, got '  '"),
+        ({"prompt": "", "completion": "It"}, r"Row 1 of `rows`: `prompt_ids` must be a list of .* got \[\]"),
+        ({"prompt": "What", "completion": None}, "must both be text, or both lists of messages; got str and NoneType"),
+    ],
+)
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_bad_text(row, message, is_streamed):
+    rows = Dataset.from_list([{"prompt": "What", "completion": "It"}, row])
+    if is_streamed and row["prompt"]:
+        with pytest.raises(ValueError, match=message):
+            list(prepare_dataset(rows.to_iterable_dataset(), "rows", make_chat_tokenizer()))
+    with pytest.raises(ValueError, match=message):
+        prepare_dataset(rows, "rows", make_chat_tokenizer())
+
+
+def test_rows_are_checked():
+    def check(row):
+        if row["completion_ids"] == [3]:
+            raise ValueError("It must not be 3.")
+
+    rows = Dataset.from_dict({"prompt_ids": [[1], [1]], "completion_ids": [[2], [3]]})
+    with pytest.raises(ValueError, match="Row 1 of `rows`: It must not be 3."):
+        prepare_dataset(rows, "rows", None, check_row=check)
+    assert prepare_dataset(rows.to_iterable_dataset(), "rows", None, check_row=check) is not None
