@@ -3,9 +3,9 @@
 
     python benchmarks/autoregressive.py --output benchmarks/results/autoregressive_small.json
 
-A Llama with random weights decodes with transformers' `generate` and its static cache, one token in each pass. The LLaDA
-of the same shape decodes as many tokens with each of our caches. What a pass of ours costs, over what a token of the
-Llama costs, is the number of tokens that a pass has to commit to be as fast.
+A Llama with random weights decodes with transformers' `generate` and its static cache, one token in each pass. The
+LLaDA of the same shape decodes as many tokens with each of our caches. What a pass of ours costs, over what a token of
+the Llama costs, is the number of tokens that a pass has to commit to be as fast.
 
 On a CPU, one thread computes and its CPU time is taken, which does not depend on what else the machine does.
 """

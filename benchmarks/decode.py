@@ -28,6 +28,7 @@ from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.benchmark import (
     BenchmarkArguments,
     benchmark_config,
+    describe_benchmark,
     measure_peak_memory,
     random_model,
     random_prompts,
@@ -193,7 +194,8 @@ def run_official(
 def main() -> None:
     arguments, against = HfArgumentParser([BenchmarkArguments, AgainstArguments]).parse_args_into_dataclasses()
     if against.against is None:
-        figures = run_benchmark(arguments, print)
+        figures = run_benchmark(arguments)
+        print(describe_benchmark(figures))
     else:
         figures = compare(arguments, against.against, against.against_python)
     if against.output is not None:

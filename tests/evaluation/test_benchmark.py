@@ -8,8 +8,10 @@ from hf_dparallel.evaluation.benchmark import (
     SHAPES,
     BenchmarkArguments,
     Machine,
+    describe_benchmark,
     floor_seconds,
     measure_decoding,
+    measure_peak_memory,
     random_model,
     run_benchmark,
 )
@@ -53,20 +55,20 @@ def test_floor_of_a_pass(model):
     assert floor_seconds(model, Machine(1e30, 1e6), 100, 10) == pytest.approx(expected)
 
 
-def test_too_few_passes(model):
-    with pytest.raises(ValueError, match=r"`passes` must be between the number of blocks \(8\) and .*got 4"):
-        measure_decoding(model, Machine(1, 1), batch_size=1, passes=4, cache=None, **_LENGTHS)
-
-
 def test_table_and_figures():
-    lines = []
-    figures = run_benchmark(
-        BenchmarkArguments(shape="tiny", caches=["none", "dual"], passes=[16], max_new_tokens=64, repeats=1),
-        lines.append,
-    )
-    assert [row["cache"] for row in figures["rows"]] == ["none", "dual"]
-    assert len(lines) == 4 and lines[-1].startswith("| 1 | dual | 16 | ")
-    assert figures["environment"]["torch"] and figures["machine"]["bandwidth"] > 0
+    arguments = BenchmarkArguments(shape="tiny", caches=["none", "dual"], passes=[16], max_new_tokens=64, repeats=1)
+    result = run_benchmark(arguments)
+    assert [row["cache"] for row in result["rows"]] == ["none", "dual"]
+    title, _, *table = describe_benchmark(result).splitlines()
+    assert title.startswith("tiny, float32 on cpu: reads ")
+    assert len(table) == 4 and table[-1].startswith("| dual  |     1 |     16 | ")
+    assert result["environment"]["torch"] and result["machine"]["bandwidth"] > 0
+
+
+def test_without_linux_the_memory_is_unknown(monkeypatch):
+    monkeypatch.setattr("sys.platform", "darwin")
+    called = []
+    assert measure_peak_memory(lambda: called.append(1), "cpu") is None and called == [1]
 
 
 def test_shapes_are_those_of_the_published_models():

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from ..evaluation.benchmark import BenchmarkArguments, run_benchmark
+from ..evaluation.benchmark import BenchmarkArguments, describe_benchmark, run_benchmark
 from . import COMMANDS
 from .arguments import CommandParser, OutputArguments
 from .console import say, write_json
@@ -13,4 +13,6 @@ def run(argv: Sequence[str]) -> None:
     """Prints a table of decoding speeds."""
     parser = CommandParser("benchmark", COMMANDS["benchmark"], [BenchmarkArguments, OutputArguments])
     arguments, output = parser.parse(argv)
-    write_json(run_benchmark(arguments, say), output.json)
+    result = run_benchmark(arguments)
+    say(describe_benchmark(result))
+    write_json(result, output.json)

@@ -7,6 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 from .._version import __version__
 from ..evaluation.calibration import Trial, calibrate
 from ..evaluation.decoding import EvaluatedAnswers, evaluate_answers
@@ -62,6 +64,10 @@ class CalibrationArguments:
             raise ValueError(f"`confidence` must be above 0 and below 1, got {self.confidence}.")
         parse_sweep(self.sweep)
 
+    def canvas(self) -> dict[str, Any]:
+        """Returns the length of the canvas, if it is given."""
+        return {} if self.max_new_tokens is None else {"max_new_tokens": self.max_new_tokens}
+
     def candidates(self) -> list[dict[str, Any]]:
         """Returns the settings to try."""
         name, values = parse_sweep(self.sweep)
@@ -85,17 +91,10 @@ def run(argv: Sequence[str]) -> None:
     loading, data, arguments, reward, batch, output = parser.parse(argv)
     dataset = load_prompts(data, default_split="train")
     reward_function = get_reward(reward.reward, dataset)
-    splits = _halves(dataset, arguments.seed)
+    splits = split_in_half(dataset, arguments.seed)
     model, tokenizer = load_model(loading)
     make_folder(arguments.output_dir)
-    own = DiffusionGenerationConfig.from_generation_config(model.generation_config)
-    given = DiffusionGenerationConfig(max_new_tokens=arguments.max_new_tokens)
-    candidates = arguments.candidates()
-    # All of them before the first is decoded with.
-    recipes = {_name(settings): resolve(model, given.updated(**settings), tokenizer) for settings in candidates}
-    first = recipes[_name(candidates[0])]
-    reference = {"block_length": first.block_length, "denoising_steps": first.max_new_tokens}
-    recipes[_name(reference)] = first.one_token_per_pass()
+    reference, recipes = recipes_to_try(model, tokenizer, arguments)
 
     def evaluate(split: str, settings: Mapping[str, Any]) -> EvaluatedAnswers:
         return evaluate_answers(
@@ -103,40 +102,59 @@ def run(argv: Sequence[str]) -> None:
             tokenizer,
             splits[split],
             reward_function,
-            recipes[_name(settings)],
+            recipes[describe(settings)],
             batch.batch_size,
-            description=f"{split}, {_name(settings)}",
+            description=f"{split}, {describe(settings)}",
             seed=arguments.seed,
             num_workers=batch.num_workers,
         )
 
-    best, trials = calibrate(evaluate, candidates, reference, arguments.max_accuracy_drop, arguments.confidence)
-    say(_table(trials))
+    best, trials = calibrate(
+        evaluate, arguments.candidates(), reference, arguments.max_accuracy_drop, arguments.confidence
+    )
+    say(table(trials))
     tried = [vars(trial) for trial in trials]
     if best is None:
         write_json({"recipe": None, "trials": tried}, output.json)
         raise ValueError(_failure(trials, arguments, len(splits["confirmation"])))
     record = {
         **{name: value for name, value in vars(best).items() if name != "settings"},
-        "max_accuracy_drop": arguments.max_accuracy_drop,
-        "confidence": arguments.confidence,
+        **{name: getattr(arguments, name) for name in ("max_accuracy_drop", "confidence", "seed")},
         "reference": reference,
         "reward": reward.reward,
         "data": dataset_hash(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward.reward]]),
         "num_prompts": {split: len(prompts) for split, prompts in splits.items()},
-        "seed": arguments.seed,
         "hf_dparallel": __version__,
     }
-    recipe = own.updated(**given.settings()).updated(**best.settings)
-    recipe.save_pretrained(arguments.output_dir)
+    own_recipe(model).updated(**arguments.canvas() | best.settings).save_pretrained(arguments.output_dir)
+    # Beside the recipe, what it promises.
     write_json(record, str(Path(arguments.output_dir, "calibration.json")))
-    say(
-        f"\n{_name(best.settings)} keeps the accuracy and is written to {arguments.output_dir}/generation_config.json."
-    )
+    say(f"\n{describe(best.settings)} keeps the accuracy and is written to {arguments.output_dir}.")
     write_json({"recipe": best.settings, **record, "trials": tried}, output.json)
 
 
-def _halves(dataset: "Dataset", seed: int) -> dict[str, "Dataset"]:
+def recipes_to_try(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: CalibrationArguments
+) -> tuple[dict[str, Any], dict[str, DiffusionGenerationConfig]]:
+    """Returns the settings of the reference, and by description the whole recipes of all that is decoded with."""
+    recipes = {
+        describe(settings): resolve(model, None, tokenizer, **arguments.canvas() | settings)
+        for settings in arguments.candidates()
+    }
+    first = next(iter(recipes.values()))
+    reference = {"block_length": first.block_length, "denoising_steps": first.max_new_tokens}
+    return reference, {describe(reference): first.one_token_per_pass(), **recipes}
+
+
+def own_recipe(model: PreTrainedModel) -> DiffusionGenerationConfig:
+    """Returns what the recipes of the model and of its adapter say together."""
+    recipe = DiffusionGenerationConfig()
+    for layer in reversed(model.recipes()):
+        recipe = recipe.updated(**DiffusionGenerationConfig.from_generation_config(layer).settings())
+    return recipe
+
+
+def split_in_half(dataset: "Dataset", seed: int) -> dict[str, "Dataset"]:
     """Splits shuffled prompts into those to choose settings on and those to confirm them on."""
     if len(dataset) < 2:
         raise ValueError(
@@ -150,7 +168,8 @@ def _halves(dataset: "Dataset", seed: int) -> dict[str, "Dataset"]:
     }
 
 
-def _name(settings: Mapping[str, Any]) -> str:
+def describe(settings: Mapping[str, Any]) -> str:
+    """Names and values of settings in one line."""
     return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
@@ -160,15 +179,16 @@ def _failure(trials: Sequence[Trial], arguments: CalibrationArguments, num_promp
     return (
         f"For no setting could it be confirmed on {num_prompts} prompts that it loses at most "
         f"{100 * arguments.max_accuracy_drop:g} points of accuracy (`max_accuracy_drop`) with a `confidence` of "
-        f"{arguments.confidence}. The surest, {_name(closest.settings)}, lost {lost:.1f} points on the first half. "
+        f"{arguments.confidence}. The surest, {describe(closest.settings)}, lost {lost:.1f} points on the first half. "
         "Give more prompts, allow a larger drop, or try surer settings with `sweep`."
     )
 
 
-def _table(trials: Sequence[Trial]) -> str:
+def table(trials: Sequence[Trial]) -> str:
+    """What was lost under which settings, as Markdown."""
     rows = []
     for trial in trials:
-        cells = [_name(trial.settings), f"{trial.nfe:.1f}"]
+        cells = [describe(trial.settings), f"{trial.nfe:.1f}"]
         for split in ("calibration", "confirmation"):
             drop, p_value = trial.accuracy_drop.get(split), trial.p_value.get(split)
             cells += [f"{100 * drop:+.1f}", f"{p_value:.3f}"] if drop is not None else ["", ""]

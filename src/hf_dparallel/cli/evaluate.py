@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..environment import describe_hardware
-from ..evaluation.decoding import evaluate_answers
 from ..evaluation.report import make_rows, metrics_with_intervals, results_table, write_evaluation
-from ..evaluation.sweep import parse_sweep
-from ..generation.configuration import DiffusionGenerationConfig, resolve
+from ..evaluation.sweep import evaluate_recipes, parse_sweep
+from ..generation.configuration import DiffusionGenerationConfig
 from ..hashes import dataset_hash
 from . import evaluate_tasks
 from .arguments import (
@@ -62,12 +61,12 @@ class ReportArguments:
         for text in self.sweep:
             parse_sweep(text)
 
-    def points(self, recipe: DiffusionGenerationConfig) -> dict[str, dict[str, Any]]:
-        """Returns, by name of the method, its `curve` and its `recipe`: that of the flags, if nothing is swept."""
+    def recipes(self, given: DiffusionGenerationConfig) -> dict[str, DiffusionGenerationConfig]:
+        """Returns the settings to try, by name: those of the flags, if nothing is swept."""
         if not self.sweep:
-            return {method_name(recipe): {"curve": method_name(recipe), "recipe": recipe}}
+            return {method_name(given): given}
         return {
-            f"{name} {value}": {"curve": name, "recipe": recipe.updated(**{name: value})}
+            f"{name} {value}": given.updated(**{name: value})
             for name, values in map(parse_sweep, self.sweep)
             for value in values
         }
@@ -119,28 +118,26 @@ def run_on_dataset(
     reward_function = get_reward(reward.reward, dataset)
     model, tokenizer = load_model(loading)
     make_folder(reporting.output_dir)
-    given = decoding.to_generation_config()
-    points = reporting.points(given)
-    # All of them before the first is decoded with.
-    recipes = [resolve(model, point["recipe"], tokenizer) for point in points.values()]
-    measured = {}
-    for (method, point), recipe in zip(points.items(), recipes, strict=True):
-        answers = evaluate_answers(
-            model,
-            tokenizer,
-            dataset,
-            reward_function,
-            recipe,
-            batch.batch_size,
-            description=method,
-            seed=decoding.seed,
-            num_workers=batch.num_workers,
-        )
-        measured[method] = {
+    recipes = reporting.recipes(decoding.to_generation_config())
+    evaluated = evaluate_recipes(
+        model,
+        tokenizer,
+        dataset,
+        reward_function,
+        recipes,
+        batch_size=batch.batch_size,
+        seed=decoding.seed,
+        num_workers=batch.num_workers,
+    )
+    measured = {
+        method: {
             **metrics_with_intervals(answers),
-            "curve": point["curve"],
-            "recipe": point["recipe"].settings(),
+            # A setting that is swept makes a curve of its values.
+            "curve": method.split()[0] if reporting.sweep else method,
+            "recipe": recipes[method].settings(),
         }
+        for method, answers in evaluated.items()
+    }
     report: dict[str, Any] = {
         "name": reporting.name or loading.adapter or loading.model,
         "dataset": data.dataset,
@@ -148,7 +145,7 @@ def run_on_dataset(
             "data": dataset_hash(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward.reward]]),
             "num_prompts": len(dataset),
             "reward": reward.reward,
-            "max_new_tokens": recipes[0].max_new_tokens,
+            "max_new_tokens": next(iter(evaluated.values())).costs[0].num_canvas_tokens,
         },
         "hardware": describe_hardware(model) | {"batch_size": batch.batch_size, "num_workers": batch.num_workers},
         "rows": make_rows(measured),

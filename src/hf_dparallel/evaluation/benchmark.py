@@ -5,24 +5,29 @@ Random weights are certain of nothing, so the tokens to commit are counted out: 
 over the blocks, whatever the model predicts.
 """
 
+import contextlib
 import ctypes
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ..environment import describe_environment
 from ..generation.configuration import DiffusionGenerationConfig, resolve
-from ..generation.decoder import Decoder
 from ..models.dream.configuration_dream import DreamConfig
 from ..models.dream.modeling_dream import DreamForMaskedDiffusion
 from ..models.llada.configuration_llada import LLaDAConfig
 from ..models.llada.modeling_llada import LLaDAForMaskedDiffusion
+from ..reports import markdown_table
 
 
 SHAPES: dict[str, LLaDAConfig | DreamConfig] = {
@@ -152,16 +157,18 @@ def measure_decoding(
     cache: str | None,
     repeats: int,
 ) -> dict[str, Any]:
-    """Decodes random prompts and returns the figures of a row of the benchmark's table."""
-    config = benchmark_config(model, max_new_tokens, block_length, cache)
+    """Decodes random prompts, and returns a row of the benchmark."""
+    config = benchmark_config(model, max_new_tokens, block_length, cache).updated(denoising_steps=passes)
     prompts = random_prompts(model, batch_size, prompt_length)
-    computed: list[int] = []
-    memory = measure_peak_memory(
-        lambda: computed.extend(_computed_widths(model, config, prompts, passes)), model.device.type
-    )
     device = model.device.type
-    times = [_timed(lambda: _decode(model, config, prompts, passes), device) for _ in range(repeats)]
-    seconds = statistics.median(times)
+
+    def decode() -> None:
+        model.generate(prompts, config)
+
+    # This also warms up.
+    with _computed_widths(model) as computed:
+        memory = measure_peak_memory(decode, device)
+    seconds = statistics.median(_timed(decode, device) for _ in range(repeats))
     # On average half of a block is still masked.
     num_scored = batch_size * (block_length + 1) // 2
     floor = sum(floor_seconds(model, machine, batch_size * tokens, num_scored) for tokens in computed)
@@ -177,33 +184,26 @@ def measure_decoding(
     }
 
 
-def run_benchmark(arguments: BenchmarkArguments, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measures every combination of batch size, cache and number of passes, and returns the figures."""
+def run_benchmark(arguments: BenchmarkArguments) -> dict[str, Any]:
+    """Measures every combination of batch size, cache and number of passes, and returns the measurements as `rows`."""
     dtype = getattr(torch, arguments.dtype)
     model = random_model(arguments.shape, dtype, arguments.device, arguments.attn_implementation)
     machine = measure_machine(dtype, arguments.device)
-    say(
-        f"{arguments.shape}, {arguments.dtype} on {arguments.device}: reads {machine.bandwidth / 1e9:.1f} GB/s, "
-        f"computes {machine.flops / 1e12:.2f} TFLOP/s\n"
-    )
-    say(table_header())
-    rows = []
-    for batch_size in arguments.batch_sizes:
-        for cache in arguments.caches:
-            for passes in arguments.passes:
-                row = measure_decoding(
-                    model,
-                    machine,
-                    batch_size=batch_size,
-                    prompt_length=arguments.prompt_length,
-                    max_new_tokens=arguments.max_new_tokens,
-                    block_length=arguments.block_length,
-                    passes=passes,
-                    cache=None if cache == "none" else cache,
-                    repeats=arguments.repeats,
-                )
-                rows.append(row)
-                say(table_line(row))
+    combinations = list(product(arguments.batch_sizes, arguments.caches, arguments.passes))
+    rows = [
+        measure_decoding(
+            model,
+            machine,
+            batch_size=batch_size,
+            prompt_length=arguments.prompt_length,
+            max_new_tokens=arguments.max_new_tokens,
+            block_length=arguments.block_length,
+            passes=passes,
+            cache=None if cache == "none" else cache,
+            repeats=arguments.repeats,
+        )
+        for batch_size, cache, passes in tqdm(combinations, desc="Benchmark")
+    ]
     return {
         "rows": rows,
         "machine": asdict(machine),
@@ -213,18 +213,26 @@ def run_benchmark(arguments: BenchmarkArguments, say: Callable[[str], None]) -> 
     }
 
 
-def table_header() -> str:
-    """The first two lines of the Markdown table."""
-    names = ("Batch", "Cache", "Passes", "ms/pass", "Tokens/s", "Floor, ms/pass", "Part of it", "Memory, MB")
-    return f"| {' | '.join(names)} |\n| ---: | --- |{' ---: |' * 6}"
-
-
-def table_line(row: dict[str, Any]) -> str:
-    """A row as a line of the Markdown table."""
+def describe_benchmark(result: dict[str, Any]) -> str:
+    """What [`run_benchmark`] returned as text: what the machine can do, and a table."""
+    settings, machine = result["settings"], result["machine"]
+    header = ("Cache", "Batch", "Passes", "ms/pass", "Tokens/s", "Floor, ms/pass", "Part of it", "Memory, MB")
+    rows = [
+        (
+            row["cache"],
+            row["batch_size"],
+            row["passes"],
+            f"{row['ms_per_pass']:.1f}",
+            f"{row['tokens_per_s']:.1f}",
+            f"{row['floor_ms_per_pass']:.1f}",
+            f"{row['part_of_floor']:.0%}",
+            "unknown" if row["peak_memory_mb"] is None else f"{row['peak_memory_mb']:.0f}",
+        )
+        for row in result["rows"]
+    ]
     return (
-        f"| {row['batch_size']} | {row['cache']} | {row['passes']} | {row['ms_per_pass']:.1f} | "
-        f"{row['tokens_per_s']:.1f} | {row['floor_ms_per_pass']:.1f} | {row['part_of_floor']:.0%} | "
-        f"{row['peak_memory_mb']:.0f} |"
+        f"{settings['shape']}, {settings['dtype']} on {settings['device']}: reads {machine['bandwidth'] / 1e9:.1f} "
+        f"GB/s, computes {machine['flops'] / 1e12:.2f} TFLOP/s\n\n{markdown_table(header, rows)}"
     )
 
 
@@ -244,24 +252,29 @@ def random_prompts(model: PreTrainedModel, batch_size: int, length: int) -> torc
     return torch.randint(10, 450, (batch_size, length), generator=generator).to(model.device)
 
 
-def measure_peak_memory(function, device: str) -> float:
-    """Megabytes that a call needs at most, beyond what was in use before it."""
+def measure_peak_memory(function: Callable[[], Any], device: str) -> float | None:
+    """Megabytes that a call needs at most, beyond what was in use before it.
+
+    On a CPU only Linux counts them; elsewhere the function is called and `None` returned.
+    """
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         function()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    # What was freed before must not hide what is needed now.
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    # Linux counts the peak of a process, and starts anew when it is asked to.
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
+    if sys.platform != "linux":
+        function()
+        return None
+    # What was freed before must not hide what is needed now. C libraries other than glibc give memory back at once.
+    getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: None)(0)
+    # The kernel counts the peak of a process, and starts anew when it is asked to.
+    Path("/proc/self/clear_refs").write_text("5")
     before = _resident_mb("VmRSS")
     function()
     return _resident_mb("VmHWM") - before
 
 
-def measure_tensor_memory(function, device: str) -> float:
+def measure_tensor_memory(function: Callable[[], Any], device: str) -> float | None:
     """Megabytes of tensors that a call needs at most, beyond those before it.
 
     On a CPU the process takes more than that ([`measure_peak_memory`]), by what its allocator has not given back.
@@ -278,28 +291,18 @@ def measure_tensor_memory(function, device: str) -> float:
     return peak / 2**20
 
 
-@torch.no_grad()
-def _decode(model: PreTrainedModel, config: DiffusionGenerationConfig, prompts: torch.LongTensor, passes: int) -> None:
-    decoder = Decoder(model, config.updated(denoising_steps=passes))
-    decoder.add(list(range(len(prompts))), prompts, torch.ones_like(prompts))
-    while decoder:
-        decoder.step()
-
-
-def _computed_widths(
-    model: PreTrainedModel, config: DiffusionGenerationConfig, prompts: torch.LongTensor, passes: int
-) -> list[int]:
-    """How many columns each pass computes. Also warms up."""
+@contextlib.contextmanager
+def _computed_widths(model: PreTrainedModel) -> Iterator[list[int]]:
+    """Collects how many columns each pass computes."""
     widths: list[int] = []
     hook = model.model.layers[0].register_forward_hook(lambda module, args, output: widths.append(output.shape[1]))
     try:
-        _decode(model, config, prompts, passes)
+        yield widths
     finally:
         hook.remove()
-    return widths
 
 
-def _timed(function, device: str) -> float:
+def _timed(function: Callable[[], Any], device: str) -> float:
     _wait(device)
     start = time.perf_counter()
     function()
@@ -307,7 +310,7 @@ def _timed(function, device: str) -> float:
     return time.perf_counter() - start
 
 
-def _best_time(function, device: str) -> float:
+def _best_time(function: Callable[[], Any], device: str) -> float:
     _timed(function, device)
     times: list[float] = []
     while sum(times) < _SECONDS_PER_PROBE:
@@ -321,5 +324,5 @@ def _wait(device: str) -> None:
 
 
 def _resident_mb(field: str) -> float:
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(field)) / 1024
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024

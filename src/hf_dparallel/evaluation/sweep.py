@@ -1,23 +1,21 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Settings to try, written as `entropy_threshold=0.1:1.0:0.1` or `denoising_steps=16,32,64`."""
 
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.rewards import RewardFunction
+from ..generation.commit_rules import SETTINGS
+from ..generation.configuration import DiffusionGenerationConfig, resolve
+from .decoding import EvaluatedAnswers, evaluate_answers
 
 
-# Decoding settings that trade accuracy for speed; by name, how their values are read.
-SWEPT_SETTINGS: dict[str, type] = {
-    "denoising_steps": int,
-    "confidence_threshold": float,
-    "entropy_threshold": float,
-    "entropy_bound": float,
-    "confidence_factor": float,
-    "block_length": int,
-    "max_active_blocks": int,
-    "block_add_threshold": float,
-    "cache_refresh_interval": int,
-    "temperature": float,
-}
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 _MAX_VALUES = 1000
 
 
@@ -40,13 +38,14 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     ```
     """
     name, _, values = text.partition("=")
-    if name not in SWEPT_SETTINGS:
-        raise ValueError(f"`sweep={text}` must start with one of {', '.join(SWEPT_SETTINGS)}, and an equals sign.")
+    swept = [name for name, setting in SETTINGS.items() if setting.is_swept]
+    if name not in swept:
+        raise ValueError(f"`sweep={text}` must start with one of {', '.join(swept)}, and an equals sign.")
     try:
         numbers = _range(values) if ":" in values else [Decimal(value) for value in values.split(",")]
         if not all(number.is_finite() for number in numbers):
             raise ValueError("not finite")
-        read = [SWEPT_SETTINGS[name](number) for number in numbers]
+        read = [SETTINGS[name].type(number) for number in numbers]
     except (InvalidOperation, ValueError) as error:
         raise ValueError(
             f"`sweep={text}` must be of the form {name}=START:STOP:STEP or {name}=VALUE,VALUE,... with numbers, a "
@@ -55,6 +54,30 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     if any(value != number for value, number in zip(read, numbers, strict=True) if isinstance(value, int)):
         raise ValueError(f"`sweep={text}` must have whole numbers as values of `{name}`.")
     return name, read
+
+
+def evaluate_recipes(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    dataset: "Dataset",
+    reward_funcs: RewardFunction | list[RewardFunction],
+    recipes: Mapping[str, DiffusionGenerationConfig],
+    **options: Any,
+) -> dict[str, EvaluatedAnswers]:
+    """Evaluates several recipes on the same prompts, as [`evaluate_answers`] does with one.
+
+    Mistakes in any of them are found before the first is decoded with.
+
+    Args:
+        model, tokenizer, dataset, reward_funcs: as for [`evaluate_decoding`].
+        recipes (`dict[str, DiffusionGenerationConfig]`): by name.
+        **options: further arguments of [`evaluate_decoding`].
+    """
+    resolved = {name: resolve(model, recipe, tokenizer) for name, recipe in recipes.items()}
+    return {
+        name: evaluate_answers(model, tokenizer, dataset, reward_funcs, config, description=name, **options)
+        for name, config in resolved.items()
+    }
 
 
 def _range(text: str) -> list[Decimal]:
