@@ -105,26 +105,22 @@ def push_model_to_hub(
     recipe, calibration = _read_recipe(folder, generation_config)
     repo_id = full_name(repo_id, token)
     card = make_model_card(folder, repo_id, base_model, recipe, calibration, report, dataset_name, license, tags)
-    files: dict[str, Content] = {**select_files(folder, kind), **_custom_generate(), CARD_NAME: f"{card}\n".encode()}
-    files[GENERATION_CONFIG_NAME] = recipe.to_json_string(use_diff=True).encode()
+    edited = {GENERATION_CONFIG_NAME: recipe.to_json_string().encode()}
     if kind == "adapter":
         config["base_model_name_or_path"] = base_model
-        files[ADAPTER_CONFIG_NAME] = _to_json(config)
+        edited[ADAPTER_CONFIG_NAME] = _to_json(config)
     if summary:
-        files[SUMMARY_NAME] = _to_json({**summary, "base_model": base_model})
+        edited[SUMMARY_NAME] = _to_json({**summary, "base_model": base_model})
+    files: dict[str, Content] = {**select_files(folder, kind), **_companions(folder, card), **edited}
     if not calibration:
         files.pop(CALIBRATION_NAME, None)
-    if _has_own_card(folder):
-        logger.warning(f"`{folder / CARD_NAME}` is uploaded as it is. Delete it to have a card written.")
-        files[CARD_NAME] = folder / CARD_NAME
     check_contents(files, folder)
     logger.info(f"Uploading {', '.join(files)}.")
-    replaced = (*WEIGHT_PATTERNS[kind], CALIBRATION_NAME, *(TOKENIZER_PATTERNS if has_tokenizer(folder) else ()))
     return upload_files(
         files,
         repo_id,
         check_existing=functools.partial(_check_same_kind, repo_id=repo_id, pushed=_describe(config)),
-        replaces=replaced,
+        replaces=(*WEIGHT_PATTERNS[kind], CALIBRATION_NAME, *(TOKENIZER_PATTERNS if has_tokenizer(folder) else ())),
         private=private,
         revision=revision,
         create_pr=create_pr,
@@ -139,10 +135,7 @@ def write_companions(folder: str | os.PathLike, card: ModelCard) -> None:
     With a list of the files that are not for others among them, a plain upload of the folder is complete.
     """
     folder = Path(folder)
-    files = {**_custom_generate(), CARD_NAME: f"{card}\n".encode(), ".gitignore": _IGNORED.encode()}
-    if _has_own_card(folder):
-        del files[CARD_NAME]
-    for name, content in files.items():
+    for name, content in {**_companions(folder, card), ".gitignore": _IGNORED.encode()}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
 
@@ -184,17 +177,17 @@ def _read_recipe(
     return recipe, calibration
 
 
-def _custom_generate() -> dict[str, bytes]:
-    return {
+def _companions(folder: Path, card: ModelCard) -> dict[str, bytes]:
+    """The code for models of other classes, and the card, unless somebody wrote the one in the folder."""
+    companions = {
         "custom_generate/generate.py": _CUSTOM_GENERATE.read_bytes(),
         "custom_generate/requirements.txt": f"hf-dparallel>={__version__}\n".encode(),
     }
-
-
-def _has_own_card(folder: Path) -> bool:
-    """Whether somebody wrote the card in a folder."""
-    card = folder / CARD_NAME
-    return card.is_file() and not is_replaceable(card.read_text(encoding="utf-8"))
+    own = folder / CARD_NAME
+    if own.is_file() and not is_replaceable(own.read_text(encoding="utf-8")):
+        logger.warning_once(f"`{own}` is kept as it is. Delete it to have a card written.")
+        return companions
+    return {**companions, CARD_NAME: f"{card}\n".encode()}
 
 
 def _check_same_kind(existing: Sequence[str], read: Callable[[str], str], repo_id: str, pushed: str) -> None:

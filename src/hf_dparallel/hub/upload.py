@@ -39,19 +39,10 @@ def upload_files(
     r"""
     Uploads files in one commit, all or none; creates the repository and the branch if there are none.
 
-    A card that was written on the Hub is kept, if the one among `files` is a draft.
-
-    Args:
-        files (`Mapping`):
-            Paths or contents, by the path in the repository.
-        check_existing (`Callable`):
-            Gets the names of the files that are in the repository already and a function that reads one, and raises
-            an error if these are of something else.
-        replaces (`tuple[str, ...]`):
-            Patterns of the files that a new version replaces: those in the repository that match and are not among
-            `files` are deleted.
-        repo_id, repo_type, private, revision, create_pr, token, commit_message:
-            As in [`~huggingface_hub.HfApi.upload_folder`].
+    A card that was written on the Hub is kept, if the one among `files` is a draft. `check_existing` gets the names of
+    the files that the repository has and a function that reads one, and raises an error if they are of something
+    else. Files in the repository that match `replaces`, and are not among `files`, are deleted. All other arguments
+    are as in [`~huggingface_hub.HfApi.upload_folder`].
 
     Raises:
         ValueError: if `repo_id` cannot be the name of a repository.
