@@ -71,6 +71,7 @@ setup(
     keywords=["diffusion language models", "parallel decoding", "distillation", "LLaDA", "Dream", "transformers"],
     package_dir={"": "src"},
     packages=find_packages("src"),
+    py_modules=["hf_dparallel_cli"],
     package_data={
         "hf_dparallel": [
             "py.typed",
@@ -85,7 +86,7 @@ setup(
     python_requires=">=3.11",
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["hf-dparallel = hf_dparallel.cli:main"]},
+    entry_points={"console_scripts": ["hf-dparallel = hf_dparallel_cli:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Developers",

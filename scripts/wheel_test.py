@@ -22,7 +22,7 @@ from pathlib import Path
 
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "hf_dparallel"
+SOURCES = ROOT / "src"
 IN_THE_SOURCES = ["LICENSE", "README.md", "pyproject.toml", "setup.py", "tests/conftest.py", "docs/index.md"]
 PROMPT = "Mia has 14 pens . Then Mia finds 6 more . Later Mia sells 5 pens . How many pens does Mia have now ?"
 FIRST_ANSWER = ["generate", "--model", "demo", "--max_new_tokens", "64", "--prompt", PROMPT]
@@ -45,9 +45,9 @@ def check_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     expected = {
-        path.relative_to(PACKAGE.parent).as_posix()
-        for path in PACKAGE.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        path.relative_to(SOURCES).as_posix()
+        for path in SOURCES.rglob("*")
+        if path.is_file() and not re.search(r"__pycache__|egg-info", str(path))
     }
     metadata = {name for name in names if ".dist-info/" in name}
     missing, unexpected = sorted(expected - names), sorted(names - expected - metadata)

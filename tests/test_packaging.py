@@ -53,4 +53,4 @@ def test_the_lower_bounds_are_at_most_the_versions_that_are_tested(wheel):
 def test_the_command_is_installed(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
-        assert "hf-dparallel = hf_dparallel.cli:main" in archive.read(name).decode()
+        assert "hf-dparallel = hf_dparallel_cli:main" in archive.read(name).decode()

@@ -15,6 +15,7 @@ import torch
 import yaml
 from transformers import AutoModelForMaskedLM
 
+import hf_dparallel
 from hf_dparallel import DiffusionGenerationConfig, cli
 from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.cli.loading import load_split
@@ -79,25 +80,29 @@ def test_help(hf, command):
         assert f"usage: hf-dparallel {command}" in out and "--config FILE" in out and "--json FILE" in out
 
 
-def test_help_as_a_module_needs_no_trl():
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["chart"], []])
+def test_what_needs_no_command_loads_no_library(argv):
     program = (
-        "import runpy, sys; sys.argv = ['hf-dparallel', '--help']\n"
-        "try: runpy.run_module('hf_dparallel.cli', run_name='__main__')\n"
-        "finally: print('loaded', sorted({'trl', 'datasets', 'peft'} & set(sys.modules)))"
+        "import sys; from hf_dparallel_cli import main\n"
+        f"try: main({argv})\n"
+        "finally: print('loaded', sorted({'torch', 'transformers', 'hf_dparallel'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert "trajectories" in result.stdout and "loaded []" in result.stdout
+    assert result.returncode == (2 if argv == ["chart"] else 0), result.stderr
+    assert result.stdout.endswith("loaded []\n")
+
+
+def test_without_a_command_there_is_the_overview(hf):
+    assert hf() == hf("--help")
 
 
 def test_version(hf):
-    assert hf("--version")[:2] == (0, f"hf-dparallel {cli.__version__}\n")
+    assert hf("--version")[:2] == (0, f"hf-dparallel {hf_dparallel.__version__}\n")
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "the following arguments are required: command"),
         (["chart"], "invalid choice: 'chart'"),
         (["generate"], "the following arguments are required: --model"),
         (["generate", "--model", "m", "--max_tokens", "8"], "unrecognized arguments: --max_tokens 8"),
@@ -133,10 +138,12 @@ def test_wrong_usage_is_2(hf, argv, message):
     [
         ("model: [", "is not YAML"),
         ("- model", "must contain a YAML mapping"),
-        ("model: m\nmax_tokens: 8\nblock: 2", "unknown key(s) in the file of --config: max_tokens, block"),
-        ("model: m\nconfig: other.yaml", "give it once, and not in the file itself"),
+        ("model: m\nmax_tokens: 8\nblock: 2", "unrecognized arguments: --max_tokens=8 --block=2"),
+        ("model: m\nconfig: other.yaml", "argument --config: not in the file itself"),
         ("model:", "argument --model needs a value"),
         ("model: m\ndtype: float8", "argument --dtype: invalid choice: 'float8'"),
+        ("model: m\nprompt: [5, 6]", "unrecognized arguments: 6"),
+        ("model: m\nstream: often", "argument --stream: Truthy value expected"),
         ("model: m\ntop_k: 2.5", "argument --top_k/--top-k: invalid int value: '2.5'"),
         ("model: m\ntop_p: high", "argument --top_p/--top-p: invalid float value: 'high'"),
         ("model: m\nentropy_threshold: -1", "`entropy_threshold` must be at least 0"),

@@ -1,8 +1,11 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Arguments of the commands: dataclasses that several of them share, and the parser that reads YAML and flags."""
 
+import argparse
 import dataclasses
 import itertools
+import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,10 +14,15 @@ from typing import Any, NoReturn
 
 import torch
 import yaml
-from trl import TrlParser
+from transformers import HfArgumentParser
+
+from hf_dparallel_cli import COMMANDS
 
 from ..generation.configuration import DiffusionGenerationConfig
 from .console import note
+
+
+_CONFIG = "--config"
 
 
 @dataclass
@@ -177,55 +185,48 @@ class RewardArguments:
     )
 
 
-class CommandParser(TrlParser):
-    """A [`~trl.TrlParser`] that says what is wrong in one line, and checks a file as strictly as flags.
+class CommandParser(HfArgumentParser):
+    """An [`~transformers.HfArgumentParser`] that says what is wrong in one line, and reads a YAML file like flags.
 
     The fields named in `positionals` can also be given without their flag, in this order, before all flags; the last
     takes all that is left.
     """
 
-    def __init__(
-        self, command: str, description: str, dataclass_types: Sequence[type], positionals: Sequence[str] = ()
-    ):
+    def __init__(self, command: str, dataclass_types: Sequence[type], positionals: Sequence[str] = ()):
         prog = f"hf-dparallel {command}"
-        super().__init__(dataclass_types, prog=prog, description=description, allow_abbrev=False)
-        self.add_argument("--config", metavar="FILE", help="YAML file with any of these arguments. Flags override it.")
+        super().__init__(
+            dataclass_types,
+            prog=prog,
+            description=COMMANDS[command],
+            allow_abbrev=False,
+            formatter_class=_HelpFormatter,
+        )
+        self.add_argument(_CONFIG, metavar="FILE", help="YAML file with any of these arguments. Flags override it.")
         self.positionals = positionals
         if positionals:
             self.usage = f"{prog} {' '.join(name.upper() for name in positionals)} [options]"
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
         """Returns one instance of each dataclass. On wrong usage, exits with code 2."""
+        files = argparse.ArgumentParser(prog=self.prog, add_help=False, allow_abbrev=False)
+        files.add_argument(_CONFIG, action="append", default=[])
+        files.error = self.error  # type: ignore[method-assign]
+        given, flags = files.parse_known_args(self._with_flags(argv))
+        from_files = [flag for path in given.config for flag in self._read_file(path)]
         try:
-            *values, namespace, from_file, from_flags = self.parse_args_and_config(
-                self._with_flags(_split_config_flag(argv)),
+            *values, rest, unknown = self.parse_args_into_dataclasses(
+                # The last one counts.
+                [*from_files, *flags],
                 return_remaining_strings=True,
-                separate_remaining_strings=True,
+                look_for_args_file=False,
             )
-        except IndexError:
-            self.error("argument --config: expected one argument")
-        except yaml.YAMLError as error:
-            self.error(f"the file of --config is not YAML: {' '.join(str(error).split())}")
-        except (OSError, UnicodeDecodeError) as error:
-            self.error(f"the file of --config cannot be read: {error}")
         except ValueError as error:
             self.error(" ".join(str(error).split()))
-        if from_file:
-            self.error(f"unknown key(s) in the file of --config: {', '.join(k.lstrip('-') for k in from_file[::2])}")
-        if from_flags:
-            self.error(f"unrecognized arguments: {' '.join(from_flags)}")
-        if namespace.config is not None:
-            self.error("argument --config: give it once, and not in the file itself")
-        self._check_values(values)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        if rest.config is not None:
+            self.error(f"argument {_CONFIG}: not in the file itself")
         return tuple(values)
-
-    def set_defaults_with_config(self, **kwargs) -> list[str]:
-        """Makes the values of the file the defaults. As text, numbers go through the checks that flags go through."""
-        as_text = {
-            name: str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-            for name, value in kwargs.items()
-        }
-        return super().set_defaults_with_config(**as_text)
 
     def error(self, message: str) -> NoReturn:
         note(f"{self.prog}: error: {message} (`{self.prog} --help` lists the arguments)")
@@ -240,21 +241,31 @@ class CommandParser(TrlParser):
             flags += [f"--{name}", *(leading[index:] if is_last else leading[index : index + 1])]
         return flags + list(argv[len(leading) if self.positionals else 0 :])
 
-    def _check_values(self, values: Sequence[Any]) -> None:
-        """What argparse checks of flags, but not of defaults."""
-        for arguments in values:
-            for argument in dataclasses.fields(arguments):
-                value, choices = getattr(arguments, argument.name, None), argument.metadata.get("choices")
-                required = argument.default is argument.default_factory is dataclasses.MISSING
-                if required and value is None:
-                    self.error(f"argument --{argument.name} needs a value")
-                if choices and value is not None and value not in choices:
-                    self.error(f"argument --{argument.name}: invalid choice: {value!r} (choose from {choices})")
+    def _read_file(self, path: str) -> list[str]:
+        """Writes the values of a file as flags. Those of `env` go to the environment, as in files of TRL."""
+        try:
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            self.error(f"the file of {_CONFIG} is not YAML: {' '.join(str(error).split())}")
+        except (OSError, UnicodeDecodeError) as error:
+            self.error(f"the file of {_CONFIG} cannot be read: {error}")
+        if not isinstance(values, dict):
+            self.error(f"the file of {_CONFIG} must contain a YAML mapping, `name: value`")
+        os.environ.update({name: str(value) for name, value in values.pop("env", {}).items()})
+        flags = []
+        for name, value in values.items():
+            if value is None:
+                self.error(f"argument --{name} needs a value")
+            text = json.dumps(value) if isinstance(value, dict) else str(value)
+            flags += [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={text}"]
+        return flags
 
 
-def _split_config_flag(argv: Sequence[str]) -> list[str]:
-    """TrlParser reads `--config FILE` only; argparse, and so everyone, also `--config=FILE`."""
-    return [part for text in argv for part in (text.split("=", 1) if text.startswith("--config=") else [text])]
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults, where there are any."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
 
 
 def check_positive(arguments: Any, name: str) -> None:

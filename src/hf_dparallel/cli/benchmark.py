@@ -4,14 +4,13 @@
 from collections.abc import Sequence
 
 from ..evaluation.benchmark import BenchmarkArguments, describe_benchmark, run_benchmark
-from . import COMMANDS
 from .arguments import CommandParser, OutputArguments
 from .console import say, write_json
 
 
 def run(argv: Sequence[str]) -> None:
     """Prints a table of decoding speeds."""
-    parser = CommandParser("benchmark", COMMANDS["benchmark"], [BenchmarkArguments, OutputArguments])
+    parser = CommandParser("benchmark", [BenchmarkArguments, OutputArguments])
     arguments, output = parser.parse(argv)
     result = run_benchmark(arguments)
     say(describe_benchmark(result))

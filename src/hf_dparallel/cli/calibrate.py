@@ -16,7 +16,6 @@ from ..evaluation.sweep import parse_sweep
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..hashes import dataset_hash
 from ..reports import markdown_table
-from . import COMMANDS
 from .arguments import (
     BatchArguments,
     CommandParser,
@@ -87,7 +86,7 @@ _ARGUMENTS = [
 
 def run(argv: Sequence[str]) -> None:
     """Prints what was tried, and writes the recipe."""
-    parser = CommandParser("calibrate", COMMANDS["calibrate"], _ARGUMENTS, positionals=["model"])
+    parser = CommandParser("calibrate", _ARGUMENTS, positionals=["model"])
     loading, data, arguments, reward, batch, output = parser.parse(argv)
     dataset = load_prompts(data, default_split="train")
     reward_function = get_reward(reward.reward, dataset)

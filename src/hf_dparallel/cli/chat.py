@@ -14,7 +14,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.inputs import longest_sequence
-from . import COMMANDS
 from .answer_streamer import AnswerStreamer
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments
 from .console import note, say, write_json
@@ -49,7 +48,6 @@ def run(argv: Sequence[str]) -> None:
     """Answers lines from stdin until there are no more."""
     parser = CommandParser(
         "chat",
-        COMMANDS["chat"],
         [LoadingArguments, ChatArguments, DecodingArguments, OutputArguments],
         positionals=["model"],
     )

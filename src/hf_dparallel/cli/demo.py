@@ -4,12 +4,11 @@
 from collections.abc import Sequence
 
 from ..demo.pipeline import DemoConfig, run_demo
-from . import COMMANDS
 from .arguments import CommandParser, OutputArguments
 from .console import write_json
 
 
 def run(argv: Sequence[str]) -> None:
     """Runs the demo; its report is also in the output folder."""
-    config, output = CommandParser("demo", COMMANDS["demo"], [DemoConfig, OutputArguments]).parse(argv)
+    config, output = CommandParser("demo", [DemoConfig, OutputArguments]).parse(argv)
     write_json(run_demo(config), output.json)

@@ -4,14 +4,13 @@
 from collections.abc import Sequence
 
 from ..environment import describe_environment
-from . import COMMANDS
 from .arguments import CommandParser, OutputArguments
 from .console import say, write_json
 
 
 def run(argv: Sequence[str]) -> None:
     """Prints the environment."""
-    (output,) = CommandParser("env", COMMANDS["env"], [OutputArguments]).parse(argv)
+    (output,) = CommandParser("env", [OutputArguments]).parse(argv)
     environment = describe_environment()
     for name, value in environment.items():
         say(f"- {name}: {', '.join(value) or 'none' if isinstance(value, list) else value}")

@@ -24,12 +24,6 @@ from .console import make_folder, note, say, say_table, write_json
 from .loading import REFERENCE_COLUMNS, get_reward, load_model, load_prompts
 
 
-_DESCRIPTION = (
-    "Measure accuracy and cost of decoding on a dataset, or, with --tasks or --preset, on tasks of the "
-    "lm-evaluation-harness."
-)
-
-
 @dataclass
 class EvaluationDataArguments(DatasetArguments):
     # Not required: tasks of the harness have data of their own.
@@ -84,7 +78,7 @@ def run(argv: Sequence[str]) -> None:
         evaluate_tasks.TaskArguments,
         OutputArguments,
     ]
-    parser = CommandParser("evaluate", _DESCRIPTION, types, positionals=["model"])
+    parser = CommandParser("evaluate", types, positionals=["model"])
     loading, data, reward, batch, decoding, reporting, tasks, output = parser.parse(argv)
     is_on_tasks = tasks.tasks is not None or tasks.preset is not None
     if not data.dataset and not is_on_tasks:

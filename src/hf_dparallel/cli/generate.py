@@ -10,7 +10,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.rows import row_generator
-from . import COMMANDS
 from .answer_streamer import AnswerStreamer
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, PromptArguments
 from .console import note, say, write_json
@@ -26,7 +25,6 @@ def run(argv: Sequence[str]) -> None:
     """Prints the answer, and what it cost on stderr."""
     parser = CommandParser(
         "generate",
-        COMMANDS["generate"],
         [LoadingArguments, PromptArguments, StreamArguments, DecodingArguments, OutputArguments],
         positionals=["model"],
     )

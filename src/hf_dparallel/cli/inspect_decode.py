@@ -20,7 +20,6 @@ from ..inspection.plots import plot_certainty
 from ..inspection.text import answer_text, pass_lines
 from ..inspection.trace import DecodeTrace, trace_decode
 from ..terminal import takes_color
-from . import COMMANDS
 from .arguments import (
     CommandParser,
     DatasetArguments,
@@ -86,7 +85,7 @@ class FigureArguments(DatasetArguments):
 def run(argv: Sequence[str]) -> None:
     """Shows a decode, or writes a page of it; draws figures over a dataset."""
     arguments = [LoadingArguments, PromptArguments, PageArguments, FigureArguments, DecodingArguments]
-    parser = CommandParser("inspect", COMMANDS["inspect"], [*arguments, OutputArguments], positionals=["model"])
+    parser = CommandParser("inspect", [*arguments, OutputArguments], positionals=["model"])
     loading, prompt, page, figures, decoding, output = parser.parse(argv)
     # With --figures a prompt may be left out, and stdin is not waited for.
     is_asked = prompt.prompt is not None or prompt.prompt_file is not None or figures.figures is None

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from ..hub.publish import push_model_to_hub
 from ..hub.publish_data import push_trajectories_to_hub
-from . import COMMANDS
 from .arguments import CommandParser, OutputArguments, RecipeArguments
 from .console import say_table, write_json
 
@@ -58,9 +57,7 @@ class PushArguments:
 
 def run(argv: Sequence[str]) -> None:
     """Prints where it has been published."""
-    parser = CommandParser(
-        "push", COMMANDS["push"], [PushArguments, RecipeArguments, OutputArguments], positionals=["path", "repo_id"]
-    )
+    parser = CommandParser("push", [PushArguments, RecipeArguments, OutputArguments], positionals=["path", "repo_id"])
     arguments, recipe, output = parser.parse(argv)
     decoding = [name for name, value in vars(recipe).items() if value is not None]
     if arguments.repo_type == "dataset" and decoding:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from ..evaluation.comparison import compare_reports, read_comparable_report, unique_names
 from ..evaluation.report import results_table, write_evaluation
-from . import COMMANDS
 from .arguments import CommandParser, OutputArguments
 from .console import make_folder, note, say, write_json
 
@@ -21,7 +20,7 @@ class ComparisonArguments:
 
 def run(argv: Sequence[str]) -> None:
     """Prints the rows of all reports and their differences to the first row, or says why they cannot be compared."""
-    parser = CommandParser("report", COMMANDS["report"], [ComparisonArguments, OutputArguments], ["reports"])
+    parser = CommandParser("report", [ComparisonArguments, OutputArguments], ["reports"])
     comparison, output = parser.parse(argv)
     make_folder(comparison.output_dir)
     reports = [read_comparable_report(path) for path in comparison.reports]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from ..generation.configuration import resolve
-from . import COMMANDS
 from .arguments import CommandParser, LoadingArguments, OutputArguments, RecipeArguments
 from .console import note, write_json
 from .loading import load_model
@@ -57,7 +56,6 @@ def run(argv: Sequence[str]) -> None:
     """Serves until it is interrupted or terminated."""
     parser = CommandParser(
         "serve",
-        COMMANDS["serve"],
         [LoadingArguments, ServerArguments, RecipeArguments, OutputArguments],
         positionals=["model"],
     )

@@ -15,7 +15,6 @@ from ..data.dataset import prepare_dataset
 from ..training.config import CertaintyForcingConfig
 from ..training.student import special_token_id
 from ..training.trainer import CertaintyForcingTrainer
-from . import COMMANDS
 from .arguments import CommandParser, OutputArguments
 from .console import note, say_table, write_json
 from .loading import DEMO, load_demo_teacher, load_split, loading
@@ -60,7 +59,6 @@ def run(argv: Sequence[str]) -> None:
     """Trains, saves the adapter (or the model) and the tokenizer, and prints the last metrics."""
     parser = CommandParser(
         "train",
-        COMMANDS["train"],
         [TrainingDataArguments, CertaintyForcingConfig, ModelArguments, OutputArguments],
     )
     data, training, model_arguments, output = parser.parse(argv)

@@ -12,7 +12,6 @@ from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..data.trajectory_folder import FILTERED_NAME, write_filtered
 from ..environment import join_processes
 from ..evaluation.cost import DecodingCost, mean_cost
-from . import COMMANDS
 from .arguments import (
     BatchArguments,
     CommandParser,
@@ -48,7 +47,6 @@ def run(argv: Sequence[str]) -> None:
     """Writes the trajectories that are kept, and prints how many those are."""
     parser = CommandParser(
         "trajectories",
-        COMMANDS["trajectories"],
         [LoadingArguments, DatasetArguments, TrajectoryArguments, BatchArguments, DecodingArguments, OutputArguments],
         positionals=["model"],
     )

@@ -1,0 +1,87 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel <command>`: finds the command and runs it.
+
+This module is not in the package, whose import takes seconds, so that `hf-dparallel --help` is quick. A command is a
+module of `hf_dparallel.cli`, which is imported when it is used.
+
+Exit codes: 0 for success, 2 for wrong usage (unknown flags, missing or bad values), 1 for a failure, 130 when
+interrupted. A failure is one line on stderr; with the environment variable HF_DPARALLEL_DEBUG=1, a traceback.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+
+
+COMMANDS = {
+    "demo": "distil the bundled teacher and compare it with its student",
+    "trajectories": "let a teacher answer the prompts of a dataset, and keep the right answers",
+    "train": "certainty-forcing distillation on trajectories",
+    "generate": "answer one prompt",
+    "chat": "talk to a model in the terminal",
+    "serve": "answer requests of OpenAI clients over HTTP",
+    "evaluate": "measure accuracy and cost of decoding on a dataset, or with --tasks or --preset on benchmarks",
+    "inspect": "step through a decode, in the terminal or on a page, and draw how certainty grows",
+    "calibrate": "find the fastest decoding settings that keep the accuracy",
+    "report": "compare evaluations, if they can be compared",
+    "benchmark": "measure the speed of decoding on this machine",
+    "push": "publish an adapter, a model or trajectories on the Hub, with a card",
+    "env": "show versions and devices, for bug reports",
+}
+# Commands whose module has another name: one named `inspect` would hide that of Python.
+_MODULES = {"inspect": "inspect_decode"}
+# Errors whose message is written for users. Of any other, the type is shown too.
+_EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code. Wrong usage and `--help` raise `SystemExit`, as argparse does."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = _make_parser()
+    arguments = parser.parse_args(argv[:1])
+    name = arguments.command
+    if arguments.version:
+        print(f"hf-dparallel {version('hf-dparallel')}")
+        return 0
+    if name is None:
+        parser.print_help()
+        return 0
+    try:
+        import_module(f"hf_dparallel.cli.{_MODULES.get(name, name)}").run(argv[1:])
+    except KeyboardInterrupt:
+        print(f"hf-dparallel {name}: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if os.environ.get("HF_DPARALLEL_DEBUG"):
+            raise
+        print(f"hf-dparallel {name}: error: {_one_line(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    width = max(map(len, COMMANDS))
+    parser = argparse.ArgumentParser(
+        prog="hf-dparallel",
+        usage="hf-dparallel <command> [--config FILE] [--json FILE] [options]",
+        description="Masked diffusion language models that decode many tokens per forward pass.",
+        epilog="\n".join(
+            ["commands:"]
+            + [f"  {name:{width}}  {text}" for name, text in COMMANDS.items()]
+            + ["", "`hf-dparallel <command> --help` lists the options of a command."]
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_argument("command", nargs="?", choices=COMMANDS, help=argparse.SUPPRESS)
+    return parser
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, _EXPECTED_ERRORS) and text:
+        return text
+    return f"{type(error).__name__}: {text} (HF_DPARALLEL_DEBUG=1 shows where)"
