@@ -15,6 +15,7 @@ from ..evaluation.decoding import EvaluatedAnswers, evaluate_answers
 from ..evaluation.sweep import parse_sweep
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..hashes import dataset_hash
+from ..hub.files import CALIBRATION_NAME
 from ..reports import markdown_table
 from .arguments import (
     BatchArguments,
@@ -127,7 +128,7 @@ def run(argv: Sequence[str]) -> None:
     }
     own_recipe(model).updated(**arguments.canvas() | best.settings).save_pretrained(arguments.output_dir)
     # Beside the recipe, what it promises.
-    write_json(record, str(Path(arguments.output_dir, "calibration.json")))
+    write_json(record, str(Path(arguments.output_dir, CALIBRATION_NAME)))
     say(f"\n{describe(best.settings)} keeps the accuracy and is written to {arguments.output_dir}.")
     write_json({"recipe": best.settings, **record, "trials": tried}, output.json)
 

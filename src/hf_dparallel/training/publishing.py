@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # The paper's, for students of its method.
 _ENTROPY_THRESHOLD = 0.5
-_MAX_NEW_TOKENS = 256
 _RECORDED_SETTINGS = (
     "learning_rate",
     "lr_scheduler_type",
@@ -114,7 +113,7 @@ class PublishingMixin(Trainer):
             recipe.save_pretrained(target)
             (target / SUMMARY_NAME).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         repo_id = model_name or self.hub_model_id or Path(self.args.output_dir).name
-        card = make_model_card(folder, repo_id, hub_name(summary["base_model"]), recipe, **kwargs)
+        card = make_model_card(folder, repo_id, summary["base_model"], recipe, **kwargs)
         for target in {folder, *copies}:
             write_companions(target, card)
 
@@ -148,12 +147,7 @@ def student_recipe(model: "PreTrainedModel | PeftModel", args: CertaintyForcingC
     recipe = DiffusionGenerationConfig.from_dict(config.to_dict() if config is not None else {})
     if recipe.commit_rule() is not None:
         return recipe
-    length = recipe.max_new_tokens or _MAX_NEW_TOKENS
-    return recipe.updated(
-        entropy_threshold=_ENTROPY_THRESHOLD,
-        block_length=args.block_length,
-        max_new_tokens=max(length // args.block_length, 1) * args.block_length,
-    )
+    return recipe.updated(entropy_threshold=_ENTROPY_THRESHOLD, block_length=args.block_length)
 
 
 def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
@@ -165,7 +159,8 @@ def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
     settings["steps"] = trainer.state.global_step
     logged = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
     return {
-        "base_model": base.config._name_or_path,
+        # A folder of this machine says nothing to others.
+        "base_model": hub_name(base.config._name_or_path),
         "architecture": type(base).__name__,
         "shift_logits": base.shift_logits,
         # `filter_trajectories` writes it.
