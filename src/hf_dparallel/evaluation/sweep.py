@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.rewards import RewardFunction
-from ..generation.commit_rules import SETTINGS
 from ..generation.configuration import DiffusionGenerationConfig, resolve
+from ..generation.settings import SETTINGS
 from .decoding import EvaluatedAnswers, evaluate_answers
 
 

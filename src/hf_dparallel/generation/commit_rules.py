@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .settings import SETTINGS, Setting, add_setting, settings_of
+from .settings import add_setting, settings_of
 
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _RULES: dict[str, Any] = {}
 _LEAST = -3e38
 
 
-def commit_rule(name: str, type: type, *, help: str, rule: str, is_valid: Callable, source: str) -> Callable:
+def commit_rule(name: str, type: type, help: str, **fields: Any) -> Callable:
     """Registers a commit rule under the setting `name`, which configurations, commands and docs then know.
 
     The decorated function is called as `function(prediction, masked, value)`. A rule that must remember something
@@ -34,12 +34,11 @@ def commit_rule(name: str, type: type, *, help: str, rule: str, is_valid: Callab
     masked)`.
 
     Args:
-        name (`str`), type (`type`), help (`str`), rule (`str`), is_valid (`Callable`), source (`str`):
-            The setting, see [`Setting`].
+        name (`str`), type (`type`), help (`str`), fields: the setting, see [`Setting`].
     """
 
     def register(function: Any) -> Any:
-        add_setting(Setting(name, "rule", type, help, rule=rule, is_valid=is_valid, source=source, is_swept=True))
+        add_setting(name, "rule", type, help, is_swept=True, **fields)
         _RULES[name] = function
         return function
 
@@ -66,8 +65,7 @@ def _with_value(rule: Callable, value: Any, prediction: "TokenPrediction", maske
     int,
     help="Commit the most confident tokens on a fixed schedule of this many passes for the whole canvas, spread "
     "evenly over its tokens. Without any rule, one token in each pass.",
-    rule="a positive integer",
-    is_valid=lambda value: value > 0,
+    minimum=1,
     source="https://huggingface.co/papers/2502.09992",
 )
 class Schedule:
@@ -92,8 +90,9 @@ class Schedule:
     "confidence_threshold",
     float,
     help="Commit the tokens of at least this probability.",
-    rule="a probability above 0 and up to 1",
-    is_valid=lambda value: 0 < value <= 1,
+    noun="a probability",
+    above_minimum=True,
+    maximum=1,
     source="https://huggingface.co/papers/2505.22618",
 )
 def commit_by_confidence(prediction, masked, threshold):
@@ -104,8 +103,7 @@ def commit_by_confidence(prediction, masked, threshold):
     "entropy_threshold",
     float,
     help="Commit the tokens whose predictive distribution has at most this entropy, in nats.",
-    rule="at least 0 (nats)",
-    is_valid=lambda value: value >= 0,
+    noun="a number of nats",
     source="https://huggingface.co/papers/2509.26488",
 )
 def commit_by_entropy(prediction, masked, threshold):
@@ -117,8 +115,7 @@ def commit_by_entropy(prediction, masked, threshold):
     float,
     help="Commit the most certain tokens as long as the sum of their entropies, in nats, less the largest, is at most "
     "this.",
-    rule="at least 0 (nats)",
-    is_valid=lambda value: value >= 0,
+    noun="a number of nats",
     source="https://huggingface.co/papers/2505.24857",
 )
 def commit_by_entropy_bound(prediction, masked, bound):
@@ -136,8 +133,7 @@ def commit_by_entropy_bound(prediction, masked, bound):
     float,
     help="Commit the `n` most confident tokens, the most for which `n + 1` times one minus the probability of the "
     "last is below this (Theorem 1).",
-    rule="above 0",
-    is_valid=lambda value: value > 0,
+    above_minimum=True,
     source="https://huggingface.co/papers/2505.22618",
 )
 def commit_by_confidence_factor(prediction, masked, factor):
@@ -155,8 +151,8 @@ def commit_by_confidence_factor(prediction, masked, factor):
     float,
     help="Commit the tokens of more than `kl_confidence` whose predictions have changed by less than this, in nats of "
     "KL divergence, in each of the last `kl_history_length` passes over their block.",
-    rule="above 0 (nats)",
-    is_valid=lambda value: value > 0,
+    noun="a number of nats",
+    above_minimum=True,
     source="https://huggingface.co/papers/2511.05664",
 )
 class StableAndConfident:
@@ -198,28 +194,23 @@ class StableAndConfident:
 
 
 add_setting(
-    Setting(
-        "kl_confidence",
-        "schedule",
-        float,
-        "With `kl_threshold`: the probability that a token must exceed.",
-        default=0.9,
-        rule="a probability from 0 to below 1",
-        is_valid=lambda value: 0 <= value < 1,
-        is_swept=True,
-    )
+    "kl_confidence",
+    "schedule",
+    float,
+    "With `kl_threshold`: the probability that a token must exceed.",
+    default=0.9,
+    noun="a probability",
+    maximum=1,
+    is_swept=True,
 )
 add_setting(
-    Setting(
-        "kl_history_length",
-        "schedule",
-        int,
-        "With `kl_threshold`: how many passes in a row a prediction must have been stable.",
-        default=2,
-        rule="a positive integer",
-        is_valid=lambda value: value > 0,
-        is_swept=True,
-    )
+    "kl_history_length",
+    "schedule",
+    int,
+    "With `kl_threshold`: how many passes in a row a prediction must have been stable.",
+    default=2,
+    minimum=1,
+    is_swept=True,
 )
 
 
@@ -263,4 +254,4 @@ def commit_rules() -> tuple[str, ...]:
     return settings_of("rule")
 
 
-__all__ = ["SETTINGS", "commit_rule", "commit_rules", "make_rule", "most_certain"]
+__all__ = ["commit_rule", "commit_rules", "make_rule", "most_certain"]

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import CompileConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .commit_rules import commit_rules
@@ -106,6 +106,13 @@ class DiffusionGenerationConfig(GenerationConfig):
                 f"`use_cache=False` and `cache_implementation={self.cache_implementation!r}` contradict each other. "
                 "Remove one of them."
             )
+        if any(len(ids) != 1 or not isinstance(ids[0], int) for ids in self.bad_words_ids or []):
+            raise ValueError(
+                f"`bad_words_ids` must be a list of lists of one token id each, got {self.bad_words_ids!r}. A word of "
+                "several tokens cannot be kept out: its tokens may be committed in one pass."
+            )
+        if self.compile_config is not None and not isinstance(self.compile_config, CompileConfig):
+            raise ValueError(f"`compile_config` must be a transformers.CompileConfig, got {self.compile_config!r}.")
         if self.denoising_steps is not None and self.max_new_tokens and self.block_length is not None:
             self._check_schedule()
 
@@ -311,23 +318,15 @@ def _check_neutral(name: str, value: Any) -> None:
 
 def _describe_arguments() -> str:
     """The settings in the form of a docstring, by kind."""
-    paragraphs = []
+    lines = []
     for name in settings_of(*KINDS):
         setting = SETTINGS[name]
-        of_type = f"`{setting.type.__name__}`" if setting.type is not object else setting.rule
         default = f", defaults to `{setting.default!r}`" if setting.default is not None else ""
-        allowed = setting.rule and setting.type in (int, float) and f" Must be {setting.rule}."
-        source = f" From {setting.source}." if setting.source else ""
-        text = textwrap.fill(
-            f"{setting.help}{allowed or ''}{source}",
-            width=119,
-            initial_indent=" " * 12,
-            subsequent_indent=" " * 12,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        paragraphs.append(f"        {name} ({of_type}, *optional*{default}):\n{text}")
-    return "\n".join(paragraphs)
+        text = f"{setting.help} ({setting.rule[0].upper()}{setting.rule[1:]}.) {setting.source}".strip()
+        indent = " " * 12
+        lines.append(f"        {name} (`{setting.type.__name__}`, *optional*{default}):")
+        lines += textwrap.wrap(text, 119, initial_indent=indent, subsequent_indent=indent, break_long_words=False)
+    return "\n".join(lines)
 
 
 _KNOWN = frozenset(vars(GenerationConfig()))

@@ -14,7 +14,7 @@ from ..generation.settings import SETTINGS, Setting
 
 # The harness's words for the longest answer, which is the canvas. The first that is given counts.
 _LIMITS = tuple(
-    Setting(name, "length", int, "The longest answer.", rule="a positive integer", is_valid=lambda value: value > 0)
+    Setting(name, "length", int, "The longest answer.", minimum=1)
     for name in ("max_gen_toks", "max_tokens", "max_completion_tokens")
 )
 _WORDS = ("until", *(limit.name for limit in _LIMITS))
