@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation, push_model_to_hub
+from hf_dparallel.generation.configuration import recipe_of
 from hf_dparallel.hub import publish
 
 from .conftest import BASE, RECIPE, TEACHER, save_adapter
@@ -65,8 +66,8 @@ def test_a_round_trip_gives_the_same_weights_and_recipe(hub, adapter, tmp_path):
     assert all(torch.equal(pushed[name], pulled[name]) for name in pushed)
     local = AutoModelForMaskedLM.from_pretrained(TEACHER)
     local.load_adapter(str(adapter))
-    assert model.generation_config.to_dict() == local.generation_config.to_dict()
-    assert {name: getattr(model.generation_config, name) for name in RECIPE} == RECIPE
+    assert recipe_of(model).settings() == recipe_of(local).settings()
+    assert {name: getattr(recipe_of(model), name) for name in RECIPE} == RECIPE
     read = DiffusionGenerationConfig.from_pretrained("user/student")
     assert read.to_dict() == DiffusionGenerationConfig.from_pretrained(adapter).to_dict()
 
@@ -257,7 +258,7 @@ def test_a_merged_model_is_published_as_a_model(hub, adapter, tmp_path):
     push_model_to_hub(tmp_path / "merged", "user/merged", base_model=BASE)
 
     pulled = AutoModelForMaskedLM.from_pretrained("user/merged")
-    assert {name: getattr(pulled.generation_config, name) for name in RECIPE} == RECIPE
+    assert {name: getattr(recipe_of(pulled), name) for name in RECIPE} == RECIPE
     assert torch.equal(pulled.generate(INPUT_IDS), expected)
     data = card_of(hub, "user/merged").data
     facts = data.to_dict()

@@ -10,6 +10,7 @@ import pytest
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig, push_model_to_hub
+from hf_dparallel.generation.configuration import recipe_of
 
 from .conftest import BASE, TEACHER, save_adapter
 from .server import Repository
@@ -33,7 +34,7 @@ def test_private_repositories_need_a_token(hub, adapter, monkeypatch):
     with pytest.raises(OSError, match="user/secret"):
         model.load_adapter("user/secret", token="hf_stranger")
     model.load_adapter("user/secret", token="hf_owner")
-    assert model.generation_config.entropy_threshold == 0.4
+    assert recipe_of(model).entropy_threshold == 0.4
 
 
 @pytest.mark.parametrize("token", [None, "hf_wrong"])

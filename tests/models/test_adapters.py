@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import disk_offload
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.generation.configuration import recipe_of
 
 from ..helpers import make_dream, make_llada
 
@@ -85,7 +87,7 @@ def test_the_recipe_follows_the_active_adapter(tmp_path):
     model.generation_config = DiffusionGenerationConfig(denoising_steps=8, block_length=4, max_new_tokens=16)
 
     def settings():
-        return model.generation_config.settings()
+        return recipe_of(model).settings()
 
     own = {"max_new_tokens": 16, "block_length": 4, "denoising_steps": 8}
     model.load_adapter(str(careful), "careful")
@@ -99,17 +101,17 @@ def test_the_recipe_follows_the_active_adapter(tmp_path):
     model.enable_adapters()
     assert settings()["entropy_threshold"] == 0.1
     model.delete_adapter(["careful", "bold"])
-    assert settings() == own
+    assert settings() == own == model.generation_config.settings()
 
 
 def test_a_new_adapter_does_not_inherit_the_recipe_of_a_deleted_one(tmp_path):
     model = adapted(save_adapter(tmp_path, recipe={"entropy_threshold": 0.1}), adapter_name="a")
     model.add_adapter(LoraConfig(target_modules=["q_proj"]), "fresh")
-    assert model.generation_config.commit_rule() is None
+    assert recipe_of(model).commit_rule() is None
     model.delete_adapter("a")
     model.add_adapter(LoraConfig(target_modules=["q_proj"]), "a")
     model.set_adapter("a")
-    assert model.generation_config.commit_rule() is None
+    assert recipe_of(model).commit_rule() is None
 
 
 @pytest.mark.parametrize("hotswap", [False, True])
@@ -120,9 +122,9 @@ def test_an_adapter_from_a_state_dict_has_no_recipe(tmp_path, hotswap):
     name = "a" if hotswap else "b"
     config = LoraConfig.from_pretrained(folder)
     model.load_adapter(adapter_name=name, peft_config=config, adapter_state_dict=weights, hotswap=hotswap)
-    assert model.active_adapters() == [name] and model.generation_config.commit_rule() is None
+    assert model.active_adapters() == [name] and recipe_of(model).commit_rule() is None
     model.set_adapter("a")
-    assert (model.generation_config.commit_rule() is None) is hotswap
+    assert (recipe_of(model).commit_rule() is None) is hotswap
 
 
 def test_the_recipe_waits_while_adapters_are_disabled(tmp_path):
@@ -133,9 +135,9 @@ def test_the_recipe_waits_while_adapters_are_disabled(tmp_path):
     for change in (lambda: model.set_adapter("a"), lambda: model.delete_adapter("b")):
         change()
         assert torch.equal(logits(model), logits(make_llada()))
-        assert model.generation_config.commit_rule() is None
+        assert recipe_of(model).commit_rule() is None
     model.enable_adapters()
-    assert model.generation_config.entropy_threshold == 0.1
+    assert recipe_of(model).entropy_threshold == 0.1
 
 
 def test_generate_uses_the_recipe_and_arguments_override_it(tmp_path):
@@ -149,7 +151,7 @@ def test_an_adapter_without_recipe_leaves_the_models(tmp_path):
     model = make_llada()
     model.generation_config = DiffusionGenerationConfig(entropy_threshold=0.2)
     model.load_adapter(str(save_adapter(tmp_path)))
-    assert model.generation_config.settings() == {"entropy_threshold": 0.2}
+    assert recipe_of(model).settings() == {"entropy_threshold": 0.2}
 
 
 def test_a_recipe_with_a_bad_setting_is_refused(tmp_path):
@@ -157,6 +159,23 @@ def test_a_recipe_with_a_bad_setting_is_refused(tmp_path):
     (tmp_path / "generation_config.json").write_text('{"entropy_threshold": -1}')
     with pytest.raises(ValueError, match="`entropy_threshold` must be at least 0"):
         adapted(tmp_path)
+
+
+def test_loading_an_adapter_leaves_the_configuration_of_the_model_alone(tmp_path, caplog):
+    model = make_llada()
+    model.generation_config = DiffusionGenerationConfig(max_new_tokens=32)
+    model.load_adapter(str(save_adapter(tmp_path, recipe={"entropy_threshold": 0.1})), "a")
+    model.generation_config.block_length = 16
+    model.load_adapter(str(tmp_path), "b")
+    assert model.generation_config.settings() == {"max_new_tokens": 32, "block_length": 16}
+    # transformers reports the weights of the model and of other adapters as newly initialized.
+    assert "LOAD REPORT" not in caplog.text
+
+
+def test_a_saved_adapter_keeps_its_recipe(tmp_path):
+    model = adapted(save_adapter(tmp_path / "a", recipe={"entropy_threshold": 0.1}))
+    model.save_pretrained(tmp_path / "b")
+    assert recipe_of(adapted(tmp_path / "b")).entropy_threshold == 0.1
 
 
 # Names
@@ -198,7 +217,7 @@ def test_weights_that_do_not_match_are_an_error_and_the_model_stays_as_it_was(tm
     with pytest.raises(ValueError, match=message):
         model.load_adapter(str(tmp_path))
     assert torch.equal(logits(model), logits(make_llada()))
-    assert model.generation_config.commit_rule() is None
+    assert recipe_of(model).commit_rule() is None
     model.load_adapter(str(save_adapter(tmp_path / "right")))
 
 
@@ -235,6 +254,24 @@ def test_pickled_weights_are_refused_unless_asked_for(tmp_path):
     assert torch.equal(logits(pickled), logits(make_llada()))
 
 
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "../model.safetensors"])
+def test_an_index_that_names_other_files_is_refused(tmp_path, name):
+    make_llada().save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    torch.save({}, tmp_path / "model" / "pytorch_model.bin")
+    index = {"metadata": {}, "weight_map": {"model.transformer.ln_f.weight": name}}
+    (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(OSError, match=f"The index of .* names '{name}', which is no safetensors file in its folder"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
+
+
+def test_an_adapter_on_weights_that_are_on_a_disk_is_refused(tmp_path):
+    save_adapter(tmp_path / "adapter")
+    model = disk_offload(make_llada(), str(tmp_path / "weights"))
+    with pytest.raises(ValueError, match="12 weights belong to offloaded layers"):
+        model.load_adapter(str(tmp_path / "adapter"))
+
+
 # Switching and merging
 
 
@@ -258,7 +295,6 @@ def test_switching_and_swapping_give_what_each_adapter_gives_alone(tmp_path, mak
     [
         ({"lora_alpha": 32}, "they differ in lora_alpha"),
         ({"r": 2}, "they differ in r"),
-        ({"target_modules": ["q_proj", "o_proj"]}, "they differ in target_modules"),
     ],
 )
 def test_adapters_that_cannot_be_swapped_are_refused(tmp_path, settings, message):

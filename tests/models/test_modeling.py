@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, Trainer, TrainingArguments
 
-from hf_dparallel import DreamForMaskedDiffusion, LLaDAConfig, LLaDAForMaskedDiffusion
+from hf_dparallel import DreamConfig, DreamForMaskedDiffusion, LLaDAConfig, LLaDAForMaskedDiffusion
 
 from ..helpers import make_dream, make_llada
 
@@ -222,6 +222,32 @@ def test_incomplete_checkpoint_is_refused(golden_dir, tmp_path):
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match="lacks 1 weights of LLaDAForMaskedDiffusion, such as '.*o_proj.weight'"):
         AutoModelForMaskedLM.from_pretrained(tmp_path)
+
+
+def test_configurations_say_what_the_published_code_would_not_assume():
+    """Its defaults are others: of the base of the rotary embedding for Dream, of the architecture for LLaDA."""
+    assert DreamConfig().to_dict()["rope_theta"] == 1_000_000
+    rope = {"rope_type": "default", "rope_theta": 5e5}
+    assert (
+        DreamConfig(rope_parameters=rope).rope_theta
+        == DreamConfig(rope_theta=5e5).rope_parameters["rope_theta"]
+        == 5e5
+    )
+    saved = LLaDAConfig().to_dict()
+    assert saved["block_type"] == "llama" and saved["rope"] is True and saved["layer_norm_type"] == "rms"
+
+
+def test_the_embedding_of_the_padding_token_is_drawn_like_others():
+    config = make_llada().config
+    assert LLaDAForMaskedDiffusion(config).get_input_embeddings().weight[config.pad_token_id].abs().sum() > 0
+
+
+def test_published_weight_names_are_taken_by_load_state_dict(golden_dir):
+    path = golden_dir / "llada" / "model"
+    model = LLaDAForMaskedDiffusion(LLaDAConfig.from_pretrained(path))
+    model.load_state_dict(load_file(path / "model.safetensors"))
+    expected = AutoModelForMaskedLM.from_pretrained(path).state_dict()
+    assert all(torch.equal(weight, expected[name]) for name, weight in model.state_dict().items())
 
 
 def test_tied_weights(tmp_path):

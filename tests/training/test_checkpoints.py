@@ -100,8 +100,6 @@ trainer.train()
 def test_full_disk(tmp_path, room):
     result = run_script(FULL_DISK, tmp_path, room)
     assert result.returncode == 1
-    message = result.stderr.splitlines()[-1]
-    assert "File too large" in message or "file write failed" in message, message
     assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-1")
     make_trainer(tmp_path, peft_config=lora(), **SAVING).train(resume_from_checkpoint=True)
     assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-3")
@@ -180,13 +178,15 @@ def test_full_disk_while_decoding(tmp_path):
     assert "The shards before it are intact: make room, and start the run again with the same folder: '" in message
 
 
-def train(output_dir):
+def train(output_dir, peft_config=None):
     """As a job that is started again after each failure."""
-    trainer = make_trainer(
-        output_dir, peft_config=lora(lora_dropout=0.1), **(SAVING | {"rows": 24, "num_train_epochs": 2})
-    )
+    trainer = make_trainer(output_dir, peft_config=peft_config, **(SAVING | {"rows": 24, "num_train_epochs": 2}))
     trainer.train(resume_from_checkpoint=last_complete_checkpoint(str(output_dir)) is not None)
     trainer.save_model(output_dir / "final")
+
+
+def train_adapter(output_dir):
+    train(output_dir, lora(lora_dropout=0.1))
 
 
 def decode(output_dir):
@@ -215,13 +215,14 @@ def test_trajectories_that_are_killed_again_and_again_are_the_same(tmp_path):
 
 
 @pytest.mark.slow
-def test_training_that_is_killed_again_and_again_ends_with_the_same_weights(tmp_path):
+@pytest.mark.parametrize(("run", "file"), [("train", "model"), ("train_adapter", "adapter_model")])
+def test_training_that_is_killed_again_and_again_ends_with_the_same_weights(tmp_path, run, file):
     from safetensors.torch import load_file
 
-    runs = kill_again_and_again("train", tmp_path)
-    expected = load_file(tmp_path / "whole" / "final" / "adapter_model.safetensors")
-    for run in range(runs):
-        measured = load_file(tmp_path / f"run-{run}" / "final" / "adapter_model.safetensors")
+    runs = kill_again_and_again(run, tmp_path)
+    expected = load_file(tmp_path / "whole" / "final" / f"{file}.safetensors")
+    for number in range(runs):
+        measured = load_file(tmp_path / f"run-{number}" / "final" / f"{file}.safetensors")
         assert measured.keys() == expected.keys()
         for name, weight in expected.items():
-            assert torch.equal(measured[name], weight), (run, name)
+            assert torch.equal(measured[name], weight), (number, name)

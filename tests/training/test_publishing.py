@@ -12,6 +12,7 @@ from safetensors.torch import load
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, DiffusionGenerationConfig
+from hf_dparallel.generation.configuration import recipe_of
 from hf_dparallel.training.publishing import student_recipe
 
 from ..helpers import make_llada
@@ -53,7 +54,7 @@ def test_a_trained_adapter_is_published_with_what_is_known_of_it(hub, tmp_path):
         assert text in re.sub(" +", " ", card.text)
     model = AutoModelForMaskedLM.from_pretrained("user/student")
     recipe = {"max_new_tokens": 64, "block_length": 4, "entropy_threshold": 0.5}
-    assert {name: getattr(model.generation_config, name) for name in recipe} == recipe
+    assert {name: getattr(recipe_of(model), name) for name in recipe} == recipe
 
 
 def test_pushes_during_the_training_are_complete_and_hold_no_states(hub, tmp_path):  # noqa: F811
@@ -78,7 +79,7 @@ def test_pushes_during_the_training_are_complete_and_hold_no_states(hub, tmp_pat
         assert not any(name.endswith((".pt", ".pth", ".bin")) or "checkpoint" in name for name in files)
         assert ModelCard(files["README.md"].decode()).data.tags[-1] == "lora"
     assert len(pushes) == 3
-    assert AutoModelForMaskedLM.from_pretrained("user/student").generation_config.entropy_threshold == 0.5
+    assert recipe_of(AutoModelForMaskedLM.from_pretrained("user/student")).entropy_threshold == 0.5
 
 
 def test_a_push_that_fails_does_not_end_the_training(hub, tmp_path):  # noqa: F811

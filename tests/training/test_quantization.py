@@ -73,5 +73,7 @@ def test_weights_that_a_kernel_without_gradients_has_repacked_are_refused(tmp_pa
     # As bitsandbytes does it when the model is run on a CPU that has the instructions.
     module.support_avx512bf16_for_cpu = True
     module.weight.quant_state.packing_format_for_cpu = True
-    with pytest.raises(ValueError, match="repacked for a CPU kernel without gradients.*Load it anew"):
+    with pytest.raises(ValueError, match="repacked for a CPU kernel.*Load the model anew"):
         make_trainer(tmp_path, loaded, peft_config=lora())
+    with pytest.raises(ValueError, match="repacked for a CPU kernel.*Load the model anew"):
+        loaded.load_adapter("an adapter")

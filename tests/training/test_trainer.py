@@ -7,6 +7,7 @@ import torch
 from datasets import Dataset, DatasetDict, IterableDataset
 from peft import PeftModel, get_peft_model
 from transformers import (
+    AutoModelForMaskedLM,
     LlamaConfig,
     LlamaForCausalLM,
     ModernBertConfig,
@@ -371,6 +372,27 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, workers, persistent,
         assert resumed.state.global_step == 6
         for name, weight in resumed.model.named_parameters():
             assert torch.equal(weight, expected[name]), (step, name)
+
+
+@pytest.mark.parametrize("make_model", [make_llada, make_dream])
+def test_a_whole_model_is_resumed_and_the_best_checkpoint_loaded(tmp_path, make_model):
+    """LLaDA is saved under its published names, which are not those of the model in memory."""
+    settings = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 3}
+    whole = make_trainer(tmp_path, make_model(), eval_dataset=make_dataset(2), **settings)
+    whole.train()
+    resumed = make_trainer(tmp_path, make_model(), eval_dataset=make_dataset(2), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    expected = weights_of(whole.model)
+    assert all(torch.equal(weight, expected[name]) for name, weight in resumed.model.named_parameters())
+
+    best = make_trainer(
+        tmp_path / "best", make_model(), eval_dataset=make_dataset(2), load_best_model_at_end=True,
+        metric_for_best_model="masked_entropy", **settings,
+    )  # fmt: skip
+    best.train()
+    loaded = AutoModelForMaskedLM.from_pretrained(best.state.best_model_checkpoint)
+    expected = weights_of(loaded)
+    assert all(torch.equal(weight, expected[name]) for name, weight in best.model.named_parameters())
 
 
 def test_mask_ratio_grows_over_the_epochs(tmp_path):

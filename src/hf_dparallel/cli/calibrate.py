@@ -13,7 +13,7 @@ from .._version import __version__
 from ..evaluation.calibration import Trial, calibrate
 from ..evaluation.decoding import EvaluatedAnswers, evaluate_answers
 from ..evaluation.sweep import parse_sweep
-from ..generation.configuration import DiffusionGenerationConfig, resolve
+from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
 from ..hashes import dataset_hash
 from ..hub.files import CALIBRATION_NAME
 from ..reports import markdown_table
@@ -126,7 +126,7 @@ def run(argv: Sequence[str]) -> None:
         "num_prompts": {split: len(prompts) for split, prompts in splits.items()},
         "hf_dparallel": __version__,
     }
-    own_recipe(model).updated(**arguments.canvas() | best.settings).save_pretrained(arguments.output_dir)
+    recipe_of(model).updated(**arguments.canvas() | best.settings).save_pretrained(arguments.output_dir)
     # Beside the recipe, what it promises.
     write_json(record, str(Path(arguments.output_dir, CALIBRATION_NAME)))
     say(f"\n{describe(best.settings)} keeps the accuracy and is written to {arguments.output_dir}.")
@@ -144,14 +144,6 @@ def recipes_to_try(
     first = next(iter(recipes.values()))
     reference = {"block_length": first.block_length, "denoising_steps": first.max_new_tokens}
     return reference, {describe(reference): first.one_token_per_pass(), **recipes}
-
-
-def own_recipe(model: PreTrainedModel) -> DiffusionGenerationConfig:
-    """Returns what the recipes of the model and of its adapter say together."""
-    recipe = DiffusionGenerationConfig()
-    for layer in reversed(model.recipes()):
-        recipe = recipe.updated(**DiffusionGenerationConfig.from_generation_config(layer).settings())
-    return recipe
 
 
 def split_in_half(dataset: "Dataset", seed: int) -> dict[str, "Dataset"]:

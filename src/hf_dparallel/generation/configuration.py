@@ -251,11 +251,7 @@ def resolve(
         ValueError: for a setting that is unknown or out of range, settings that contradict one another, or if no mask
             token is known.
     """
-    values = DiffusionGenerationConfig(**kwargs).settings()
-    for layer in (given, *model.recipes()):
-        if layer is not None:
-            settings = DiffusionGenerationConfig.from_generation_config(layer).settings()
-            values |= _without_contradictions(settings, values)
+    values = _merged(DiffusionGenerationConfig(**kwargs), given, *model.recipes())
     for name in ("mask_token_id", "eos_token_id", "pad_token_id"):
         if name not in values:
             values[name] = _special_token(name, model, tokenizer)
@@ -274,6 +270,21 @@ def resolve(
     config = DiffusionGenerationConfig(**values)
     config._check_combinations()
     return config
+
+
+def recipe_of(model: PreTrainedModel) -> DiffusionGenerationConfig:
+    """Returns what the recipes of a model say: that of the active adapter, and where it says nothing the model's."""
+    return DiffusionGenerationConfig(**_merged(*model.recipes()))
+
+
+def _merged(*layers: GenerationConfig | None) -> dict[str, Any]:
+    """The settings of all layers; of each the first layer's that has it set."""
+    values: dict[str, Any] = {}
+    for layer in layers:
+        if layer is not None:
+            settings = DiffusionGenerationConfig.from_generation_config(layer).settings()
+            values |= _without_contradictions(settings, values)
+    return values
 
 
 def _without_contradictions(settings: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -334,4 +345,4 @@ if DiffusionGenerationConfig.__doc__:  # not under `python -OO`
     DiffusionGenerationConfig.__doc__ = DiffusionGenerationConfig.__doc__.replace("{settings}", _describe_arguments())
 
 
-__all__ = ["DiffusionGenerationConfig", "resolve"]
+__all__ = ["DiffusionGenerationConfig", "recipe_of", "resolve"]

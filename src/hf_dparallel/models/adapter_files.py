@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The files of an adapter, in a folder or on the Hub: its configuration, the names of its weights, its recipe."""
 
-import hashlib
+import copy
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
 from transformers import PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightRenaming
 from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file, has_file, logging
 from transformers.utils.hub import resolve_revision
 
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.settings import SETTINGS
+from .masked_diffusion import to_own_names
 
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ logger = logging.get_logger(__name__)
 
 WEIGHTS_NAME = "adapter_model.safetensors"
 _PICKLED_WEIGHTS_NAME = "adapter_model.bin"
-_SHA256 = re.compile("[0-9a-f]{64}")
 _LORA_A = re.compile(r"\.lora_(?:embedding_)?A\b")
 _PEFT_PREFIX = "base_model.model."
 
@@ -71,6 +69,18 @@ class AdapterFiles:
                 "adapter again."
             ) from error
 
+    def config_for(self, model: PreTrainedModel, config: "PeftConfig | None" = None) -> "PeftConfig":
+        """Returns its configuration (or a copy of `config`) in the names of the modules of `model`.
+
+        Raises:
+            ValueError: if the configuration does not fit the weights.
+        """
+        config = copy.deepcopy(config or self.config())
+        weight_shapes = self.weight_shapes()
+        check_ranks(config, weight_shapes)
+        translate_config(config, adapted_modules(model, config, weight_shapes))
+        return config
+
     def recipe(self, max_length: int | None) -> DiffusionGenerationConfig | None:
         """Returns the settings of decoding in its generation_config.json, if it has one.
 
@@ -95,7 +105,7 @@ class AdapterFiles:
         """Returns the names of its weights, and their shapes.
 
         Raises:
-            OSError: if it has none, or pickled ones only, or they were damaged on the way.
+            OSError: if it has none, or pickled ones only.
         """
         path = self._path(WEIGHTS_NAME)
         if path is None:
@@ -109,27 +119,12 @@ class AdapterFiles:
                     else "Is it complete?"
                 )
             )
-        _check_hash(path)
         with safe_open(path, framework="pt") as weights:
             names = weights.keys()
             return {name: weights.get_slice(name).get_shape() for name in names}
 
     def _path(self, filename: str) -> str | None:
         return cached_file(self.name, filename, _raise_exceptions_for_missing_entries=False, **self.download)
-
-
-def _check_hash(path: str) -> None:
-    """Checks a large file from the Hub, which the cache names by its SHA-256; huggingface_hub checks its size only."""
-    blob = Path(path).resolve()
-    if not _SHA256.fullmatch(blob.name):
-        return
-    with blob.open("rb") as content:
-        actual = hashlib.file_digest(content, "sha256").hexdigest()
-    if actual != blob.name:
-        raise OSError(
-            f"`{path}` was damaged on its way from the Hub: its SHA-256 is {actual}, and should be {blob.name}. "
-            f"Delete `{blob}` and load it again."
-        )
 
 
 def adapted_modules(model: PreTrainedModel, config: "PeftConfig", weight_names: Iterable[str]) -> dict[str, str]:
@@ -140,17 +135,10 @@ def adapted_modules(model: PreTrainedModel, config: "PeftConfig", weight_names: 
     from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
 
     marker = "." + PEFT_TYPE_TO_PREFIX_MAPPING.get(config.peft_type, "lora_")
-    renamings = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightRenaming)]
-    modules = {}
-    for weight in weight_names:
-        module, found, _ = weight.removeprefix(_PEFT_PREFIX).partition(marker)
-        if found and module not in modules:
-            # With a dot at the end, as in the name of a weight, which is what the rules match.
-            renamed = f"{module}."
-            for rule in renamings:
-                renamed, _ = rule.rename_source_key(renamed)
-            modules[module] = renamed.removesuffix(".")
-    return modules
+    weights = (weight.removeprefix(_PEFT_PREFIX).partition(marker) for weight in weight_names)
+    # With a dot at the end, as in the name of a weight.
+    published = {f"{module}.": None for module, found, _ in weights if found}
+    return {name[:-1]: own_name[:-1] for name, own_name in to_own_names(model, published).items()}
 
 
 def check_ranks(config: "PeftConfig", weight_shapes: dict[str, list[int]]) -> None:

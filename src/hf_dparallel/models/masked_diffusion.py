@@ -1,25 +1,33 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What LLaDA and Dream share: a bidirectional backbone with a head that runs only where it is asked to."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
 from transformers.modeling_outputs import MaskedLMOutput
-from transformers.utils import has_file
+from transformers.utils import (
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+    cached_file,
+    has_file,
+)
 from transformers.utils.generic import can_return_tuple
 
 from .scoring import ScoringMixin, Terms, apply_in_chunks, select_labels, select_positions, shift_predictions
 
 
 _DOWNLOAD_ARGUMENTS = ("cache_dir", "local_files_only", "proxies", "revision", "token")
-_SAFE_FILES = ("model.safetensors", "model.safetensors.index.json")
-_PICKLED_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def make_bidirectional(backbone: nn.Module) -> None:
@@ -30,6 +38,17 @@ def make_bidirectional(backbone: nn.Module) -> None:
     """
     for layer in backbone.layers:
         layer.self_attn.is_causal = False
+
+
+def to_own_names(model: PreTrainedModel, names: Iterable[str]) -> dict[str, str]:
+    """Returns the name in `model` of each weight that published files of its family have; its own names stay."""
+    rules = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightRenaming)]
+    own_names = {}
+    for name in names:
+        own_names[name] = name
+        for rule in rules:
+            own_names[name], _ = rule.rename_source_key(own_names[name])
+    return own_names
 
 
 @dataclass
@@ -66,6 +85,12 @@ class MaskedDiffusionHead(ScoringMixin):
         return super().from_pretrained(  # type: ignore[misc]
             pretrained_model_name_or_path, *args, use_safetensors=use_safetensors, **kwargs
         )
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
+        """Takes the published weight names, too: the Trainer reads its checkpoints by this method, as they are."""
+        names = to_own_names(self, state_dict)
+        state_dict = {names[name]: weight for name, weight in state_dict.items()}
+        return super().load_state_dict(state_dict, strict, assign)  # type: ignore[misc]
 
     def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
         super()._adjust_missing_and_unexpected_keys(loading_info)  # type: ignore[misc]
@@ -159,21 +184,39 @@ class MaskedDiffusionHead(ScoringMixin):
 
 
 def _refuse_pickles(name: str, kwargs: dict[str, Any]) -> None:
-    """Raises an `OSError` if a folder or repository has pickled weights only, which transformers would read."""
+    """Raises an `OSError` if transformers would read pickles from a folder or repository.
+
+    `use_safetensors=True` is no substitute: transformers then has a bot of the Hub convert the weights, and reads
+    whatever files an index names.
+    """
     download = {key: kwargs[key] for key in _DOWNLOAD_ARGUMENTS if kwargs.get(key) is not None}
     variant = f".{kwargs['variant']}" if kwargs.get("variant") else ""
 
-    def exists(file: str) -> bool:
+    def path_of(file: str) -> str:
         stem, _, suffix = file.rpartition(".")
-        return has_file(
-            name, str(PurePosixPath(kwargs.get("subfolder") or "", f"{stem}{variant}.{suffix}")), **download
-        )
+        return str(PurePosixPath(kwargs.get("subfolder") or "", f"{stem}{variant}.{suffix}"))
 
+    def exists(file: str) -> bool:
+        return has_file(name, path_of(file), **download)
+
+    files: set[str] = set()
     try:
-        is_pickled = not any(map(exists, _SAFE_FILES)) and any(map(exists, _PICKLED_FILES))
+        if exists(SAFE_WEIGHTS_NAME):
+            return
+        has_index = exists(SAFE_WEIGHTS_INDEX_NAME)
+        if has_index:
+            index = cached_file(name, path_of(SAFE_WEIGHTS_INDEX_NAME), **download)
+            files = set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values())
+        is_pickled = not has_index and (exists(WEIGHTS_NAME) or exists(WEIGHTS_INDEX_NAME))
     except OSError:
         # There is no such repository, or nobody answers: transformers says so.
         return
+    strange = sorted(file for file in files if not file.endswith(".safetensors") or ".." in PurePosixPath(file).parts)
+    if strange:
+        raise OSError(
+            f"The index of {name!r} names {strange[0]!r}, which is no safetensors file in its folder, and is refused. "
+            "Save the model again."
+        )
     if is_pickled:
         raise OSError(
             f"{name!r} has no weights in safetensors. Pickled weights can run code when they are read, and are "

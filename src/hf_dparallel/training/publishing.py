@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import HubStrategy, has_length
 
 from .._version import __version__
-from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..hub.card import TAGS, make_model_card
 from ..hub.files import SUMMARY_NAME, hub_name
 from ..hub.publish import check_base_model, push_model_to_hub, write_companions
@@ -143,8 +143,7 @@ def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | 
 
 def student_recipe(model: "PreTrainedModel | PeftModel", args: CertaintyForcingConfig) -> DiffusionGenerationConfig:
     """The model's own settings; without a commit rule among them, the paper's, with the blocks of the training."""
-    config = getattr(base_model(model), "generation_config", None)
-    recipe = DiffusionGenerationConfig.from_dict(config.to_dict() if config is not None else {})
+    recipe = recipe_of(base_model(model))
     if recipe.commit_rule() is not None:
         return recipe
     return recipe.updated(entropy_threshold=_ENTROPY_THRESHOLD, block_length=args.block_length)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..models.adapters import check_not_repacked
 from ..models.foreign import enable_diffusion_generation
 from ..models.scoring import ScoringMixin
 from .lora import add_adapter
@@ -58,14 +59,10 @@ def prepare_student(
 
 def _avoid_kernels_without_gradients(model: nn.Module) -> None:
     """Keeps bitsandbytes from its 4-bit kernel for CPUs, which has no gradient and says so only in a warning."""
+    check_not_repacked(model)
     for module in model.modules():
         if getattr(module, "support_avx512bf16_for_cpu", False) and module.weight.device.type == "cpu":
             module.support_avx512bf16_for_cpu = False
-            if getattr(module.weight.quant_state, "packing_format_for_cpu", False):
-                raise ValueError(
-                    "The 4-bit weights of the model have been repacked for a CPU kernel without gradients, because "
-                    "the model was run on the CPU. Load it anew for training, or train on a GPU."
-                )
 
 
 def base_model(model: "PreTrainedModel | PeftModel") -> PreTrainedModel:

@@ -20,7 +20,6 @@ class DreamConfig(Qwen2Config):
     model_type = "Dream"
     # Read by `create_causal_mask` and the attention functions of transformers: every position sees every position.
     is_causal = False
-    default_theta = 1000000.0
 
     vocab_size: int = 152064
     hidden_size: int = 3584
@@ -30,6 +29,7 @@ class DreamConfig(Qwen2Config):
     num_key_value_heads: int | None = 4
     max_position_embeddings: int = 131072
     use_cache: bool = False
+    rope_theta: float = 1000000.0
     mask_token_id: int | None = 151666
     bos_token_id: int | None = 151643
     eos_token_id: int | list[int] | None = 151643
@@ -39,6 +39,8 @@ class DreamConfig(Qwen2Config):
         # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
         kwargs.pop("auto_map", None)
         super().__post_init__(**kwargs)
+        # Where the published code looks for it.
+        self.rope_theta = self.rope_parameters["rope_theta"]
 
 
 __all__ = ["DreamConfig"]

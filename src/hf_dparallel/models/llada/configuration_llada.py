@@ -122,6 +122,8 @@ class LLaDAConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         _check_architecture({"architectures": self.architectures, "activation_type": self.activation_type, **kwargs})
+        # Written into every file: the published code has other defaults.
+        kwargs = {name: value for name, value in _ONLY_SUPPORTED_VALUE.items() if name != "activation_type"} | kwargs
         # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
         kwargs.pop("auto_map", None)
         if self.n_kv_heads is None:

@@ -50,8 +50,9 @@ class LLaDAModel(LLaDAPreTrainedModel, LlamaModel):
     def __init__(self, config: LLaDAConfig):
         super().__init__(config)
         make_bidirectional(self)
-        # The padding token is the end-of-text token, which is learned like any other.
+        # The padding token is the end-of-text token, which is learned like any other, and not zero at the beginning.
         self.embed_tokens.padding_idx = None
+        self._init_weights(self.embed_tokens)
 
 
 class LLaDAForMaskedDiffusion(
