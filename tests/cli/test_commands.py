@@ -18,7 +18,7 @@ from transformers import AutoModelForMaskedLM
 import hf_dparallel
 from hf_dparallel import DiffusionGenerationConfig, cli
 from hf_dparallel.cli.arguments import CommandParser
-from hf_dparallel.cli.loading import load_split
+from hf_dparallel.cli.loading import load_split, load_tokenizer
 from hf_dparallel.demo import pipeline
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
@@ -519,6 +519,20 @@ def test_trajectories(hf, checkpoint, questions):
 
     code, *_ = hf("trajectories", *flags, "--output_dir", "out", "--reward", "none", "--json", "t.json")
     assert code == 0 and read_json("t.json")["num_kept"] == 8
+
+
+@pytest.mark.parametrize("name", ["bad.json", "empty.json", "bad.parquet", "empty.parquet"])
+def test_files_that_cannot_be_read_are_named(tmp_path, name):
+    (tmp_path / name).write_text('{"a": 1}\n{"a"' * ("bad" in name))
+    with pytest.raises(ValueError, match=f"{name}` cannot be read as a {name.split('.')[1]} file .*Is it damaged"):
+        load_split(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "[" * 100_000])
+def test_broken_adapters_are_named(tmp_path, content):
+    (tmp_path / "adapter_config.json").write_text(content)
+    with pytest.raises(ValueError, match="adapter_config.json` does not name the base model of an adapter"):
+        load_tokenizer(str(tmp_path))
 
 
 def test_trajectories_that_are_all_wrong_are_1(hf, checkpoint, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
+from transformers import CompileConfig
 from transformers.utils import logging
 
 from hf_dparallel import DiffusionGenerationConfig, generate_trajectories
@@ -233,7 +234,7 @@ def test_stale_rows_are_never_returned(tmp_path, changed, difference):
 def test_settings_of_the_output_do_not_make_another_run(tmp_path):
     model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(2)
     rows = generate_trajectories(model, tokenizer, prompts, RECIPE, output_dir=tmp_path)
-    model.generation_config = RECIPE.updated(return_dict_in_generate=True)
+    model.generation_config = RECIPE.updated(return_dict_in_generate=True, compile_config=CompileConfig())
     assert generate_trajectories(model, tokenizer, prompts, output_dir=tmp_path)[:] == rows[:]
 
 

@@ -56,7 +56,10 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     path = cached_file(name, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False)
     config = find_adapter_config_file(name) if path is None else None
     if config is not None:
-        name = json.loads(Path(config).read_text(encoding="utf-8"))["base_model_name_or_path"]
+        try:
+            name = json.loads(Path(config).read_text(encoding="utf-8"))["base_model_name_or_path"]
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise ValueError(f"`{config}` does not name the base model of an adapter: {error!r}.") from error
     return AutoTokenizer.from_pretrained(name, padding_side="left")
 
 
@@ -82,7 +85,9 @@ def load_prompts(arguments: DatasetArguments, default_split: str) -> datasets.Da
         ValueError: if it lacks the column that was named.
         OSError: if there is no such dataset.
     """
-    split = arguments.dataset_split or ("train" if Path(arguments.dataset).is_file() else default_split)
+    path = Path(arguments.dataset)
+    has_one_split = path.is_file() or (path / MANIFEST_NAME).is_file()
+    split = arguments.dataset_split or ("train" if has_one_split else default_split)
     dataset = load_split(arguments.dataset, arguments.dataset_config, split, arguments.num_samples)
     if arguments.num_samples is not None:
         dataset = dataset.select(range(min(arguments.num_samples, len(dataset))))
@@ -109,16 +114,26 @@ def load_split(
         return word_problem_dataset(num_rows or _DEMO_ROWS, seed=0, split=split)
     path = Path(name)
     if (path / MANIFEST_NAME).is_file():
-        files = [str(file) for file in trajectory_files(path)]
-        return datasets.load_dataset("parquet", data_files=files, split=split)
+        return _read_files(trajectory_files(path), "parquet", split)
     file_format = _FILE_FORMATS.get(path.suffix)
     if file_format is None:
         with loading("dataset", name):
             return datasets.load_dataset(name, config, split=split)
     if not path.is_file():
         raise FileNotFoundError(f"`dataset={name}` does not exist. Give the path of the file as seen from here.")
-    dataset = datasets.load_dataset(file_format, data_files=name, split=split)
-    dataset.info.description = read_description(path.parent)
+    return _read_files([path], file_format, split)
+
+
+def _read_files(files: list[Path], file_format: str, split: str) -> datasets.Dataset:
+    try:
+        dataset = datasets.load_dataset(file_format, data_files=list(map(str, files)), split=split)
+    # What an empty file raises is a `StopIteration`.
+    except (datasets.exceptions.DatasetGenerationError, ValueError, StopIteration) as error:
+        raise ValueError(
+            f"`{files[0]}` cannot be read as a {file_format} file ({error.__cause__ or error!r}). Is it damaged, or "
+            "of another format than its name says?"
+        ) from error
+    dataset.info.description = read_description(files[0].parent)
     return dataset
 
 

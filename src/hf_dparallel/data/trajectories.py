@@ -20,6 +20,7 @@ from transformers.utils import logging
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.decoder import DecodedRow
 from ..generation.rows import check_batch_size, decode_rows, evaluation_mode
+from ..generation.settings import SETTINGS
 from ..hashes import dataset_hash, model_hash, stable_hash
 from .claims import Claims
 from .prompts import check_new_columns, tokenize_prompts
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 logger = logging.get_logger(__name__)
 
 _NEW_COLUMNS = ("prompt_ids", "completion_ids", "commit_step", "nfe")
-# They do not change an answer.
-_OUTPUT_SETTINGS = ("output_certainty", "return_dict_in_generate")
 
 
 def generate_trajectories(
@@ -106,12 +105,9 @@ def generate_trajectories(
     config = resolve(model, generation_config, tokenizer)
     prompt_ids = tokenize_prompts(dataset, tokenizer, config.mask_token_id)
     with contextlib.ExitStack() as stack:
-        if output_dir is None:
-            store = ShardStore(Path(stack.enter_context(tempfile.TemporaryDirectory())), {}, len(dataset))
-        else:
-            run = {"seed": seed, **_describe_model(model), **_describe_data(dataset, prompt_ids)}
-            settings = {name: value for name, value in config.settings().items() if name not in _OUTPUT_SETTINGS}
-            store = ShardStore(Path(output_dir), run | {"generation_config": settings}, len(dataset))
+        run = {} if output_dir is None else {"seed": seed, **_describe_run(model, config, dataset, prompt_ids)}
+        folder = Path(output_dir or stack.enter_context(tempfile.TemporaryDirectory()))
+        store = ShardStore(folder, run, len(dataset))
         store.check_run()
         claims = Claims(store, state)
         # Prompts of similar length next to one another need little padding.
@@ -240,8 +236,10 @@ def _make_rows(
     return concatenate_datasets([dataset.select(done), new], axis=1), failed
 
 
-def _describe_model(model: PreTrainedModel) -> dict[str, Any]:
-    """Tells a model apart from others, with names for people and a hash of all weights for certainty."""
+def _describe_run(
+    model: PreTrainedModel, config: DiffusionGenerationConfig, dataset: "Dataset", prompt_ids: list[list[int]]
+) -> dict[str, Any]:
+    """Tells a run apart from others, with names for people and hashes for certainty."""
     from peft import PeftModel
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -252,19 +250,18 @@ def _describe_model(model: PreTrainedModel) -> dict[str, Any]:
         for name in module.active_adapters
     }
     base = model.get_base_model() if isinstance(model, PeftModel) else model
+    settings = config.settings().items()
     return {
         "model class": type(base).__name__,
         "model name": base.config._name_or_path,
         "dtype": str(model.dtype),
         "adapters": sorted(adapters),
         "weights": model_hash(model),
-    }
-
-
-def _describe_data(dataset: "Dataset", prompt_ids: list[list[int]]) -> dict[str, Any]:
-    return {
         "num_rows": len(dataset),
         "columns": dataset.column_names,
         "rows": dataset_hash(dataset),
         "tokenized prompts": stable_hash(prompt_ids),
+        "generation_config": {
+            name: value for name, value in settings if SETTINGS[name].kind not in ("compile", "output")
+        },
     }
