@@ -84,8 +84,14 @@ def test_none_is_the_setting_of_the_model(talk):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("/set entropy_threshold x", "Error: `entropy_threshold` must be a number of nats of at least 0 (and at most 1,000,000), got 'x'."),
-        ("/set entropy_threshold -1", "Error: `entropy_threshold` must be a number of nats of at least 0 (and at most 1,000,000), got -1."),
+        (
+            "/set entropy_threshold x",
+            "Error: `entropy_threshold` must be a number of nats of at least 0 (and at most 1,000,000), got 'x'.",
+        ),
+        (
+            "/set entropy_threshold -1",
+            "Error: `entropy_threshold` must be a number of nats of at least 0 (and at most 1,000,000), got -1.",
+        ),
         ("/set treshold 0.5", "Error: Unknown generation setting(s): treshold."),
         ("/set block_length 0", "Error: `block_length` must be a positive integer"),
         ("/set max_new_tokens 0", "Error: `max_new_tokens` must be a positive integer, got 0."),

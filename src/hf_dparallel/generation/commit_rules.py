@@ -17,8 +17,6 @@ from .settings import add_setting, settings_of
 if TYPE_CHECKING:
     import torch
 
-    from .canvas import Canvas
-    from .configuration import DiffusionGenerationConfig
     from .prediction import TokenPrediction
 
 _RULES: dict[str, Any] = {}
@@ -45,8 +43,12 @@ def commit_rule(name: str, type: type, help: str, **fields: Any) -> Callable:
     return register
 
 
-def make_rule(config: "DiffusionGenerationConfig", canvas: "Canvas") -> Callable:
-    """The rule that a resolved configuration asks for, as a function of prediction and masked tokens."""
+def make_rule(config: Any, canvas: Any) -> Callable:
+    """The rule that a resolved configuration asks for, as a function of prediction and masked tokens.
+
+    Args:
+        config ([`DiffusionGenerationConfig`]), canvas ([`Canvas`]): both above this module, which they read.
+    """
     name = config.commit_rule()
     if name is None:
         return most_confident
@@ -71,7 +73,7 @@ def _with_value(rule: Callable, value: Any, prediction: "TokenPrediction", maske
 class Schedule:
     """Commits a fixed number of tokens in each pass. Passes and tokens that do not divide go to the first ones."""
 
-    def __init__(self, config: "DiffusionGenerationConfig", canvas: "Canvas"):
+    def __init__(self, config: Any, canvas: Any):
         self.canvas = canvas
         self.counts = scheduled_counts(config.max_new_tokens, config.block_length, config.denoising_steps)
         self._table: torch.Tensor | None = None
@@ -158,7 +160,7 @@ def commit_by_confidence_factor(prediction, masked, factor):
 class StableAndConfident:
     """KLASS. Unlike in the published code, which scores the whole canvas in each pass, history begins with a block."""
 
-    def __init__(self, config: "DiffusionGenerationConfig", canvas: "Canvas"):
+    def __init__(self, config: Any, canvas: Any):
         self.canvas = canvas
         self.threshold = config.kl_threshold
         self.confidence = config.kl_confidence

@@ -236,23 +236,12 @@ class DiffusionGenerationMixin(GenerationMixin):
         """The recipes that hold where a caller says nothing, the first one first ([`resolve`])."""
         return [self.generation_config]
 
-    def prepare_inputs_for_generation(self, *args, **kwargs):
-        """Not used by diffusion decoding; PEFT asks for it on models of task type `CAUSAL_LM`."""
-        return super().prepare_inputs_for_generation(*args, **kwargs)
-
     def adjust_generation_fn(
         self,
         generation_config,
         from_auto_class,
         from_pipeline,
         pretrained_model_name_or_path,
-        cache_dir=None,
-        force_download=False,
-        proxies=None,
-        local_files_only=False,
-        token=None,
-        revision=None,
-        subfolder="",
         trust_remote_code=None,
         **kwargs,
     ):
@@ -261,19 +250,10 @@ class DiffusionGenerationMixin(GenerationMixin):
         if generation_config is not None:
             self.generation_config = self.generation_config_class.from_dict(generation_config.to_dict())
         elif pretrained_model_name_or_path is not None:
+            kwargs |= {"_from_auto": from_auto_class, "_from_pipeline": from_pipeline}
             try:
                 self.generation_config = self.generation_config_class.from_pretrained(
-                    pretrained_model_name_or_path,
-                    _from_auto=from_auto_class,
-                    _from_pipeline=from_pipeline,
-                    cache_dir=cache_dir,
-                    force_download=force_download,
-                    proxies=proxies,
-                    local_files_only=local_files_only,
-                    token=token,
-                    revision=revision,
-                    subfolder=subfolder,
-                    **kwargs,
+                    pretrained_model_name_or_path, **kwargs
                 )
             except OSError:
                 logger.info("No generation_config.json found: using the defaults of DiffusionGenerationConfig.")
