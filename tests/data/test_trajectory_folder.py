@@ -137,6 +137,22 @@ def test_each_shard_goes_to_the_first_process_that_asks(tmp_path, monkeypatch):
     assert list(make_claims(store, monkeypatch, 0, "")) == [3] and len(list(tmp_path.glob(".claims-*"))) == 1
 
 
+def test_a_process_that_waits_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(claims, "_SECONDS_OF_SILENCE", 0.1)
+    store = ShardStore(tmp_path, {}, 8)
+    waiting = make_claims(store, monkeypatch, 0, "")
+    store.write(0, make_prompts(1), {})
+
+    def write_after_a_while(seconds):
+        if "waits for 1 shards of other processes, and none was finished in 0.1 s. If one of them has" in caplog.text:
+            store.write(1, make_prompts(1), {})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(claims.time, "sleep", write_after_a_while)
+        waiting.wait()
+    assert not store.missing()
+
+
 def test_machines_must_share_the_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "_SECONDS_TO_APPEAR", 0.1)
     with pytest.raises(

@@ -22,6 +22,7 @@ logger = logging.get_logger(__name__)
 _PREFIX = ".claims-"
 # A network file system may take that long to show a new file on another machine.
 _SECONDS_TO_APPEAR = 60
+_SECONDS_OF_SILENCE = 600
 
 
 class Claims:
@@ -67,12 +68,20 @@ class Claims:
 
     def wait(self) -> None:
         """Waits until all shards are there, for any time that the other processes need."""
-        missing = self.store.missing()
-        if missing:
-            logger.info(f"Process {self.state.process_index} waits for {len(missing)} shards of other processes.")
+        missing, since = self.store.missing(), time.monotonic()
         while missing:
             time.sleep(0.5)
+            num_before = len(missing)
             missing = [shard for shard in missing if not self.store.path(shard).exists()]
+            if len(missing) < num_before:
+                since = time.monotonic()
+            elif time.monotonic() - since > _SECONDS_OF_SILENCE:
+                logger.warning(
+                    f"Process {self.state.process_index} waits for {len(missing)} shards of other processes, and none "
+                    f"was finished in {_SECONDS_OF_SILENCE} s. If one of them has died, start the run again with the "
+                    "same folder."
+                )
+                since = time.monotonic()
         if self.state.is_main_process:
             shutil.rmtree(self.folder)
 

@@ -61,21 +61,21 @@ def score_completions(
     Raises:
         ValueError: if a function needs another column, or does not return one reward for each row.
     """
-    functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
-    check_reward_columns(functions, dataset.column_names)
+    check_reward_columns(reward_funcs, dataset.column_names)
     columns = {name: dataset[name][:] for name in dataset.column_names}
     texts = tokenizer.batch_decode(columns["completion_ids"], skip_special_tokens=True)
     prompts = columns.pop("prompt", None) or columns.get("messages") or [""] * len(texts)
     conversational = bool(prompts) and not isinstance(prompts[0], str)
     completions = [[{"role": "assistant", "content": text}] if conversational else text for text in texts]
-    rewards = [_call(function, prompts=prompts, completions=completions, **columns) for function in functions]
+    columns |= {"prompts": prompts, "completions": completions}
+    rewards = [_call(name, function, columns) for name, function in named_functions(reward_funcs)]
     return [min((r for r in of_row if r is not None), default=None) for of_row in zip(*rewards, strict=True)]
 
 
 def check_reward_columns(reward_funcs: RewardFunction | list[RewardFunction], column_names: Sequence[str]) -> None:
     """Raises a `ValueError` if a reward function cannot be called with the columns of a dataset."""
     given = {"prompts", "completions", "completion_ids", *column_names} - {"prompt"}
-    for function in reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]:
+    for name, function in named_functions(reward_funcs):
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError):
@@ -85,26 +85,28 @@ def check_reward_columns(reward_funcs: RewardFunction | list[RewardFunction], co
             signature.bind(**dict.fromkeys(given))
         except TypeError as error:
             raise ValueError(
-                f"The reward function `{_name(function)}` cannot be called with {sorted(given)}, which it gets from "
+                f"The reward function `{name}` cannot be called with {sorted(given)}, which it gets from "
                 f"the columns {list(column_names)}: {error}. Rename the column that holds what it needs "
                 "(`dataset.rename_column`), and let it take the others by `**kwargs`."
             ) from error
 
 
-def _call(function: RewardFunction, **columns: Any) -> list[float | None]:
+def named_functions(reward_funcs: RewardFunction | list[RewardFunction]) -> list[tuple[str, RewardFunction]]:
+    """Returns one or several reward functions with their names."""
+    functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+    return [(getattr(function, "__name__", type(function).__name__), function) for function in functions]
+
+
+def _call(name: str, function: RewardFunction, columns: dict[str, Any]) -> list[float | None]:
     rewards = function(**columns)
     num_rows = len(columns["completions"])
     if not isinstance(rewards, Iterable) or len(rewards := list(rewards)) != num_rows:
         got = f"{len(rewards)} of them" if isinstance(rewards, list) else type(rewards).__name__
         raise ValueError(
-            f"The reward function `{_name(function)}` must return one reward for each of the {num_rows} completions, "
+            f"The reward function `{name}` must return one reward for each of the {num_rows} completions, "
             f"got {got}. For a completion it says nothing about it must return None."
         )
     return [None if reward is None or math.isnan(reward) else float(reward) for reward in rewards]
-
-
-def _name(function: RewardFunction) -> str:
-    return getattr(function, "__name__", type(function).__name__)
 
 
 def _reward(completion: str, reference: str) -> float | None:

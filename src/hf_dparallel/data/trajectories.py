@@ -24,7 +24,7 @@ from ..generation.settings import SETTINGS
 from ..hashes import dataset_hash, model_hash, stable_hash
 from .claims import Claims
 from .prompts import check_new_columns, tokenize_prompts
-from .rewards import RewardFunction, score_completions
+from .rewards import RewardFunction, named_functions, score_completions
 from .trajectory_folder import ShardStore
 
 
@@ -165,8 +165,7 @@ def filter_trajectories(
         )
     kept_rows = dataset.select(kept)
     # Cards of the data and of what is trained on them say it.
-    functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
-    names = " and ".join(getattr(function, "__name__", type(function).__name__) for function in functions)
+    names = " and ".join(name for name, _ in named_functions(reward_funcs))
     counts = f"{len(kept)} of {len(dataset)} trajectories were kept"
     kept_rows.info.description = f"{counts}: those with a reward of at least {min_reward:g} from {names}."
     return kept_rows
