@@ -54,7 +54,7 @@ def make_model_card(
         base_model_relation=("adapter" if adapter else "finetune") if base_model else None,
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
-        tags=list(dict.fromkeys([*TAGS, *(["peft", adapter["peft_type"].lower()] if adapter else []), *tags])),
+        tags=list(dict.fromkeys([*TAGS, *_adapter_tags(adapter), *tags])),
         license=license,
         datasets=[dataset_name] if dataset_name else None,
         model_name=title,
@@ -87,11 +87,15 @@ def is_replaceable(text: str) -> bool:
 
 
 def _has_chat_template(tokenizer: str | Path | None) -> bool:
-    """Whether a tokenizer has a chat template; if it cannot be read from here, as most have one."""
+    """Whether a tokenizer has a chat template. If it cannot be read from here, yes: nearly all have one."""
     try:
         return tokenizer is None or AutoTokenizer.from_pretrained(tokenizer).chat_template is not None
     except (OSError, ValueError):
         return True
+
+
+def _adapter_tags(adapter: Mapping[str, Any]) -> list[str]:
+    return ["peft", str(adapter.get("peft_type", "peft")).lower()] if adapter else []
 
 
 def _settings(adapter: Mapping[str, Any], summary: Mapping[str, Any]) -> list[tuple[str, Any]]:

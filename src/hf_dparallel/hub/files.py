@@ -39,7 +39,7 @@ WEIGHT_PATTERNS = {
     "adapter": (ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME),
     "model": (CONFIG_NAME, SAFE_WEIGHTS_NAME, "model-*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
 }
-# As other libraries write weights, too.
+# How weights are stored, by any library.
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
 _OTHER_PATTERNS = (GENERATION_CONFIG_NAME, CALIBRATION_NAME, SUMMARY_NAME, CARD_NAME)
 _OWN_PATTERNS = ("LICENSE*", "NOTICE*", "*.png", "*.svg")
@@ -99,7 +99,7 @@ def is_one_of(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def hub_name(name: str | None) -> str | None:
-    """Returns the name of a repository if others will find it on the Hub; `None` for a folder of this machine."""
+    """Returns a name if it can be that of a repository on the Hub; `None` for a folder of this machine."""
     try:
         validate_repo_id(name)
     except HFValidationError:

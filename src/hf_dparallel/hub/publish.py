@@ -132,7 +132,7 @@ def push_model_to_hub(
 def write_companions(folder: str | os.PathLike, card: ModelCard) -> None:
     """Writes what belongs to a model on the Hub beside its weights and recipe, unless the card is somebody's own.
 
-    With a list of the files that are not for others among them, a plain upload of the folder is complete.
+    A `.gitignore` names the files that stay here, so that a plain upload of the folder is complete and clean.
     """
     folder = Path(folder)
     for name, content in {**_companions(folder, card), ".gitignore": _IGNORED.encode()}.items():
@@ -141,7 +141,7 @@ def write_companions(folder: str | os.PathLike, card: ModelCard) -> None:
 
 
 def check_base_model(name: str | None, kind: str) -> str | None:
-    """Returns the name of the base model if others will find it; `None` for a model of which it is not known.
+    """Returns the name of the base model on the Hub; `None` if it has none, which only a full model can do without.
 
     Raises:
         ValueError: if an adapter would be pushed that nobody else could use.

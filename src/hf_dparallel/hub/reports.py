@@ -27,7 +27,7 @@ _DATA_SUFFIXES = (".json", ".jsonl", ".parquet", ".csv")
 
 @dataclass
 class Report:
-    """Figures of a model with its recipe (`own`), among those of all that it is compared with."""
+    """Measured results of several models or methods (`rows`); `own` is the row of the model with its recipe."""
 
     rows: list[dict[str, Any]]
     own: dict[str, Any]
@@ -80,7 +80,7 @@ def read_report(path: str | os.PathLike, recipe: Mapping[str, Any]) -> Report:
         )
     dataset = str(report.get("dataset", "prompts of the author"))
     if hub_name(dataset) is None or dataset.endswith(_DATA_SUFFIXES):
-        # Of a file, others need not know the folder.
+        # The folder of a file of prompts is not for the public.
         dataset = PureWindowsPath(dataset).name
     rules = [{name: value for name, value in row.get("recipe", {}).items() if name in commit_rules()} for row in rows]
     matching = [row for row, rule in zip(rows, rules, strict=True) if rule and rule.items() <= recipe.items()]

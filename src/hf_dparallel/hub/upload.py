@@ -73,7 +73,7 @@ def upload_files(
 
 
 def full_name(repo_id: str, token: str | None) -> str:
-    """Returns the name of a repository with that of its owner: by default the one who is logged in."""
+    """Returns OWNER/NAME of a repository; the owner is by default the user who is logged in."""
     if "/" in repo_id:
         return repo_id
     with _explained_refusals(repo_id):
