@@ -74,6 +74,22 @@ def test_a_broken_configuration_is_named(tmp_path, text):
         adapted(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["", "[]", "1", "{", "[" * 100_000])
+def test_a_broken_recipe_is_named(tmp_path, text):
+    save_adapter(tmp_path)
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises((OSError, ValueError), match=r"generation_config\.json"):
+        adapted(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"root:x:0:0:root:/root:/bin/bash\n", (2**62).to_bytes(8, "little") + b"{}"])
+def test_damaged_weights_are_named(tmp_path, content):
+    save_adapter(tmp_path)
+    (tmp_path / "adapter_model.safetensors").write_bytes(content)
+    with pytest.raises(OSError, match=r"adapter_model\.safetensors` is damaged"):
+        adapted(tmp_path)
+
+
 def test_a_folder_without_an_adapter_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"The folder `.*` holds no adapter: it has no adapter_config\.json"):
         adapted(tmp_path)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file, has_file, logging
 from transformers.utils.hub import resolve_revision
@@ -92,7 +92,10 @@ class AdapterFiles:
         """
         if self._path(GENERATION_CONFIG_NAME) is None:
             return None
-        recipe = DiffusionGenerationConfig.from_pretrained(self.name, **self.download)
+        try:
+            recipe = DiffusionGenerationConfig.from_pretrained(self.name, **self.download)
+        except (TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"The {GENERATION_CONFIG_NAME} of {self.name!r} is damaged ({error!r}).") from error
         if max_length is not None and (recipe.max_new_tokens or 0) > max_length:
             logger.warning(
                 f"The recipe of the adapter {self.name!r} asks for max_new_tokens={recipe.max_new_tokens}, and the "
@@ -105,7 +108,7 @@ class AdapterFiles:
         """Returns the names of its weights, and their shapes.
 
         Raises:
-            OSError: if it has none, or pickled ones only.
+            OSError: if it has none, pickled ones only, or damaged ones.
         """
         path = self._path(WEIGHTS_NAME)
         if path is None:
@@ -119,9 +122,14 @@ class AdapterFiles:
                     else "Is it complete?"
                 )
             )
-        with safe_open(path, framework="pt") as weights:
-            names = weights.keys()
-            return {name: weights.get_slice(name).get_shape() for name in names}
+        try:
+            with safe_open(path, framework="pt") as weights:
+                names = weights.keys()
+                return {name: weights.get_slice(name).get_shape() for name in names}
+        except SafetensorError as error:
+            raise OSError(
+                f"`{path}` is damaged ({error}). Delete it, and download or save the adapter again."
+            ) from error
 
     def _path(self, filename: str) -> str | None:
         return cached_file(self.name, filename, _raise_exceptions_for_missing_entries=False, **self.download)
