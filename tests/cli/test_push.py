@@ -65,7 +65,7 @@ def test_the_name_that_is_reported_has_the_owner(hub, adapter, hf, tmp_path):
         ),
         (["folder", "user/name", "--repo_type", "space"], 2, "invalid choice: 'space'"),
         (["rows.parquet", "user/name", "--repo_type", "dataset", "--report", "r.json"], 2, "nothing about a dataset"),
-        (["folder", "user/name", "--entropy_threshold", "-1"], 2, "`entropy_threshold` must be at least 0"),
+        (["folder", "user/name", "--entropy_threshold", "-1"], 2, "`entropy_threshold` must be a number of nats"),
         (["folder", "user/name"], 1, "`folder` is no folder"),
         (["adapter", "user/student", "--report", "missing.json"], 1, "missing.json"),
         (["adapter", "stranger/student"], 1, "The token may not write there"),

@@ -225,7 +225,7 @@ def test_a_recipe_without_a_rule_is_refused_or_completed(hub, tmp_path):
 
 def test_a_recipe_with_an_infinite_number_is_refused(hub, adapter):
     edit_json(adapter / "generation_config.json", entropy_threshold=float("inf"))
-    with pytest.raises(ValueError, match="`entropy_threshold` must be at least 0"):
+    with pytest.raises(ValueError, match="`entropy_threshold` must be "):
         push_model_to_hub(adapter, "user/student")
 
 
