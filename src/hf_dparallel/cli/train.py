@@ -24,9 +24,9 @@ from .loading import DEMO, load_demo_teacher, load_split, loading
 class TrainingDataArguments:
     dataset_name: str = field(
         metadata={
-            "help": "Trajectories: a dataset on the Hub, a folder, or a .json, .jsonl or .parquet file such as the "
-            "filtered.parquet of `hf-dparallel trajectories`. It has columns 'prompt_ids' and 'completion_ids', or "
-            "'prompt' and 'completion'."
+            "help": "Trajectories: a dataset on the Hub, a .json, .jsonl or .parquet file, or a folder. Of a folder of "
+            "`hf-dparallel trajectories` the rows that were kept are taken. It has columns 'prompt_ids' and "
+            "'completion_ids', or 'prompt' and 'completion'."
         }
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration (subset) of the dataset."})

@@ -211,8 +211,11 @@ def read_ids(row: dict[str, Any], column: str) -> torch.LongTensor:
     Raises:
         ValueError: if there are none, or they are no integers.
     """
-    ids = torch.as_tensor([] if row[column] is None else row[column])
-    if len(ids) == 0 or ids.ndim != 1 or ids.is_floating_point():
+    try:
+        ids = torch.as_tensor(row[column])
+    except (TypeError, ValueError, RuntimeError):
+        ids = torch.tensor([])
+    if ids.ndim != 1 or len(ids) == 0 or ids.is_floating_point():
         raise ValueError(f"`{column}` must be a list of at least one token id, got {row[column]!r}. Drop such rows.")
     return ids.long()
 
