@@ -24,8 +24,8 @@ from .loading import DEMO, load_demo_teacher, load_split, loading
 class TrainingDataArguments:
     dataset_name: str = field(
         metadata={
-            "help": "Trajectories: a dataset on the Hub, a .json, .jsonl or .parquet file, or a folder. Of a folder of "
-            "`hf-dparallel trajectories` the rows that were kept are taken. It has columns 'prompt_ids' and "
+            "help": "Trajectories: a dataset on the Hub, a .json, .jsonl or .parquet file, or a folder. Of a folder "
+            "of `hf-dparallel trajectories` the rows that were kept are taken. It has columns 'prompt_ids' and "
             "'completion_ids', or 'prompt' and 'completion'."
         }
     )
