@@ -146,7 +146,7 @@ def test_wrong_usage_is_2(hf, argv, message):
         ("model: m\nstream: often", "argument --stream: Truthy value expected"),
         ("model: m\ntop_k: 2.5", "argument --top_k/--top-k: invalid int value: '2.5'"),
         ("model: m\ntop_p: high", "argument --top_p/--top-p: invalid float value: 'high'"),
-        ("model: m\nentropy_threshold: -1", "`entropy_threshold` must be at least 0"),
+        ("model: m\nentropy_threshold: -1", "`entropy_threshold` must be a number of nats"),
     ],
 )
 def test_bad_files_are_2(hf, tmp_path, text, message):

@@ -82,7 +82,7 @@ def run(capsys, *argv: str) -> tuple[int, str]:
         (["m", "--port", "70000"], "`port` must be between 0 and 65535, got 70000"),
         (["m", "--batch_size", "0"], "`batch_size` must be at least 1, got 0"),
         (["m", "--max_waiting", "-1"], "`max_waiting` must be at least 0, got -1"),
-        (["m", "--entropy_threshold", "-1"], "`entropy_threshold` must be at least 0"),
+        (["m", "--entropy_threshold", "-1"], "`entropy_threshold` must be a number of nats"),
         (["m", "--num_workers", "2"], "unrecognized arguments: --num_workers 2"),
         (["m", "--seed", "1"], "unrecognized arguments: --seed 1"),
     ],

@@ -157,7 +157,7 @@ def test_an_adapter_without_recipe_leaves_the_models(tmp_path):
 def test_a_recipe_with_a_bad_setting_is_refused(tmp_path):
     save_adapter(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"entropy_threshold": -1}')
-    with pytest.raises(ValueError, match="`entropy_threshold` must be at least 0"):
+    with pytest.raises(ValueError, match="`entropy_threshold` must be a number of nats"):
         adapted(tmp_path)
 
 
