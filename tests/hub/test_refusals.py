@@ -141,13 +141,6 @@ def test_a_branch_is_created(hub, adapter):
 # Connections
 
 
-def test_an_interrupted_upload_is_tried_again(hub, adapter):
-    hub.fail("PUT", "^/lfs/", status=0)
-    push_model_to_hub(adapter, "user/student")
-    assert hub.count("^PUT /lfs/") == 2
-    AutoModelForMaskedLM.from_pretrained("user/student")
-
-
 def test_an_upload_that_fails_leaves_nothing_half_and_can_be_repeated(hub, adapter):
     hub.fail("POST", "/commit/main", status=500, times=100)
     with pytest.raises(OSError, match="Could not push to 'user/student'"):
@@ -159,16 +152,6 @@ def test_an_upload_that_fails_leaves_nothing_half_and_can_be_repeated(hub, adapt
     push_model_to_hub(adapter, "user/student")
     assert uploads == hub.count("^PUT /lfs/") == 1  # what was there was not sent again
     AutoModelForMaskedLM.from_pretrained("user/student")
-
-
-@pytest.mark.parametrize(
-    ("method", "path"), [("POST", "/preupload/"), ("POST", "/objects/batch"), ("PUT", "^/lfs/"), ("GET", "/resolve/")]
-)
-def test_rate_limits_are_waited_for(hub, adapter, method, path):
-    hub.fail(method, path, status=429, times=2, Retry_After="1")
-    push_model_to_hub(adapter, "user/student")
-    AutoModelForMaskedLM.from_pretrained("user/student")
-    assert hub.faults[0].times == 0
 
 
 def test_a_rate_limit_that_stays_is_named(hub, adapter):

@@ -3,12 +3,13 @@
 
 import json
 from concurrent.futures import Future
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import CommitInfo, HfApi
-from transformers import PreTrainedModel, Trainer
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_utils import HubStrategy, has_length
 
 from .._version import __version__
@@ -25,19 +26,8 @@ if TYPE_CHECKING:
 
 # The paper's, for students of its method.
 _ENTROPY_THRESHOLD = 0.5
-_RECORDED_SETTINGS = (
-    "learning_rate",
-    "lr_scheduler_type",
-    "seed",
-    "block_length",
-    "mask_ratio",
-    "masking",
-    "complementary_masking",
-    "certainty_temperature",
-    "certainty_weight",
-    "consistency_weight",
-    "max_length",
-)
+# Beside the settings that CertaintyForcingConfig adds.
+_RECORDED_SETTINGS = ("learning_rate", "lr_scheduler_type", "seed")
 _RECORDED_METRICS = ("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")
 
 
@@ -153,7 +143,9 @@ def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
     """What was trained, on what, and how: the facts of the card, which are saved beside the weights."""
     args, dataset = trainer.args, trainer.train_dataset
     base = base_model(trainer.model)
-    settings = {name: getattr(args, name) for name in _RECORDED_SETTINGS}
+    inherited = {field.name for field in fields(TrainingArguments)}
+    own = [field.name for field in fields(CertaintyForcingConfig) if field.name not in inherited]
+    settings = {name: getattr(args, name) for name in (*_RECORDED_SETTINGS, *own) if getattr(args, name) is not None}
     settings["batch_size"] = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     settings["steps"] = trainer.state.global_step
     logged = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
