@@ -34,7 +34,7 @@ def test_serves_until_it_is_told_to_stop(checkpoint, tmp_path, stop):
             messages = [{"role": "user", "content": "5 6"}]
             completion = client.chat.completions.create(model="tiny", messages=messages)
         text, nfe = answer(checkpoint, "5 6")
-        assert (completion.choices[0].message.content, completion.usage.nfe, slots) == (text, nfe, "16")
+        assert (completion.choices[0].message.content, completion.usage.nfe, slots) == (text, nfe, "8")
         process.send_signal(stop)
         assert process.wait(60) == 0
         assert "Stopped after 1 prompts." in process.stderr.read()
@@ -83,6 +83,7 @@ def run(capsys, *argv: str) -> tuple[int, str]:
         (["m", "--batch_size", "0"], "`batch_size` must be at least 1, got 0"),
         (["m", "--max_waiting", "-1"], "`max_waiting` must be at least 0, got -1"),
         (["m", "--entropy_threshold", "-1"], "`entropy_threshold` must be a number of nats"),
+        (["m", "--max_time", "5"], "`max_time` limits one call of `generate`"),
         (["m", "--num_workers", "2"], "unrecognized arguments: --num_workers 2"),
         (["m", "--seed", "1"], "unrecognized arguments: --seed 1"),
     ],

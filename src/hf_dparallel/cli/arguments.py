@@ -2,7 +2,6 @@
 """Arguments of the commands: dataclasses that several of them share, and the parser that reads YAML and flags."""
 
 import argparse
-import dataclasses
 import itertools
 import json
 import os
@@ -15,10 +14,12 @@ from typing import Any, NoReturn
 import torch
 import yaml
 from transformers import HfArgumentParser
+from transformers.hf_argparser import string_to_bool
 
 from hf_dparallel_cli import COMMANDS
 
 from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.settings import SETTINGS
 from .console import note
 
 
@@ -109,28 +110,10 @@ class PromptArguments:
 
 @dataclass
 class RecipeArguments:
-    max_new_tokens: int | None = field(default=None, metadata={"help": "Length of the canvas of mask tokens (256)."})
-    block_length: int | None = field(
-        default=None, metadata={"help": "Tokens in a block (32). Must divide max_new_tokens."}
-    )
-    entropy_threshold: float | None = field(
-        default=None, metadata={"help": "Commit rule: commit tokens of at most this entropy, in nats."}
-    )
-    confidence_threshold: float | None = field(
-        default=None, metadata={"help": "Commit rule: commit tokens of at least this probability."}
-    )
-    denoising_steps: int | None = field(
-        default=None,
-        metadata={"help": "Commit rule: this many passes for the canvas. Without a rule, one token in each pass."},
-    )
-    temperature: float | None = field(
-        default=None, metadata={"help": "0 takes the likeliest token; above, draws (0)."}
-    )
-    top_k: int | None = field(default=None, metadata={"help": "Draw among this many likeliest tokens only."})
-    top_p: float | None = field(default=None, metadata={"help": "Draw among the likeliest of this probability only."})
+    """The settings of decoding. A [`CommandParser`] has a flag for each setting in the table."""
 
-    def __post_init__(self):
-        self.to_generation_config()
+    # Those that were given, by name.
+    settings: dict[str, Any] = field(default_factory=dict, init=False)
 
     def to_generation_config(self) -> DiffusionGenerationConfig:
         """Returns the settings that were given; the model's own recipe has the others.
@@ -138,13 +121,12 @@ class RecipeArguments:
         Raises:
             ValueError: for a setting that is out of range, or two commit rules.
         """
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(RecipeArguments)}
-        return DiffusionGenerationConfig(**{name: value for name, value in values.items() if value is not None})
+        return DiffusionGenerationConfig(**self.settings)
 
 
 @dataclass
 class DecodingArguments(RecipeArguments):
-    seed: int = field(default=0, metadata={"help": "Seed of the draws."})
+    seed: int = field(default=0, metadata={"help": "Seed, where tokens are sampled."})
 
 
 def _default_workers() -> int:
@@ -152,7 +134,7 @@ def _default_workers() -> int:
 
 
 @dataclass
-class BatchArguments:
+class BatchSizeArguments:
     batch_size: int = field(
         default_factory=lambda: 16 if torch.cuda.is_available() else 8,
         metadata={
@@ -160,6 +142,13 @@ class BatchArguments:
             "8. Does not change the answers."
         },
     )
+
+    def __post_init__(self):
+        check_positive(self, "batch_size")
+
+
+@dataclass
+class BatchArguments(BatchSizeArguments):
     num_workers: int = field(
         default_factory=_default_workers,
         metadata={
@@ -169,7 +158,7 @@ class BatchArguments:
     )
 
     def __post_init__(self):
-        check_positive(self, "batch_size")
+        super().__post_init__()
         check_positive(self, "num_workers")
 
 
@@ -201,6 +190,8 @@ class CommandParser(HfArgumentParser):
             allow_abbrev=False,
             formatter_class=_HelpFormatter,
         )
+        if any(issubclass(arguments, RecipeArguments) for arguments in dataclass_types):
+            self._add_settings()
         self.add_argument(_CONFIG, metavar="FILE", help="YAML file with any of these arguments. Flags override it.")
         self.positionals = positionals
         if positionals:
@@ -220,17 +211,35 @@ class CommandParser(HfArgumentParser):
                 return_remaining_strings=True,
                 look_for_args_file=False,
             )
+            if unknown:
+                self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            if rest.config is not None:
+                self.error(f"argument {_CONFIG}: not in the file itself")
+            for arguments in values:
+                if isinstance(arguments, RecipeArguments):
+                    arguments.settings = {name: value for name, value in vars(rest).items() if value is not None}
+                    arguments.to_generation_config()
         except ValueError as error:
             self.error(" ".join(str(error).split()))
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        if rest.config is not None:
-            self.error(f"argument {_CONFIG}: not in the file itself")
         return tuple(values)
 
     def error(self, message: str) -> NoReturn:
         note(f"{self.prog}: error: {message} (`{self.prog} --help` lists the arguments)")
         sys.exit(2)
+
+    def _add_settings(self) -> None:
+        group = self.add_argument_group("settings of decoding", "What is not given is taken from the model's recipe.")
+        for name, setting in SETTINGS.items():
+            if setting.is_flag:
+                default = "" if setting.default is None else f" (default: {setting.default})"
+                switch = {"nargs": "?", "const": True} if setting.type is bool else {}
+                group.add_argument(
+                    *dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]),
+                    type=string_to_bool if setting.type is bool else setting.type,
+                    choices=setting.choices or None,
+                    help=(setting.help + default).replace("%", "%%"),
+                    **switch,
+                )
 
     def _with_flags(self, argv: Sequence[str]) -> list[str]:
         """Writes leading values as `--name value`."""

@@ -14,10 +14,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.inputs import longest_sequence
+from ..generation.settings import SETTINGS
 from .answer_streamer import AnswerStreamer
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments
-from .console import note, say, write_json
-from .loading import load_model
+from .console import count, note, say, write_json
+from .loading import DEMO, load_model
 
 
 HELP = """\
@@ -26,15 +27,6 @@ HELP = """\
 /reset           forgets the conversation
 /help            shows this
 /quit            ends the program, as does Ctrl-D; Ctrl-C stops an answer"""
-# Settings that belong to the program, not to the user.
-_FIXED = (
-    "return_dict_in_generate",
-    "output_certainty",
-    "mask_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "bos_token_id",
-)
 
 
 @dataclass
@@ -56,6 +48,8 @@ def run(argv: Sequence[str]) -> None:
     chat = Chat(model, tokenizer, decoding.to_generation_config(), decoding.seed, arguments.system_prompt)
     if sys.stdin.isatty():
         note(f"Chat with {loading.model}. /help shows the commands.")
+        if loading.model == DEMO:
+            note("The bundled model knows one question at a time: /reset before the next.")
     for line in read_lines():
         with contextlib.suppress(KeyboardInterrupt):
             if not chat.take(line):
@@ -69,7 +63,10 @@ def read_lines() -> Iterator[str]:
         yield from filter(None, map(str.strip, sys.stdin))
         return
     with contextlib.suppress(ImportError):  # not on every platform
-        import readline  # noqa: F401 - gives `input` a history
+        import readline  # gives `input` a history
+
+        # Lines that are pasted together are one message; Python turns this off.
+        readline.parse_and_bind("set enable-bracketed-paste on")
     while True:
         try:
             line = input("> ").strip()
@@ -135,8 +132,7 @@ class Chat:
             note("/set needs a name and a value, for instance /set entropy_threshold 0.5")
         elif command == "/settings":
             for name, value in self._resolved(self.config).deviations().items():
-                if name not in _FIXED:
-                    say(f"{name} {value}")
+                say(f"{name} {value}")
         elif command == "/reset":
             self._history = list(self._start)
             note("The conversation is forgotten.")
@@ -178,7 +174,8 @@ class Chat:
         self._history = [*messages, {"role": "assistant", "content": streamer.text}]
         nfe, tokens_per_forward = out.nfe.item(), out.tokens_per_forward.item()
         latency = time.perf_counter() - start
-        note(f"({nfe} forward passes, {tokens_per_forward:.2f} tokens per forward pass, {latency:.1f} s)")
+        passes = count(nfe, "forward pass") if streamer.text else f"empty answer, {count(nfe, 'forward pass')}"
+        note(f"({passes}, {tokens_per_forward:.2f} tokens per forward pass, {latency:.1f} s)")
         figures = {"nfe": nfe, "tokens_per_forward": tokens_per_forward, "latency_s": latency}
         self.answers.append({"text": streamer.text} | figures)
 
@@ -187,17 +184,17 @@ class Chat:
         new = self._resolved(self.config).max_new_tokens
         if longest is None or prompt_length + new <= longest:
             return True
+        remedy = "/reset forgets the conversation" if len(self._history) > len(self._start) else "Shorten the message"
         note(
             f"The conversation has {prompt_length} tokens and the answer may have {new}, together more than the "
-            f"{longest} that the model was trained for. /reset forgets the conversation; /set max_new_tokens makes "
-            "the answer shorter."
+            f"{longest} that the model was trained for. {remedy}; /set max_new_tokens makes the answer shorter."
         )
         return False
 
     def _set(self, name: str, text: str) -> None:
         try:
             value = yaml.safe_load(text)
-            if name in _FIXED:
+            if name in SETTINGS and not SETTINGS[name].changes_answer:
                 raise ValueError(f"`{name}` cannot be changed here.")
             config = self.config.updated(**{name: None if value in ("none", "None") else value})
             self._resolved(config)

@@ -19,6 +19,11 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
+def count(number: int, noun: str) -> str:
+    """Returns a number with its noun, in the plural if it is not one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
 def say_table(figures: Mapping[str, Any]) -> None:
     """Prints names and values in two columns."""
     width = max(map(len, figures))

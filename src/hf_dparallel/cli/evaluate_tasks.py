@@ -247,7 +247,7 @@ def _given_settings(tasks: TaskArguments, decoding: DecodingArguments) -> dict[s
 
     from ..harness.settings import check_gen_kwargs
 
-    settings = {name: value for name, value in vars(decoding).items() if name != "seed" and value is not None}
+    settings = dict(decoding.settings)
     if tasks.preset is not None:
         set_by_preset = sorted(settings.keys() - {"max_new_tokens", "block_length"})
         if set_by_preset:

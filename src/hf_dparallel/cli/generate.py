@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..generation.rows import row_generator
 from .answer_streamer import AnswerStreamer
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, PromptArguments
-from .console import note, say, write_json
+from .console import count, note, say, write_json
 from .loading import encode_prompt, load_model
 
 
@@ -34,7 +34,9 @@ def run(argv: Sequence[str]) -> None:
     figures = answer(model, tokenizer, encode_prompt(tokenizer, text, prompt.raw), decoding, stream.stream)
     if not stream.stream:
         say(figures["text"])
-    note(f"{figures['nfe']} forward passes, {figures['tokens_per_forward']:.2f} tokens per forward pass")
+    empty = "" if figures["text"] else "Empty answer: "
+    passes = count(figures["nfe"], "forward pass")
+    note(f"{empty}{passes}, {figures['tokens_per_forward']:.2f} tokens per forward pass")
     write_json(figures, output.json)
 
 

@@ -21,6 +21,7 @@ from ..inspection.text import answer_text, pass_lines
 from ..inspection.trace import DecodeTrace, trace_decode
 from ..terminal import takes_color
 from .arguments import (
+    BatchSizeArguments,
     CommandParser,
     DatasetArguments,
     DecodingArguments,
@@ -53,7 +54,7 @@ class PageArguments:
 
 
 @dataclass
-class FigureArguments(DatasetArguments):
+class FigureArguments(DatasetArguments, BatchSizeArguments):
     dataset: str | None = field(  # type: ignore[assignment]  # not every use of the command needs one
         default=None, metadata={"help": "Prompts for --figures, as for `hf-dparallel evaluate`."}
     )
@@ -68,8 +69,6 @@ class FigureArguments(DatasetArguments):
             "choices": ["numeric", "math"],
         },
     )
-
-    batch_size: int = field(default=16, metadata={"help": "Prompts decoded together, for --figures."})
 
     def __post_init__(self):
         super().__post_init__()

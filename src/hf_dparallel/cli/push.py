@@ -59,9 +59,8 @@ def run(argv: Sequence[str]) -> None:
     """Prints where it has been published."""
     parser = CommandParser("push", [PushArguments, RecipeArguments, OutputArguments], positionals=["path", "repo_id"])
     arguments, recipe, output = parser.parse(argv)
-    decoding = [name for name, value in vars(recipe).items() if value is not None]
-    if arguments.repo_type == "dataset" and decoding:
-        parser.error(_about_models(decoding[0]))
+    if arguments.repo_type == "dataset" and recipe.settings:
+        parser.error(_about_models(min(recipe.settings)))
     settings = {name: value for name, value in vars(arguments).items() if name not in ("path", "repo_type")}
     # As in huggingface_hub, the default of an organization applies.
     settings["private"] = arguments.private or None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from ..generation.configuration import resolve
-from .arguments import CommandParser, LoadingArguments, OutputArguments, RecipeArguments
+from .arguments import BatchSizeArguments, CommandParser, LoadingArguments, OutputArguments, RecipeArguments
 from .console import note, write_json
 from .loading import load_model
 
@@ -19,7 +19,7 @@ _KEY_VARIABLE = "HF_DPARALLEL_API_KEY"
 
 
 @dataclass
-class ServerArguments:
+class ServerArguments(BatchSizeArguments):
     host: str = field(
         default="127.0.0.1",
         metadata={"help": "Address to listen at. The default is reached from this machine only; 0.0.0.0 is all."},
@@ -32,7 +32,6 @@ class ServerArguments:
     served_model_name: str | None = field(
         default=None, metadata={"help": "What clients call the model. By default as in --adapter, or in --model."}
     )
-    batch_size: int = field(default=16, metadata={"help": "Prompts decoded together. Does not change the answers."})
     max_waiting: int = field(
         default=128,
         metadata={"help": "Prompts that may wait for one of the batch_size slots; more are refused with status 429."},
@@ -44,10 +43,11 @@ class ServerArguments:
     )
 
     def __post_init__(self):
+        super().__post_init__()
         self.api_key = self.api_key or os.environ.get(_KEY_VARIABLE) or None
         if not 0 <= self.port < 2**16:
             raise ValueError(f"`port` must be between 0 and 65535, got {self.port}.")
-        for name, least in (("batch_size", 1), ("max_waiting", 0), ("max_request_bytes", 1)):
+        for name, least in (("max_waiting", 0), ("max_request_bytes", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
 
@@ -60,6 +60,8 @@ def run(argv: Sequence[str]) -> None:
         positionals=["model"],
     )
     loading, server, recipe, output = parser.parse(argv)
+    if "max_time" in recipe.settings:
+        parser.error("`max_time` limits one call of `generate`, and a server makes none. Remove it")
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise ImportError("`hf-dparallel serve` needs starlette and uvicorn: `pip install 'hf-dparallel[serve]'`.")
     # Before the model is loaded, which takes minutes.

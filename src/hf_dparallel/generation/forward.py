@@ -8,6 +8,7 @@ from transformers.masking_utils import create_bidirectional_mask
 
 from .cache import Window, WindowCache
 from .canvas import Canvas
+from .configuration import DiffusionGenerationConfig
 
 
 class CanvasForward:
@@ -212,17 +213,25 @@ class CachedForward(CanvasForward):
         )
 
 
-def make_forward(model: PreTrainedModel, canvas: Canvas) -> CanvasForward:
-    """The forward pass that the settings ask for.
+def check_supported(model: PreTrainedModel, config: DiffusionGenerationConfig) -> None:
+    """Checks that the model can do what the settings ask for.
 
     Raises:
         ValueError: if a cache or compilation is asked for, and the model is not one of this package.
     """
-    config = canvas.config
     if not model._supports_window_cache and (config.cache_implementation or config.compiles):
         name = "cache_implementation" if config.cache_implementation else "compile_config"
         raise ValueError(
             f"`{name}={getattr(config, name)!r}` needs a model of this package (LLaDA, Dream), and this is a "
             f"{type(model).__name__}. Leave it out."
         )
-    return CanvasForward(model, canvas) if config.cache_implementation is None else CachedForward(model, canvas)
+
+
+def make_forward(model: PreTrainedModel, canvas: Canvas) -> CanvasForward:
+    """The forward pass that the settings ask for.
+
+    Raises:
+        ValueError: if the model cannot do what the settings ask for.
+    """
+    check_supported(model, canvas.config)
+    return CanvasForward(model, canvas) if canvas.config.cache_implementation is None else CachedForward(model, canvas)

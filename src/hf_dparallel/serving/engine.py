@@ -18,9 +18,13 @@ from transformers.utils import logging
 
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import DecodedRow, Decoder
+from ..generation.settings import SETTINGS
 
 
 logger = logging.get_logger(__name__)
+
+# Values at which a setting does the same as unset.
+_NEUTRAL = {"top_k": 0, "top_p": 1, "repetition_penalty": 1, "min_new_tokens": 0}
 
 
 class OverloadedError(Exception):
@@ -305,12 +309,14 @@ class Engine:
 
 
 def _settings_of_a_pass(config: DiffusionGenerationConfig) -> tuple[Any, ...]:
-    """What two prompts that may share passes have in common: every setting that changes a pass, however it is said."""
-    # `temperature` says all that `do_sample` does.
-    idle = {"do_sample"}
-    if config.temperature == 0:
-        idle |= {"top_k", "top_p"}
-    elif config.top_p == 1:
-        idle |= {"top_p"}
-    settings = {name: value for name, value in config.settings().items() if name not in idle}
-    return tuple(sorted(settings.items()))
+    """What two prompts that may share passes have in common: every setting that changes a pass, however it is said.
+
+    Settings that no request may have are the same for all.
+    """
+    # Temperature and cache say all that these do.
+    idle = {"do_sample", "use_cache"} | ({"top_k", "top_p"} if config.temperature == 0 else set())
+    return tuple(
+        (name, value)
+        for name, value in config.settings().items()
+        if SETTINGS[name].is_request and name not in idle and value != _NEUTRAL.get(name)
+    )

@@ -11,40 +11,23 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.configuration import DiffusionGenerationConfig, resolve
-from ..generation.decoder import Decoder
+from ..generation.forward import check_supported
 from ..generation.inputs import check_prompts, longest_sequence
+from ..generation.settings import SETTINGS
 
 
-# Settings of decoding that a request may have beside OpenAI's fields.
-DECODING_SETTINGS = (
-    "max_new_tokens",
-    "block_length",
-    "denoising_steps",
-    "confidence_threshold",
-    "entropy_threshold",
-    "entropy_bound",
-    "confidence_factor",
-    "max_active_blocks",
-    "block_add_threshold",
-    "cache_implementation",
-    "cache_refresh_interval",
-    "top_k",
-    "stop_at_eos",
-)
-# `user` and `metadata` are for whoever reads the requests; they change nothing.
+# `user` and `metadata` are for whoever reads the requests; they change nothing. Beside these a request may have
+# settings of decoding.
 _FIELDS = (
     "model",
     "max_tokens",
     "max_completion_tokens",
-    "temperature",
-    "top_p",
     "stop",
     "stream",
     "stream_options",
     "seed",
     "user",
     "metadata",
-    *DECODING_SETTINGS,
 )
 # Fields of OpenAI's that are not supported, with the values at which they do nothing; clients send those unasked.
 _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
@@ -69,8 +52,6 @@ _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 }
 # OpenAI takes four. Every text costs work with each token of the answer.
 _MAX_STOP_STRINGS, _MAX_STOP_LENGTH = 16, 256
-# Larger ones, infinity included, mean nothing in any setting, and overflow in torch.
-_LARGEST_NUMBER = 2**31
 # What the chat template calls each role; OpenAI's newer name of the system is the developer.
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
@@ -183,14 +164,13 @@ def unknown_model(name: str, served: ServedModel) -> RequestError:
 
 
 def _check_fields(body: dict[str, Any], served: ServedModel, prompt_field: str) -> None:
+    known = (prompt_field, *_FIELDS, *_requestable_settings())
     for name, value in body.items():
         if name in _NEUTRAL_VALUES:
             if value is not None and not _is_neutral(name, value):
                 raise RequestError(f"`{name}={_shortened(value)}` is not supported. Leave it out.", name)
-        elif name not in (prompt_field, *_FIELDS):
-            raise RequestError(
-                f"Unknown field `{_shortened(name)}`. Fields: {', '.join((prompt_field, *_FIELDS))}.", name
-            )
+        elif name not in known:
+            raise RequestError(f"Unknown field `{_shortened(name)}`. Fields: {', '.join(known)}.", name)
     _check_type(body, "model", str, "the name of the model")
     if body.get("model") not in (None, served.name):
         raise unknown_model(body["model"], served)
@@ -284,23 +264,24 @@ def _read_settings(body: dict[str, Any], served: ServedModel) -> tuple[Diffusion
     for name in limits:
         if isinstance(body[name], bool) or not isinstance(body[name], int) or body[name] < 1:
             raise RequestError(f"`{name}` must be a positive integer, got {_shortened(body[name])}.", name)
-    names = ("temperature", "top_p", *DECODING_SETTINGS)
-    settings = {name: body[name] for name in names if body.get(name) is not None}
+    settings = {name: body[name] for name in _requestable_settings() if body.get(name) is not None}
     if settings.get("max_new_tokens") == 0:
         raise RequestError("`max_new_tokens` must be a positive integer, got 0.", "max_new_tokens")
-    for name, value in settings.items():
-        is_number = isinstance(value, int | float) and abs(value) <= _LARGEST_NUMBER
-        if not is_number and not (isinstance(value, str) and len(value) <= _MAX_STOP_LENGTH):
-            raise RequestError(f"`{name}` must be a number of at most 2**31 or a name, got {_shortened(value)}.", name)
     try:
         config = resolve(served.model, served.generation_config, served.tokenizer, **settings)
+        # Of a recipe. It counts from the beginning of a call of `generate`, and passes here belong to many requests.
+        config = config.updated(max_time=None)
         max_tokens = body[limits[0]] if limits else config.max_new_tokens
         if max_tokens > config.max_new_tokens and "max_new_tokens" not in settings:
             config = _lengthened(config, max_tokens)
-        Decoder(served.model, config)  # refuses what needs another model
+        check_supported(served.model, config)
     except ValueError as error:
         raise RequestError(str(error), next((name for name in settings if f"`{name}" in str(error)), None)) from error
     return config, min(max_tokens, config.max_new_tokens)
+
+
+def _requestable_settings() -> list[str]:
+    return [name for name, setting in SETTINGS.items() if setting.is_request]
 
 
 def _lengthened(config: DiffusionGenerationConfig, max_tokens: int) -> DiffusionGenerationConfig:
