@@ -22,6 +22,7 @@ from transformers import (
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation, push_model_to_hub
 from hf_dparallel.generation.configuration import recipe_of
 from hf_dparallel.hub import publish
+from hf_dparallel.hub.card import make_model_card
 
 from .conftest import BASE, RECIPE, TEACHER, save_adapter
 from .server import Repository
@@ -335,6 +336,23 @@ def test_custom_generate_of_a_model_repository_decodes_a_class_of_transformers(h
     model = AutoModelForCausalLM.from_pretrained("user/bert", trust_remote_code=True)
     out = model.generate(torch.arange(2, 6)[None], return_dict_in_generate=True)
     assert out.nfe.tolist() == [2] and out.sequences.shape == (1, 12)
+
+
+def test_custom_generate_of_a_folder_reads_the_recipe_that_is_in_it(tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    BertLMHeadModel(BertConfig(vocab_size=32, mask_token_id=31, **sizes)).save_pretrained(tmp_path)
+    recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2)
+    recipe.save_pretrained(tmp_path)
+    (tmp_path / "training_summary.json").write_text('{"shift_logits": true}')
+    publish.write_companions(tmp_path, make_model_card(tmp_path, "user/bert", None, recipe))
+
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+    prompt = torch.arange(2, 6)[None]
+    out = model.generate(prompt, return_dict_in_generate=True)
+    local = enable_diffusion_generation(BertLMHeadModel.from_pretrained(tmp_path), 31, shift_logits=True)
+    expected = local.generate(prompt, generation_config=recipe)
+    assert out.nfe.tolist() == [2] and torch.equal(out.sequences, expected)
 
 
 # The card
