@@ -105,6 +105,14 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+def make_word_tokenizer() -> PreTrainedTokenizerFast:
+    """A word for each id. transformers' stop strings need a tokenizer that knows "abcdef"."""
+    words = {f"w{index}": index for index in range(62)} | {"abcdef": 62, "<mask>": 63}
+    backend = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="<mask>")
+
+
 def make_prompts(count: int) -> Dataset:
     texts = [" ".join(str((7 * row + k) % 60) for k in range(1 + row % 5)) for row in range(count)]
     return Dataset.from_dict({"prompt": texts, "answer": [str(row) for row in range(count)]})

@@ -4,11 +4,9 @@
 import peft
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     LogitsProcessorList,
     MinLengthLogitsProcessor,
-    PreTrainedTokenizerFast,
     RepetitionPenaltyLogitsProcessor,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -18,7 +16,7 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from ..helpers import make_llada
+from ..helpers import make_llada, make_word_tokenizer
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
@@ -27,11 +25,7 @@ SMALL = {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0, "sto
 
 @pytest.fixture
 def word_tokenizer():
-    # transformers' stop strings need a tokenizer that knows "abcdef".
-    words = {f"w{index}": index for index in range(62)} | {"abcdef": 62, "<mask>": 63}
-    backend = Tokenizer(models.WordLevel(words, unk_token="w0"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="<mask>")
+    return make_word_tokenizer()
 
 
 class Recorder(BaseStreamer):

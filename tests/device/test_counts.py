@@ -1,0 +1,159 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""How often a pass of the loop waits for the device, copies to it, and launches kernels."""
+
+import dataclasses
+
+import pytest
+import torch
+from transformers import CompileConfig
+
+from hf_dparallel.generation.decoder import Decoder
+
+from ..helpers import left_padded, make_llada
+from ..simulated_device import SimulatedDevices
+from .test_decoding import small_dream, small_llada
+
+
+@dataclasses.dataclass
+class Counts:
+    """
+    What a pass costs at most, in passes that no row enters or leaves.
+
+    Args:
+        waits (`int`):
+            How often the host waits for the device.
+        waits_for_model (`int`):
+            How many of them are between the forward pass and the commit, or between two forward passes.
+        copies (`int`):
+            Copies from the host.
+        launches (`int`):
+            Kernels of the loop, the median over the passes. Those of the model are not counted.
+    """
+
+    waits: int
+    waits_for_model: int
+    copies: int
+    launches: int
+
+
+# What is reached. The aim with a cache: 2 waits, 1 of them for the model; for all: 60 launches. Numbers here only ever
+# fall.
+LLADA = {
+    "plain": Counts(waits=1, waits_for_model=1, copies=0, launches=62),
+    "several blocks": Counts(waits=1, waits_for_model=1, copies=0, launches=75),
+    "sampling": Counts(waits=1, waits_for_model=1, copies=0, launches=72),
+    "prefix": Counts(waits=5, waits_for_model=2, copies=4, launches=83),
+    "dual": Counts(waits=5, waits_for_model=2, copies=4, launches=83),
+}
+DREAM = LLADA | dict.fromkeys(("prefix", "dual"), Counts(waits=7, waits_for_model=2, copies=6, launches=87))
+# Copies from the host for each layer, when rows enter and leave. The aim: none.
+COPIES_BY_LAYER = {"plain": 0, "prefix": 0, "dual": 0}
+# Graphs that compiled code records when the same call comes a second time. The aim: none.
+RECORDED_AGAIN = {"plain": 0, "prefix": 7, "dual": 6}
+
+SETTINGS = {
+    "plain": {},
+    "several blocks": {"max_active_blocks": 3, "block_add_threshold": 0.5},
+    "sampling": {"temperature": 1.0},
+    "prefix": {"cache_implementation": "prefix"},
+    "dual": {"cache_implementation": "dual"},
+}
+PROMPTS = [[2, 3], [4, 5, 6, 7, 8], [9]]
+COMMON = {"max_new_tokens": 12, "block_length": 4, "entropy_threshold": 0.7, "stop_at_eos": False}
+
+
+@pytest.fixture
+def steady_passes(monkeypatch):
+    """Labels the events of each pass with its number, and lists the passes that no row entered or left."""
+    step, steady, num_passes = Decoder.step, [], 0
+
+    def labelled_step(decoder):
+        nonlocal num_passes
+        num_passes += 1
+        devices = SimulatedDevices.current
+        before, devices.label = devices.label, num_passes
+        finished = step(decoder)
+        devices.label = before
+        if not finished and num_passes > 1:
+            steady.append(num_passes)
+        return finished
+
+    monkeypatch.setattr(Decoder, "step", labelled_step)
+    return steady
+
+
+def decode(model, prompts=PROMPTS, **settings):
+    ids, mask = (tensor.to("cuda") for tensor in left_padded(prompts, pad=1))
+    torch.manual_seed(0)
+    return model.generate(ids, attention_mask=mask, **(COMMON | settings))
+
+
+def counts_of(devices, label) -> Counts:
+    waits = [event for event in devices.events if event.label == label and event.kind == "wait"]
+    return Counts(
+        waits=len(waits),
+        waits_for_model=sum(event.num_model_launches > 0 for event in waits),
+        copies=devices.count("from_host", label=label),
+        launches=devices.count("launch", label=label, in_model=False),
+    )
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(("make_model", "reached"), [(small_llada, LLADA), (small_dream, DREAM)])
+def test_a_pass_costs_no_more_than_reached(make_model, reached, name, steady_passes):
+    with SimulatedDevices() as devices:
+        model = devices.move(make_model())
+        devices.events.clear()
+        decode(model, **SETTINGS[name])
+    counts = [counts_of(devices, label) for label in steady_passes]
+    assert len(counts) >= 5
+    most = Counts(*(max(getattr(c, field.name) for c in counts) for field in dataclasses.fields(Counts)))
+    most.launches = sorted(c.launches for c in counts)[len(counts) // 2]
+    for field in dataclasses.fields(Counts):
+        measured, limit = getattr(most, field.name), getattr(reached[name], field.name)
+        assert measured <= limit, f"{most} in a pass, more {field.name} than reached:\n{devices.table('wait')}"
+
+
+@pytest.mark.parametrize("name", COPIES_BY_LAYER)
+def test_copies_for_rows_that_enter_and_leave(name):
+    """The rule takes as many passes with any number of layers."""
+    settings = COMMON | SETTINGS[name] | {"entropy_threshold": None, "denoising_steps": 8}
+    copies = []
+    for num_layers in (1, 2):
+        with SimulatedDevices() as devices:
+            model = devices.move(make_llada(n_layers=num_layers))
+            devices.events.clear()
+            list(model.generate_many(PROMPTS, batch_size=2, **settings))
+        copies.append(devices.count("from_host"))
+    assert copies[1] - copies[0] <= COPIES_BY_LAYER[name]
+
+
+class Region:
+    """Stands for the compiled model: runs it as a graph that is being recorded, and remembers what was recorded."""
+
+    def __init__(self, model, devices):
+        self.model, self.devices, self.recorded = model, devices, set()
+        self.kept = []  # or other tensors would get their addresses
+
+    def __call__(self, **inputs):
+        cache = inputs.get("past_key_values")
+        static = [] if cache is None else [t for layer in cache.layers for t in (layer.keys, layer.values)]
+        shapes = tuple((name, x.shape) for name, x in sorted(inputs.items()) if isinstance(x, torch.Tensor))
+        is_partial = cache is not None and cache.layers[0].window.writable is not None
+        self.kept.append(static)
+        self.recorded.add((shapes, is_partial, *((t.shape, t.data_ptr()) for t in static)))
+        with self.devices.capturing():
+            return self.model(**inputs)
+
+
+@pytest.mark.parametrize("name", RECORDED_AGAIN)
+def test_compiled_code_never_waits_and_equal_calls_record_nothing_anew(name):
+    compiled = SETTINGS[name] | {"compile_config": CompileConfig(dynamic=False)}
+    with SimulatedDevices() as devices:
+        model = devices.move(small_llada())
+        region = Region(model, devices)
+        model.get_compiled_call = lambda config: region
+        decode(model, **compiled)
+        first = len(region.recorded)
+        decode(model, **compiled)
+    assert len(region.recorded) - first <= RECORDED_AGAIN[name]
