@@ -18,8 +18,7 @@ from hf_dparallel.harness import DiffusionHarnessLM, tables
 from hf_dparallel.harness import model as harness_model
 from hf_dparallel.harness.costs import COST_NAMES
 from hf_dparallel.harness.presets import METHODS, PRESETS, Benchmark, choose_benchmarks, method_settings
-from hf_dparallel.harness.run import TaskOptions
-from hf_dparallel.harness.selection import make_task_manager
+from hf_dparallel.harness.run import TaskRunner
 from hf_dparallel.harness.tables import Comparison
 from hf_dparallel.hub.reports import read_report as read_figures
 
@@ -126,17 +125,12 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
     answers = [answer for benchmark in benchmarks for answer in right_answers(benchmark.task)]
     wrong = ["I do not know."] * len(answers)
     script_answers(monkeypatch, answers + wrong[:-1] + answers[-1:])
-    comparison = Comparison(
-        "tiny",
-        preset,
-        benchmarks,
-        ["original", "few-step"],
-        task_manager=make_task_manager(),
-        options=TaskOptions(apply_chat_template=True, allow_code_execution=True),
-        changes={"max_new_tokens": 64},
-        output_dir=str(tmp_path),
-    )
-    comparison.measure(make_lm(max_length=10**6), ["original", "few-step"])
+    runner = TaskRunner("tiny", None, True, str(tmp_path), apply_chat_template=True)
+    methods = ["original", "few-step"]
+    comparison = Comparison(runner, preset, benchmarks, methods, changes={"max_new_tokens": 64})
+    lm = make_lm(max_length=10**6)
+    for method in methods:
+        comparison.measure(lm, method)
     rows = comparison.rows()
     assert [(row["title"], row["accuracy"]) for row in rows] == [
         *[("Original", 1.0), ("Few-step Decoding", 0.0)] * 3,
@@ -196,11 +190,11 @@ def test_a_benchmark_without_scores_by_sample_has_no_interval():
         },
     }
     benchmark = Benchmark("t", "T", 0, 0.5, "m,f")
-    figures = tables._figures(results, benchmark)
+    figures = tables._metrics(results, benchmark)
     assert figures["accuracy_interval"] == list(bootstrap_interval([0, 1, 1, 0]))
     assert figures["answers"] == {"is_correct": [0, 1, 1, 0]}
     del results["samples"]["t"][0]["m"]
-    figures = tables._figures(results, benchmark)
+    figures = tables._metrics(results, benchmark)
     assert figures["accuracy_interval"] is None and "answers" not in figures
 
 
@@ -226,16 +220,12 @@ def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, met
     for settings in ({"eos_token_id": [1, 5]}, recipe | {"max_active_blocks": 2, "block_add_threshold": 0.1}):
         model = make_llada()
         model.generation_config = DiffusionGenerationConfig(**settings)
+        benchmarks = choose_benchmarks("paper-llada", ["gsm8k_cot_zeroshot"])
+        changes = {"max_new_tokens": 16, "block_length": 8}
         comparison = Comparison(
-            "tiny",
-            "paper-llada",
-            choose_benchmarks("paper-llada", ["gsm8k_cot_zeroshot"]),
-            [method],
-            task_manager=make_task_manager(),
-            options=TaskOptions(apply_chat_template=True),
-            changes={"max_new_tokens": 16, "block_length": 8},
+            TaskRunner("tiny", apply_chat_template=True), "paper-llada", benchmarks, [method], changes
         )
-        comparison.measure(DiffusionHarnessLM(model, tokenizer=make_tokenizer(), batch_size=2), [method])
+        comparison.measure(DiffusionHarnessLM(model, tokenizer=make_tokenizer(), batch_size=2), method)
         rows += comparison.rows()
     assert decoders[0] == decoders[1]
     assert rows[0]["nfe"] == rows[1]["nfe"] and rows[0]["num_tokens"] == rows[1]["num_tokens"]

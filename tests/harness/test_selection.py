@@ -40,10 +40,17 @@ def test_names_and_patterns_are_found(manager):
         select_tasks(manager, ["gsm8k_cot_zero"], False)
 
 
-@pytest.mark.parametrize("name", ["humaneval", "mbpp_instruct", "mixed", "dangerous"])
+@pytest.mark.parametrize("name", ["humaneval", "mbpp_instruct", "dangerous"])
 def test_programs_are_not_run_without_permission(manager, name):
     with pytest.raises(ValueError, match="execute the programs that the model writes. Add --allow_code_execution"):
         select_tasks(manager, ["gsm8k", name], False)
+
+
+@pytest.mark.usefixtures("_in_datasets")
+def test_programs_of_a_group_are_not_run_without_permission(manager):
+    assert select_tasks(manager, ["mixed"], False) == ["mixed"]
+    with pytest.raises(ValueError, match="mbpp: these tasks execute.*Add --allow_code_execution"):
+        load_tasks(manager, ["mixed"], False)
 
 
 def test_programs_are_not_run_without_a_sandbox(manager):

@@ -2,11 +2,11 @@
 """`hf-dparallel evaluate --tasks ...` and `--preset ...`: benchmarks of the lm-evaluation-harness."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig
 from transformers.utils import find_adapter_config_file
@@ -16,6 +16,10 @@ from .arguments import BatchArguments, DecodingArguments, LoadingArguments, chec
 from .console import say
 from .loading import load_model
 from .loading import loading as loading_by_name
+
+
+if TYPE_CHECKING:
+    from ..harness.run import TaskRunner
 
 
 @dataclass
@@ -99,40 +103,54 @@ def run(
     """
     if find_spec("lm_eval") is None:
         raise ImportError("`evaluate --tasks` needs the lm-evaluation-harness: `pip install 'hf-dparallel[eval]'`.")
+    from ..harness.run import TaskRunner
+
     settings = _given_settings(tasks, decoding)
     state = join_processes()
-    model_arguments = {
-        "batch_size": batch.batch_size,
-        "mc_num": tasks.mc_num,
-        "check_greedy": tasks.check_greedy,
-        "seed": decoding.seed,
-        "finished_requests": None if output_dir is None else str(Path(output_dir) / "finished_requests.jsonl"),
-    }
-    run_them = _run_tasks if tasks.preset is None else _run_preset
-    figures = run_them(loading, tasks, settings, model_arguments, output_dir)
+    multiturn = tasks.fewshot_as_multiturn
+    runner = TaskRunner(
+        loading.model,
+        tasks.include_path,
+        tasks.allow_code_execution,
+        output_dir,
+        num_fewshot=tasks.num_fewshot,
+        limit=tasks.limit,
+        apply_chat_template=tasks.apply_chat_template or tasks.preset is not None,
+        system_instruction=tasks.system_instruction,
+        fewshot_as_multiturn=tasks.apply_chat_template if multiturn is None else multiturn,
+    )
+
+    def load(loading: LoadingArguments):
+        from ..harness.model import DiffusionHarnessLM
+
+        model, tokenizer = load_model(loading)
+        return DiffusionHarnessLM(
+            model,
+            tokenizer=tokenizer,
+            batch_size=batch.batch_size,
+            mc_num=tasks.mc_num,
+            check_greedy=tasks.check_greedy,
+            seed=decoding.seed,
+            finished_requests=None if output_dir is None else str(Path(output_dir) / "finished_requests.jsonl"),
+        )
+
+    measure = _measure_tasks if tasks.preset is None else _measure_preset
+    metrics = measure(runner, load, loading, tasks, settings)
     # Processes that end without it may abort.
     state.destroy_process_group()
-    return figures
+    return metrics
 
 
-def _run_tasks(
-    loading: LoadingArguments,
-    tasks: TaskArguments,
-    settings: dict[str, Any],
-    model_arguments: dict[str, Any],
-    output_dir: str | None,
+def _measure_tasks(
+    runner: "TaskRunner", load: Callable, loading: LoadingArguments, tasks: TaskArguments, settings: dict[str, Any]
 ) -> dict[str, Any] | None:
     from lm_eval.utils import make_table
 
-    from ..harness.run import run_tasks, scores_of
-    from ..harness.selection import load_tasks, make_task_manager, select_tasks
+    from ..harness.run import scores_of
 
-    task_manager = make_task_manager(tasks.include_path)
-    names = select_tasks(task_manager, tasks.tasks or [], tasks.allow_code_execution)
-    # Before the model, which takes longer: a data set that cannot be loaded.
-    load_tasks(task_manager, names, tasks.allow_code_execution)
-    model = _harness_model(loading, model_arguments)
-    results = run_tasks(model, loading.model, names, task_manager, settings, _options(tasks), output_dir)
+    names = runner.select(tasks.tasks or [])
+    runner.load(names)
+    results = runner.run(load(loading), names, settings)
     if results is None:
         return None
     say(make_table(results))
@@ -146,29 +164,22 @@ def _run_tasks(
     }
 
 
-def _run_preset(
-    loading: LoadingArguments,
-    tasks: TaskArguments,
-    settings: dict[str, Any],
-    model_arguments: dict[str, Any],
-    output_dir: str | None,
+def _measure_preset(
+    runner: "TaskRunner", load: Callable, loading: LoadingArguments, tasks: TaskArguments, settings: dict[str, Any]
 ) -> dict[str, Any] | None:
     from ..harness.presets import METHODS, choose_benchmarks, choose_methods
-    from ..harness.selection import make_task_manager
     from ..harness.tables import Comparison, comparison_tables
 
     preset, methods = str(tasks.preset), choose_methods(tasks.methods)
-    benchmarks = choose_benchmarks(preset, tasks.tasks)
-    adapters = {"base": None, "adapter": loading.adapter, "consistency_adapter": tasks.consistency_adapter}
     checkpoints = {method: METHODS[method].checkpoint for method in methods}
+    adapters = {"base": None, "adapter": loading.adapter, "consistency_adapter": tasks.consistency_adapter}
     _check_adapters(loading, checkpoints, adapters, is_model_as_given=tasks.methods is None)
-    task_manager = make_task_manager(tasks.include_path)
-    comparison = Comparison(
-        loading.model, preset, benchmarks, methods, task_manager, _options(tasks), settings, output_dir
-    )
+    comparison = Comparison(runner, preset, choose_benchmarks(preset, tasks.tasks), methods, settings)
     for checkpoint in dict.fromkeys(checkpoints.values()):
-        model = _harness_model(_with_adapter(loading, adapters[checkpoint]), model_arguments)
-        comparison.measure(model, [method for method in methods if checkpoints[method] == checkpoint])
+        model = load(_with_adapter(loading, adapters[checkpoint]))
+        for method in methods:
+            if checkpoints[method] == checkpoint:
+                comparison.measure(model, method)
         # The next one must not be in memory beside it.
         del model
     rows = comparison.rows()
@@ -176,13 +187,6 @@ def _run_preset(
         return None
     say(comparison_tables(rows))
     return {"preset": preset, "model": loading.model, "rows": rows}
-
-
-def _harness_model(loading: LoadingArguments, model_arguments: dict[str, Any]):
-    from ..harness.model import DiffusionHarnessLM
-
-    model, tokenizer = load_model(loading)
-    return DiffusionHarnessLM(model, tokenizer=tokenizer, **model_arguments)
 
 
 def _with_adapter(loading: LoadingArguments, adapter: str | None) -> LoadingArguments:
@@ -226,15 +230,6 @@ def _check_adapters(
             with loading_by_name(checkpoint, adapter):
                 if _with_adapter(loading, adapter).model == adapter:
                     AutoConfig.from_pretrained(adapter)
-
-
-def _options(tasks: TaskArguments):
-    from ..harness.run import TaskOptions
-
-    given = {option.name: getattr(tasks, option.name) for option in dataclasses.fields(TaskOptions)}
-    if tasks.fewshot_as_multiturn is None:
-        given["fewshot_as_multiturn"] = tasks.apply_chat_template
-    return TaskOptions(**given | {"apply_chat_template": tasks.apply_chat_template or tasks.preset is not None})
 
 
 def _given_settings(tasks: TaskArguments, decoding: DecodingArguments) -> dict[str, Any]:

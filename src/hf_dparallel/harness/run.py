@@ -2,86 +2,90 @@
 """Runs tasks of the harness on a model, and puts the costs of the answers beside the scores."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
-from lm_eval.tasks import TaskManager
 
 from .costs import add_costs, merge_costs, tasks_of
 from .model import DiffusionHarnessLM
+from .selection import load_tasks, make_task_manager, select_tasks
 
 
-@dataclass
-class TaskOptions:
-    """How prompts are made, which of them, and what is allowed: arguments of the harness.
-
-    Args:
-        num_fewshot (`int`, *optional*): solved examples in each prompt, instead of the task's own number.
-        limit (`float`, *optional*): the first so many samples of each task; below 1 a share of them.
-        apply_chat_template (`bool`): whether to ask in a chat.
-        system_instruction (`str`, *optional*): begins each prompt.
-        fewshot_as_multiturn (`bool`): whether the examples are turns of the chat, or all in the user's message.
-        allow_code_execution (`bool`): whether programs of the model may be executed.
-    """
-
-    num_fewshot: int | None = None
-    limit: float | None = None
-    apply_chat_template: bool = False
-    system_instruction: str | None = None
-    fewshot_as_multiturn: bool = False
-    allow_code_execution: bool = False
-
-
-def run_tasks(
-    model: DiffusionHarnessLM,
-    name: str,
-    tasks: Sequence[str],
-    task_manager: TaskManager,
-    settings: Mapping[str, Any],
-    options: TaskOptions,
-    output_dir: str | None = None,
-) -> dict[str, Any] | None:
-    """Runs tasks and returns the harness's results, with the mean costs among the scores of each task and group.
+class TaskRunner:
+    """Runs tasks of the harness.
 
     Args:
         name (`str`): of the model, in the results.
-        settings (`Mapping`): decoding settings, which win over those of the tasks.
+        include_path (`str`, *optional*): folder with more tasks.
+        allow_code_execution (`bool`): whether tasks may execute programs of the model.
         output_dir (`str`, *optional*): the harness writes its results and samples there, each sample with its costs.
-
-    Returns:
-        `dict`: `None` on all processes but the first.
+        options: further arguments of `lm_eval.simple_evaluate`: how prompts are made, and how many of them.
     """
-    tracker = EvaluationTracker(output_path=output_dir) if output_dir is not None else None
-    results = simple_evaluate(
-        model=model,
-        model_args={"pretrained": name},
-        tasks=list(tasks),
-        num_fewshot=options.num_fewshot,
-        batch_size=model.batch_size,
-        limit=options.limit,
-        log_samples=True,
-        evaluation_tracker=tracker,
-        system_instruction=options.system_instruction,
-        apply_chat_template=options.apply_chat_template,
-        fewshot_as_multiturn=options.fewshot_as_multiturn,
-        gen_kwargs=dict(settings) or None,
-        task_manager=task_manager,
-        confirm_run_unsafe_code=options.allow_code_execution,
-    )
-    costs = model.gather_object(model.costs)
-    if results is None or costs is None:
-        return None
-    add_costs(results, merge_costs(costs))
-    if tracker is not None:
-        samples = results["samples"]
-        tracker.save_results_aggregated(
-            results={key: value for key, value in results.items() if key != "samples"}, samples=samples
+
+    def __init__(
+        self,
+        name: str,
+        include_path: str | None = None,
+        allow_code_execution: bool = False,
+        output_dir: str | None = None,
+        **options,
+    ):
+        self.name = name
+        self.task_manager = make_task_manager(include_path)
+        self.allow_code_execution = allow_code_execution
+        self.output_dir = output_dir
+        # Solved examples stand in one turn with the question unless it is asked otherwise.
+        self.options = {"system_instruction": None, "fewshot_as_multiturn": False, **options}
+
+    def select(self, names: Sequence[str]) -> list[str]:
+        """The tasks and groups of these names and patterns, see [`select_tasks`]."""
+        return select_tasks(self.task_manager, names, self.allow_code_execution)
+
+    def load(self, names: Sequence[str]) -> None:
+        """Shows what cannot be loaded, before a model is, which takes longer, see [`load_tasks`]."""
+        load_tasks(self.task_manager, names, self.allow_code_execution)
+
+    def run(
+        self, model: DiffusionHarnessLM, tasks: Sequence[str], settings: Mapping[str, Any], folder: str = ""
+    ) -> dict[str, Any] | None:
+        """Returns the harness's results, with the mean costs among the scores of each task and group.
+
+        Args:
+            settings (`Mapping`): decoding settings, which win over those of the tasks.
+            folder (`str`): in `output_dir`.
+
+        Returns:
+            `dict`: `None` on all processes but the first.
+        """
+        tracker = None
+        if self.output_dir is not None:
+            tracker = EvaluationTracker(output_path=str(Path(self.output_dir) / folder))
+        results = simple_evaluate(
+            model=model,
+            model_args={"pretrained": self.name},
+            tasks=list(tasks),
+            batch_size=model.batch_size,
+            log_samples=True,
+            evaluation_tracker=tracker,
+            gen_kwargs=dict(settings) or None,
+            task_manager=self.task_manager,
+            confirm_run_unsafe_code=self.allow_code_execution,
+            **self.options,
         )
-        for task in results["configs"]:
-            tracker.save_results_samples(task_name=task, samples=samples[task])
-    return results
+        costs = model.gather_object(model.costs)
+        if results is None or costs is None:
+            return None
+        add_costs(results, merge_costs(costs))
+        if tracker is not None:
+            samples = results["samples"]
+            tracker.save_results_aggregated(
+                results={key: value for key, value in results.items() if key != "samples"}, samples=samples
+            )
+            for task in results["configs"]:
+                tracker.save_results_samples(task_name=task, samples=samples[task])
+        return results
 
 
 def samples_of(results: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

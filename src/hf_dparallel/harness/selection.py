@@ -2,12 +2,12 @@
 """The tasks that a run asks for, checked before anything is downloaded, loaded or decoded."""
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lm_eval import tasks
 from lm_eval.tasks import TaskManager
-from lm_eval.tasks._index import Entry, Kind
 
 from ..sandbox.runner import run_programs
 from .code_tasks import TASKS_FOLDER, is_sandboxed
@@ -46,7 +46,10 @@ def select_tasks(task_manager: TaskManager, names: Sequence[str], allow_code_exe
             hint = f" Did you mean {' or '.join(close)}?" if close else ""
             raise ValueError(f"There is no task {name!r}.{hint} `lm_eval ls tasks` lists them.")
         selected |= dict.fromkeys(matches)
-    _check_code_execution(task_manager, list(selected), allow_code_execution)
+    # Tasks of groups are checked when they are loaded.
+    entries = {name: task_manager.task_index[name].cfg or {} for name in selected}
+    executing = {name: config for name, config in entries.items() if config.get("unsafe_code")}
+    _check_code_execution(executing, allow_code_execution)
     return list(selected)
 
 
@@ -57,59 +60,32 @@ def load_tasks(task_manager: TaskManager, names: Sequence[str], allow_code_execu
         ValueError: for a task that executes programs without permission or without a sandbox.
     """
     loaded = task_manager.load(list(names))["tasks"]
-    executing = {name: task for name, task in loaded.items() if getattr(task, "UNSAFE_CODE", False)}
-    unprotected = [
-        name
-        for name, task in executing.items()
-        if not is_sandboxed(task.get_config("metric_list"), task.get_config("process_results"))
-    ]
-    _refuse(list(executing), unprotected, allow_code_execution)
+    executing = {
+        name: {key: task.get_config(key) for key in ("metric_list", "process_results")}
+        for name, task in loaded.items()
+        if getattr(task, "UNSAFE_CODE", False)
+    }
+    _check_code_execution(executing, allow_code_execution)
 
 
-def _check_code_execution(task_manager: TaskManager, names: Sequence[str], allowed: bool) -> None:
-    entries = {entry.name: entry for name in names for entry in _leaves(task_manager, name)}
-    executing = {name: entry.cfg for name, entry in entries.items() if entry.cfg and entry.cfg.get("unsafe_code")}
-    unprotected = [
-        name
-        for name, config in executing.items()
-        if not is_sandboxed(config.get("metric_list"), config.get("process_results"))
-    ]
-    if executing and allowed:
-        # Where there is no sandbox, it is said now.
-        run_programs(["pass"])
-    _refuse(list(executing), unprotected, allowed)
-
-
-def _refuse(executing: Sequence[str], unprotected: Sequence[str], allowed: bool) -> None:
+def _check_code_execution(executing: Mapping[str, Mapping[str, Any]], allowed: bool) -> None:
+    """Checks the configurations, by name, of tasks that execute programs."""
     if executing and not allowed:
         raise ValueError(
             f"{', '.join(executing)}: these tasks execute the programs that the model writes. Add "
             "--allow_code_execution to let each run in a sandbox, or leave them out."
         )
+    unprotected = [
+        name
+        for name, config in executing.items()
+        if not is_sandboxed(config.get("metric_list"), config.get("process_results"))
+    ]
     if unprotected:
         protected = sorted(path.stem for path in TASKS_FOLDER.glob("*.yaml"))
         raise ValueError(
             f"{', '.join(unprotected)}: these tasks execute programs without a sandbox. Leave them out. Sandboxed are "
             f"{', '.join(protected)}."
         )
-
-
-def _leaves(task_manager: TaskManager, name: str) -> Iterator[Entry]:
-    """The single tasks that a name stands for."""
-    entry = task_manager.task_index.get(name)
-    if entry is None:
-        return
-    if entry.kind is Kind.TAG:
-        members = sorted(entry.tags)
-    elif entry.kind is Kind.GROUP:
-        children = (entry.cfg or {}).get("task") or []
-        members = [
-            child if isinstance(child, str) else child.get("task", child.get("group"))
-            for child in ([children] if isinstance(children, str) else children)
-        ]
-    else:
-        yield entry
-        return
-    for member in members:
-        if isinstance(member, str):
-            yield from _leaves(task_manager, member)
+    if executing:
+        # Where there is no sandbox, it is said now.
+        run_programs(["pass"])

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_eval.tasks import TaskManager
-
 from ..environment import describe_environment, describe_hardware
 from ..evaluation.intervals import bootstrap_interval
 from ..evaluation.report import results_table, write_evaluation
@@ -15,23 +13,21 @@ from ..reports import write_report
 from .costs import COST_NAMES
 from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, Benchmark, method_settings
-from .run import TaskOptions, num_samples_of, run_tasks, samples_of, scores_of
-from .selection import load_tasks, select_tasks
+from .run import TaskRunner, num_samples_of, samples_of, scores_of
 from .settings import check_gen_kwargs, without_recipe
 
 
 class Comparison:
-    """Measures methods on benchmarks, and writes `report.json` and `report.md` after each group of methods.
+    """Measures methods on benchmarks, and writes `report.json` and `report.md` after each method.
 
     Nothing is decoded with the recipe that a checkpoint brings, but with the method's settings. Each benchmark has a
     report in a folder of its own, too, which `hf-dparallel report` compares with those of other runs.
 
     Args:
-        name (`str`): of the model.
+        runner ([`TaskRunner`]): runs the benchmarks.
         preset (`str`): name of the preset.
         benchmarks (`Sequence[Benchmark]`), methods (`Sequence[str]`): in the order of the tables.
         changes (`Mapping`): decoding settings that are not those of the paper.
-        output_dir (`str`, *optional*): folder for the reports.
 
     Raises:
         ValueError: for settings that cannot be decoded with, or a benchmark that may not be run.
@@ -39,17 +35,13 @@ class Comparison:
 
     def __init__(
         self,
-        name: str,
+        runner: TaskRunner,
         preset: str,
         benchmarks: Sequence[Benchmark],
         methods: Sequence[str],
-        task_manager: TaskManager,
-        options: TaskOptions,
         changes: Mapping[str, Any],
-        output_dir: str | None = None,
     ):
-        self.name, self.preset, self.benchmarks, self.methods = name, preset, benchmarks, methods
-        self.task_manager, self.options, self.output_dir = task_manager, options, output_dir
+        self.runner, self.preset, self.benchmarks, self.methods = runner, preset, benchmarks, methods
         self.settings = {
             (benchmark.task, method): method_settings(method, PRESETS[preset], benchmark, changes)
             for benchmark in benchmarks
@@ -57,64 +49,45 @@ class Comparison:
         }
         for settings in self.settings.values():
             check_gen_kwargs(settings)
-        select_tasks(task_manager, [benchmark.task for benchmark in benchmarks], options.allow_code_execution)
-        self.groups = {benchmark.task: benchmark.register(preset, task_manager) for benchmark in benchmarks}
-        load_tasks(task_manager, list(self.groups.values()), options.allow_code_execution)
+        runner.select([benchmark.task for benchmark in benchmarks])
+        self.groups = {benchmark.task: benchmark.register(preset, runner.task_manager) for benchmark in benchmarks}
+        runner.load(list(self.groups.values()))
         self._measured: dict[tuple[str, str], dict[str, Any]] = {}
 
-    def measure(self, model: DiffusionHarnessLM, methods: Sequence[str]) -> None:
-        """Measures methods that have the same checkpoint."""
-        for method in methods:
-            folder = str(Path(self.output_dir) / method) if self.output_dir is not None else None
-            for benchmark in self.benchmarks:
-                settings = self.settings[benchmark.task, method]
-                results = run_tasks(
-                    model,
-                    self.name,
-                    [self.groups[benchmark.task]],
-                    self.task_manager,
-                    without_recipe(settings),
-                    self.options,
-                    folder,
-                )
-                if results is not None:
-                    self._measured[benchmark.task, method] = {
-                        **_figures(results, benchmark),
-                        "settings": settings,
-                        "system_instruction": self.options.system_instruction,
-                        "fewshot_as_multiturn": self.options.fewshot_as_multiturn,
-                        "hardware": {**describe_hardware(model.model), "num_processes": model.world_size},
-                    }
-            rows = self.rows()
-            if self.output_dir is not None and rows:
-                write_comparison(rows, self.preset, self.name, self.output_dir)
+    def measure(self, model: DiffusionHarnessLM, method: str) -> None:
+        """Measures a method on the model that it is for."""
+        for benchmark in self.benchmarks:
+            settings = self.settings[benchmark.task, method]
+            results = self.runner.run(model, [self.groups[benchmark.task]], without_recipe(settings), folder=method)
+            if results is not None:
+                self._measured[benchmark.task, method] = {
+                    **_metrics(results, benchmark),
+                    "settings": settings,
+                    **{name: self.runner.options[name] for name in ("system_instruction", "fewshot_as_multiturn")},
+                    "hardware": {**describe_hardware(model.model), "num_processes": model.world_size},
+                }
+        if self._measured and self.runner.output_dir is not None:
+            write_comparison(self.rows(), self.preset, self.runner.name, self.runner.output_dir)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows that are measured, in the order of the benchmarks, then of the methods. None on other processes."""
-        return comparison_rows(self._measured, self.benchmarks, self.methods)
+        """Rows with `benchmark`, `method`, the columns of the paper and all other metrics; none on other processes.
 
-
-def comparison_rows(
-    measured: Mapping[tuple[str, str], dict[str, Any]], benchmarks: Sequence[Benchmark], methods: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Rows with `benchmark`, `method`, the columns of the paper and all other figures; what is missing is left out.
-
-    There is no `speedup` where answers were decoded in batches of different sizes, or on different devices.
-    """
-    rows = []
-    for benchmark in benchmarks:
-        figures = {
-            method: measured[benchmark.task, method] for method in methods if (benchmark.task, method) in measured
-        }
-        if figures:
-            conditions = {(row.get("batch_size"), row.get("device")) for row in figures.values()}
-            comparable = len(conditions) == 1 and (None, None) not in conditions
-            baseline = next(iter(figures.values()))
-            for method, row in figures.items():
-                speedup = {"speedup": baseline["row_latency_s"] / row["row_latency_s"]} if comparable else {}
+        There is no `speedup` where answers were decoded in batches of different sizes, or on different devices.
+        """
+        rows = []
+        for benchmark in self.benchmarks:
+            asked = [(benchmark.task, method) for method in self.methods]
+            measured = {
+                method: self._measured[task, method] for task, method in asked if (task, method) in self._measured
+            }
+            conditions = {(row.get("batch_size"), row.get("device")) for row in measured.values()}
+            baseline = next(iter(measured.values()), {})
+            for method, row in measured.items():
                 names = {"benchmark": benchmark.title, "method": method, "title": METHODS[method].title}
+                comparable = len(conditions) == 1 and (None, None) not in conditions
+                speedup = {"speedup": baseline["row_latency_s"] / row["row_latency_s"]} if comparable else {}
                 rows.append(names | row | speedup)
-    return rows
+        return rows
 
 
 def comparison_tables(rows: Sequence[dict[str, Any]]) -> str:
@@ -159,7 +132,7 @@ def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "method": row["title"]} | ({"latency_s": row["row_latency_s"]} if "speedup" in row else {})
 
 
-def _figures(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]:
+def _metrics(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]:
     scores = scores_of(results, benchmark.task)
     samples = samples_of(results, benchmark.task)
     by_sample = _scores_by_sample(samples, benchmark.metric)
