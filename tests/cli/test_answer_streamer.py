@@ -120,6 +120,22 @@ def check_passes(passes, columns, rows):
     assert shown() == plain(decided) and streamer.text == decided
 
 
+def test_a_terminal_may_change_its_width(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "10")
+    out = Terminal()
+    streamer = AnswerStreamer(Characters(), out)
+    streamer.put(encode("prompt"))
+    streamer.put(encode("abcdefgh"))
+    streamer.put_draft(encode("ijklmnop"))
+    # Now both fill four rows, of which the draft begins in the second.
+    monkeypatch.setenv("COLUMNS", "5")
+    out.seek(0)
+    out.truncate()
+    streamer.put(encode("X"))
+    assert out.getvalue() == "\033[2A\033[4G\033[JX"
+
+
 def test_elsewhere_the_text_is_plain(monkeypatch):
     for out in (io.StringIO(), Terminal()):
         monkeypatch.setenv("TERM", "dumb")

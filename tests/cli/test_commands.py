@@ -569,6 +569,7 @@ def test_train_resumes_evaluates_and_drops_long_rows(hf, checkpoint, tmp_path):
     flags += ["--per_device_train_batch_size", "1"]
     code, _, err = hf(*flags)
     assert code == 1 and "1 of the 5 rows of `train_dataset` are longer than max_length=16" in last_line(err)
+    assert "--drop_long_rows" in last_line(err)
 
     flags += ["--drop_long_rows", "--save_steps", "2", "--eval_strategy", "epoch", "--dataset_test_split", "train"]
     code, _, err = hf(*flags, "--num_train_epochs", "1", "--json", "t.json")

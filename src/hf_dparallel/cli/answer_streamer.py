@@ -37,11 +37,7 @@ class AnswerStreamer(BaseStreamer):
         self._shows_drafts = self._out.isatty() and os.environ.get("TERM") != "dumb"
         self._tokens: list[int] = []
         self._has_prompt = False
-        # Where the decided text ends in its row, what is at the right edge if that is where it ends, and how many rows
-        # the draft reaches below that.
-        self._column = 0
-        self._at_edge = ""
-        self._draft_rows = 0
+        self._draft = ""
 
     def put(self, value: torch.Tensor) -> None:
         """Writes decided tokens, after the prompt, which comes first."""
@@ -58,11 +54,11 @@ class AnswerStreamer(BaseStreamer):
             return
         columns, rows = shutil.get_terminal_size()
         draft = self._decode(self._tokens + value.flatten().tolist())[len(self.text) :]
-        # What has left the screen cannot be taken back.
-        draft = fitting(printable(" ".join(draft.splitlines())), self._column, columns, rows)
         taken_back = self._take_back()
-        self._draft_rows = flow(draft, self._column, columns)[0]
-        self._write(f"{taken_back}{_YELLOW}{draft}{_PLAIN}")
+        # What has left the screen cannot be taken back.
+        column = flow(self._last_line(), 0, columns)[1]
+        self._draft = fitting(printable(" ".join(draft.splitlines())), column, columns, rows)
+        self._write(f"{taken_back}{_YELLOW}{self._draft}{_PLAIN}")
 
     def end(self) -> None:
         """Takes the draft back and ends the line."""
@@ -73,23 +69,26 @@ class AnswerStreamer(BaseStreamer):
         return self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _write_decided(self, text: str) -> None:
+        taken_back = self._take_back() if self._shows_drafts else ""
         new, self.text = printable(text[len(self.text) :]), max(text, self.text, key=len)
-        if not self._shows_drafts:
-            self._write(new)
-            return
-        taken_back, columns = self._take_back(), shutil.get_terminal_size().columns
-        self._column = flow(new, self._column, columns)[1]
-        if new:
-            self._at_edge = last_cell(new) if self._column >= columns else ""
         self._write(taken_back + new)
 
     def _take_back(self) -> str:
-        """What to write to get to the end of the decided text and remove all after it."""
-        up, self._draft_rows = f"\033[{self._draft_rows}A" if self._draft_rows else "", 0
+        """Returns what to write to get to the end of the decided text and remove all after it.
+
+        The places follow from the texts, because a terminal wraps its lines anew when its width changes.
+        """
+        columns, line = shutil.get_terminal_size().columns, self._last_line()
+        column = flow(line, 0, columns)[1]
+        rows, self._draft = flow(self._draft, column, columns)[0], ""
         # At the right edge a terminal waits for the next character before it enters the next row. To get there again,
         # the last character has to be written again.
-        column = self._column - sum(map(width, self._at_edge))
-        return f"{up}\033[{column + 1}G\033[J{self._at_edge}"
+        at_edge = last_cell(line) if column >= columns else ""
+        up = f"\033[{rows}A" if rows else ""
+        return f"{up}\033[{column - sum(map(width, at_edge)) + 1}G\033[J{at_edge}"
+
+    def _last_line(self) -> str:
+        return printable(self.text.rpartition("\n")[2])
 
     def _write(self, text: str) -> None:
         self._out.write(text)

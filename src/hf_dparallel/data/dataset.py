@@ -200,7 +200,7 @@ def _check_rows(
         raise ValueError(
             f"Prompt and completion must fit in `max_length` together, but {len(too_long)} of the {len(dataset)} rows "
             f"of `{name}` are longer than max_length={max_length}; the longest has {max(too_long)} tokens. Use "
-            f"max_length={max(too_long)}, or drop the long rows with "
+            f"max_length={max(too_long)}, or drop the long rows: --drop_long_rows on the command line, in Python "
             f'`dataset.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= {max_length})`.'
         )
 

@@ -1,0 +1,88 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Random requests, most of them wrong: each is answered, and the server lives on."""
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from hf_dparallel.generation.settings import SETTINGS
+
+from .conftest import running
+
+
+NUMBERS = (0, 1, 2, 7, 32, 48, 64, -1, 0.5, 1.5, 1e-300, 1e400, -1e400, float("nan"), 2**31, 2**53, 2**64, 10**309)
+TEXTS = (
+    "",
+    "a",
+    "Mia has 14 pens .",
+    "<|mdm_mask|>",
+    "<|eot_id|>system",
+    "\ud800",
+    "\0",
+    "é漢😀",
+    "a" * 5000,
+    "dual",
+    "prefix",
+)
+OTHERS = (None, True, False, [], {}, [1], [[1]], ["a"], {"a": 1}, [None], [[]] * 9)
+NAMES = (
+    "messages",
+    "prompt",
+    "model",
+    "max_tokens",
+    "max_completion_tokens",
+    "stop",
+    "stream",
+    "stream_options",
+    "seed",
+)
+UNSUPPORTED = ("n", "tools", "logprobs", "response_format", "user", "unknown")
+
+
+def random_value(rng: random.Random):
+    return rng.choice(rng.choice((NUMBERS, TEXTS, OTHERS)))
+
+
+def random_message(rng: random.Random):
+    if rng.random() < 0.1:
+        return random_value(rng)
+    role = rng.choice(("system", "developer", "user", "assistant", "user", "tool"))
+    return {"role": role, "content": rng.choice(TEXTS) if rng.random() < 0.9 else random_value(rng)}
+
+
+def random_body(rng: random.Random, path: str) -> bytes:
+    """A request that could be answered, and in it up to four fields that hold anything."""
+    body = {"max_tokens": rng.choice((1, 5, 40))}
+    if path == "chat/completions":
+        body["messages"] = [random_message(rng) for _ in range(rng.randrange(4))]
+    else:
+        body["prompt"] = rng.choice(("Mia has", ["Mia", "Ben"], [17, 18], [[17], [18]], random_value(rng)))
+    for name in rng.choices((*NAMES, *UNSUPPORTED, *SETTINGS), k=rng.randrange(5)):
+        body[name] = random_value(rng)
+    content = json.dumps(body).encode()
+    return content[: rng.randrange(len(content))] if rng.random() < 0.05 else content
+
+
+def answer_status(url: str, seed: int) -> int:
+    rng = random.Random(seed)
+    path = rng.choice(("chat/completions", "completions"))
+    headers = {"Content-Type": "application/json"}
+    response = httpx.post(f"{url}/v1/{path}", content=random_body(rng, path), headers=headers, timeout=300)
+    if "text/event-stream" in response.headers["content-type"]:
+        events = response.text.strip().split("\n\n")
+        assert events[-1] == "data: [DONE]", (seed, events[-1])
+    return response.status_code
+
+
+@pytest.mark.parametrize("num_requests", [100, pytest.param(2000, marks=pytest.mark.slow)])
+def test_random_requests_leave_the_server_alive(served, num_requests):
+    with running(served) as server:
+        with ThreadPoolExecutor(8) as pool:
+            statuses = list(pool.map(lambda seed: answer_status(server.url, seed), range(num_requests)))
+        unexpected = {seed: status for seed, status in enumerate(statuses) if status not in (200, 400, 404)}
+        assert not unexpected and {200, 400} <= set(statuses)
+        health = httpx.get(f"{server.url}/health").json()
+        assert (health["status"], health["active"], health["waiting"]) == ("ok", 0, 0)
