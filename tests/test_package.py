@@ -107,7 +107,7 @@ def test_imports_have_no_cycle():
     list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the cycle
 
 
-# What stands higher may import what stands lower, never the other way round, and inside a layer nobody imports another.
+# What stands higher may import what stands lower, never the other way round, and nobody imports another of its layer.
 LAYERS = [
     {"_version", "certainty", "hashes", "reports", "sandbox", "terminal"},
     {"environment", "generation"},

@@ -2,6 +2,7 @@
 """`hf-dparallel evaluate --tasks ...` and `--preset ...`: benchmarks of the lm-evaluation-harness."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -78,8 +79,8 @@ class TaskArguments:
         check_positive(self, "mc_num")
         if self.num_fewshot is not None and self.num_fewshot < 0:
             raise ValueError(f"`num_fewshot` must be at least 0, got {self.num_fewshot}.")
-        if self.limit is not None and self.limit <= 0:
-            raise ValueError(f"`limit` must be above 0, got {self.limit}.")
+        if self.limit is not None and not 0 < self.limit < math.inf:
+            raise ValueError(f"`limit` must be above 0 and finite, got {self.limit}.")
         self.tasks, self.methods = _split(self.tasks), _split(self.methods)
         if self.tasks == [] or self.methods == []:
             raise ValueError("`tasks` and `methods` must have a name, if they are given.")

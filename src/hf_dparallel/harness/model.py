@@ -216,7 +216,7 @@ class DiffusionHarnessLM(TemplateLM):
             windows = utils.get_rolling_token_windows(
                 token_list=self.tok_encode(request.args[0]),
                 prefix_token=self.prefix_token_id,
-                # With the context.
+                # The harness does not count the context.
                 max_seq_len=(self.max_length or _WINDOW) - 1,
                 context_len=1,
             )
