@@ -3,6 +3,7 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -33,8 +34,9 @@ def _small_shards(monkeypatch):
     monkeypatch.setattr(logging.get_logger("hf_dparallel"), "propagate", True)
 
 
-def run(folder, **kwargs):
-    return generate_trajectories(make_llada(), make_tokenizer(), make_prompts(10), RECIPE, output_dir=folder, **kwargs)
+def run(folder, model=None, **kwargs):
+    model = model or make_llada()
+    return generate_trajectories(model, make_tokenizer(), make_prompts(10), RECIPE, output_dir=folder, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,14 @@ def test_files_of_a_folder(tmp_path):
     assert Dataset.from_parquet(str(tmp_path / FILTERED_NAME))[:] == rows[:]
 
 
+def test_two_runs_in_one_folder_at_the_same_time(tmp_path):
+    models = [make_llada(), make_llada()]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda model: run(tmp_path, model), models)
+    assert first[:] == second[:] == run(tmp_path)[:]
+    assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {"shard", "trajectories.json"}
+
+
 def make_claims(store, monkeypatch, index, name):
     """The claims of one of two processes, the first of which has told the others the name of the folder."""
     monkeypatch.setattr("accelerate.utils.broadcast_object_list", lambda names: [names[0] or name])
@@ -131,10 +141,14 @@ def test_each_shard_goes_to_the_first_process_that_asks(tmp_path, monkeypatch):
     first.wait()
     second.wait()
     assert not first.folder.exists()
-    # Claims of a run that was killed are forgotten.
-    make_claims(store, monkeypatch, 0, "")
+    # Claims of a run that was killed do not count.
     store.path(3).unlink()
-    assert list(make_claims(store, monkeypatch, 0, "")) == [3] and len(list(tmp_path.glob(".claims-*"))) == 1
+    assert list(make_claims(store, monkeypatch, 0, "")) == [3]
+    last = make_claims(store, monkeypatch, 0, "")
+    assert list(last) == [3]
+    store.write(3, make_prompts(1), {})
+    last.wait()
+    assert not list(tmp_path.glob(".claims-*"))
 
 
 def test_a_process_that_waits_says_so(tmp_path, monkeypatch, caplog):

@@ -47,8 +47,6 @@ class Claims:
         names = [""]
         if state.is_main_process:
             store.prepare()
-            for old in store.folder.glob(f"{_PREFIX}*"):
-                shutil.rmtree(old)
             names = [Path(tempfile.mkdtemp(prefix=_PREFIX, dir=store.folder)).name]
         self.folder = store.folder / broadcast_object_list(names)[0]
         deadline = time.monotonic() + _SECONDS_TO_APPEAR
@@ -83,7 +81,9 @@ class Claims:
                 )
                 since = time.monotonic()
         if self.state.is_main_process:
-            shutil.rmtree(self.folder)
+            # Those of runs that were killed, too.
+            for folder in self.store.folder.glob(f"{_PREFIX}*"):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _claim(self, shard: int) -> bool:
         try:

@@ -9,6 +9,7 @@
 
 import json
 import os
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,7 +210,8 @@ def _read_label(table: "pyarrow.Table") -> dict[str, Any]:
 
 def _write_atomically(path: Path, content: Any) -> None:
     """Writes a file whole or not at all, whenever the process is killed or the power fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # Two runs may write it at the same time, on machines that number processes alike.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "wb") as file:
             file.write(content)
