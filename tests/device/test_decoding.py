@@ -153,7 +153,7 @@ def test_many_prompts(settings):
         assert answers(devices.move(small_llada()), "cuda") == expected
 
 
-def test_the_engine(devices):
+def test_the_engine():
     # A context is of a thread.
     class SimulatedEngine(Engine):
         def _run(self):
@@ -166,14 +166,21 @@ def test_the_engine(devices):
             super()._enter(prompt)
 
     def answers(engine):
-        settings = [{}, {"temperature": 0.8}, {"cache_implementation": "dual"}]
-        prompts = [make_prompt(engine.model, ids, **settings[i % 3]) for i, ids in enumerate(PROMPTS)]
+        settings = [
+            {"max_new_tokens": 8} | more for more in ({}, {"temperature": 0.8}, {"cache_implementation": "dual"})
+        ]
+        prompts = [make_prompt(engine.model, ids, 8, **settings[i % 3]) for i, ids in enumerate(PROMPTS)]
         listeners = ask(engine, prompts)
         engine.close()
         assert not any(listener.error for listener in listeners)
         return [listener.tokens for listener in listeners]
 
-    assert answers(SimulatedEngine(small_llada(), 2, 100)) == answers(Engine(small_llada(), 2, 100))
+    engine = SimulatedEngine(small_llada(), 2, 100)
+    assert answers(engine) == answers(Engine(small_llada(), 2, 100))
+    # The rows of a batch are moved where one leaves, and not in each pass.
+    assert sum(event.where.endswith(" _keep") for event in engine.devices.events if event.kind == "wait") <= len(
+        PROMPTS
+    )
 
 
 def test_trajectories():
@@ -196,3 +203,15 @@ def test_measures_of_an_answer(devices):
     assert estimate == pytest.approx(
         estimate_log_likelihood(small_llada(), [2, 3, 4], [5, 6, 7, 8], MASK, 16, 4, rng("cpu", 0))
     )
+
+
+def test_tensors_and_generators_on_the_cpu_are_refused(devices):
+    model = devices.move(small_llada())
+    ids, mask = left_padded(PROMPTS, pad=1)
+    for inputs, message in (
+        ({"input_ids": ids, "attention_mask": mask}, r"`input_ids` is on cpu and .* cuda:0. Pass `\*\*inputs.to"),
+        ({"input_ids": ids.to("cuda"), "attention_mask": mask}, "`attention_mask` is on cpu"),
+        ({"input_ids": ids.to("cuda"), "temperature": 1.0, "generator": rng("cpu", 0)}, "`generator` is on cpu and"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.generate(**inputs, **SETTINGS)
