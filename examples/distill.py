@@ -75,7 +75,8 @@ def main(example: ExampleArguments, args: CertaintyForcingConfig, model_args: Mo
     trainer = CertaintyForcingTrainer(
         model, args, train_dataset=trajectories, processing_class=tokenizer, peft_config=get_peft_config(model_args)
     )
-    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    # On the command line, `true` is the last checkpoint of `output_dir`.
+    trainer.train(resume_from_checkpoint={"true": True}.get(args.resume_from_checkpoint, args.resume_from_checkpoint))
     trainer.save_model()
 
     # 4. Now an entropy threshold commits many tokens in each pass.

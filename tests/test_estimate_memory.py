@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from hf_dparallel import LLaDAConfig
+from hf_dparallel.evaluation.benchmark import measure_tensor_memory
 
 from .helpers import lora, make_dream, make_llada, make_trainer
 
 
-ROOT = Path(__file__).parents[1]
-SCRIPT = runpy.run_path(str(ROOT / "scripts" / "estimate_memory.py"))
-measure_tensor_memory = runpy.run_path(str(ROOT / "benchmarks" / "train.py"))["measure_tensor_memory"]
+SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "estimate_memory.py"))
 estimate_training_memory = SCRIPT["estimate_training_memory"]
 
 

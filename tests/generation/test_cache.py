@@ -180,6 +180,12 @@ def test_other_models_take_no_cache(tiny_llada):
         tiny_llada.generate(torch.tensor([[2, 3, 4]]), cache_implementation="dual", block_length=8, **NEW)
 
 
+def test_a_model_that_drops_what_is_cached_takes_no_cache(tiny_llada):
+    tiny_llada.train().activation_checkpointing_enable()
+    with pytest.raises(ValueError, match=r"`cache_implementation='dual'` needs `model.eval\(\)`: in training"):
+        tiny_llada.generate(torch.tensor([[2, 3, 4]]), cache_implementation="dual", block_length=8, **NEW)
+
+
 def test_refresh_interval_without_a_cache(tiny_llada):
     with pytest.raises(ValueError, match="`cache_refresh_interval=2` needs a cache. Set `cache_implementation`"):
         tiny_llada.generate(torch.tensor([[2, 3, 4]]), cache_refresh_interval=2, block_length=8, **NEW)

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`generate` on models of other classes, and the tokenizer of Dream."""
 
+import copy
 import json
 import pickle
 
@@ -13,11 +14,13 @@ from transformers import (
     LlamaForCausalLM,
     ModernBertConfig,
     ModernBertForMaskedLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
 )
 
 from hf_dparallel import DreamTokenizer, enable_diffusion_generation
 
-from ..helpers import RemoteCodeConfig, RemoteCodeModel, make_dream
+from ..helpers import RemoteCodeConfig, RemoteCodeModel, make_dream, make_llada
 
 
 def make_modernbert() -> ModernBertForMaskedLM:
@@ -88,11 +91,53 @@ def test_first_token_of_a_padded_prompt_is_filled_in_as_without_padding():
     torch.testing.assert_close(out.entropies[:1, :, 2:], expected.entropies, equal_nan=True)
 
 
+def make_roberta() -> RobertaForMaskedLM:
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=66, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+    )  # fmt: skip
+    model = RobertaForMaskedLM(config).eval()
+    with torch.no_grad():
+        model.roberta.embeddings.position_embeddings.weight.normal_()
+    return model
+
+
+def test_positions_are_counted_as_the_class_counts_them():
+    """RoBERTa counts from behind the padding token's id."""
+    model, settings = enable_diffusion_generation(make_roberta(), 63), {"max_new_tokens": 8, "block_length": 8}
+    prompt = torch.tensor([[5, 6, 7]])
+    canvas = torch.cat([prompt, torch.full((1, 8), 63)], dim=1)
+    expected = make_roberta()(canvas).logits[:, 3:]
+    columns, positions = torch.arange(3, 11)[None], torch.arange(11)[None]
+    torch.testing.assert_close(model.score({"input_ids": canvas, "position_ids": positions}, columns), expected)
+    padded, mask = torch.tensor([[1, 1, 5, 6, 7]]), torch.tensor([[0, 0, 1, 1, 1]])
+    alone, in_batch = model.generate(prompt, **settings), model.generate(padded, attention_mask=mask, **settings)
+    assert torch.equal(alone[:, 3:], in_batch[:, 5:])
+
+
+@pytest.mark.parametrize("name", ["prompt learning", "adapter_names"])
+def test_what_peft_adds_to_generate_by_hooks_alone_is_refused(name):
+    prompt = torch.tensor([[5, 6], [7, 8]])
+    if name == "adapter_names":
+        config = peft.LoraConfig(r=2, target_modules=["q_proj"])
+        model = peft.get_peft_model(make_llada(), config).eval()
+        with pytest.raises(ValueError, match="`adapter_names`, an adapter for each row, is not supported"):
+            model.generate(input_ids=prompt, adapter_names=["default", "__base__"], max_new_tokens=4)
+    else:
+        config = peft.PromptTuningConfig(
+            task_type="CAUSAL_LM", num_virtual_tokens=2, token_dim=32, num_layers=2, num_attention_heads=4
+        )
+        model = peft.get_peft_model(make_llada(), config)
+        with pytest.raises(ValueError, match="PromptTuningConfig puts virtual tokens before the prompt"):
+            model.generate(input_ids=prompt, max_new_tokens=4)
+
+
 def test_enabled_model_can_be_pickled():
     model = enable_diffusion_generation(make_modernbert(), mask_token_id=63)
     prompt = torch.tensor([[5, 6, 7]])
-    copy = pickle.loads(pickle.dumps(model))
-    assert torch.equal(copy.generate(prompt, max_new_tokens=32), model.generate(prompt, max_new_tokens=32))
+    for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert torch.equal(twin.generate(prompt, max_new_tokens=32), model.generate(prompt, max_new_tokens=32))
 
 
 def test_enable_on_a_peft_model():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
+from transformers import TrainerCallback
 
 from hf_dparallel import generate_trajectories
 from hf_dparallel.data import trajectories
@@ -28,7 +29,7 @@ def run_script(script: str, *arguments) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("damage", ["no state", "half a state", "nothing in it"])
+@pytest.mark.parametrize("damage", ["no state", "half a state", "half the weights", "nothing in it"])
 def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path, damage):
     whole = make_trainer(tmp_path, peft_config=lora(lora_dropout=0.1), **SAVING)
     whole.train()
@@ -36,6 +37,9 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path, d
     state = last / "trainer_state.json"
     if damage == "half a state":
         state.write_text(state.read_text()[:100])
+    elif damage == "half the weights":
+        weights = last / "adapter_model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-100])
     else:
         for path in [state] if damage == "no state" else list(last.rglob("*.*")):
             path.unlink()
@@ -73,6 +77,24 @@ def test_a_checkpoint_that_is_being_written_over_is_not_whole(tmp_path, monkeypa
         again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     # It has the new weights, and the old state of the optimizer.
     assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
+
+
+def test_a_training_that_diverges_stops_and_keeps_the_checkpoints_before(tmp_path):
+    class Break(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            if state.global_step == 3:
+                next(weight for weight in model.parameters() if weight.requires_grad).data[0] = float("nan")
+
+    trainer = make_trainer(tmp_path, peft_config=lora(), **(SAVING | {"save_total_limit": 1, "num_train_epochs": 3}))
+    trainer.add_callback(Break())
+    with pytest.raises(FloatingPointError, match="are NaN or infinite at step 3. .*checkpoint-2 is from"):
+        trainer.train()
+    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
+
+    trainer = make_trainer(tmp_path / "unsaved", peft_config=lora(), num_train_epochs=3)
+    trainer.add_callback(Break())
+    with pytest.raises(FloatingPointError, match="The training has diverged: .* at step 4. Lower `learning_rate`"):
+        trainer.train()
 
 
 FULL_DISK = """

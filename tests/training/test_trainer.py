@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset
-from peft import PeftModel, get_peft_model
+from peft import PeftModel, PromptTuningConfig, get_peft_model
 from transformers import (
     AutoModelForMaskedLM,
     LlamaConfig,
@@ -25,6 +25,7 @@ from hf_dparallel import (
 from hf_dparallel.demo.tokenizer import build_tokenizer
 from hf_dparallel.models.masked_diffusion import MaskedDiffusionOutput
 from hf_dparallel.training.losses import TokenTerms
+from hf_dparallel.training.publishing import student_recipe, training_summary
 from hf_dparallel.training.student import base_model
 
 from ..helpers import lora, make_args, make_dataset, make_dream, make_llada, make_rows, make_trainer, weights_of
@@ -564,6 +565,37 @@ def test_default_arguments(golden_dir, tmp_path, monkeypatch):
     trainer = CertaintyForcingTrainer(str(golden_dir / "llada" / "model"), train_dataset=make_dataset(2))
     assert trainer.args.output_dir == "model-CFD"
     assert trainer.data_collator.max_length == 384
+
+
+def test_prompt_learning_is_refused(tmp_path):
+    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    with pytest.raises(ValueError, match="`peft_config` is a PromptTuningConfig: prompt learning puts virtual tokens"):
+        make_trainer(tmp_path, peft_config=config)
+
+
+def test_the_seed_decides_the_weights_of_an_adapter(tmp_path):
+    weights = []
+    for torch_seed, seed in ((1, 7), (2, 7), (1, 8)):
+        model = make_llada()
+        torch.manual_seed(torch_seed)
+        weights.append(weights_of(make_trainer(tmp_path, model, peft_config=lora(), seed=seed).model))
+    name = next(name for name in weights[0] if "lora_A" in name)
+    assert torch.equal(weights[0][name], weights[1][name]) and not torch.equal(weights[0][name], weights[2][name])
+
+
+def test_the_masks_of_a_collator_that_is_given_are_recorded(tmp_path):
+    collator = DataCollatorForSemiAutoregressiveMasking(MASK, EOS, block_length=8, mask_ratio="random", max_length=32)
+    args = make_args(tmp_path)
+    trainer = CertaintyForcingTrainer(make_llada(), args, make_dataset(2), data_collator=collator)
+    settings = training_summary(trainer)["settings"]
+    assert (settings["block_length"], settings["mask_ratio"], settings["max_length"]) == (8, "random", 32)
+    assert student_recipe(trainer.model, trainer.args).block_length == 8
+    assert args.block_length == 4
+
+
+def test_whole_models_in_half_precision_are_warned_of(tmp_path, caplog):
+    make_trainer(tmp_path, make_llada().bfloat16())
+    assert "rounds most small updates away" in caplog.text
 
 
 def test_a_causal_model_is_refused(tmp_path):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -55,7 +54,7 @@ class PageArguments:
 
 
 @dataclass
-class PlotArguments(DatasetArguments, BatchSizeArguments):
+class FigureArguments(DatasetArguments, BatchSizeArguments):
     dataset: str | None = field(  # type: ignore[assignment]  # not every use of the command needs one
         default=None, metadata={"help": "Prompts for --figures, as for `hf-dparallel evaluate`."}
     )
@@ -84,7 +83,7 @@ class PlotArguments(DatasetArguments, BatchSizeArguments):
 
 def run(argv: Sequence[str]) -> None:
     """Shows a decode, or writes a page of it; draws figures over a dataset."""
-    arguments = [LoadingArguments, PromptArguments, PageArguments, PlotArguments, DecodingArguments]
+    arguments = [LoadingArguments, PromptArguments, PageArguments, FigureArguments, DecodingArguments]
     parser = CommandParser("inspect", [*arguments, OutputArguments], positionals=["model"])
     loading, prompt, page, figures, decoding, output = parser.parse(argv)
     # With --figures a prompt may be left out, and stdin is not waited for.
@@ -108,8 +107,7 @@ def run(argv: Sequence[str]) -> None:
         names = {"Without adapter": False, "With adapter": True} if page.compare else {loading.model: True}
         trace = partial(trace_decode, model, tokenizer, prompt_ids, recipe, seed=decoding.seed)
         traces = [run_with(model, has_it, partial(trace, name=name)) for name, has_it in names.items()]
-        title = f"{loading.model}: {shorten(text, 60)}"
-        report["decodes"] = show(traces, page.output_file, title)
+        report["decodes"] = show(traces, page.output_file)
     if dataset is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
         settings = {"batch_size": figures.batch_size, "seed": decoding.seed}
@@ -117,11 +115,11 @@ def run(argv: Sequence[str]) -> None:
         score = None
         if reward is not None:
             score = partial(answer_confidence_and_accuracy, tokenizer=tokenizer, dataset=dataset, reward_funcs=reward)
-        report["figures"] = make_plots(model, tokenizer, recipe, decode, score, Path(figures.figures))
+        report["figures"] = make_figures(model, tokenizer, recipe, decode, score, Path(figures.figures))
     write_json(report, output.json)
 
 
-def show(traces: Sequence[DecodeTrace], output_file: str | None, title: str) -> list[dict[str, Any]]:
+def show(traces: Sequence[DecodeTrace], output_file: str | None) -> list[dict[str, Any]]:
     """Writes the page, or prints every pass; prints the answers, and returns what they cost."""
     color = takes_color(sys.stdout)
     for trace in traces:
@@ -130,12 +128,12 @@ def show(traces: Sequence[DecodeTrace], output_file: str | None, title: str) -> 
                 say(line)
         say(answer_text(trace, color))
     if output_file is not None:
-        write_page(traces, output_file, title)
+        write_page(traces, output_file)
         say(f"Page: {output_file}")
     return [{name: getattr(trace, name) for name in ("name", "nfe", "tokens_per_forward")} for trace in traces]
 
 
-def make_plots(
+def make_figures(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     recipe: DiffusionGenerationConfig,

@@ -217,13 +217,19 @@ def check_supported(model: PreTrainedModel, config: DiffusionGenerationConfig) -
     """Checks that the model can do what the settings ask for.
 
     Raises:
-        ValueError: if a cache or compilation is asked for, and the model is not one of this package.
+        ValueError: if a cache or compilation is asked for, and the model is not one of this package, or is trained
+            with activation checkpointing.
     """
     if not model._supports_window_cache and (config.cache_implementation or config.compiles):
         name = "cache_implementation" if config.cache_implementation else "compile_config"
         raise ValueError(
             f"`{name}={getattr(config, name)!r}` needs a model of this package (LLaDA, Dream), and this is a "
             f"{type(model).__name__}. Leave it out."
+        )
+    if config.cache_implementation and model.training and model.is_activation_checkpointing:
+        raise ValueError(
+            f"`cache_implementation={config.cache_implementation!r}` needs `model.eval()`: in training, activation "
+            "checkpointing (gradient checkpointing) drops the keys and values that are kept."
         )
 
 

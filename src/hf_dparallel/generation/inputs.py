@@ -107,6 +107,28 @@ def check_devices(
             )
 
 
+def check_peft(model: PreTrainedModel) -> None:
+    """Checks what a PEFT model over `model` adds to a call of `generate`, which it tells by hooks only.
+
+    Raises:
+        ValueError: for virtual tokens before the prompt, which diffusion decoding has no place for, and for adapters
+            by row, since rows leave the batch when they are finished.
+    """
+    owner = getattr(model.prepare_inputs_for_generation, "__self__", None)
+    config = getattr(owner, "active_peft_config", None)
+    if getattr(config, "is_prompt_learning", False):
+        raise ValueError(
+            f"{type(config).__name__} puts virtual tokens before the prompt, which has no effect on diffusion "
+            "decoding. Use an adapter of the weights, such as LoRA."
+        )
+    hooks = (hook for module in model.modules() for hook in module._forward_pre_hooks.values())
+    if any("adapter_names" in getattr(hook, "keywords", {}) for hook in hooks):
+        raise ValueError(
+            "`adapter_names`, an adapter for each row, is not supported: rows leave the batch when they are finished. "
+            "Call `set_adapter`, and `generate` once for each adapter."
+        )
+
+
 def vocabulary_size(model: PreTrainedModel) -> int:
     """Number of token ids that a model knows. The config says it even where an adapter wraps the embedding."""
     known = getattr(model.config.get_text_config(), "vocab_size", None)

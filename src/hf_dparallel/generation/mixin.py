@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from .configuration import DiffusionGenerationConfig, resolve
 from .decoder import DecodedRow, Decoder
-from .inputs import check_devices, check_prompts, generators_per_row, input_device
+from .inputs import check_devices, check_peft, check_prompts, generators_per_row, input_device
 from .output import DiffusionGenerationOutput, collect_rows
 from .slots import SlotDecoder
 from .stopping import stopping_criteria as make_stopping_criteria
@@ -129,6 +129,7 @@ class DiffusionGenerationMixin(GenerationMixin):
 
         # 1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
         _check_arguments(inputs, input_ids, synced_gpus, kwargs)
+        check_peft(self)
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.output_certainty and not config.return_dict_in_generate:
             raise ValueError(

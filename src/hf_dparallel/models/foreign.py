@@ -59,7 +59,7 @@ def enable_diffusion_generation(
     config = DiffusionGenerationConfig.from_dict(previous.to_dict() if previous is not None else {})
     if not isinstance(model, DiffusionGenerationMixin):
         model.__class__ = _with_diffusion_generation(type(model))
-    model.shift_logits = shift_logits
+    model.shift_logits, model.first_position = shift_logits, first_position(model)
     model.generation_config = config.updated(mask_token_id=mask_token_id)
     return model
 
@@ -68,7 +68,7 @@ def _make_class(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
     """A subclass of `cls` with `generate`, whose instances can be pickled though no module holds the class."""
 
     def __reduce_ex__(self, protocol):
-        return _restore, (cls, self.__dict__)
+        return _new_model, (cls,), self.__dict__
 
     namespace = {"__module__": cls.__module__, "__reduce_ex__": __reduce_ex__}
     return type(cls.__name__, (ScoringMixin, DiffusionGenerationMixin, cls), namespace)
@@ -77,11 +77,29 @@ def _make_class(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
 _with_diffusion_generation: Callable[[type], Any] = functools.cache(_make_class)
 
 
-def _restore(cls: type[PreTrainedModel], state: dict[str, Any]) -> PreTrainedModel:
+def _new_model(cls: type[PreTrainedModel]) -> PreTrainedModel:
     new_class = _with_diffusion_generation(cls)
-    model = new_class.__new__(new_class)
-    model.__dict__.update(state)
-    return model
+    return new_class.__new__(new_class)
+
+
+@torch.no_grad()
+def first_position(model: PreTrainedModel) -> int | None:
+    """The `position_ids` entry of a first token: RoBERTa and others count from behind the padding token's id.
+
+    Returns:
+        `int`, or `None` if the model takes no positions, or counts in yet another way and has to do it itself.
+    """
+    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
+    tokens = [token for token in range(min(8, vocabulary_size(model))) if token != padding][:4]
+    input_ids = torch.tensor([tokens], device=model.device)
+    if "position_ids" not in accepted_inputs(model, {"position_ids": input_ids}):
+        return None
+    expected = _logits(model, input_ids=input_ids)
+    for first in (0, (padding or 0) + 1):
+        position_ids = torch.arange(first, first + len(tokens), device=model.device)[None]
+        if torch.allclose(_logits(model, input_ids=input_ids, position_ids=position_ids), expected, atol=1e-4):
+            return first
+    return None
 
 
 @torch.no_grad()
@@ -94,11 +112,7 @@ def check_bidirectional(model: PreTrainedModel) -> None:
     low, high = 0, min(7, vocabulary_size(model) - 1)
     input_ids = torch.tensor([[low, low, low, low], [low, low, low, high]], device=model.device)
     inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
-    was_training = model.training
-    try:
-        logits = getattr(model.eval()(**accepted_inputs(model, inputs)), "logits", None)
-    finally:
-        model.train(was_training)
+    logits = _logits(model, **inputs)
     if logits is None:
         raise ValueError(
             f"{type(model).__name__} has no head: its output has no `logits`. Load it with `AutoModelForMaskedLM`."
@@ -108,3 +122,11 @@ def check_bidirectional(model: PreTrainedModel) -> None:
             f"{type(model).__name__} is causal: its first position does not react to the last one, so it cannot fill "
             "in masked tokens. Use a masked diffusion model (LLaDA, Dream) or a masked language model."
         )
+
+
+def _logits(model: PreTrainedModel, **inputs: torch.Tensor) -> torch.Tensor | None:
+    was_training = model.training
+    try:
+        return getattr(model.eval()(**accepted_inputs(model, inputs)), "logits", None)
+    finally:
+        model.train(was_training)

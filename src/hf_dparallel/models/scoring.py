@@ -24,6 +24,8 @@ class ScoringMixin:
     # Whether the logits of its forward pass at position i - 1 score token i, as in models that started from an
     # autoregressive checkpoint.
     shift_logits = False
+    # The position of a first token, or `None` if the forward pass is to find the positions by itself.
+    first_position: int | None = 0
 
     def score(
         self,
@@ -56,9 +58,13 @@ class ScoringMixin:
             `function` what it returned, put together field by field.
         """
         forward = forward or self.__call__  # type: ignore[operator]
+        positions = inputs.get("position_ids")
+        if positions is not None:
+            counted = {} if self.first_position is None else {"position_ids": positions + self.first_position}
+            inputs = {name: value for name, value in inputs.items() if name != "position_ids"} | counted
         logits = forward(**accepted_inputs(self, inputs)).logits
         if self.shift_logits:
-            logits = shift_predictions(logits, inputs.get("position_ids"))
+            logits = shift_predictions(logits, positions)
         logits = select_positions(logits, where)
         if function is None:
             return logits

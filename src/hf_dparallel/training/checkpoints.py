@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+from torch import nn
 from transformers.trainer_utils import sort_checkpoints
 
 
@@ -25,6 +27,13 @@ def last_complete_checkpoint(output_dir: str) -> str | None:
     return next((checkpoint for checkpoint in reversed(checkpoints) if _is_complete(Path(checkpoint))), None)
 
 
+def all_finite(model: nn.Module) -> bool:
+    """Whether no weight that is trained is NaN or infinite. Of weights that are split, each process sees its part."""
+    weights = (weight for weight in model.parameters() if weight.requires_grad)
+    finite = [getattr(weight, "to_local", lambda weight=weight: weight)().isfinite().all() for weight in weights]
+    return all(finite)
+
+
 def forget_checkpoint(checkpoint: Path) -> None:
     """Marks a checkpoint that is about to be written over as incomplete."""
     (checkpoint / _TRAINER_STATE).unlink(missing_ok=True)
@@ -33,7 +42,10 @@ def forget_checkpoint(checkpoint: Path) -> None:
 def _is_complete(checkpoint: Path) -> bool:
     try:
         json.loads((checkpoint / _TRAINER_STATE).read_text())
-    except (OSError, ValueError):
+        for file in checkpoint.glob("*.safetensors"):
+            # Reads the header, and compares it with the size of the file.
+            safe_open(file, framework="pt").__exit__(None, None, None)
+    except (OSError, ValueError, SafetensorError):
         return False
     return True
 

@@ -156,6 +156,16 @@ class CertaintyForcingConfig(TrainingArguments):
         for name in ("certainty_weight", "consistency_weight"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"`{name}` must be a number of at least 0, got {getattr(self, name)}.")
+        if self.train_sampling_strategy == "group_by_length":
+            raise ValueError(
+                '`train_sampling_strategy="group_by_length"` changes nothing: all rows are padded to `max_length`. '
+                "Leave it out."
+            )
+        if "inputs" in (self.include_for_metrics or []):
+            raise ValueError(
+                '`include_for_metrics=["inputs"]` would give masked views, where predictions and labels are by '
+                "sequence. Leave it out."
+            )
         if self.label_smoothing_factor != 0:
             raise ValueError(
                 "`label_smoothing_factor` has no meaning for certainty-forcing distillation, got "

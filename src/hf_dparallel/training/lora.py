@@ -41,7 +41,8 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
 
     Raises:
         TypeError: if `peft_config` is not a [`~peft.PeftConfig`].
-        ValueError: if the model has an adapter already, or a target module does not exist.
+        ValueError: if the model has an adapter already, a target module does not exist, or the method is prompt
+            learning.
     """
     from peft import PeftConfig, PeftModel, get_peft_model
 
@@ -54,11 +55,16 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
             "`peft_config` was passed with a model that has an adapter already. Pass `peft_config=None` to train that "
             "adapter, or `model.merge_and_unload()` to add a new one on top of it."
         )
+    if peft_config.is_prompt_learning:
+        raise ValueError(
+            f"`peft_config` is a {type(peft_config).__name__}: prompt learning puts virtual tokens before the prompt, "
+            "which decoding knows nothing of. Use an adapter of the weights, such as `LoraConfig`."
+        )
     peft_config = copy.deepcopy(peft_config)
     if peft_config.task_type is not None:
         logger.warning(f"`task_type={peft_config.task_type}` of `peft_config` is replaced by `None`.")
         peft_config.task_type = None
-    # Prompt-based methods have no target modules.
+    # Not every method has target modules.
     if hasattr(peft_config, "target_modules"):
         if peft_config.target_modules is None:
             peft_config.target_modules = default_target_modules(model)

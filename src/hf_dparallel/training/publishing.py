@@ -146,7 +146,9 @@ def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
     inherited = {field.name for field in fields(TrainingArguments)}
     own = [field.name for field in fields(CertaintyForcingConfig) if field.name not in inherited]
     settings = {name: getattr(args, name) for name in (*_RECORDED_SETTINGS, *own) if getattr(args, name) is not None}
-    settings["batch_size"] = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    # The batch that was found to fit, with `auto_find_batch_size`.
+    batch_size = trainer.state.train_batch_size or args.train_batch_size
+    settings["batch_size"] = batch_size * args.gradient_accumulation_steps * args.world_size
     settings["steps"] = trainer.state.global_step
     logged = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
     return {

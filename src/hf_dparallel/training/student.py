@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ..models.adapters import check_not_repacked
 from ..models.foreign import enable_diffusion_generation
@@ -14,6 +15,8 @@ from .lora import add_adapter
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
+
+logger = logging.get_logger(__name__)
 
 
 def prepare_student(
@@ -49,6 +52,11 @@ def prepare_student(
         enable_diffusion_generation(base, special_token_id("mask_token_id", base, processing_class))
     if peft_config is not None:
         model = add_adapter(model, peft_config)
+    elif any(weight.requires_grad and weight.dtype.itemsize == 2 for weight in model.parameters()):
+        logger.warning(
+            "The weights that are trained are in half precision, which rounds most small updates away. Load the model "
+            "with `dtype=torch.float32` and set `bf16=True`, or train an adapter."
+        )
     if trainable and not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
             "No parameter of the model requires a gradient, so there is nothing to train. Load the adapter with "

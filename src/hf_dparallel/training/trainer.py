@@ -2,9 +2,11 @@
 """Certainty-forcing distillation as a `transformers.Trainer`."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +20,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainerCallback,
+    set_seed,
 )
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
-from .checkpoints import forget_checkpoint, last_complete_checkpoint
+from .checkpoints import all_finite, forget_checkpoint, last_complete_checkpoint
 from .collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .losses import IGNORE_INDEX, CertaintyForcingTerms, sum_by_row, token_terms
@@ -147,6 +150,8 @@ class CertaintyForcingTrainer(PublishingMixin):
         preprocess_logits_for_metrics: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ):
         args = _check_args(args, model)
+        # Before the weights of an adapter are drawn; the Trainer would do it after that.
+        set_seed(args.seed)
         model = prepare_student(model, processing_class, peft_config, trainable=train_dataset is not None)
         check_can_be_pushed(args, model)
         if data_collator is None:
@@ -157,6 +162,10 @@ class CertaintyForcingTrainer(PublishingMixin):
         self._needed_of_rows: dict[str, Any] = {}
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             callbacks.append(MaskingEpochCallback(data_collator))
+            # What is recorded beside the weights are the masks of the training, whoever has made the collator.
+            args = copy.copy(args)
+            for name in MASKING_SETTINGS:
+                setattr(args, name, getattr(data_collator, name))
             # A copy, which stays at epoch 0: each evaluation has the same masks, and leaves those of training alone.
             self._eval_collator = dataclasses.replace(data_collator)
             self._columns = data_collator.columns
@@ -208,6 +217,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         Raises:
             ValueError: if there is no checkpoint to go on from.
             OSError: if a checkpoint cannot be written; those before it are intact.
+            FloatingPointError: if the training diverges. Checkpoints are from before that.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
@@ -216,7 +226,10 @@ class CertaintyForcingTrainer(PublishingMixin):
                     f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
                     "to its end, and there is none. Train without it."
                 )
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        if not all_finite(self.model):
+            raise FloatingPointError(self._divergence())
+        return output
 
     def compute_loss(
         self,
@@ -319,10 +332,24 @@ class CertaintyForcingTrainer(PublishingMixin):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs `logs`; the training loss together with its terms since the last log."""
         if "loss" in logs:
-            logs = {**logs, **self._metrics["train"].drain(self.accelerator.reduce)}
+            metrics = self._metrics["train"].drain(self.accelerator.reduce)
+            if not all(map(math.isfinite, metrics.values())):
+                raise FloatingPointError(self._divergence())
+            logs = {**logs, **metrics}
         super().log(logs, start_time)
 
+    def _divergence(self) -> str:
+        last = last_complete_checkpoint(self.args.output_dir)
+        return (
+            f"The training has diverged: loss or weights are NaN or infinite at step {self.state.global_step}. "
+            + (f"{last} is from before that. " if last else "")
+            + "Lower `learning_rate`, or train in bfloat16 instead of float16."
+        )
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if not all_finite(model):
+            # The checkpoints before it are worth more, and may have to make room for it.
+            raise FloatingPointError(self._divergence())
         if self.args.should_save:
             forget_checkpoint(Path(self.args.output_dir, f"checkpoint-{self.state.global_step}"))
         super()._save_checkpoint(model, trial)
