@@ -24,11 +24,11 @@ from hf_dparallel.demo.pipeline import (
     MAX_NEW_TOKENS,
     DemoConfig,
     distil,
-    evaluate_recipe,
+    evaluate_settings,
     fewest_passes,
     load_teacher,
     make_trajectories,
-    sweep_thresholds,
+    tuning_grid,
     word_problem_dataset,
 )
 from hf_dparallel.environment import describe_environment
@@ -124,7 +124,8 @@ class Ablations:
         start = time.time()
         student = distil(trajectories, self.tokenizer, self.config, self.teacher.dtype, **settings)
         train_seconds = time.time() - start
-        curve = sweep_thresholds(student, self.tokenizer, self.tuning, self.config, "entropy_threshold")
+        grid = tuning_grid()["entropy_threshold"]
+        curve = evaluate_settings(student, self.tokenizer, self.tuning, self.config, grid)
         chosen = fewest_passes(curve, self.baselines()["tuning"]["accuracy"])["recipe"]
         fixed = self._evaluate(student, self.held_out, FIXED)
         return {
@@ -137,7 +138,8 @@ class Ablations:
         }
 
     def _evaluate(self, model: PreTrainedModel, problems: Dataset, recipe: dict[str, Any]) -> dict[str, Any]:
-        return evaluate_recipe(model, self.tokenizer, problems, self.config, recipe)
+        (metrics,) = evaluate_settings(model, self.tokenizer, problems, self.config, [recipe])
+        return metrics
 
 
 def spread(values: list[float]) -> str:

@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
+from torch.profiler import ProfilerActivity, profile
 from transformers import HfArgumentParser, Trainer
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.benchmark import (
     measure_peak_memory,
-    measure_tensor_memory,
     random_model,
     random_prompts,
 )
@@ -139,6 +139,23 @@ def measure(name: str, step: Step, loss_function: Callable[[], torch.Tensor], de
         loss = run()
         seconds.append(time.perf_counter() - start)
     return {"code": name, "seconds": statistics.median(seconds), **memory, "loss": loss}
+
+
+def measure_tensor_memory(function: Callable[[], Any], device: str) -> float | None:
+    """Megabytes of tensors that a call needs at most, beyond those before it.
+
+    On a CPU the process takes more than that ([`measure_peak_memory`]), by what its allocator has not given back.
+    """
+    if device == "cuda":
+        return measure_peak_memory(function, device)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+        function()
+    events = [event for event in prof.profiler.kineto_results.events() if event.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak / 2**20
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:

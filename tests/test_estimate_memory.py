@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from hf_dparallel import LLaDAConfig
-from hf_dparallel.evaluation.benchmark import measure_tensor_memory
 
 from .helpers import lora, make_dream, make_llada, make_trainer
 
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "estimate_memory.py"))
+ROOT = Path(__file__).parents[1]
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "estimate_memory.py"))
+measure_tensor_memory = runpy.run_path(str(ROOT / "benchmarks" / "train.py"))["measure_tensor_memory"]
 estimate_training_memory = SCRIPT["estimate_training_memory"]
 
 

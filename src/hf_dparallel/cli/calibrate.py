@@ -153,7 +153,8 @@ def split_in_half(dataset: "Dataset", seed: int) -> dict[str, "Dataset"]:
             f"`dataset` must have at least 2 prompts, to choose settings on one half and confirm them on the other, "
             f"got {len(dataset)}."
         )
-    shuffled, half = dataset.shuffle(seed), len(dataset) // 2
+    # Flat, once: what adds a column would else copy the rows each time.
+    shuffled, half = dataset.shuffle(seed).flatten_indices(), len(dataset) // 2
     return {
         "calibration": shuffled.select(range(half)),
         "confirmation": shuffled.select(range(half, len(dataset))),

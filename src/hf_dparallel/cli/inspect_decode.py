@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -54,7 +55,7 @@ class PageArguments:
 
 
 @dataclass
-class FigureArguments(DatasetArguments, BatchSizeArguments):
+class PlotArguments(DatasetArguments, BatchSizeArguments):
     dataset: str | None = field(  # type: ignore[assignment]  # not every use of the command needs one
         default=None, metadata={"help": "Prompts for --figures, as for `hf-dparallel evaluate`."}
     )
@@ -83,7 +84,7 @@ class FigureArguments(DatasetArguments, BatchSizeArguments):
 
 def run(argv: Sequence[str]) -> None:
     """Shows a decode, or writes a page of it; draws figures over a dataset."""
-    arguments = [LoadingArguments, PromptArguments, PageArguments, FigureArguments, DecodingArguments]
+    arguments = [LoadingArguments, PromptArguments, PageArguments, PlotArguments, DecodingArguments]
     parser = CommandParser("inspect", [*arguments, OutputArguments], positionals=["model"])
     loading, prompt, page, figures, decoding, output = parser.parse(argv)
     # With --figures a prompt may be left out, and stdin is not waited for.
@@ -107,7 +108,8 @@ def run(argv: Sequence[str]) -> None:
         names = {"Without adapter": False, "With adapter": True} if page.compare else {loading.model: True}
         trace = partial(trace_decode, model, tokenizer, prompt_ids, recipe, seed=decoding.seed)
         traces = [run_with(model, has_it, partial(trace, name=name)) for name, has_it in names.items()]
-        report["decodes"] = show(traces, page.output_file)
+        title = f"{loading.model}: {shorten(text, 60)}"
+        report["decodes"] = show(traces, page.output_file, title)
     if dataset is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
         settings = {"batch_size": figures.batch_size, "seed": decoding.seed}
@@ -115,11 +117,11 @@ def run(argv: Sequence[str]) -> None:
         score = None
         if reward is not None:
             score = partial(answer_confidence_and_accuracy, tokenizer=tokenizer, dataset=dataset, reward_funcs=reward)
-        report["figures"] = make_figures(model, tokenizer, recipe, decode, score, Path(figures.figures))
+        report["figures"] = make_plots(model, tokenizer, recipe, decode, score, Path(figures.figures))
     write_json(report, output.json)
 
 
-def show(traces: Sequence[DecodeTrace], output_file: str | None) -> list[dict[str, Any]]:
+def show(traces: Sequence[DecodeTrace], output_file: str | None, title: str) -> list[dict[str, Any]]:
     """Writes the page, or prints every pass; prints the answers, and returns what they cost."""
     color = takes_color(sys.stdout)
     for trace in traces:
@@ -128,12 +130,12 @@ def show(traces: Sequence[DecodeTrace], output_file: str | None) -> list[dict[st
                 say(line)
         say(answer_text(trace, color))
     if output_file is not None:
-        write_page(traces, output_file)
+        write_page(traces, output_file, title)
         say(f"Page: {output_file}")
     return [{name: getattr(trace, name) for name in ("name", "nfe", "tokens_per_forward")} for trace in traces]
 
 
-def make_figures(
+def make_plots(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     recipe: DiffusionGenerationConfig,

@@ -3,6 +3,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,8 +15,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from ..data.prompts import tokenize_prompts
 from ..data.rewards import numeric_answer_reward
 from ..data.trajectories import filter_trajectories, generate_trajectories
-from ..evaluation.decoding import evaluate_decoding
 from ..evaluation.report import TABLE_METRICS, make_rows, results_table
+from ..evaluation.sweep import evaluate_recipes, parse_sweep
 from ..generation.configuration import DiffusionGenerationConfig
 from ..inspection.certainty import decode_with_certainty, mean_confidence
 from ..inspection.plots import plot_certainty_and_tradeoff
@@ -37,10 +38,7 @@ TRAJECTORY_RECIPE = {"confidence_threshold": 0.8}
 # A threshold keeps the accuracy if it loses at most this much against one token per pass, on the tuning problems.
 TOLERANCE = 0.01
 
-_TUNING_GRID: dict[str, tuple[float, ...]] = {
-    "confidence_threshold": (0.9, 0.8, 0.7, 0.6, 0.5),
-    "entropy_threshold": (0.3, 0.5, 0.8, 1.1),
-}
+_TUNING_GRID = ("confidence_threshold=0.9,0.8,0.7,0.6,0.5", "entropy_threshold=0.3,0.5,0.8,1.1")
 
 
 @dataclass
@@ -97,8 +95,10 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     tuning = word_problem_dataset(config.num_tuning_problems, config.seed + 1, split="test")
 
     print("\n1/5  The teacher: one token per pass, and which thresholds keep its accuracy")
-    original = evaluate_recipe(teacher, tokenizer, tuning, config, {})
-    curves = {rule: sweep_thresholds(teacher, tokenizer, tuning, config, rule) for rule in _TUNING_GRID}
+    (original,) = evaluate_settings(teacher, tokenizer, tuning, config, [{}])
+    curves = {
+        rule: evaluate_settings(teacher, tokenizer, tuning, config, grid) for rule, grid in tuning_grid().items()
+    }
     recipes = {rule: fewest_passes(curve, original["accuracy"]) for rule, curve in curves.items()}
 
     print("\n2/5  Its trajectories on new problems, and which of them end in the right answer")
@@ -108,8 +108,8 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     student = distil(trajectories, tokenizer, config, teacher.dtype)
 
     print("\n4/5  The student: which thresholds keep the teacher's accuracy")
-    best = min(recipes.values(), key=lambda figures: figures["nfe"])
-    curves["student"] = sweep_thresholds(student, tokenizer, tuning, config, "entropy_threshold")
+    best = min(recipes.values(), key=lambda point: point["nfe"])
+    curves["student"] = evaluate_settings(student, tokenizer, tuning, config, tuning_grid()["entropy_threshold"])
     recipes["student"] = fewest_passes(curves["student"], original["accuracy"])
     _recipe(recipes["student"]["recipe"]).save_pretrained(output_dir / "adapter")
 
@@ -125,15 +125,13 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         "dtype": str(teacher.dtype),
         "seconds": round(time.time() - start, 1),
     }
-    _write_report(report, output_dir)
     certainty = {
         "Teacher": _certainty(teacher, tokenizer, tuning, best["recipe"]),
         "Student": _certainty(student, tokenizer, tuning, recipes["student"]["recipe"]),
     }
-    picture = plot_certainty_and_tradeoff(certainty, _named_curves(original, curves))
-    picture.savefig(output_dir / "certainty.png")
+    conclusion = _write_results(report, certainty, output_dir)
     _print_example(teacher, student, tokenizer, held_out.select([0]), recipes["student"]["recipe"])
-    print(f"\n{results_table(report['rows'])}\n\n{_conclusion(report['rows'])}")
+    print(f"\n{conclusion}")
     print(f"\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
     return report
 
@@ -162,45 +160,36 @@ def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:
     return DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **settings)
 
 
-def evaluate_recipe(
+def tuning_grid() -> dict[str, list[dict[str, Any]]]:
+    """By rule, the settings to choose from."""
+    return {rule: [{rule: value} for value in values] for rule, values in map(parse_sweep, _TUNING_GRID)}
+
+
+def evaluate_settings(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     problems: "Dataset",
     config: DemoConfig,
-    settings: dict[str, Any],
-) -> dict[str, Any]:
-    """Accuracy and passes with the given decoding settings, which are returned as `recipe`."""
-    name = " ".join(f"{key} {value}" for key, value in settings.items()) or "one token per pass"
-    figures: dict[str, Any] = evaluate_decoding(
-        model,
-        tokenizer,
-        problems,
-        numeric_answer_reward,
-        _recipe(settings),
-        config.batch_size,
-        description=name,
-        num_workers=config.num_workers,
-    )
-    return {**figures, "recipe": settings}
-
-
-def sweep_thresholds(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    problems: "Dataset",
-    config: DemoConfig,
-    rule: str,
+    tried: Sequence[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Evaluates a threshold rule over its grid."""
-    return [evaluate_recipe(model, tokenizer, problems, config, {rule: value}) for value in _TUNING_GRID[rule]]
+    """Accuracy and cost with each of some decoding settings, which are returned as `recipe`."""
+    recipes = {
+        " ".join(f"{name} {value}" for name, value in settings.items()) or "one token per pass": _recipe(settings)
+        for settings in tried
+    }
+    options = {"batch_size": config.batch_size, "num_workers": config.num_workers}
+    evaluated = evaluate_recipes(model, tokenizer, problems, numeric_answer_reward, recipes, **options)
+    return [
+        {**answers.metrics(), "recipe": settings} for answers, settings in zip(evaluated.values(), tried, strict=True)
+    ]
 
 
 def fewest_passes(curve: list[dict[str, Any]], accuracy: float) -> dict[str, Any]:
     """The point with the fewest passes that keeps the accuracy; the most accurate one if none does."""
-    keeping = [figures for figures in curve if figures["accuracy"] >= accuracy - TOLERANCE]
+    keeping = [point for point in curve if point["accuracy"] >= accuracy - TOLERANCE]
     if not keeping:
-        return max(curve, key=lambda figures: figures["accuracy"])
-    return min(keeping, key=lambda figures: figures["nfe"])
+        return max(curve, key=lambda point: point["accuracy"])
+    return min(keeping, key=lambda point: point["nfe"])
 
 
 def make_trajectories(
@@ -281,26 +270,25 @@ def _compare(
         "Student (dParallel), entropy threshold": (student, recipes["student"]["recipe"]),
     }
     measured = {}
-    for method, (model, recipe) in methods.items():
-        value = "".join(f" {value}" for value in recipe.values())
-        figures = evaluate_recipe(model, tokenizer, problems, config, recipe)
-        measured[method + value] = {name: figures[name] for name in TABLE_METRICS}
+    for method, (model, settings) in methods.items():
+        (metrics,) = evaluate_settings(model, tokenizer, problems, config, [settings])
+        name = "".join([method, *(f" {value}" for value in settings.values())])
+        measured[name] = {metric: metrics[metric] for metric in TABLE_METRICS}
     return make_rows(measured)
 
 
-def _named_curves(
-    original: dict[str, Any], curves: dict[str, list[dict[str, Any]]]
-) -> dict[str, list[dict[str, Any]]]:
-    return {
-        "Teacher, confidence": [original, *curves["confidence_threshold"]],
-        "Teacher, entropy": [original, *curves["entropy_threshold"]],
-        "Student, entropy": curves["student"],
+def _write_results(report: dict[str, Any], certainty: dict[str, torch.FloatTensor], output_dir: Path) -> str:
+    """Writes report and picture, and returns the table with what it comes to."""
+    rows, tuning = report["rows"], report["tuning"]
+    conclusion = [results_table(rows), _conclusion(rows)]
+    write_report(report, output_dir, [*conclusion, "![](certainty.png)"])
+    curves = {
+        "Teacher, confidence": [tuning["original"], *tuning["confidence_threshold"]],
+        "Teacher, entropy": [tuning["original"], *tuning["entropy_threshold"]],
+        "Student, entropy": tuning["student"],
     }
-
-
-def _write_report(report: dict[str, Any], output_dir: Path) -> None:
-    rows = report["rows"]
-    write_report(report, output_dir, [results_table(rows), _conclusion(rows), "![](certainty.png)"])
+    plot_certainty_and_tradeoff(certainty, curves).savefig(output_dir / "certainty.png")
+    return "\n\n".join(conclusion)
 
 
 def _conclusion(rows: list[dict[str, Any]]) -> str:

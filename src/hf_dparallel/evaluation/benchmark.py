@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -272,23 +271,6 @@ def measure_peak_memory(function: Callable[[], Any], device: str) -> float | Non
     before = _resident_mb("VmRSS")
     function()
     return _resident_mb("VmHWM") - before
-
-
-def measure_tensor_memory(function: Callable[[], Any], device: str) -> float | None:
-    """Megabytes of tensors that a call needs at most, beyond those before it.
-
-    On a CPU the process takes more than that ([`measure_peak_memory`]), by what its allocator has not given back.
-    """
-    if device == "cuda":
-        return measure_peak_memory(function, device)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
-        function()
-    events = [event for event in prof.profiler.kineto_results.events() if event.name() == "[memory]"]
-    live = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    return peak / 2**20
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -40,7 +41,8 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     name, _, values = text.partition("=")
     swept = [name for name, setting in SETTINGS.items() if setting.is_swept]
     if name not in swept:
-        raise ValueError(f"`sweep={text}` must start with one of {', '.join(swept)}, and an equals sign.")
+        meant = "".join(f" Did you mean {close}?" for close in get_close_matches(name, swept, n=1))
+        raise ValueError(f"`sweep={text}` must start with one of {', '.join(swept)}, and an equals sign.{meant}")
     try:
         numbers = _range(values) if ":" in values else [Decimal(value) for value in values.split(",")]
         if not all(number.is_finite() for number in numbers):

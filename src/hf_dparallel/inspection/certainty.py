@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""How certainty grows over the passes of a decode: the figures behind the pictures of `plots.py`.
+"""How certainty grows over the passes of a decode: the numbers behind the pictures of `plots.py`.
 
 Every function reads a [`DiffusionGenerationOutput`] that was made with `output_certainty=True`.
 """
@@ -86,7 +86,7 @@ def mean_confidence(confidences: torch.FloatTensor, num_passes: int) -> torch.Fl
     Returns:
         `torch.FloatTensor` of shape `(num_passes, tokens)`.
     """
-    return _kept(confidences, num_passes).mean(dim=0)
+    return _hold_last(confidences, num_passes).mean(dim=0)
 
 
 def token_convergence(
@@ -106,14 +106,14 @@ def token_convergence(
     decided = (out.commit_step[row] >= 0).nonzero().flatten()
     num_tokens = min(num_tokens, len(decided))
     positions = decided[torch.linspace(0, len(decided) - 1, num_tokens, device=decided.device).round().long()]
-    kept = _kept(history(out, "confidences")[row : row + 1], int(out.nfe[row]))[0]
+    kept = _hold_last(required(out, "confidences")[row : row + 1], int(out.nfe[row]))[0]
     return positions.tolist(), kept[:, positions]
 
 
 def committed_confidence(out: DiffusionGenerationOutput) -> torch.FloatTensor:
     """Mean confidence with which the tokens of each answer were committed, `(batch_size,)` (the paper's Fig. 2a)."""
     committed = out.commit_step >= 0
-    at_commit = history(out, "confidences").gather(1, out.commit_step.clamp(min=0)[:, None])[:, 0]
+    at_commit = required(out, "confidences").gather(1, out.commit_step.clamp(min=0)[:, None])[:, 0]
     return at_commit.masked_fill(~committed, 0).sum(dim=1) / committed.sum(dim=1)
 
 
@@ -159,7 +159,7 @@ def prediction_reliability(
     Raises:
         ValueError: if no answer took part in one of `passes`.
     """
-    predictions, probabilities = history(out, "candidates"), history(out, "candidate_probabilities")
+    predictions, probabilities = required(out, "candidates"), required(out, "candidate_probabilities")
     num_passes = predictions.shape[1]
     chosen = list(range(num_passes)) if passes is None else list(passes)
     beyond = [step for step in chosen if not 0 <= step < num_passes]
@@ -186,7 +186,7 @@ def committed_tokens(out: DiffusionGenerationOutput) -> torch.LongTensor:
     return tokens.masked_fill(out.commit_step < 0, -1)
 
 
-def history(out: DiffusionGenerationOutput, name: str) -> torch.Tensor:
+def required(out: DiffusionGenerationOutput, name: str) -> torch.Tensor:
     """Returns what the passes of a decode predicted, by its name in [`DiffusionGenerationOutput`].
 
     Raises:
@@ -200,7 +200,7 @@ def history(out: DiffusionGenerationOutput, name: str) -> torch.Tensor:
     return values
 
 
-def _kept(confidences: torch.FloatTensor, num_passes: int) -> torch.FloatTensor:
+def _hold_last(confidences: torch.FloatTensor, num_passes: int) -> torch.FloatTensor:
     """Fills in the last confidence of each token where it is decided, `(batch_size, num_passes, tokens)`."""
     filled = [confidences[:, 0]]
     for step in range(1, num_passes):

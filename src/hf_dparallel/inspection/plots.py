@@ -159,14 +159,18 @@ def plot_confidence_and_accuracy(
         for (method, measured), marker in zip(methods.items(), cycle(_MARKERS), strict=False):
             filled = measured.count > 0
             axes.plot(measured.confidence[filled], measured.accuracy[filled], marker=marker, label=method)
-        axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="as sure as right")
+        axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="perfect calibration")
         axes.set(title=f"Predictions, {title}", xlabel="Confidence of the prediction", xlim=(0, 1.02), ylim=(0, 1.02))
-    panels[0].set_ylabel("Part that is committed in the end")
+    panels[0].set_ylabel("Fraction committed in the end")
     if answers:
         for (method, points), marker in zip(answers.items(), cycle(_MARKERS), strict=False):
             points = sorted(points, key=lambda point: point["confidence"])
             y = [100 * point["accuracy"] for point in points]
-            panels[-1].plot([point["confidence"] for point in points], y, marker=marker, label=method)
+            x = [point["confidence"] for point in points]
+            panels[-1].plot(x, y, marker=marker, label=method)
+            for point, place in zip(points, zip(x, y, strict=True), strict=True):
+                threshold = str(point.get("confidence_threshold", ""))
+                panels[-1].annotate(threshold, place, (4, 4), textcoords="offset points", fontsize="x-small")
         panels[-1].set(title="Answers", xlabel="Mean confidence of committed tokens", ylabel="Accuracy (%)")
     for axes in panels:
         axes.grid(alpha=0.3)

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.output import DiffusionGenerationOutput
-from .certainty import decode_with_certainty, history
+from .certainty import decode_with_certainty, required
 
 
 _REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
@@ -126,7 +126,7 @@ def trace_output(
 
 def _predictions(out: DiffusionGenerationOutput, row: int, step: int, texts: dict[int, str]) -> dict[int, Prediction]:
     kinds = ("entropies", "confidences", "candidates", "candidate_probabilities")
-    of_pass = [history(out, kind)[row, step] for kind in kinds]
+    of_pass = [required(out, kind)[row, step] for kind in kinds]
     positions = (~of_pass[0].isnan()).nonzero().flatten()
     columns = zip(positions.tolist(), *(values[positions].tolist() for values in of_pass), strict=True)
     return {
