@@ -28,7 +28,7 @@ def stable_hash(*parts: Any) -> int:
 
 
 def dataset_hash(dataset: "Dataset", columns: Sequence[str] | None = None) -> str:
-    """Hashes the rows of a dataset: all columns, or those of the named ones that it has."""
+    """Hashes the rows of a dataset: all columns, or as many of the named columns as it has."""
     if columns is not None:
         dataset = dataset.select_columns([name for name in columns if name in dataset.column_names])
     hashed = hashlib.sha256()

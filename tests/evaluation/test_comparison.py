@@ -106,7 +106,7 @@ def test_files(tmp_path):
             json.dumps({"name": "a", "rows": []}),
             "it lacks conditions, hardware, rows. `hf-dparallel evaluate --dataset",
         ),
-        (json.dumps({**make_report(), "rows": [{"method": "a"}]}), "it lacks the figures of each answer"),
+        (json.dumps({**make_report(), "rows": [{"method": "a"}]}), "it lacks the results of each answer"),
     ],
 )
 def test_other_files_are_no_reports(tmp_path, content, message):

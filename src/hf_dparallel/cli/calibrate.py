@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @dataclass
 class CalibrationArguments:
     output_dir: str = field(
-        metadata={"help": "Folder that gets the recipe, generation_config.json: that of the adapter or model."}
+        metadata={"help": "Folder for the recipe, generation_config.json: for instance the folder of the adapter."}
     )
     max_accuracy_drop: float = field(
         default=0.01, metadata={"help": "Accuracy that may be lost against one token per pass; 0.01 is one point."}
@@ -50,9 +50,7 @@ class CalibrationArguments:
     )
     block_lengths: list[int] = field(
         default_factory=list,
-        metadata={
-            "help": "Block lengths to try them with; the first is also that of the reference. Default: the recipe's."
-        },
+        metadata={"help": "Block lengths to try them with; the reference has the first one. Default: the recipe's."},
     )
     max_new_tokens: int | None = field(default=None, metadata={"help": "Length of the canvas. Default: the recipe's."})
     seed: int = field(default=0, metadata={"help": "Seed of the split of the prompts into two halves."})

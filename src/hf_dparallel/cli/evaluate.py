@@ -56,7 +56,7 @@ class ReportArguments:
             parse_sweep(text)
 
     def recipes(self, given: DiffusionGenerationConfig) -> dict[str, DiffusionGenerationConfig]:
-        """Returns the settings to try, by name: those of the flags, if nothing is swept."""
+        """Returns the recipes to try, by name: one for each value that is swept, or else what the flags say."""
         if not self.sweep:
             return {method_name(given): given}
         return {

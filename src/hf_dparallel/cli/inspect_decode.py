@@ -83,19 +83,19 @@ class PlotArguments(DatasetArguments, BatchSizeArguments):
 
 
 def run(argv: Sequence[str]) -> None:
-    """Shows a decode, or writes a page of it; draws figures over a dataset."""
+    """Shows a decode, or writes a page of it; draws pictures over a dataset."""
     arguments = [LoadingArguments, PromptArguments, PageArguments, PlotArguments, DecodingArguments]
     parser = CommandParser("inspect", [*arguments, OutputArguments], positionals=["model"])
-    loading, prompt, page, figures, decoding, output = parser.parse(argv)
+    loading, prompt, page, plots, decoding, output = parser.parse(argv)
     # With --figures a prompt may be left out, and stdin is not waited for.
-    is_asked = prompt.prompt is not None or prompt.prompt_file is not None or figures.figures is None
+    is_asked = prompt.prompt is not None or prompt.prompt_file is not None or plots.figures is None
     text = prompt.read() if is_asked else None
     if text is None and (page.output_file is not None or page.compare):
         raise ValueError("`output_file` and `compare` show the decode of a prompt. Add --prompt TEXT.")
-    dataset = load_prompts(figures, default_split="test") if figures.figures is not None else None
-    reward = get_reward(figures.reward, dataset) if figures.reward is not None else None
+    dataset = load_prompts(plots, default_split="test") if plots.figures is not None else None
+    reward = get_reward(plots.reward, dataset) if plots.reward is not None else None
     # Before the decoding, which may take long.
-    for folder in (figures.figures, page.output_file and Path(page.output_file).parent):
+    for folder in (plots.figures, page.output_file and Path(page.output_file).parent):
         if folder is not None:
             Path(folder).mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_model(loading)
@@ -112,12 +112,12 @@ def run(argv: Sequence[str]) -> None:
         report["decodes"] = show(traces, page.output_file, title)
     if dataset is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
-        settings = {"batch_size": figures.batch_size, "seed": decoding.seed}
+        settings = {"batch_size": plots.batch_size, "seed": decoding.seed}
         decode = partial(decode_with_certainty, model, tokenizer, prompts, **settings)
         score = None
         if reward is not None:
             score = partial(answer_confidence_and_accuracy, tokenizer=tokenizer, dataset=dataset, reward_funcs=reward)
-        report["figures"] = make_plots(model, tokenizer, recipe, decode, score, Path(figures.figures))
+        report["figures"] = make_plots(model, tokenizer, recipe, decode, score, Path(plots.figures))
     write_json(report, output.json)
 
 

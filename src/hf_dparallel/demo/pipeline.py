@@ -215,7 +215,7 @@ def distil(
 ) -> PreTrainedModel:
     """Trains a LoRA adapter on the trajectories and returns the student with the adapter merged, in `dtype`.
 
-    `settings` of [`CertaintyForcingConfig`] take the place of those of the demo.
+    `settings` of [`CertaintyForcingConfig`] replace the demo's own.
     """
     from peft import LoraConfig
 

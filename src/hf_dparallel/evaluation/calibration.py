@@ -27,7 +27,7 @@ class Trial:
     Args:
         settings (`dict`): of [`DiffusionGenerationConfig`].
         nfe (`float`): mean number of passes on the calibration split.
-        accuracy_drop (`dict[str, float]`): by split, accuracy of the reference less that of the settings.
+        accuracy_drop (`dict[str, float]`): by split, accuracy of the reference minus accuracy with these settings.
         p_value (`dict[str, float]`): by split, see [`accuracy_drop_p_value`].
     """
 

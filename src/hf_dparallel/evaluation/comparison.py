@@ -26,7 +26,7 @@ def read_comparable_report(path: str | os.PathLike) -> dict[str, Any]:
     report = read_report(path)
     missing = [name for name in _REQUIRED if not report.get(name)]
     if not missing and not all("answers" in row for row in report["rows"]):
-        missing = ["the figures of each answer"]
+        missing = ["the results of each answer"]
     if missing:
         folder = Path(path) if Path(path).is_dir() else Path(path).parent
         of_tasks = [str(other.parent) for other in sorted(folder.glob("*/report.json"))]
@@ -37,8 +37,8 @@ def read_comparable_report(path: str | os.PathLike) -> dict[str, Any]:
             )
         raise ValueError(
             f"{path} is no report that can be compared: it lacks {', '.join(missing)}. `hf-dparallel evaluate "
-            "--dataset NAME --output_dir DIR` writes one, and `--preset NAME` one for each benchmark; that of `demo` "
-            "is of another kind."
+            "--dataset NAME --output_dir DIR` writes one, and `--preset NAME` one for each benchmark. Reports "
+            "of `demo` are of another kind."
         )
     return report
 

@@ -19,7 +19,7 @@ TABLE_METRICS = ("accuracy", "nfe", "tokens_per_forward", "latency_s")
 def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Turns what was measured for each method into table rows.
 
-    `speedup` is the latency of the first method over that of the row's.
+    `speedup` is the latency of the first method over the latency of the row's method.
     """
     baseline = next(iter(measured.values()))["latency_s"]
     return [
@@ -34,7 +34,7 @@ def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def metrics_with_intervals(answers: EvaluatedAnswers) -> dict[str, Any]:
-    """The means of [`evaluate_decoding`] with 95 % bootstrap intervals, and those of each prompt as `answers`."""
+    """The means of [`evaluate_decoding`], their 95 % bootstrap intervals, and as `answers` what each prompt gave."""
     nfe = [cost.nfe for cost in answers.costs]
     by_prompt: dict[str, Sequence[float]] = {
         "accuracy": answers.is_correct,

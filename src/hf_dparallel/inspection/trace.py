@@ -42,7 +42,7 @@ class DecodeTrace:
         nfe (`int`): forward passes.
         tokens_per_forward (`float`): tokens of the answer over passes.
         settings (`dict[str, Any]`): decoding settings that differ from the defaults, by name.
-        predictions (`list[dict[int, Prediction]]`): for each pass, by position, those of the masked tokens.
+        predictions (`list[dict[int, Prediction]]`): for each pass, the predictions of masked tokens, by position.
     """
 
     name: str
@@ -98,7 +98,7 @@ def trace_output(
 
     Args:
         out ([`DiffusionGenerationOutput`]): what was returned.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): that of the model.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): the tokenizer of the model.
         config ([`DiffusionGenerationConfig`]): every setting that it was decoded with, special tokens included.
         name (`str`): title of the decode.
         row (`int`, *optional*, defaults to 0): which answer.

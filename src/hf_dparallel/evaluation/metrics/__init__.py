@@ -11,7 +11,7 @@ METRICS = ("aup", "decoding_efficiency", "math_accuracy", "pass_at_1")
 def load(name: str, **kwargs) -> Any:
     """Loads one of `METRICS`, from the files of this package and without a network.
 
-    The same as `evaluate.load` with the path of its folder; `kwargs` are those of `evaluate.load`.
+    This calls `evaluate.load` with the path of its folder and with `kwargs`.
 
     Example:
 
