@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Which files of a folder go to the Hub."""
 
-import fnmatch
 import json
 from pathlib import Path
 from typing import Any
@@ -91,11 +90,6 @@ def select_files(folder: Path, kind: str) -> dict[str, Content]:
 def has_tokenizer(folder: Path) -> bool:
     """Whether a tokenizer was saved in a folder."""
     return (folder / "tokenizer_config.json").is_file()
-
-
-def is_one_of(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a path in a repository matches one of the patterns, all of whose folders are written out."""
-    return any(fnmatch.fnmatchcase(name, pattern) and name.count("/") == pattern.count("/") for pattern in patterns)
 
 
 def hub_name(name: str | None) -> str | None:

@@ -120,7 +120,7 @@ def push_model_to_hub(
         files,
         repo_id,
         check_existing=functools.partial(_check_same_kind, repo_id=repo_id, pushed=_describe(config)),
-        replaces=(*WEIGHT_PATTERNS[kind], CALIBRATION_NAME, *(TOKENIZER_PATTERNS if has_tokenizer(folder) else ())),
+        replaces=[*WEIGHT_PATTERNS[kind], CALIBRATION_NAME, *(TOKENIZER_PATTERNS if has_tokenizer(folder) else [])],
         private=private,
         revision=revision,
         create_pr=create_pr,

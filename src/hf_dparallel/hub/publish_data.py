@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData
+from huggingface_hub.utils import filter_repo_objects
 
 from ..data.trajectory_folder import read_description, read_run, trajectory_files
 from ..reports import escape_markdown, markdown_table
 from .card import DRAFT_MARK, TAGS
 from .contents import check_contents
-from .files import CARD_NAME, Content, hub_name, is_one_of
+from .files import CARD_NAME, Content, hub_name
 from .upload import full_name, upload_files
 
 
 _TEMPLATE = Path(__file__).parent / "templates" / "data_card.md"
-_SHARDS = ("data/train-*-of-*.parquet",)
+_SHARDS = ["data/train-*-of-*.parquet"]
 _COLUMNS = {
     "prompt_ids": "token ids of the prompt",
     "completion_ids": "token ids of the answer, up to and including its end-of-sequence token",
@@ -149,7 +150,7 @@ def _make_card(
 
 def _check_no_other_data(existing: Sequence[str], read: Callable[[str], str], repo_id: str) -> None:
     data = [name for name in existing if name.endswith((".parquet", ".json", ".jsonl", ".csv"))]
-    other = [name for name in data if not is_one_of(name, _SHARDS)]
+    other = list(filter_repo_objects(data, ignore_patterns=_SHARDS))
     if other:
         raise ValueError(
             f"`repo_id={repo_id}` exists and holds other data ({other[0]}), which would be read together with these. "

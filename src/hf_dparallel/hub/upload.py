@@ -8,10 +8,11 @@ from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from huggingface_hub.utils import filter_repo_objects
 from transformers.utils import logging
 
 from .card import is_replaceable
-from .files import CARD_NAME, Content, is_one_of
+from .files import CARD_NAME, Content
 
 
 logger = logging.get_logger(__name__)
@@ -29,7 +30,7 @@ def upload_files(
     *,
     repo_type: str = "model",
     check_existing: Callable[[Sequence[str], Callable[[str], str]], None],
-    replaces: tuple[str, ...],
+    replaces: list[str],
     private: bool | None = None,
     revision: str | None = None,
     create_pr: bool = False,
@@ -60,8 +61,9 @@ def upload_files(
             return Path(api.hf_hub_download(repo_id, name, **target)).read_text(encoding="utf-8", errors="replace")
 
         check_existing(existing, read)
+        replaced = filter_repo_objects(existing, allow_patterns=replaces)
         changes: list[CommitOperationAdd | CommitOperationDelete] = [
-            CommitOperationDelete(name) for name in existing if is_one_of(name, replaces) and name not in files
+            CommitOperationDelete(name) for name in replaced if name not in files
         ]
         # A card that somebody wrote is uploaded from where it lies.
         is_drafted = isinstance(files[CARD_NAME], bytes)
