@@ -23,6 +23,7 @@ from hf_dparallel.demo import pipeline
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
 from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.generation.settings import SETTINGS, Setting
 
 from ..helpers import make_llada, make_tokenizer
 
@@ -94,6 +95,14 @@ def test_what_needs_no_command_loads_no_library(argv):
 
 def test_without_a_command_there_is_the_overview(hf):
     assert hf() == hf("--help")
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "serve", "evaluate", "inspect", "trajectories", "push"])
+def test_every_setting_of_decoding_is_a_flag(hf, monkeypatch, command):
+    monkeypatch.setitem(SETTINGS, "new_threshold", Setting("new_threshold", "rule", float, "A rule of tomorrow."))
+    help_text = hf(command, "--help")[1]
+    flags = [name for name, setting in SETTINGS.items() if setting.is_flag]
+    assert len(flags) > 20 and all(f"--{name} " in help_text for name in flags)
 
 
 def test_version(hf):
