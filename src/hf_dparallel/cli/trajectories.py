@@ -28,14 +28,14 @@ from .loading import get_reward, load_model, load_prompts
 class TrajectoryArguments:
     output_dir: str = field(
         metadata={
-            "help": f"Folder for the trajectories: shards of all, and {FILTERED_NAME} with those that are kept. A run "
+            "help": f"Folder for the trajectories: shards of all, and {FILTERED_NAME} with the kept rows. A run "
             "that was killed goes on where it stopped when it is started again with the same folder."
         }
     )
     reward: str = field(
         default="numeric",
         metadata={
-            "help": "What makes an answer right. 'numeric': its last number is that of the column 'answer'. 'math': "
+            "help": "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': "
             "it is mathematically equal to the column 'solution' (needs math-verify). 'none': keep all.",
             "choices": ["numeric", "math", "none"],
         },
@@ -44,7 +44,7 @@ class TrajectoryArguments:
 
 
 def run(argv: Sequence[str]) -> None:
-    """Writes the trajectories that are kept, and prints how many those are."""
+    """Writes the trajectories that are kept, and prints how many it keeps."""
     parser = CommandParser(
         "trajectories",
         [LoadingArguments, DatasetArguments, TrajectoryArguments, BatchArguments, DecodingArguments, OutputArguments],

@@ -81,7 +81,7 @@ class Claims:
                 )
                 since = time.monotonic()
         if self.state.is_main_process:
-            # Those of runs that were killed, too.
+            # The claims of runs that were killed go with it.
             for folder in self.store.folder.glob(f"{_PREFIX}*"):
                 shutil.rmtree(folder, ignore_errors=True)
 

@@ -45,7 +45,7 @@ def prepare_dataset(
         processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
             The tokenizer. Needed for text columns.
         eos_token_id (`int`, *optional*):
-            The EOS of completions that are tokenized. By default that of the tokenizer.
+            The EOS of completions that are tokenized. By default the EOS of the tokenizer.
         max_length (`int`, *optional*):
             The most tokens that a prompt and completion may have together. `None`: any number.
         required_columns (`Sequence[str]`, *optional*):
@@ -91,7 +91,7 @@ def tokenize_row(
         processing_class ([`~transformers.PreTrainedTokenizerBase`]):
             The tokenizer.
         eos_token_id (`int`, *optional*):
-            The EOS of the completion. By default that of the tokenizer.
+            The EOS of the completion. By default the EOS of the tokenizer.
 
     Returns:
         `dict` with `prompt_ids` and `completion_ids`, the latter ending with EOS.

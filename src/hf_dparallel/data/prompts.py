@@ -17,7 +17,7 @@ def tokenize_prompts(
     """Returns the token ids of the column `prompt` (texts, or lists of messages) or `messages` of a dataset.
 
     Texts are tokenized as they are. Messages go through the chat template, without a trailing answer. `mask_token_id`,
-    by default that of the tokenizer, must not be among the ids.
+    by default the mask token of the tokenizer, must not be among the ids.
 
     Raises:
         ValueError: if there are no rows or no such column, or for a prompt that is empty or has a mask token.

@@ -86,8 +86,8 @@ def check_reward_columns(reward_funcs: RewardFunction | list[RewardFunction], co
         except TypeError as error:
             raise ValueError(
                 f"The reward function `{name}` cannot be called with {sorted(given)}, which it gets from "
-                f"the columns {list(column_names)}: {error}. Rename the column that holds what it needs "
-                "(`dataset.rename_column`), and let it take the others by `**kwargs`."
+                f"the columns {list(column_names)}: {error}. Rename the column that it needs "
+                "(`dataset.rename_column`), and let it take all other columns by `**kwargs`."
             ) from error
 
 

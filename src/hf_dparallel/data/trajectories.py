@@ -128,7 +128,7 @@ def filter_trajectories(
     min_reward: float = 1.0,
 ) -> "Dataset":
     r"""
-    Keeps the trajectories that every reward function gives at least `min_reward`, and logs how many those are.
+    Keeps the trajectories that every reward function gives at least `min_reward`, and logs how many it keeps.
 
     Args:
         dataset (`datasets.Dataset`):
@@ -186,7 +186,7 @@ class _Shared(Iterator):
 def _with_progress(answers: Iterator[Any], claims: Claims) -> Iterator[Any]:
     from tqdm.auto import tqdm
 
-    # How many rows this process will have beside others is not known.
+    # Beside other processes it is not known how many rows this one will decode.
     total = sum(len(claims.store.rows(shard)) for shard in claims.missing) if claims.state.num_processes == 1 else None
     return tqdm(answers, total=total, desc="Trajectories", disable=not claims.state.is_main_process)
 
@@ -207,7 +207,7 @@ def _group_by_shard(
 def _make_rows(
     dataset: "Dataset", prompt_ids: list[list[int]], answers: dict[int, DecodedRow], shard_size: int
 ) -> tuple["Dataset", dict[int, str]]:
-    """Returns the rows that were decoded, and by number why others failed.
+    """Returns the rows that were decoded, and by number why the other rows failed.
 
     Raises:
         FloatingPointError: if not one row of a whole shard was decoded.
@@ -238,7 +238,7 @@ def _make_rows(
 def _describe_run(
     model: PreTrainedModel, config: DiffusionGenerationConfig, dataset: "Dataset", prompt_ids: list[list[int]]
 ) -> dict[str, Any]:
-    """Tells a run apart from others, with names for people and hashes for certainty."""
+    """Describes what tells a run apart from other runs, with names for people and hashes for certainty."""
     from peft import PeftModel
     from peft.tuners.tuners_utils import BaseTunerLayer
 

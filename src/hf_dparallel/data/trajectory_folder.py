@@ -34,7 +34,7 @@ _LABEL = b"hf_dparallel"
 
 
 def trajectory_files(folder: Path) -> list[Path]:
-    """Returns the parquet files with the rows of a folder: those that were kept, or all if none were filtered.
+    """Returns the parquet files with the rows of a folder: the filtered ones, or else all shards.
 
     Raises:
         FileNotFoundError: if there are none.
@@ -96,7 +96,7 @@ class ShardStore:
 
     Args:
         folder (`Path`): where they are.
-        run (`dict[str, Any]`): what tells the run from others.
+        run (`dict[str, Any]`): what tells the run apart from other runs.
         num_rows (`int`): number of prompts.
     """
 
@@ -148,7 +148,7 @@ class ShardStore:
         return [shard for shard in range(self.num_shards) if not self.path(shard).exists()]
 
     def write(self, shard: int, rows: "Dataset", failed: dict[int, str]) -> None:
-        """Writes the rows of a shard that were decoded, and why the others failed.
+        """Writes the rows of a shard that were decoded, and why the other rows failed.
 
         Raises:
             OSError: if there is no room, for instance.

@@ -255,7 +255,7 @@ class DataCollatorForSemiAutoregressiveMasking:
         noise = torch.rand(len(commit_step), generator=generator)
         if self.masking != "trajectory":
             return noise < ratio
-        # Those of the last steps, in the order of the noise within a step.
+        # Tokens of the last steps, in the order of the noise within a step.
         by_noise = noise.argsort()
         order = by_noise[commit_step[by_noise].argsort(stable=True)]
         num_masked = math.ceil(ratio * len(order))
