@@ -35,8 +35,8 @@ class TrajectoryArguments:
     reward: str = field(
         default="numeric",
         metadata={
-            "help": "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': "
-            "it is mathematically equal to the column 'solution' (needs math-verify). 'none': keep all.",
+            "help": "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. "
+            "'math': it is mathematically equal to the column 'solution' (needs math-verify). 'none': keep all.",
             "choices": ["numeric", "math", "none"],
         },
     )
