@@ -83,10 +83,11 @@ def naive_cached_generate(model, prompt, cache, block_length, threshold, refresh
                 place = torch.arange(len(sequence))
                 computed = (place >= start) & ((place < end) | (cache == "prefix"))
             logits, kept = forward_with_frozen_inputs(model, sequence, computed, kept)
-            logits = logits.double()
-            logits[:, model.config.mask_token_id] = -torch.inf
-            p = logits.softmax(-1)
+            p = logits.double().softmax(-1)
             entropy = -(p * p.clamp(min=1e-300).log()).sum(-1)
+            logits[:, model.config.mask_token_id] = -torch.inf
+            # Where the mask token is preferred nothing can be said yet.
+            entropy[p[:, model.config.mask_token_id] > p.gather(1, logits.argmax(-1)[:, None])[:, 0]] = 1e9
             entropy[~undecided] = torch.inf
             entropy[end:] = torch.inf
             chosen = entropy <= threshold

@@ -67,6 +67,42 @@ def test_new_settings_and_similar_prompts_compile_nothing_anew():
     assert backend.num_graphs == first
 
 
+@pytest.mark.parametrize("make", [make_llada, make_dream])
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_the_paper_s_canvas_stays_below_the_recompile_limit(make, cache):
+    """256 tokens in blocks of 32: each block has another length behind it."""
+    model, backend = make(), CountingBackend()
+    kwargs = {"max_new_tokens": 256, "block_length": 32, "denoising_steps": 16, "cache_implementation": cache}
+    kwargs |= {"stop_at_eos": False, "return_dict_in_generate": True}
+    compile_config = CompileConfig(backend=backend, dynamic=False, fullgraph=True)
+    plain = model.generate(torch.tensor([[2, 3, 4]]), **kwargs)
+    # With `fullgraph` torch raises an error where the limit is hit.
+    for _ in range(2):
+        assert same(model.generate(torch.tensor([[2, 3, 4]]), compile_config=compile_config, **kwargs), plain)
+    assert backend.num_graphs <= (2 if cache == "dual" else 5)
+
+
+@pytest.mark.parametrize("cache", [None, "prefix", "dual"])
+def test_slots_compile_few_shapes_and_keep_one_buffer(tiny_llada, cache):
+    backend, addresses = CountingBackend(), set()
+    compile_config = CompileConfig(backend=backend, dynamic=False, fullgraph=True)
+    prompts = [[2 + (7 * row + k) % 60 for k in range(1 + (13 * row) % 70)] for row in range(9)]
+    kwargs = NEW | {"entropy_threshold": 1.0, "cache_implementation": cache}
+    del kwargs["return_dict_in_generate"]
+    plain = [row.tokens.tolist() for row in tiny_llada.generate_many(prompts, batch_size=4, **kwargs)]
+    graphs = []
+    for _ in range(3):
+        rows = tiny_llada.generate_many(prompts, batch_size=4, compile_config=compile_config, **kwargs)
+        assert [row.tokens.tolist() for row in rows] == plain
+        if cache is not None:
+            addresses.add(rows._decoder.forward.cache.layers[0].keys.data_ptr())
+        graphs.append(backend.num_graphs)
+        del rows
+    # The second and third time nothing is recorded anew.
+    assert graphs[0] == graphs[1] == graphs[2] <= torch._dynamo.config.recompile_limit
+    assert len(addresses) == (cache is not None)
+
+
 def test_disable_compile(tiny_llada):
     backend = CountingBackend()
     tiny_llada.generate(

@@ -41,14 +41,17 @@ class WindowLayer(CacheLayerMixin):
     shape = (0, 0)
     window: Window
 
+    def __init__(self):
+        super().__init__()
+        # By shape, for compiled code: a CUDA graph expects keys and values where they were when it was recorded.
+        self.buffers: dict[tuple[str, int, int], torch.Tensor] | None = None
+
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Makes room for keys and values like these."""
         rows, width = self.shape
         self.keys, self.values = (
             states.new_zeros(rows, states.shape[1], width, states.shape[3]) for states in (key_states, value_states)
         )
-        for kept in (self.keys, self.values):
-            _mark_static(kept)
         self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
@@ -66,7 +69,10 @@ class WindowLayer(CacheLayerMixin):
             kept = getattr(self, name)
             kept = kept[kept_rows.to(kept.device)]
             kept = pad(kept, (0, 0, width - kept.shape[2], 0, 0, 0, 0, num_rows - len(kept_rows)))
-            _mark_static(kept)
+            if self.buffers is not None:
+                kept = self.buffers.setdefault((name, num_rows, width), kept).copy_(kept)
+                # Compiled code may then replace a part of it in place.
+                torch._dynamo.mark_static_address(kept, guard=False)
             setattr(self, name, kept)
 
     def _replace(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
@@ -122,6 +128,7 @@ class WindowCache(Cache):
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         states = torch.empty(0, config.num_key_value_heads, 0, head_dim, dtype=dtype, device=device)
         for layer in self.layers:
+            layer.buffers = {}
             layer.lazy_initialization(states, states)
 
     def select(self, window: Window) -> None:
@@ -135,8 +142,3 @@ class WindowCache(Cache):
         index = torch.tensor(kept_rows, dtype=torch.long, device=device)
         for layer in self.layers:
             layer.resize(index, num_rows, width)
-
-
-def _mark_static(kept: torch.Tensor) -> None:
-    """Compiled code may then replace a part of it in place, and still replay a CUDA graph."""
-    torch._dynamo.mark_static_address(kept, guard=False)

@@ -104,6 +104,7 @@ class Canvas:
         self.config = config
         self.max_new_tokens = config.max_new_tokens
         self.width_multiple = width_multiple
+        self._widest = 0
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
         self.num_masks: list[int] = []
@@ -124,8 +125,14 @@ class Canvas:
 
     @property
     def width(self) -> int:
-        """Number of columns: those of the longest prompt and of the new tokens, and padding."""
-        return self._rounded(max(self.prompt_lengths, default=0) + self.max_new_tokens)
+        """Number of columns: those of the longest prompt and of the new tokens, and padding.
+
+        For compiled code it does not fall when the row with the longest prompt leaves.
+        """
+        width = max(self.prompt_lengths, default=0) + self.max_new_tokens
+        if self.width_multiple > 1:
+            self._widest = width = max(self._widest, -(-width // self.width_multiple) * self.width_multiple)
+        return width
 
     @property
     def is_padded(self) -> bool:
@@ -246,9 +253,6 @@ class Canvas:
         """Removes rows that are not finished."""
         if row_ids:
             self._keep([row for row, row_id in enumerate(self.row_ids) if row_id not in row_ids])
-
-    def _rounded(self, width: int) -> int:
-        return -(-width // self.width_multiple) * self.width_multiple
 
     def _block_of(self, position_ids: torch.LongTensor, lengths: torch.LongTensor) -> torch.LongTensor:
         """Blocks of new tokens are counted from the first one; when infilling, they end where the prompt ends."""

@@ -1,6 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The forward pass of decoding: which part of the canvas is computed, and which is remembered."""
 
+import weakref
+from collections.abc import Collection
+from typing import Any
+
 import torch
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
@@ -25,12 +29,19 @@ class CanvasForward:
         self.compile_config = canvas.config.compile_config if canvas.config.compiles else None
         self._mask_key: tuple | None = None
         self._masks: dict[int, torch.Tensor | None] = {}
+        self._most_rows = 1
 
     @property
     def num_rows(self) -> int:
-        """Rows that a pass computes: for compiled code a power of two, the last row being repeated."""
+        """Rows that a pass computes: for compiled code the most there have been, up to a power of two.
+
+        The last row is repeated. Code is compiled for each number of rows, so it does not fall when rows leave.
+        """
         rows = len(self.canvas)
-        return 1 << (rows - 1).bit_length() if self.compile_config is not None else rows
+        if self.compile_config is None:
+            return rows
+        self._most_rows = max(self._most_rows, 1 << (rows - 1).bit_length())
+        return self._most_rows
 
     def logits(self, columns: torch.LongTensor) -> torch.Tensor:
         """Scores of the tokens at `columns` (`(rows, columns)`) of each row, `(rows, columns, vocab_size)`."""
@@ -109,10 +120,9 @@ class CachedForward(CanvasForward):
         super().__init__(model, canvas)
         self.suffix_is_cached = canvas.config.cache_implementation == "dual"
         self.refresh_interval = canvas.config.cache_refresh_interval
-        config = model.config.get_text_config()
-        self.cache = WindowCache(config.num_hidden_layers)
+        self.cache = WindowCache(model.config.get_text_config().num_hidden_layers)
         if self.compile_config is not None:
-            self.cache.allocate(config, model.dtype, model.device)
+            self.cache = _borrow_cache(self)
         self._cached_rows: list[int] = []
         # By row: its open blocks when it was last computed as a whole, and the passes since then.
         self._refreshed: dict[int, tuple[int, int, int]] = {}
@@ -122,29 +132,31 @@ class CachedForward(CanvasForward):
         self._fit_cache()
         due = [row for row in range(len(self.canvas)) if self._count_pass(row)]
         others = [row for row in range(len(self.canvas)) if row not in set(due)]
+        whole = torch.arange(self.canvas.width, device=columns.device).expand(len(self.canvas), -1)
         if not others:
-            return self._run(None, columns, *self._whole(len(due)))
-        if not due:
-            return self._run(None, columns, *self._window(others))
+            return self._run(None, columns, whole, None)
         if self.compile_config is not None:
-            return self._run_both_on_all_rows(columns, due)
-        parts = []
-        for rows, window in ((due, self._whole(len(due))), (others, self._window(others))):
-            index = torch.tensor(rows, device=columns.device)
-            parts.append(self._run(index, columns[index], *window))
-        order = torch.tensor(due + others, device=columns.device).argsort()
-        return torch.cat(parts)[order]
+            return self._run_compiled(columns, whole, due)
+        order, window, writable = self._plan(due, others)
+        if not due:
+            return self._run(None, columns, window, writable)
+        first, second = order[: len(due)], order[len(due) :]
+        parts = [
+            self._run(first, columns[first], whole[: len(due)], None),
+            self._run(second, columns[second], window, writable),
+        ]
+        logits = torch.cat(parts)
+        return torch.empty_like(logits).index_copy_(0, order, logits)
 
-    def _run_both_on_all_rows(self, columns: torch.LongTensor, due: list[int]) -> torch.Tensor:
-        """As if only some rows were due, in the shapes that are compiled already."""
-        all_rows = list(range(len(self.canvas)))
-        is_due = torch.zeros(len(all_rows), 1, dtype=torch.bool, device=columns.device)
-        is_due[torch.tensor(due, device=columns.device)] = True
-        whole, _ = self._whole(len(all_rows))
-        window, writable = self._window(all_rows)
-        writable = ~is_due if writable is None else writable & ~is_due
+    def _run_compiled(self, columns: torch.LongTensor, whole: torch.LongTensor, due: list[int]) -> torch.Tensor:
+        """As if only some rows were computed as a whole, in the shapes that are compiled already."""
+        _, window, writable = self._plan([], list(range(len(self.canvas))), due)
+        if not due:
+            return self._run(None, columns, window, writable)
+        # A row that is due may replace nothing in its window.
+        is_due = ~writable.any(dim=1, keepdim=True)
         of_due = self._run(None, columns, whole, is_due.expand_as(whole)).clone()
-        of_others = self._run(None, columns, window, writable.expand_as(window))
+        of_others = self._run(None, columns, window, writable)
         return torch.where(is_due[..., None], of_due, of_others)
 
     def _fit_cache(self) -> None:
@@ -166,27 +178,39 @@ class CachedForward(CanvasForward):
         self._refreshed[row_id] = (*blocks, 1 if is_due else passes + 1)
         return is_due
 
-    def _whole(self, num_rows: int) -> tuple[torch.LongTensor, None]:
-        columns = torch.arange(self.canvas.width, device=self.canvas.sequences.device)
-        return columns.expand(num_rows, -1), None
+    def _plan(
+        self, due: list[int], others: list[int], unwritable: Collection[int] = ()
+    ) -> tuple[torch.LongTensor, torch.LongTensor, Any]:
+        """The order of the rows in this pass, and of the others their windows, with one copy to the device.
 
-    def _window(self, rows: list[int]) -> tuple[torch.LongTensor, torch.BoolTensor | None]:
-        """The columns to compute in these rows, as many in each, and which of them each row may replace."""
+        Returns:
+            `tuple`: `due` and `others`; the columns to compute in each of `others`, as many in each; and which of them
+            each row may replace (in compiled code always a mask, for one shape less).
+        """
         canvas = self.canvas
-        edges = [canvas.open_edges(row) for row in rows]
-        starts = [start for start, _ in edges]
-        ends = [end if self.suffix_is_cached else canvas.width for _, end in edges]
         # A shifted model predicts a token one column earlier.
         lead = int(self.model.shift_logits)
-        firsts = [max(start - lead, 0) for start in starts]
-        size = max(end - first for first, end in zip(firsts, ends, strict=True))
-        firsts = [min(first, canvas.width - size) for first in firsts]
+        edges = []
+        for row in others:
+            start, end = canvas.open_edges(row)
+            edges.append((start, end if self.suffix_is_cached else canvas.width))
+        size = max(end - max(start - lead, 0) for start, end in edges)
+        if self.compile_config is not None:
+            # A few lengths: 1, 2, 4, ... blocks.
+            num_blocks = -(-(size - lead) // canvas.config.block_length)
+            size = min(canvas.config.block_length * (1 << (num_blocks - 1).bit_length()) + lead, canvas.width)
+        firsts = [min(max(start - lead, 0), canvas.width - size) for start, _ in edges]
+        is_exact = (
+            all((first, first + size) == edge for first, edge in zip(firsts, edges, strict=True))
+            and self.compile_config is None
+        )
+        edges = [(0, 0) if row in unwritable else edge for row, edge in zip(others, edges, strict=True)]
         device = canvas.sequences.device
-        columns = torch.tensor(firsts, device=device)[:, None] + torch.arange(size, device=device)
-        if all((first, first + size) == (start, end) for first, start, end in zip(firsts, starts, ends, strict=True)):
-            return columns, None
-        start, end = (torch.tensor(edge, device=device)[:, None] for edge in (starts, ends))
-        return columns, (columns >= start) & (columns < end)
+        plan = torch.tensor([*due, *others, *firsts, *(start for start, _ in edges), *(end for _, end in edges)])
+        order, first, start, end = plan.to(device).split([len(due) + len(others), *[len(others)] * 3])
+        window = first[:, None] + torch.arange(size, device=device)
+        writable = None if is_exact else (window >= start[:, None]) & (window < end[:, None])
+        return order, window, writable
 
     def _run(
         self,
@@ -204,13 +228,28 @@ class CachedForward(CanvasForward):
         if self.compile_config is None:
             self.cache.select(Window(rows, window, writable))
         else:
-            writable = self.repeated(writable) if writable is not None else None
-            self.cache.select(Window(None, self.repeated(window), writable))
+            writable = torch.ones_like(window, dtype=torch.bool) if writable is None else writable
+            self.cache.select(Window(None, self.repeated(window), self.repeated(writable)))
         # Columns that only fill up a row may lie outside.
         scored = (columns - window[:, :1]).clamp(0, window.shape[1] - 1)
         return self.run_model(
             sequences.gather(1, window), position_ids.gather(1, window), mask, scored, cache=self.cache
         )
+
+
+# Keys and values for compiled code, which a CUDA graph expects where they were: by model, those that are not in use.
+_CACHES: weakref.WeakKeyDictionary[PreTrainedModel, list[WindowCache]] = weakref.WeakKeyDictionary()
+
+
+def _borrow_cache(forward: CachedForward) -> WindowCache:
+    """A cache of the model that nobody uses, until `forward` is no more."""
+    model = forward.model
+    free = _CACHES.setdefault(model, [])
+    cache = free.pop() if free else forward.cache
+    if not cache.layers[0].is_initialized:
+        cache.allocate(model.config.get_text_config(), model.dtype, model.device)
+    weakref.finalize(forward, free.append, cache)
+    return cache
 
 
 def check_supported(model: PreTrainedModel, config: DiffusionGenerationConfig) -> None:
