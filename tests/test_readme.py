@@ -12,7 +12,6 @@ import itertools
 import re
 import shlex
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ import yaml
 from markdown.extensions.toc import slugify
 
 import hf_dparallel
-from hf_dparallel.cli import COMMANDS
+from hf_dparallel.cli import COMMANDS, main
 from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.demo.pipeline import load_teacher, word_problem_dataset
 from hf_dparallel.demo.word_problems import generate_word_problems
@@ -238,10 +237,12 @@ def parse_only(monkeypatch):
 
     monkeypatch.setattr(CommandParser, "parse", parse_and_stop)
     monkeypatch.chdir(ROOT)
+    # Errors are raised, not printed.
+    monkeypatch.setenv("HF_DPARALLEL_DEBUG", "1")
 
     def run(argv: list[str]) -> None:
         with pytest.raises(_ParsedError):
-            import_module(f"hf_dparallel.cli.{argv[0]}").run(argv[1:])
+            main(argv)
 
     return run
 
