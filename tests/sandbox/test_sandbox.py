@@ -390,8 +390,10 @@ def test_nothing_is_inherited(monkeypatch, canary):
     descriptor = os.open(canary, os.O_RDWR)
     os.set_inheritable(descriptor, True)
     assert_passes(
+        REFUSED,
         "import os, sys",
         "assert 'HF_TOKEN' not in os.environ",
+        "assert refused(os.open, '/proc/self/fd/2', os.O_RDWR)",
         "for fd in range(3, 64):",
         "    try: os.fstat(fd)",
         "    except OSError: continue",
