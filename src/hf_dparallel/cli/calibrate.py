@@ -94,17 +94,12 @@ def run(argv: Sequence[str]) -> None:
     make_folder(arguments.output_dir)
     reference, recipes = recipes_to_try(model, tokenizer, arguments)
 
+    options: dict[str, Any] = {"batch_size": batch.batch_size, "num_workers": batch.num_workers}
+
     def evaluate(split: str, settings: Mapping[str, Any]) -> EvaluatedAnswers:
+        recipe, title = recipes[describe(settings)], f"{split}, {describe(settings)}"
         return evaluate_answers(
-            model,
-            tokenizer,
-            splits[split],
-            reward_function,
-            recipes[describe(settings)],
-            batch.batch_size,
-            description=f"{split}, {describe(settings)}",
-            seed=arguments.seed,
-            num_workers=batch.num_workers,
+            model, tokenizer, splits[split], reward_function, recipe, description=title, seed=arguments.seed, **options
         )
 
     best, trials = calibrate(

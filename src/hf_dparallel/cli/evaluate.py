@@ -113,16 +113,8 @@ def run_on_dataset(
     model, tokenizer = load_model(loading)
     make_folder(reporting.output_dir)
     recipes = reporting.recipes(decoding.to_generation_config())
-    evaluated = evaluate_recipes(
-        model,
-        tokenizer,
-        dataset,
-        reward_function,
-        recipes,
-        batch_size=batch.batch_size,
-        seed=decoding.seed,
-        num_workers=batch.num_workers,
-    )
+    options = {"batch_size": batch.batch_size, "num_workers": batch.num_workers}
+    evaluated = evaluate_recipes(model, tokenizer, dataset, reward_function, recipes, seed=decoding.seed, **options)
     measured = {
         method: {
             **metrics_with_intervals(answers),
@@ -141,7 +133,7 @@ def run_on_dataset(
             "reward": reward.reward,
             "max_new_tokens": next(iter(evaluated.values())).costs[0].num_canvas_tokens,
         },
-        "hardware": describe_hardware(model) | {"batch_size": batch.batch_size, "num_workers": batch.num_workers},
+        "hardware": describe_hardware(model) | options,
         "rows": make_rows(measured),
     }
     if reporting.output_dir is not None:
