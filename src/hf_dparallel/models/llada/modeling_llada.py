@@ -43,6 +43,12 @@ register_checkpoint_conversion_mapping(
 class LLaDAPreTrainedModel(LlamaPreTrainedModel):
     config: LLaDAConfig
 
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Embedding):
+            # The padding token is the end-of-text token, which is learned like any other.
+            module.padding_idx = None
+        super()._init_weights(module)
+
 
 class LLaDAModel(LLaDAPreTrainedModel, LlamaModel):
     """The bidirectional transformer of LLaDA, without the head."""
@@ -50,9 +56,7 @@ class LLaDAModel(LLaDAPreTrainedModel, LlamaModel):
     def __init__(self, config: LLaDAConfig):
         super().__init__(config)
         make_bidirectional(self)
-        # The padding token is the end-of-text token, which is learned like any other, and not zero at the beginning.
         self.embed_tokens.padding_idx = None
-        self._init_weights(self.embed_tokens)
 
 
 class LLaDAForMaskedDiffusion(
