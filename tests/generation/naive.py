@@ -48,7 +48,7 @@ def naive_generate(
         last = max(first, last)
         if max_active_blocks > 1 and last + 1 < len(blocks) and last - first + 1 < max_active_blocks:
             decided = sum(not undecided[i] for i in blocks[last])
-            last += decided >= block_add_threshold * block_length
+            last += decided >= block_add_threshold * len(blocks[last])
         new = sequence[first_new:].tolist()
         if eos_token_id is not None and max_new_tokens:
             decided = new[: next((k for k, u in enumerate(undecided[first_new:]) if u), None)]

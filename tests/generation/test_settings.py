@@ -117,10 +117,8 @@ def test_the_first_explicit_value_counts(keywords, config, adapter, base):
     wishes = [s.get("do_sample", s["temperature"] > 0 if "temperature" in s else None) for s in sources]
     samples = next((wish for wish in wishes if wish is not None), False)
     assert resolved.do_sample is samples and (resolved.temperature > 0) is samples
-    # The first source that names a cache or turns it off; a `use_cache=True` above overrules what turns it off.
-    allowed = [any(s.get("use_cache") for s in sources[:index]) for index in range(len(sources))]
-    turns_off = [s.get("use_cache") is False and not above for s, above in zip(sources, allowed, strict=True)]
-    cached = next((s for s, off in zip(sources, turns_off, strict=True) if off or "cache_implementation" in s), {})
+    # The first source that names a cache or turns it off; `use_cache=True` says nothing.
+    cached = next((s for s in sources if "cache_implementation" in s or s.get("use_cache") is False), {})
     assert resolved.cache_implementation == cached.get("cache_implementation")
 
     # A resolved configuration resolves to itself, also after it was saved, and on top of anything.

@@ -93,7 +93,7 @@ def test_stop_strings_of_all_kinds_end_the_answer():
         ({"max_gen_toks": math.inf}, "`max_gen_toks` must be a positive integer .* got inf"),
         ({"max_gen_toks": math.nan}, "`max_gen_toks` must be a positive integer .* got nan"),
         ({"max_gen_toks": True}, "`max_gen_toks` must be a positive integer .* got True"),
-        ({"max_gen_toks": 2**64}, "`max_gen_toks` must be a positive integer .* got 65 bits"),
+        ({"max_gen_toks": 2**64}, "`max_gen_toks` must be a positive integer .* got 18446744073709551616"),
         ({"max_tokens": "abc"}, "`max_tokens` must be a positive integer .* got 'abc'"),
         ({"until": 5}, "`until` must be a string or a list of strings, got 5"),
         ({"until": ["a", 5]}, "`until` must be a string or a list of strings"),

@@ -164,6 +164,7 @@ class Canvas:
         # Positions count from the first token of the row, whatever the padding.
         position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
         block = self._block_of(position_ids, attention_mask.sum(dim=1, keepdim=True))
+        block = block.masked_fill(attention_mask == 0, -1)
         first_block = _first(block, masked)
         added = {
             "sequences": sequences,
@@ -262,8 +263,10 @@ class Canvas:
 
     def _open_next_block(self) -> None:
         """Opens one more block in the rows whose last open block is decided to the given fraction."""
-        num_masked = (self.masked & (self.block == self.open_to[:, None])).sum(dim=1)
-        is_decided = num_masked <= (1 - self.config.block_add_threshold) * self.config.block_length
+        in_last = self.block == self.open_to[:, None]
+        num_masked = (self.masked & in_last).sum(dim=1)
+        # A block may be shorter than the others: the last one, and when infilling the first one.
+        is_decided = num_masked <= (1 - self.config.block_add_threshold) * in_last.sum(dim=1)
         has_room = self.open_to - self.open_from + 1 < self.config.max_active_blocks
         # No mask is beyond the last block.
         is_last = self.open_to >= self.block[:, -1]

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The configuration of decoding, and how the settings of caller, adapter and model become one."""
 
+import copy
 import textwrap
 from collections.abc import Iterable
 from typing import Any
@@ -188,7 +189,8 @@ class DiffusionGenerationConfig(GenerationConfig):
                 f"`denoising_steps` must be at least the number of blocks and at most `max_new_tokens`, got "
                 f"denoising_steps={self.denoising_steps} with {num_blocks} blocks (max_new_tokens="
                 f"{self.max_new_tokens}, block_length={self.block_length}). Use denoising_steps="
-                f"{min(max(self.denoising_steps, num_blocks), self.max_new_tokens)}."
+                f"{min(max(self.denoising_steps, num_blocks), self.max_new_tokens)}. (A recipe counts where you say "
+                "nothing.)"
             )
 
     def _check_combinations(self) -> None:
@@ -202,16 +204,23 @@ class DiffusionGenerationConfig(GenerationConfig):
             rules = ", ".join(f"`{name}`" for name in commit_rules() if name != "denoising_steps")
             raise ValueError(
                 f"`max_active_blocks={self.max_active_blocks}` needs a commit rule with a threshold, got "
-                f"{self.commit_rule()}. Set one of {rules}, or `max_active_blocks=1`."
+                f"{self.commit_rule()}. Set one of {rules}, or `max_active_blocks=1` if a recipe has more."
             )
         if self.max_new_tokens == 0 and self.denoising_steps is not None:
             raise ValueError(
                 f"`denoising_steps={self.denoising_steps}` spreads the new tokens over passes, and `max_new_tokens=0` "
                 "appends none. Use a threshold, or no rule for one token per pass."
             )
-        if self.max_new_tokens == 0 and (self.stop_strings or self.min_new_tokens):
-            name = "stop_strings" if self.stop_strings else "min_new_tokens"
-            raise ValueError(f"`{name}` is about the end of an answer, and `max_new_tokens=0` has none. Leave it out.")
+        for name in ("stop_strings", "min_new_tokens", "max_time"):
+            if self.max_new_tokens == 0 and getattr(self, name):
+                raise ValueError(
+                    f"`{name}` is about the end of an answer, and `max_new_tokens=0` has none. Leave it out."
+                )
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ValueError(
+                f"`min_new_tokens={self.min_new_tokens}` is more than `max_new_tokens={self.max_new_tokens}`. Raise "
+                "the latter."
+            )
         if (self.num_return_sequences or 1) > 1 and not self.temperature:
             raise ValueError(
                 f"`num_return_sequences={self.num_return_sequences}` would give equal answers at temperature 0. Set "
@@ -263,8 +272,10 @@ def resolve(
         )
     samples = _samples(values)
     values |= {"do_sample": bool(samples), "temperature": values.get("temperature", 1.0) if samples else 0.0}
+    if "cache_implementation" not in values:
+        values["use_cache"] = False
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
-    values = defaults | values
+    values = copy.deepcopy(defaults) | values
     if values["max_new_tokens"] and not values.keys() & set(commit_rules()):
         values["denoising_steps"] = values["max_new_tokens"]
     config = DiffusionGenerationConfig(**values)
@@ -283,6 +294,8 @@ def _merged(*layers: GenerationConfig | None) -> dict[str, Any]:
     for layer in layers:
         if layer is not None:
             settings = DiffusionGenerationConfig.from_generation_config(layer).settings()
+            if settings.get("use_cache"):
+                del settings["use_cache"]  # callers of all models pass it; only `False` says something
             values |= _without_contradictions(settings, values)
     return values
 
@@ -297,7 +310,7 @@ def _without_contradictions(settings: dict[str, Any], above: dict[str, Any]) -> 
     if above.get("use_cache") is False:
         dropped |= {"cache_implementation", "cache_refresh_interval"}
     if above.get("cache_implementation") is not None:
-        dropped.add("use_cache")
+        dropped |= {"use_cache", "cache_refresh_interval"}
     return {name: value for name, value in settings.items() if name not in dropped}
 
 
@@ -313,7 +326,9 @@ def _special_token(name: str, model: PreTrainedModel, tokenizer: PreTrainedToken
 
 
 def _check_known(settings: Iterable[str]) -> None:
-    unknown = sorted(name for name in settings if name not in _KNOWN and name not in SETTINGS and name[0] != "_")
+    unknown = sorted(
+        name for name in settings if name not in _KNOWN and name not in SETTINGS and not name.startswith("_")
+    )
     if unknown:
         raise ValueError(
             f"Unknown generation setting(s): {', '.join(unknown)}. Diffusion decoding knows {', '.join(SETTINGS)}."

@@ -159,9 +159,13 @@ def _check_vocabulary(input_ids: torch.LongTensor, vocab_size: int, config: Diff
             f"`input_ids[{row}, {column}]` is {input_ids[row, column].item()}, outside the model's vocabulary of "
             f"{vocab_size} tokens. Use the tokenizer that belongs to the model."
         )
-    special = {"mask_token_id": [config.mask_token_id], "eos_token_id": config.eos_token_ids}
-    if config.pad_token_id is not None:
-        special["pad_token_id"] = [config.pad_token_id]
+    banned = [*config.suppress_tokens, *(token_id for (token_id,) in config.bad_words_ids)]
+    special = {
+        "mask_token_id": [config.mask_token_id],
+        "eos_token_id": config.eos_token_ids,
+        "pad_token_id": [config.padding_token_id],
+        "suppress_tokens` or `bad_words_ids": banned,
+    }
     for name, token_ids in special.items():
         for token_id in token_ids:
             if not 0 <= token_id < vocab_size:
@@ -169,6 +173,12 @@ def _check_vocabulary(input_ids: torch.LongTensor, vocab_size: int, config: Diff
                     f"`{name}={token_id}` is outside the model's vocabulary of {vocab_size} tokens. Set the id that "
                     f"the model was trained with: `{name}=` in `generate`."
                 )
+    if config.mask_token_id in (*config.eos_token_ids, config.padding_token_id):
+        raise ValueError(
+            f"`mask_token_id={config.mask_token_id}` is the end or padding token, too. Set the one that is wrong."
+        )
+    if len({*banned, config.mask_token_id}) >= vocab_size:
+        raise ValueError("`suppress_tokens` and `bad_words_ids` leave no token to decode. Remove some.")
 
 
 def _check_masks(input_ids: torch.LongTensor, attention_mask: torch.Tensor, config: DiffusionGenerationConfig) -> None:

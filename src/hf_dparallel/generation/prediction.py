@@ -67,7 +67,7 @@ def _sample(
     scores = (candidates - candidates.amax(dim=-1, keepdim=True)).flatten(0, 1) / temperature
     if top_k:
         scores = TopKLogitsWarper(top_k)(None, scores)
-    if top_p is not None:
+    if top_p not in (None, 1.0):
         scores = TopPLogitsWarper(top_p)(None, scores)
     return (scores.view_as(logits) - noise.log()).argmax(dim=-1)
 

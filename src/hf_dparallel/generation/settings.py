@@ -94,9 +94,8 @@ class Setting:
         """
         if value is None:
             return None
-        # A scalar of numpy or torch becomes a number.
-        if hasattr(value, "item") and getattr(value, "shape", None) == ():
-            value = value.item()
+        # Scalars and arrays of numpy and torch become numbers and lists.
+        value = _as_python(value)
         if not self._allows(value):
             limit = f" (and at most {_LARGEST:,})" if self.maximum == _LARGEST and self.type in (int, float) else ""
             raise ValueError(f"`{self.name}` must be {self.rule}{limit}, got {_shortened(value)}.")
@@ -104,7 +103,7 @@ class Setting:
 
     def _allows(self, value: Any) -> bool:
         if self.choices:
-            return value in self.choices
+            return isinstance(value, str) and value in self.choices
         if self.type in (int, float):
             # Also no infinity and no NaN: neither arithmetic in float32 nor memory would be safe.
             is_number = isinstance(value, int | float if self.type is float else int) and not isinstance(value, bool)
@@ -143,9 +142,17 @@ def describe_settings() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _as_python(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_as_python(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _shortened(value: Any) -> str:
-    # Python writes no integer of more than 4,300 digits.
-    text = repr(value) if not isinstance(value, int) or value.bit_length() < 64 else f"{value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        text = "a number of thousands of digits"
     return text if len(text) <= 80 else text[:80] + "..."
 
 
@@ -203,12 +210,13 @@ add_setting(
     "`False` is a temperature of 0; `True` without a temperature is a temperature of 1.",
     default=False,
 )
-add_setting("top_k", "sampling", int, "Sample among this many likeliest tokens only; 0 means all.")
+add_setting("top_k", "sampling", int, "Sample among this many likeliest tokens only; 0 means all.", default=0)
 add_setting(
     "top_p",
     "sampling",
     float,
     "Sample among the likeliest tokens that make up this probability only.",
+    default=1.0,
     noun="a probability",
     above_minimum=True,
     maximum=1,
@@ -219,20 +227,30 @@ add_setting(
     float,
     "Lowers the scores of tokens that the row already has, prompt included, as in left-to-right decoding. 1 changes "
     "nothing.",
-    above_minimum=True,
+    default=1.0,
+    minimum=0.01,
+    maximum=100,
 )
-add_setting("min_new_tokens", "processing", int, "No answer ends before it has this many tokens.")
-add_setting("suppress_tokens", "processing", list, "Tokens that are never committed.", noun="a list of token ids")
+add_setting("min_new_tokens", "processing", int, "No answer ends before it has this many tokens.", default=0)
+add_setting(
+    "suppress_tokens",
+    "processing",
+    list,
+    "Tokens that are never committed.",
+    default=[],
+    noun="a list of token ids",
+)
 add_setting(
     "bad_words_ids",
     "processing",
     list,
     "Words that are never committed, each a list of one token id. A word of several tokens is refused: tokens are "
     "committed in any order, so such a word can come together in a single pass.",
+    default=[],
     noun="a list of lists of one token id each",
     items=list,
 )
-add_setting("use_cache", "cache", bool, "`False` turns off a cache that a recipe asks for.")
+add_setting("use_cache", "cache", bool, "`False` turns off a cache that a recipe asks for; `True` changes nothing.")
 add_setting(
     "cache_implementation",
     "cache",
@@ -262,6 +280,7 @@ add_setting(
     "stopping",
     list,
     "A row is finished when its decided text ends with one of these strings. Needs `tokenizer=` in `generate`.",
+    default=[],
     noun="a string or a list of strings",
     items=str,
 )

@@ -2,9 +2,10 @@
 """Answers that end before an end token does it: stopping criteria, stop strings, a time limit."""
 
 import time
+from collections.abc import Sequence
 
 import torch
-from transformers import PreTrainedTokenizerBase, StoppingCriteriaList, StopStringCriteria
+from transformers import PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
@@ -46,6 +47,32 @@ class StopCheck:
         return next((length for length, stop in zip(lengths, stops, strict=True) if stop), None)
 
 
+class StopTextCriteria(StoppingCriteria):
+    """Holds when the text of the answer, without the prompt, contains one of the strings.
+
+    That of transformers needs tokens that begin and end with parts of the strings, which not every tokenizer has.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): decodes the answer.
+        strings (`Sequence[str]`): the strings; empty ones end nothing.
+        skip_special_tokens (`bool`): whether special tokens are no part of the text.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, strings: Sequence[str], skip_special_tokens: bool = True):
+        self.tokenizer = tokenizer
+        self.strings = [text for text in strings if text]
+        self.skip_special_tokens = skip_special_tokens
+
+    def __call__(self, input_ids: torch.LongTensor, scores, answer_start: int = 0, **kwargs) -> torch.BoolTensor:
+        texts = self.tokenizer.batch_decode(input_ids[:, answer_start:], skip_special_tokens=self.skip_special_tokens)
+        return torch.tensor([any(stop in text for stop in self.strings) for text in texts], device=input_ids.device)
+
+    def cut(self, tokens: list[int]) -> list[int]:
+        """The tokens up to and including the first one with which it holds."""
+        ids = torch.tensor([tokens])
+        return next((tokens[:end] for end in range(1, len(tokens) + 1) if self(ids[:, :end], None)), tokens)
+
+
 class TimeLimit:
     """Ends all rows when their time is over: each answer ends before its first undecided token."""
 
@@ -71,13 +98,16 @@ def stopping_criteria(
     """The criteria of the caller and the stop strings of the configuration.
 
     Raises:
-        ValueError: if there are stop strings and no tokenizer.
+        ValueError: if there are stop strings and no tokenizer, or criteria and no answer to end.
     """
     criteria = StoppingCriteriaList(criteria or [])
+    if criteria and not config.max_new_tokens:
+        raise ValueError("`stopping_criteria` end an answer, and `max_new_tokens=0` has none to end. Leave them out.")
     if config.stop_strings:
         if tokenizer is None:
             raise ValueError(
                 f"`stop_strings={config.stop_strings!r}` needs the tokenizer: pass `tokenizer=` to `generate`."
             )
-        criteria.append(StopStringCriteria(tokenizer=tokenizer, stop_strings=config.stop_strings))
+        strings = [config.stop_strings] if isinstance(config.stop_strings, str) else config.stop_strings
+        criteria.append(StopTextCriteria(tokenizer, strings, skip_special_tokens=False))
     return criteria

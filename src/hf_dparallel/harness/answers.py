@@ -6,36 +6,15 @@ from dataclasses import asdict
 
 import torch
 from lm_eval.models.utils import postprocess_generated_text
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
 from ..environment import device_name
 from ..evaluation.cost import DecodingCost
 from ..generation.rows import evaluation_mode
+from ..generation.stopping import StopTextCriteria
 from ..hashes import stable_hash
 from .costs import Record
 from .settings import RequestSettings
-
-
-class UntilCriteria(StoppingCriteria):
-    """Holds when the text of the answer, without the prompt, contains one of the strings.
-
-    Args:
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): decodes the answer.
-        until (`tuple[str, ...]`): the strings.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, until: tuple[str, ...]):
-        self.tokenizer = tokenizer
-        self.until = until
-
-    def __call__(self, input_ids: torch.LongTensor, scores, answer_start: int = 0, **kwargs) -> torch.BoolTensor:
-        texts = self.tokenizer.batch_decode(input_ids[:, answer_start:], skip_special_tokens=True)
-        return torch.tensor([any(stop in text for stop in self.until) for text in texts], device=input_ids.device)
-
-    def cut(self, tokens: list[int]) -> list[int]:
-        """The tokens up to and including the first one with which it holds."""
-        ids = torch.tensor([tokens])
-        return next((tokens[:end] for end in range(1, len(tokens) + 1) if self(ids[:, :end], None)), tokens)
 
 
 def decode_answers(
@@ -58,7 +37,7 @@ def decode_answers(
     # The longest first: a prompt too long for the memory shows at once.
     keys = sorted(prompts, key=lambda key: len(prompts[key]), reverse=True)
     device = device_name(model.device)
-    until = UntilCriteria(tokenizer, settings.until)
+    until = StopTextCriteria(tokenizer, settings.until)
     stops = settings.until and settings.resolved.stop_at_eos
     with evaluation_mode(model):
         rows = model.generate_many(
