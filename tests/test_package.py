@@ -109,16 +109,39 @@ def test_imports_have_no_cycle():
 
 # What stands higher may import what stands lower, never the other way round, and nobody imports another of its layer.
 LAYERS = [
-    {"_version", "certainty", "hashes", "reports", "sandbox", "terminal"},
-    {"environment", "generation"},
-    {"models", "data", "serving"},
-    {"inspection"},
-    {"evaluation", "hub"},
-    {"training", "harness"},
-    {"demo", "_on_demand"},
+    (
+        "_version",
+        "certainty",
+        "hashes",
+        "reports",
+        "sandbox",
+        "terminal",
+    ),
+    (
+        "environment",
+        "generation",
+    ),
+    (
+        "models",
+        "data",
+        "serving",
+    ),
+    ("inspection",),
+    (
+        "evaluation",
+        "hub",
+    ),
+    (
+        "training",
+        "harness",
+    ),
+    (
+        "demo",
+        "_on_demand",
+    ),
     # The face of the package: the public names.
-    {""},
-    {"cli"},
+    ("",),
+    ("cli",),
 ]
 FLOOR = {package: floor for floor, packages in enumerate(LAYERS) for package in packages}
 
