@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from hf_dparallel import generate_trajectories
 from hf_dparallel.data import trajectories
-from hf_dparallel.training.checkpoints import last_complete_checkpoint
+from hf_dparallel.training.checkpoints import explained_write_errors, last_complete_checkpoint
 
 from ..data.test_trajectories import RECIPE
 from ..helpers import lora, make_llada, make_prompts, make_tokenizer, make_trainer, weights_of
@@ -97,6 +97,11 @@ def test_a_training_that_diverges_stops_and_keeps_the_checkpoints_before(tmp_pat
         trainer.train()
 
 
+def test_other_errors_are_left_alone(tmp_path):
+    with pytest.raises(RuntimeError, match="^size mismatch$"), explained_write_errors(tmp_path, "All is well."):
+        raise RuntimeError("size mismatch")
+
+
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
@@ -122,6 +127,10 @@ trainer.train()
 def test_full_disk(tmp_path, room):
     result = run_script(FULL_DISK, tmp_path, room)
     assert result.returncode == 1
+    message = result.stderr.splitlines()[-1]
+    assert message.startswith(f"OSError: Could not write '{tmp_path}/checkpoint-2' (")
+    kept = f"{tmp_path}/checkpoint-1 is intact: go on with `resume_from_checkpoint=True`."
+    assert f"MB are free there. {kept}" in message
     assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-1")
     make_trainer(tmp_path, peft_config=lora(), **SAVING).train(resume_from_checkpoint=True)
     assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-3")

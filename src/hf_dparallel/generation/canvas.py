@@ -276,15 +276,18 @@ class Canvas:
         """The one transfer from the device in each pass."""
         self._is_open = self.masked & (self.block <= self.open_to[:, None])
         columns = torch.arange(self.masked.shape[1], device=self.masked.device)
+        first_new = self.width - self.max_new_tokens
         # An end token that is infilled ends nothing.
-        is_new = columns >= self.width - self.max_new_tokens
-        is_eos = (self.sequences[..., None] == self._eos_token_ids).any(dim=-1) & is_new & ~self.masked
+        first_eos = torch.full_like(self.open_from, _BEYOND)
+        if self.max_new_tokens:
+            is_eos = (self.sequences[:, first_new:, None] == self._eos_token_ids).any(dim=-1)
+            first_eos = _first(columns[first_new:], is_eos)
         fields = [
             self.open_from,
             self.open_to,
             self._is_open.sum(dim=1),
             _first(columns, self.masked),
-            _first(columns, is_eos),
+            first_eos,
         ]
         if is_nan is not None:
             fields.append(is_nan.long())

@@ -18,18 +18,6 @@ _LIMITS = tuple(
     for name in ("max_gen_toks", "max_tokens", "max_completion_tokens")
 )
 _WORDS = ("until", *(limit.name for limit in _LIMITS))
-# Settings that are unset by default, at a value at which they do nothing.
-_NEUTRAL: dict[str, Any] = {
-    "do_sample": False,
-    "top_k": 0,
-    "top_p": 1.0,
-    "repetition_penalty": 1.0,
-    "min_new_tokens": 0,
-    "suppress_tokens": [],
-    "bad_words_ids": [],
-    "use_cache": False,
-    "stop_strings": [],
-}
 
 
 @dataclass(frozen=True)
@@ -105,7 +93,7 @@ def check_gen_kwargs(gen_kwargs: Mapping[str, Any]) -> None:
 def without_recipe(settings: Mapping[str, Any]) -> dict[str, Any]:
     """These settings, a commit rule among them, and all others so that no recipe counts, but for special tokens."""
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
-    return DiffusionGenerationConfig(**defaults | _NEUTRAL).updated(**settings).settings()
+    return DiffusionGenerationConfig(**defaults, use_cache=False).updated(**settings).settings()
 
 
 def _as_list(strings: str | list[str] | None) -> list[str]:

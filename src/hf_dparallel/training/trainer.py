@@ -26,7 +26,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
-from .checkpoints import all_finite, forget_checkpoint, last_complete_checkpoint
+from .checkpoints import all_finite, explained_write_errors, forget_checkpoint, last_complete_checkpoint
 from .collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .losses import IGNORE_INDEX, CertaintyForcingTerms, sum_by_row, token_terms
@@ -350,9 +350,14 @@ class CertaintyForcingTrainer(PublishingMixin):
         if not all_finite(model):
             # The checkpoints before it are worth more, and may have to make room for it.
             raise FloatingPointError(self._divergence())
-        if self.args.should_save:
-            forget_checkpoint(Path(self.args.output_dir, f"checkpoint-{self.state.global_step}"))
-        super()._save_checkpoint(model, trial)
+        last = last_complete_checkpoint(self.args.output_dir)
+        kept = f"{last} is intact: go on with `resume_from_checkpoint=True`." if last else "There is none before it."
+        checkpoint = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
+        # The messages of torch and safetensors say neither what was written nor what is safe.
+        with explained_write_errors(checkpoint, kept):
+            if self.args.should_save:
+                forget_checkpoint(checkpoint)
+            super()._save_checkpoint(model, trial)
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
