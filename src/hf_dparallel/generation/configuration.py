@@ -272,10 +272,10 @@ def resolve(
         )
     samples = _samples(values)
     values |= {"do_sample": bool(samples), "temperature": values.get("temperature", 1.0) if samples else 0.0}
-    if "cache_implementation" not in values:
-        values["use_cache"] = False
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
     values = copy.deepcopy(defaults) | values
+    if "cache_implementation" in values:
+        del values["use_cache"]
     if values["max_new_tokens"] and not values.keys() & set(commit_rules()):
         values["denoising_steps"] = values["max_new_tokens"]
     config = DiffusionGenerationConfig(**values)

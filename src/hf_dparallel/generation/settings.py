@@ -250,7 +250,13 @@ add_setting(
     noun="a list of lists of one token id each",
     items=list,
 )
-add_setting("use_cache", "cache", bool, "`False` turns off a cache that a recipe asks for; `True` changes nothing.")
+add_setting(
+    "use_cache",
+    "cache",
+    bool,
+    "`False` turns off a cache that a recipe asks for; `True` changes nothing.",
+    default=False,
+)
 add_setting(
     "cache_implementation",
     "cache",

@@ -93,7 +93,7 @@ def check_gen_kwargs(gen_kwargs: Mapping[str, Any]) -> None:
 def without_recipe(settings: Mapping[str, Any]) -> dict[str, Any]:
     """These settings, a commit rule among them, and all others so that no recipe counts, but for special tokens."""
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
-    return DiffusionGenerationConfig(**defaults, use_cache=False).updated(**settings).settings()
+    return DiffusionGenerationConfig(**defaults).updated(**settings).settings()
 
 
 def _as_list(strings: str | list[str] | None) -> list[str]:
