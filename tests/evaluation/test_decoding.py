@@ -116,7 +116,8 @@ def test_bad_arguments_are_found_before_decoding():
         return [1.0] * len(completions)
 
     with pytest.raises(
-        ValueError, match=r"`needs_solution` cannot be called .* \['prompt', 'answer'\]: .* 'solution'. Rename the column"
+        ValueError,
+        match=r"`needs_solution` cannot be called .* \['prompt', 'answer'\]: .* 'solution'. Rename the column",
     ):
         evaluate_decoding(model, tokenizer, prompts, [reward_of_the_text, needs_solution], RECIPE)
     with pytest.raises(ValueError, match=r"already has the column\(s\) \['completion_ids'\].*remove_columns"):
