@@ -165,9 +165,7 @@ DREAM = {
     ],
 )
 def test_configurations_are_those_of_the_paper(name, hub_id, rank, epochs, settings):
-    parser = CommandParser(
-        "train", "", [TrainingDataArguments, CertaintyForcingConfig, ModelArguments, OutputArguments]
-    )
+    parser = CommandParser("train", [TrainingDataArguments, CertaintyForcingConfig, ModelArguments, OutputArguments])
     flags = ["--config", str(CONFIGS / f"{name}.yaml"), "--dataset_name", "d", "--use_cpu"]
     data, args, model, _ = parser.parse(flags)
     lora = get_peft_config(model)
