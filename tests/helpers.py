@@ -18,6 +18,8 @@ from hf_dparallel import (
     DreamForMaskedDiffusion,
     LLaDAConfig,
     LLaDAForMaskedDiffusion,
+    SDARConfig,
+    SDARForMaskedDiffusion,
 )
 
 
@@ -60,6 +62,27 @@ def make_dream(**overrides) -> DreamForMaskedDiffusion:
     }
     torch.manual_seed(0)
     return _sharpened(DreamForMaskedDiffusion(DreamConfig(**(settings | overrides))))
+
+
+def make_sdar(**overrides) -> SDARForMaskedDiffusion:
+    """A random SDAR of the same size, with blocks of 4 tokens."""
+    settings = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "intermediate_size": 64,
+        "max_position_embeddings": 128,
+        "block_size": 4,
+        "mask_token_id": 63,
+        "bos_token_id": 1,
+        "eos_token_id": 1,
+        "pad_token_id": 1,
+    }
+    torch.manual_seed(0)
+    return _sharpened(SDARForMaskedDiffusion(SDARConfig(**(settings | overrides))))
 
 
 def _sharpened(model):

@@ -111,6 +111,7 @@ def test_imports_have_no_cycle():
 LAYERS = [
     (
         "_version",
+        "attention_masks",
         "certainty",
         "hashes",
         "reports",

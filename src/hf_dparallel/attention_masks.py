@@ -1,0 +1,88 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Attention masks of block-causal models: attention is bidirectional inside a block, and causal across blocks."""
+
+from collections.abc import Callable
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask
+from transformers import PreTrainedConfig
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+
+# Says of a row, a head, a query and a key (indices that broadcast, or one of each) whether the query sees the key.
+Visibility = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def block_causal(query_block: torch.LongTensor, key_block: torch.LongTensor) -> Visibility:
+    """A query sees the keys of its own block and of earlier ones.
+
+    Args:
+        query_block (`torch.LongTensor` of shape `(rows, queries)`): the number of the block that each query is in.
+        key_block (`torch.LongTensor` of shape `(rows, keys)`): that of each key.
+    """
+
+    def is_visible(row, head, query, key):
+        return key_block[row, key] <= query_block[row, query]
+
+    return is_visible
+
+
+def noisy_and_clean(block: torch.LongTensor, is_noisy: torch.BoolTensor) -> Visibility:
+    """The mask of rows that hold a noisy and a clean copy of the same tokens, so that all blocks are learned at once.
+
+    A noisy block sees itself and the clean copies of the blocks before it, which is what it meets in decoding; the
+    clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6).
+
+    Args:
+        block (`torch.LongTensor` of shape `(rows, length)`): the number of the block that each position is in.
+        is_noisy (`torch.BoolTensor` of shape `(rows, length)`): whether a position is in the noisy copy.
+    """
+
+    def is_visible(row, head, query, key):
+        query_block, key_block, query_is_noisy = block[row, query], block[row, key], is_noisy[row, query]
+        within = query_is_noisy & (key_block == query_block)
+        context = (key_block < query_block) | ((key_block == query_block) & ~query_is_noisy)
+        return torch.where(is_noisy[row, key], within, context)
+
+    return is_visible
+
+
+def make_attention_mask(
+    config: PreTrainedConfig,
+    is_visible: Visibility,
+    shape: tuple[int, int, int],
+    *,
+    key_mask: torch.Tensor | None = None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor | BlockMask:
+    """Makes a mask in the form that the model's attention takes: dense, or a block mask for flex attention.
+
+    Args:
+        config ([`~transformers.PreTrainedConfig`]): of the model, which says which attention it uses.
+        is_visible (`Callable`): [`block_causal`] or [`noisy_and_clean`].
+        shape (`tuple`): rows, queries and keys.
+        key_mask (`torch.Tensor` of shape `(rows, keys)`, *optional*): 0 or `False` for padding, which nobody sees.
+        dtype (`torch.dtype`): of the hidden states; a dense mask that is added to the scores has it.
+        device (`torch.device`): of the hidden states.
+
+    Returns:
+        `torch.Tensor` of shape `(rows, 1, queries, keys)`, or a `BlockMask` of this shape.
+    """
+    rows, queries, keys = shape
+    make = ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation]
+    return make(
+        batch_size=rows,
+        q_length=queries,
+        kv_length=keys,
+        mask_function=is_visible,
+        attention_mask=None if key_mask is None else key_mask.to(device=device, dtype=torch.bool),
+        # A shortcut to no mask at all would have to wait for the device.
+        allow_is_causal_skip=False,
+        dtype=dtype,
+        device=device,
+        config=config,
+    )
+
+
+__all__ = ["Visibility", "block_causal", "make_attention_mask", "noisy_and_clean"]

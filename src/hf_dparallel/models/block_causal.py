@@ -1,0 +1,73 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What block-causal models (SDAR, LLaDA2) share: a backbone that makes its own mask."""
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask
+from transformers.cache_utils import Cache
+
+from ..attention_masks import block_causal, make_attention_mask
+
+
+class BlockCausalBackbone:
+    """Gives a transformers decoder attention that is bidirectional inside a block and causal across blocks.
+
+    Blocks of `config.block_length` are counted from position 0 of each row.
+    """
+
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | BlockMask | dict[str, torch.Tensor | BlockMask | None] | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        **kwargs,
+    ):
+        r"""
+        As the forward pass of the decoder, with another meaning of two arguments.
+
+        Args:
+            attention_mask (`torch.Tensor`, `BlockMask` or `dict`, *optional*):
+                1 for real tokens, 0 for padding, of shape `(rows, keys)`. A 4-D mask or a `BlockMask` is taken as it
+                is, and so is `{"full_attention": mask}`, where `None` says that every query sees every key.
+            position_ids (`torch.LongTensor` of shape `(rows, queries)`, *optional*):
+                By default counted from the first token of each row that is no padding.
+        """
+        if inputs_embeds is None:
+            inputs_embeds, input_ids = self.embed_tokens(input_ids), None  # type: ignore[attr-defined]
+        if isinstance(attention_mask, dict):
+            attention_mask = attention_mask["full_attention"]
+        elif attention_mask is None or len(attention_mask.shape) == 2:
+            attention_mask, position_ids = self._make_mask(
+                inputs_embeds, attention_mask, position_ids, past_key_values
+            )
+        return super().forward(  # type: ignore[misc]
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+
+    def _make_mask(self, inputs_embeds, key_mask, position_ids, past_key_values):
+        """The block-causal mask of 2-D inputs, and the positions of the queries."""
+        rows, queries, _ = inputs_embeds.shape
+        keys = queries if past_key_values is None else past_key_values.get_mask_sizes(queries, 0)[0]
+        if past_key_values is None and position_ids is not None:
+            key_positions = position_ids.expand(rows, -1)
+        elif key_mask is None:
+            key_positions = torch.arange(keys, device=inputs_embeds.device).expand(rows, -1)
+        else:
+            key_positions = (key_mask.long().cumsum(dim=1) - 1).clamp(min=0)
+        position_ids = key_positions[:, -queries:] if position_ids is None else position_ids.expand(rows, -1)
+        block_length = self.config.block_length  # type: ignore[attr-defined]
+        mask = make_attention_mask(
+            self.config,  # type: ignore[attr-defined]
+            block_causal(position_ids // block_length, key_positions // block_length),
+            (rows, queries, keys),
+            key_mask=key_mask,
+            dtype=inputs_embeds.dtype,
+            device=inputs_embeds.device,
+        )
+        return mask, position_ids

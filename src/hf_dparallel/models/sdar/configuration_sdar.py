@@ -1,0 +1,49 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Configuration of SDAR: Qwen3's, with a mask token and the length of a block."""
+
+from huggingface_hub.dataclasses import strict
+from transformers import Qwen3Config
+
+
+@strict
+class SDARConfig(Qwen3Config):
+    r"""
+    Configuration of a [`SDARForMaskedDiffusion`] (SDAR 1.7B, 4B and 8B, TraDo). The defaults are those of
+    [JetLM/SDAR-8B-Chat](https://huggingface.co/JetLM/SDAR-8B-Chat); every argument of [`~transformers.Qwen3Config`]
+    is accepted. Settings of the published file that change nothing here (`fuse_cross_entropy`, ...) are kept and
+    written back.
+
+    Args:
+        block_size (`int`, *optional*, defaults to 4):
+            Tokens of a block: attention is bidirectional inside a block and causal across blocks. `block_length` is
+            an alias.
+        mask_token_id (`int`, *optional*, defaults to 151669):
+            Id of the mask token.
+    """
+
+    model_type = "sdar"
+    # Read by `create_causal_mask` and the attention functions of transformers: the mask says what is visible.
+    is_causal = False
+    attribute_map = {"block_length": "block_size"}
+
+    hidden_size: int = 4096
+    intermediate_size: int = 12288
+    num_hidden_layers: int = 36
+    num_key_value_heads: int | None = 8
+    max_window_layers: int = 36
+    use_cache: bool = False
+    block_size: int = 4
+    rope_theta: float | int = 1000000
+    mask_token_id: int | None = 151669
+    bos_token_id: int | None = 151643
+    eos_token_id: int | list[int] | None = 151643
+
+    def __post_init__(self, **kwargs):
+        # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
+        kwargs.pop("auto_map", None)
+        super().__post_init__(**kwargs)
+        # Where the published code looks for it.
+        self.rope_theta = self.rope_parameters["rope_theta"]
+
+
+__all__ = ["SDARConfig"]

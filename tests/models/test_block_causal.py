@@ -1,0 +1,111 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Block-causal models against the official implementations, and their attention masks."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, DynamicCache
+
+from hf_dparallel.attention_masks import block_causal, make_attention_mask, noisy_and_clean
+
+from ..helpers import left_padded, make_sdar
+
+
+BLOCK_LENGTHS = (4, 8, 16, 32)
+MAKERS = pytest.mark.parametrize("make_model", [make_sdar])
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_logits_equal_the_official_ones_for_all_block_lengths(golden_dir, attention):
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / "sdar/model", attn_implementation=attention)
+    golden = load_file(golden_dir / "sdar/forward.safetensors")
+    for block_length in BLOCK_LENGTHS:
+        model.config.block_length = block_length
+        for index in range(4):
+            with torch.no_grad():
+                logits = model(input_ids=golden[f"input_ids_{index}"]).logits
+            torch.testing.assert_close(logits, golden[f"logits_{index}_b{block_length}"], atol=1e-4, rtol=0)
+
+
+@MAKERS
+def test_flex_attention_gives_the_same_logits(make_model):
+    model = make_model()
+    ids = torch.arange(2, 22).view(2, 10)
+    attention_mask = torch.tensor([[0, 0, 0] + [1] * 7, [1] * 10])
+    real = attention_mask.bool()
+    with torch.no_grad():
+        expected = model(ids, attention_mask=attention_mask).logits
+        model.set_attn_implementation("flex_attention")
+        torch.testing.assert_close(model(ids, attention_mask=attention_mask).logits[real], expected[real])
+
+
+@MAKERS
+def test_blocks_are_counted_from_the_first_token_of_each_row(make_model):
+    model = make_model()
+    rows = [list(range(2, 2 + length)) for length in (3, 4, 9, 14)]
+    ids, attention_mask = left_padded(rows)
+    with torch.no_grad():
+        logits = model(ids, attention_mask=attention_mask).logits
+        for row, tokens in enumerate(rows):
+            alone = model(torch.tensor([tokens])).logits[0]
+            torch.testing.assert_close(logits[row, -len(tokens) :], alone, atol=1e-5, rtol=1e-5)
+
+
+@MAKERS
+def test_attention_is_bidirectional_inside_a_block_and_causal_across_blocks(make_model):
+    model = make_model()
+    ids = torch.arange(2, 12)[None]
+    changed = ids.clone()
+    changed[0, 5] = 40
+    with torch.no_grad():
+        differs = (model(ids).logits != model(changed).logits).any(dim=-1)[0]
+    assert differs.tolist() == [False] * 4 + [True] * 6
+
+
+@MAKERS
+def test_whole_blocks_in_a_cache_change_nothing(make_model):
+    model = make_model()
+    ids, attention_mask = left_padded([list(range(2, 18)), list(range(20, 32))])
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        expected = model(ids, attention_mask=attention_mask).logits[:, 12:]
+        model(ids[:, :12], attention_mask=attention_mask[:, :12], past_key_values=cache, use_cache=True)
+        logits = model(ids[:, 12:], attention_mask=attention_mask, past_key_values=cache).logits
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+
+
+@MAKERS
+def test_a_mask_of_the_caller_is_taken_as_it_is(make_model):
+    model = make_model()
+    ids = torch.arange(2, 12)[None]
+    everything = torch.ones(1, 1, 10, 10, dtype=torch.bool)
+    with torch.no_grad():
+        expected = model(ids, attention_mask=everything).logits
+        torch.testing.assert_close(model(ids, attention_mask={"full_attention": None}).logits, expected)
+        model.config.block_length = 10
+        torch.testing.assert_close(model(ids).logits, expected)
+
+
+def test_masks_say_who_sees_whom():
+    """Against the definitions, read one pair at a time."""
+    config = make_sdar().config
+    block = torch.tensor([[0, 0, 1, 1, 2, 0, 0, 1, 1, 2], [0, 1, 1, 2, 2, 0, 1, 1, 2, 2]])
+    noisy = (torch.arange(10) < 5).expand(2, -1)
+    key_mask = torch.ones(2, 10)
+    key_mask[0, 9] = 0
+    form = {"dtype": torch.float32, "device": block.device}
+    causal = make_attention_mask(config, block_causal(block, block), (2, 10, 10), key_mask=key_mask, **form)
+    both = make_attention_mask(config, noisy_and_clean(block, noisy), (2, 10, 10), **form)
+    for row in range(2):
+        for query in range(10):
+            for key in range(10):
+                before, same = block[row, key] < block[row, query], block[row, key] == block[row, query]
+                assert causal[row, 0, query, key] == ((before or same) and (row, key) != (0, 9))
+                within = query < 5 and same
+                context = before or (same and query >= 5)
+                assert both[row, 0, query, key] == (within if key < 5 else context)
+
+
+def test_flash_attention_is_refused():
+    with pytest.raises(ValueError, match="does not support Flash Attention"):
+        make_sdar().set_attn_implementation("flash_attention_2")
