@@ -16,6 +16,8 @@ from hf_dparallel import (
     CertaintyForcingTrainer,
     DreamConfig,
     DreamForMaskedDiffusion,
+    LLaDA2Config,
+    LLaDA2ForMaskedDiffusion,
     LLaDAConfig,
     LLaDAForMaskedDiffusion,
     SDARConfig,
@@ -85,10 +87,38 @@ def make_sdar(**overrides) -> SDARForMaskedDiffusion:
     return _sharpened(SDARForMaskedDiffusion(SDARConfig(**(settings | overrides))))
 
 
+def make_llada2(**overrides) -> LLaDA2ForMaskedDiffusion:
+    """A random LLaDA2 of the same size, with blocks of 4 tokens: a dense layer, and one of 8 experts in 4 groups."""
+    settings = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "intermediate_size": 64,
+        "moe_intermediate_size": 16,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "max_position_embeddings": 128,
+        "block_length": 4,
+        "mask_token_id": 63,
+        "eos_token_id": 1,
+        "pad_token_id": 1,
+    }
+    torch.manual_seed(0)
+    model = _sharpened(LLaDA2ForMaskedDiffusion(LLaDA2Config(**(settings | overrides))))
+    model.model.layers[-1].mlp.gate.e_score_correction_bias.normal_(std=0.2)
+    return model
+
+
 def _sharpened(model):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim == 2:
+            # The weights of all experts of a layer are one tensor of three dimensions.
+            if parameter.ndim >= 2:
                 parameter.normal_(std=1.0 if "embed_tokens" in name or "lm_head" in name else 0.25)
     return model.eval()
 

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Masked diffusion language models that decode many tokens per forward pass.
 
-Importing the package registers LLaDA, Dream and SDAR with the Auto classes of transformers.
+Importing the package registers LLaDA, Dream, SDAR and LLaDA2 with the Auto classes of transformers.
 """
 
 from importlib import import_module
@@ -19,6 +19,8 @@ from .models.dream import DreamTokenizer as DreamTokenizer
 from .models.foreign import enable_diffusion_generation as enable_diffusion_generation
 from .models.llada import LLaDAConfig as LLaDAConfig
 from .models.llada import LLaDAForMaskedDiffusion as LLaDAForMaskedDiffusion
+from .models.llada2 import LLaDA2Config as LLaDA2Config
+from .models.llada2 import LLaDA2ForMaskedDiffusion as LLaDA2ForMaskedDiffusion
 from .models.sdar import SDARConfig as SDARConfig
 from .models.sdar import SDARForMaskedDiffusion as SDARForMaskedDiffusion
 

@@ -8,17 +8,21 @@ from transformers import AutoModelForMaskedLM, DynamicCache
 
 from hf_dparallel.attention_masks import block_causal, make_attention_mask, noisy_and_clean
 
-from ..helpers import left_padded, make_sdar
+from ..helpers import left_padded, make_llada2, make_sdar
 
 
 BLOCK_LENGTHS = (4, 8, 16, 32)
-MAKERS = pytest.mark.parametrize("make_model", [make_sdar])
+MAKERS = pytest.mark.parametrize("make_model", [make_sdar, make_llada2])
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_logits_equal_the_official_ones_for_all_block_lengths(golden_dir, attention):
-    model = AutoModelForMaskedLM.from_pretrained(golden_dir / "sdar/model", attn_implementation=attention)
-    golden = load_file(golden_dir / "sdar/forward.safetensors")
+@pytest.mark.parametrize("family", ["sdar", "llada2"])
+def test_logits_equal_the_official_ones_for_all_block_lengths(golden_dir, family, attention):
+    model, info = AutoModelForMaskedLM.from_pretrained(
+        golden_dir / family / "model", attn_implementation=attention, output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    golden = load_file(golden_dir / family / "forward.safetensors")
     for block_length in BLOCK_LENGTHS:
         model.config.block_length = block_length
         for index in range(4):
@@ -27,9 +31,31 @@ def test_logits_equal_the_official_ones_for_all_block_lengths(golden_dir, attent
             torch.testing.assert_close(logits, golden[f"logits_{index}_b{block_length}"], atol=1e-4, rtol=0)
 
 
-@MAKERS
-def test_flex_attention_gives_the_same_logits(make_model):
-    model = make_model()
+def test_the_router_of_llada2_chooses_as_the_official_one(golden_dir):
+    """The bias takes part in the choice only: the weights are those of the scores without it."""
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / "llada2/model")
+    golden = load_file(golden_dir / "llada2/forward.safetensors")
+    model.config.block_length = 8
+    routed: dict[int, tuple] = {}
+    gates = [layer.mlp.gate for layer in model.model.layers[1:]]
+    for number, gate in enumerate(gates):
+        gate.register_forward_hook(lambda module, inputs, output, number=number: routed.update({number: output}))
+    for index in range(4):
+        with torch.no_grad():
+            model(input_ids=golden[f"input_ids_{index}"])
+        for number, (logits, weights, experts) in routed.items():
+            official = [golden[f"router_{what}_{index}_moe{number}"] for what in ("logits", "weight", "topk")]
+            official_logits, official_weights, official_experts = (each.flatten(0, -2) for each in official)
+            torch.testing.assert_close(logits, official_logits, atol=1e-4, rtol=0)
+            experts, order = experts.sort()
+            official_experts, official_order = official_experts.sort()
+            assert torch.equal(experts, official_experts.long())
+            official_weights = official_weights.gather(1, official_order)
+            torch.testing.assert_close(weights.gather(1, order), official_weights, atol=1e-4, rtol=0)
+
+
+def test_flex_attention_gives_the_same_logits():
+    model = make_sdar()
     ids = torch.arange(2, 22).view(2, 10)
     attention_mask = torch.tensor([[0, 0, 0] + [1] * 7, [1] * 10])
     real = attention_mask.bool()
@@ -106,6 +132,7 @@ def test_masks_say_who_sees_whom():
                 assert both[row, 0, query, key] == (within if key < 5 else context)
 
 
-def test_flash_attention_is_refused():
+@MAKERS
+def test_flash_attention_is_refused(make_model):
     with pytest.raises(ValueError, match="does not support Flash Attention"):
-        make_sdar().set_attn_implementation("flash_attention_2")
+        make_model().set_attn_implementation("flash_attention_2")

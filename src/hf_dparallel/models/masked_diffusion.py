@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What LLaDA and Dream share: a bidirectional backbone with a head that runs only where it is asked to."""
+"""What all families share: a backbone with a head that runs only where it is asked to."""
 
+import copy
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,13 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightRenaming
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    WeightTransform,
+    dot_natural_key,
+    rename_source_key,
+)
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import (
     SAFE_WEIGHTS_INDEX_NAME,
@@ -51,6 +58,25 @@ def to_own_names(model: PreTrainedModel, names: Iterable[str]) -> dict[str, str]
     return own_names
 
 
+def to_own_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns weights as `model` has them, renamed, fused and split, of published ones; its own stay as they are."""
+    rules = get_model_conversion_mapping(model)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    converter_of = {pattern: converter for converter in converters for pattern in converter.source_patterns}
+    # By the first weight that each makes: several experts are one tensor in memory.
+    transforms: dict[str, WeightTransform] = {}
+    for name, weight in sorted(weights.items(), key=lambda item: dot_natural_key(item[0])):
+        own_name, pattern = rename_source_key(name, renamings, converters)
+        rule = copy.deepcopy(converter_of[pattern]) if pattern else WeightRenaming(name, own_name)
+        transforms.setdefault(own_name, rule).add_tensor(own_name, name, pattern or name, weight)
+    own_weights: dict[str, torch.Tensor] = {}
+    for own_name, transform in transforms.items():
+        made = transform.convert(own_name, model=model, config=model.config)
+        own_weights |= {name: weight[0] if isinstance(weight, list) else weight for name, weight in made.items()}
+    return own_weights
+
+
 @dataclass
 class MaskedDiffusionOutput(MaskedLMOutput):
     r"""
@@ -87,10 +113,9 @@ class MaskedDiffusionHead(ScoringMixin):
         )
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
-        """Takes the published weight names, too: the Trainer reads its checkpoints by this method, as they are."""
-        names = to_own_names(self, state_dict)
-        state_dict = {names[name]: weight for name, weight in state_dict.items()}
-        return super().load_state_dict(state_dict, strict, assign)  # type: ignore[misc]
+        """Takes published weights, too: the Trainer reads its checkpoints by this method, as they are."""
+        own_weights = to_own_weights(self, state_dict)  # type: ignore[arg-type]
+        return super().load_state_dict(own_weights, strict, assign)  # type: ignore[misc]
 
     def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
         super()._adjust_missing_and_unexpected_keys(loading_info)  # type: ignore[misc]
