@@ -77,6 +77,7 @@ setup(
             "py.typed",
             "demo/teacher/*",
             "inspection/*.html",
+            "serving/*.html",
             "harness/tasks/*.yaml",
             "hub/custom_generate/*.py",
             "hub/templates/*",

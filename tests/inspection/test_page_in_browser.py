@@ -2,8 +2,6 @@
 """The page in a headless browser: what a reader sees, hovers over and presses."""
 
 import json
-import shutil
-from importlib.util import find_spec
 
 import pytest
 
@@ -11,35 +9,18 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.inspection.page import write_page
 from hf_dparallel.inspection.trace import trace_decode
 
+from ..browser import NEEDS_BROWSER, open_browser, set_window
 from ..helpers import make_llada, make_tokenizer
 from .test_page import HOSTILE
 from .test_trace import make_trace
 
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        None in (BROWSER, DRIVER, find_spec("selenium")),
-        reason="needs a browser: `apt-get install chromium chromium-driver` and `pip install selenium`",
-    ),
-]
+pytestmark = NEEDS_BROWSER
 
 
 @pytest.fixture(scope="module")
 def driver():
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    # A container has no sandbox of its own and little shared memory.
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver = open_browser()
     yield driver
     driver.quit()
 
@@ -61,10 +42,7 @@ class Page:
     def __init__(self, driver, path, traces, width=1200, height=900, color_scheme="light"):
         self.driver, self.traces = driver, traces
         write_page(traces, path)
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        features = [{"name": "prefers-color-scheme", "value": color_scheme}]
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        set_window(driver, width, height, color_scheme)
         for log in ("browser", "performance"):
             driver.get_log(log)
         driver.get(path.as_uri())

@@ -174,7 +174,7 @@ def test_prompts_of_text_completions(served):
         ({"seed": 2**70}, "seed", "at most 62 bits"),
         ({"stream": "yes"}, "stream", "`stream` must be true or false, got yes"),
         ({"stream_options": []}, None, None),
-        ({"stream_options": {"usage": True}}, "stream_options", "that has `include_usage` only"),
+        ({"stream_options": {"usage": True}}, "stream_options", "that has `include_usage` and"),
     ],
 )
 def test_chats_that_are_refused(served, fields, param, message):

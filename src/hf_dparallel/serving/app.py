@@ -15,11 +15,15 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from ..generation.configuration import resolve
 from ..generation.inputs import longest_sequence
+from ..generation.settings import SETTINGS
+from .drafts import DraftReader, DraftText
 from .engine import Engine, EngineClosedError, OverloadedError, Progress, Prompt
+from .page import render_page
 from .requests import (
     CompletionRequest,
     RequestError,
@@ -54,9 +58,18 @@ class Answers:
         self._request = request
         self._engine = engine
         self._nfe = [0] * len(request.prompts)
+        self._draft_texts = [DraftText(served.tokenizer) for _ in request.prompts]
         self._events: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
         self._prompts = [
-            Prompt(ids, request.config, request.max_tokens, request.seed + index, self._listener(index), client)
+            Prompt(
+                ids,
+                request.config,
+                request.max_tokens,
+                request.seed + index,
+                self._listener(index),
+                client,
+                DraftReader() if request.include_drafts else None,
+            )
             for index, ids in enumerate(request.prompts)
         ]
         try:
@@ -66,8 +79,10 @@ class Answers:
         except EngineClosedError as error:
             raise RequestError(str(error), status=503) from error
 
-    async def parts(self) -> AsyncIterator[tuple[int, str]]:
-        """Yields the number of a prompt and the text that follows in its answer, until all answers have ended.
+    async def parts(self) -> AsyncIterator[tuple[int, str, dict[str, Any] | None]]:
+        """Yields the number of a prompt, the text that follows in its answer and a draft, if drafts are asked for.
+
+        It ends when all answers have ended.
 
         Raises:
             RequestError: if an answer cannot be finished.
@@ -83,8 +98,12 @@ class Answers:
             part = text.add(progress)
             if text.finish_reason is not None:
                 self._engine.give_up([self._prompts[index]])
-            if part or text.finish_reason is not None:
-                yield index, part
+            draft = None
+            if progress.draft is not None:
+                tokens = self._draft_texts[index].tokens(progress.draft)
+                draft = {"nfe": progress.nfe, "start": progress.draft.start, "tokens": tokens}
+            if part or draft is not None or text.finish_reason is not None:
+                yield index, part, draft
 
     def give_up(self) -> None:
         """Frees the slots, if that has not happened yet."""
@@ -125,10 +144,10 @@ class AnswerStream(StreamingResponse):
         if form.is_chat:
             yield server_sent_event(form.chunk(0, "", is_first=True))
         try:
-            async for index, part in answers.parts():
+            async for index, part, draft in answers.parts():
                 finish_reason = answers.texts[index].finish_reason
-                if part:
-                    yield server_sent_event(form.chunk(index, part))
+                if part or draft is not None:
+                    yield server_sent_event(form.chunk(index, part, draft=draft))
                 if finish_reason is not None:
                     yield server_sent_event(form.chunk(index, "", finish_reason))
         except RequestError as error:
@@ -156,6 +175,11 @@ class Api:
         self.api_key = api_key
         self.max_request_bytes = max_request_bytes
         self._start = int(time.time())
+        self._page, self._page_headers = render_page()
+
+    async def page(self, request: Request) -> Response:
+        """GET /"""
+        return HTMLResponse(self._page, headers=self._page_headers)
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions"""
@@ -244,12 +268,15 @@ class Api:
         return received
 
     def _model(self) -> dict[str, Any]:
+        recipe = resolve(self.served.model, self.served.generation_config, self.served.tokenizer)
         return {
             "id": self.served.name,
             "object": "model",
             "created": self._start,
             "owned_by": "hf-dparallel",
             "max_model_len": longest_sequence(self.served.model),
+            "parent": None,
+            "decoding": {name: value for name, value in recipe.settings().items() if SETTINGS[name].is_request},
         }
 
 
@@ -280,6 +307,7 @@ def make_app(
 
     return Starlette(
         routes=[
+            Route("/", api.page),
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/completions", api.text, methods=["POST"]),
             Route("/v1/models", api.models),
@@ -342,7 +370,7 @@ async def _refuse(request: Request, error: RequestError) -> Response:
 async def _refuse_route(request: Request, error: HTTPException) -> Response:
     message = (
         f"{request.method} {request.url.path}: {error.detail}. The endpoints are /v1/chat/completions, "
-        "/v1/completions, /v1/models and /health."
+        "/v1/completions, /v1/models and /health; the page is at /."
     )
     return await _refuse(request, RequestError(message, status=error.status_code))
 

@@ -16,9 +16,11 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from ..generation.canvas import Canvas
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import DecodedRow, Decoder
 from ..generation.settings import SETTINGS
+from .drafts import Draft, DraftReader
 
 
 logger = logging.get_logger(__name__)
@@ -44,12 +46,14 @@ class Progress:
         nfe (`int`): forward passes so far.
         finish_reason (`str`, *optional*): in the last one: "stop" after an end-of-sequence token, "length" otherwise.
         error (`Exception`, *optional*): in the last one: why there are no more tokens.
+        draft ([`Draft`], *optional*): what stands of the answer, decided or not, if that was asked for.
     """
 
     tokens: list[int]
     nfe: int
     finish_reason: str | None = None
     error: Exception | None = None
+    draft: Draft | None = None
 
     @property
     def is_last(self) -> bool:
@@ -68,6 +72,7 @@ class Prompt:
         seed (`int`): seed of the draws, if the settings ask for any.
         listener (`Callable`): called in the decoding thread with each [`Progress`]. It must not block or raise.
         client (`str`): who asks. Clients take turns, however many different settings each of them sends.
+        drafts ([`DraftReader`], *optional*): with one, the listener is told of each pass what stands after it.
     """
 
     input_ids: torch.LongTensor
@@ -76,6 +81,7 @@ class Prompt:
     seed: int
     listener: Callable[[Progress], None]
     client: str = ""
+    drafts: DraftReader | None = None
     num_sent: int = field(default=0, init=False)
     settings: tuple[Any, ...] = field(init=False)
 
@@ -278,7 +284,7 @@ class Engine:
                 row = finished[row_id]
                 is_last = self._tell(row_id, row.tokens[: row.num_tokens].tolist(), row.nfe, row)
             else:
-                is_last = self._tell(row_id, progress[row_id].tokens, progress[row_id].nfe)
+                is_last = self._tell(row_id, progress[row_id].tokens, progress[row_id].nfe, group.decoder.canvas)
             if is_last:
                 ended.append(row_id)
         self._leave(ended)
@@ -287,18 +293,21 @@ class Engine:
         for row_id in row_ids:
             self._active.pop(row_id).listener(Progress([], 0, error=error))
 
-    def _tell(self, row_id: int, tokens: list[int], nfe: int, finished: DecodedRow | None = None) -> bool:
+    def _tell(self, row_id: int, tokens: list[int], nfe: int, state: DecodedRow | Canvas) -> bool:
         """Sends the tokens that are new, and says whether they are the last."""
         prompt = self._active[row_id]
+        finished = state if isinstance(state, DecodedRow) else None
         is_last = finished is not None or len(tokens) >= prompt.max_tokens
         tokens = tokens[: prompt.max_tokens]
         progress = Progress(tokens[prompt.num_sent :], nfe)
+        if prompt.drafts is not None:
+            progress.draft = prompt.drafts.read(state, row_id).cut(prompt.max_tokens)
         if finished is not None and finished.error is not None:
             progress.error = finished.error
         elif is_last:
             ends = bool(tokens) and tokens[-1] in prompt.config.eos_token_ids
             progress.finish_reason = "stop" if ends else "length"
-        if progress.tokens or progress.is_last:
+        if progress.tokens or progress.draft is not None or progress.is_last:
             self.num_tokens += len(progress.tokens)
             prompt.num_sent = len(tokens)
             prompt.listener(progress)

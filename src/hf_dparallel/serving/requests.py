@@ -50,6 +50,8 @@ _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "service_tier": ("auto", "default"),
 }
+# `include_drafts` is not OpenAI's: what stands of the answer after each pass.
+_STREAM_OPTIONS = ("include_usage", "include_drafts")
 # OpenAI takes four. Every text costs work with each token of the answer.
 _MAX_STOP_STRINGS, _MAX_STOP_LENGTH = 16, 256
 # What the chat template calls each role; OpenAI's newer name of the system is the developer.
@@ -111,6 +113,7 @@ class CompletionRequest:
     stop: list[str]
     stream: bool
     include_usage: bool
+    include_drafts: bool
 
 
 def read_chat_request(body: dict[str, Any], served: ServedModel) -> CompletionRequest:
@@ -240,9 +243,11 @@ def _read_request(body: dict[str, Any], served: ServedModel) -> CompletionReques
     if not -(2**62) < seed < 2**62:
         raise RequestError(f"`seed` must be an integer of at most 62 bits, got {_shortened(seed)}.", "seed")
     options = body.get("stream_options") or {}
-    if not isinstance(options, dict) or set(options) - {"include_usage"}:
-        raise RequestError("`stream_options` must be an object that has `include_usage` only.", "stream_options")
-    _check_type(options, "include_usage", bool, "true or false")
+    if not isinstance(options, dict) or set(options) - set(_STREAM_OPTIONS):
+        names = " and ".join(f"`{name}`" for name in _STREAM_OPTIONS)
+        raise RequestError(f"`stream_options` must be an object that has {names} only.", "stream_options")
+    for name in _STREAM_OPTIONS:
+        _check_type(options, name, bool, "true or false")
     return CompletionRequest(
         prompts=[],
         config=config,
@@ -251,6 +256,7 @@ def _read_request(body: dict[str, Any], served: ServedModel) -> CompletionReques
         stop=stop,
         stream=bool(body.get("stream")),
         include_usage=bool(options.get("include_usage")),
+        include_drafts=bool(body.get("stream") and options.get("include_drafts")),
     )
 
 

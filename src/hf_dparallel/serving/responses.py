@@ -34,15 +34,22 @@ class ResponseForm:
         ]
         return self._head | {"object": self._kind, "choices": choices, "usage": usage}
 
-    def chunk(self, index: int, text: str, finish_reason: str | None = None, is_first: bool = False) -> dict[str, Any]:
-        """A part of an answer."""
+    def chunk(
+        self,
+        index: int,
+        text: str,
+        finish_reason: str | None = None,
+        is_first: bool = False,
+        draft: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """A part of an answer, and a draft of it, if there is one."""
         content: dict[str, Any] = {"text": text}
         if self.is_chat:
             content = {
                 "delta": ({"role": "assistant"} if is_first else {}) | ({} if finish_reason else {"content": text})
             }
         choice = {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
-        return self._chunk([choice])
+        return self._chunk([choice if draft is None else choice | {"draft": draft}])
 
     def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The last part, if the client asked for it."""

@@ -1,0 +1,57 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The page that the server shows in a browser: a chat, in one HTML file that needs nothing else."""
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from ..generation.settings import SETTINGS, Setting, settings_of
+
+
+_TEMPLATE = Path(__file__).with_name("page.html")
+# Where the slider of a threshold without a largest value ends.
+_LARGEST_ON_SLIDER = 3.0
+
+
+def render_page() -> tuple[str, dict[str, str]]:
+    """Returns the page, and the headers that it is sent with.
+
+    By its policy a browser runs the script of the page and no other, and lets it speak with this server only.
+    """
+    rules = {name: _slider(SETTINGS[name]) for name in settings_of("rule") if SETTINGS[name].is_request}
+    page = _TEMPLATE.read_text(encoding="utf-8").replace("__RULES__", json.dumps(rules).replace("<", "\\u003c"))
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {_hash_of('script', page)}",
+            f"style-src {_hash_of('style', page)}",
+            "connect-src 'self'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
+    return page, {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+
+
+def _slider(rule: Setting) -> dict[str, Any]:
+    """The values among which a commit rule can be tried."""
+    has_maximum = rule.type is float and rule.maximum <= 1
+    return {
+        "help": rule.help,
+        # A number of passes goes from the number of blocks to that of tokens, which the model's recipe says.
+        "is_schedule": rule.type is int,
+        "minimum": 0.05 if rule.above_minimum else rule.minimum,
+        "maximum": rule.maximum if has_maximum else _LARGEST_ON_SLIDER,
+        "step": 1 if rule.type is int else 0.05,
+        "value": None if rule.type is int else 0.9 if has_maximum else 0.5,
+    }
+
+
+def _hash_of(tag: str, page: str) -> str:
+    (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
