@@ -22,6 +22,8 @@ from hf_dparallel import (
     LLaDAForMaskedDiffusion,
     SDARConfig,
     SDARForMaskedDiffusion,
+    SDARMoeConfig,
+    SDARMoeForMaskedDiffusion,
 )
 
 
@@ -85,6 +87,14 @@ def make_sdar(**overrides) -> SDARForMaskedDiffusion:
     }
     torch.manual_seed(0)
     return _sharpened(SDARForMaskedDiffusion(SDARConfig(**(settings | overrides))))
+
+
+def make_sdar_moe(**overrides) -> SDARMoeForMaskedDiffusion:
+    """A random SDAR of the same size, with 4 experts in each layer."""
+    experts = {"model_type": "sdar_moe", "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
+    settings = make_sdar().config.to_dict() | experts | overrides
+    torch.manual_seed(0)
+    return _sharpened(SDARMoeForMaskedDiffusion(SDARMoeConfig(**settings)))
 
 
 def make_llada2(**overrides) -> LLaDA2ForMaskedDiffusion:

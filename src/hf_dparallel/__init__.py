@@ -23,6 +23,8 @@ from .models.llada2 import LLaDA2Config as LLaDA2Config
 from .models.llada2 import LLaDA2ForMaskedDiffusion as LLaDA2ForMaskedDiffusion
 from .models.sdar import SDARConfig as SDARConfig
 from .models.sdar import SDARForMaskedDiffusion as SDARForMaskedDiffusion
+from .models.sdar import SDARMoeConfig as SDARMoeConfig
+from .models.sdar import SDARMoeForMaskedDiffusion as SDARMoeForMaskedDiffusion
 
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import recipe_of
+from hf_dparallel.training.lora import add_adapter
 
-from ..helpers import make_dream, make_llada
+from ..helpers import make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
 
 
 INPUT_IDS = torch.arange(2, 14)[None]
@@ -178,6 +179,27 @@ def test_a_saved_adapter_keeps_its_recipe(tmp_path):
     assert recipe_of(adapted(tmp_path / "b")).entropy_threshold == 0.1
 
 
+# Targets
+
+
+@pytest.mark.parametrize(
+    ("make", "dense"),
+    [
+        (make_sdar, {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}),
+        (make_sdar_moe, set()),
+        (
+            make_llada2,
+            {f"mlp.{part}{name}_proj" for part in ("", "shared_experts.") for name in ("gate", "up", "down")},
+        ),
+    ],
+)
+def test_attention_and_dense_layers_are_adapted_by_default_and_no_expert_or_router(make, dense):
+    model = add_adapter(make(), LoraConfig())
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    modules = {name.partition(".layers.")[2].partition(".lora_")[0].partition(".")[2] for name in trained}
+    assert modules == {f"self_attn.{name}_proj" for name in "qkvo"} | dense
+
+
 # Names
 
 
@@ -275,7 +297,7 @@ def test_an_adapter_on_weights_that_are_on_a_disk_is_refused(tmp_path):
 # Switching and merging
 
 
-@pytest.mark.parametrize("make", [make_llada, make_dream])
+@pytest.mark.parametrize("make", [make_llada, make_dream, make_sdar, make_llada2])
 def test_switching_and_swapping_give_what_each_adapter_gives_alone(tmp_path, make):
     folders = [save_adapter(tmp_path / str(seed), make, seed) for seed in range(2)]
     alone = [logits(adapted(folder, make)) for folder in folders]
@@ -323,8 +345,8 @@ def test_a_name_that_is_taken_is_refused(tmp_path):
         model.load_adapter(str(tmp_path))
 
 
-@pytest.mark.parametrize(("family", "make"), [("llada", make_llada), ("dream", make_dream)])
-def test_merged_models_are_saved_in_the_published_names(tmp_path, golden_dir, family, make):
+@pytest.mark.parametrize("family", ["llada", "dream", "sdar", "llada2"])
+def test_merged_models_are_saved_in_the_published_names(tmp_path, golden_dir, family):
     recipe = {"entropy_threshold": 0.3, "max_new_tokens": 8, "block_length": 8}
     published = load_file(golden_dir / family / "model" / "model.safetensors")
     AutoModelForMaskedLM.from_pretrained(golden_dir / family / "model").save_pretrained(tmp_path / "base")

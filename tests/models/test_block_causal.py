@@ -1,18 +1,21 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Block-causal models against the official implementations, and their attention masks."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, DynamicCache
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, DynamicCache
 
+from hf_dparallel import SDARConfig, SDARMoeForMaskedDiffusion
 from hf_dparallel.attention_masks import block_causal, make_attention_mask, noisy_and_clean
 
-from ..helpers import left_padded, make_llada2, make_sdar
+from ..helpers import left_padded, make_llada2, make_sdar, make_sdar_moe
 
 
 BLOCK_LENGTHS = (4, 8, 16, 32)
-MAKERS = pytest.mark.parametrize("make_model", [make_sdar, make_llada2])
+MAKERS = pytest.mark.parametrize("make_model", [make_sdar, make_sdar_moe, make_llada2])
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -63,6 +66,27 @@ def test_flex_attention_gives_the_same_logits():
         expected = model(ids, attention_mask=attention_mask).logits
         model.set_attn_implementation("flex_attention")
         torch.testing.assert_close(model(ids, attention_mask=attention_mask).logits[real], expected[real])
+
+
+def test_the_mixture_of_experts_of_sdar_is_qwen3_moe_with_another_mask(tmp_path):
+    """No official output exists of a tiny one, so its weights are read by transformers' own class."""
+    model = make_sdar_moe()
+    model.save_pretrained(tmp_path)
+    names = load_file(tmp_path / "model.safetensors")
+    assert names["model.layers.1.mlp.experts.3.up_proj.weight"].shape == (16, 32)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["num_experts"] == 4 and config["block_size"] == 4 and config["rope_theta"] == 1_000_000
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "qwen3_moe"}))
+    causal = AutoModelForCausalLM.from_pretrained(tmp_path)
+    block = torch.arange(14) // 4
+    ids = torch.arange(2, 16)[None]
+    with torch.no_grad():
+        expected = causal(ids, attention_mask=(block[None, :] <= block[:, None])[None, None]).logits
+        torch.testing.assert_close(model(ids).logits, expected)
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
+        assert isinstance(loaded, SDARMoeForMaskedDiffusion)
+        torch.testing.assert_close(loaded(ids).logits, expected)
 
 
 @MAKERS
@@ -136,3 +160,8 @@ def test_masks_say_who_sees_whom():
 def test_flash_attention_is_refused(make_model):
     with pytest.raises(ValueError, match="does not support Flash Attention"):
         make_model().set_attn_implementation("flash_attention_2")
+
+
+def test_the_attention_that_a_published_file_names_is_left_to_the_machine():
+    assert SDARConfig.from_dict({"attn_implementation": "flex_attention"})._attn_implementation is None
+    assert SDARConfig.from_dict({}, attn_implementation="eager")._attn_implementation == "eager"

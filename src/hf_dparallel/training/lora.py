@@ -27,8 +27,9 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
     Wraps `model` with a new adapter; the weights of the model itself are frozen.
 
     Two settings of `peft_config` (which is not changed) are filled in. `target_modules=None` becomes all linear layers
-    of the attention and the MLP: by name for LLaDA and Dream, `"all-linear"` for other classes. `task_type` becomes
-    `None`, because PEFT has no type for masked language models and those it has change how `generate` is called.
+    of the attention and of dense MLPs (experts and routers stay frozen): by name for the models of this package,
+    `"all-linear"` for other classes. `task_type` becomes `None`, because PEFT has no type for masked language models
+    and those it has change how `generate` is called.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -74,7 +75,9 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
 
 def default_target_modules(model: PreTrainedModel) -> list[str] | str:
     """Names of the linear layers that an adapter changes unless it is told otherwise."""
-    return list(_DEFAULT_TARGET_MODULES) if isinstance(model, MaskedDiffusionHead) else "all-linear"
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    by_name = [name for name in _DEFAULT_TARGET_MODULES if name in names]
+    return by_name if isinstance(model, MaskedDiffusionHead) else "all-linear"
 
 
 def check_target_modules(model: nn.Module, target_modules: list[str] | set[str] | str) -> None:
@@ -102,7 +105,7 @@ def _unmatched_message(model: nn.Module, unmatched: list[str]) -> str:
     linear = sorted({n.rpartition(".")[2] for n, module in model.named_modules() if isinstance(module, nn.Linear)})
     message = (
         f"`target_modules` must name modules of {type(model).__name__}, but {unmatched} match none. Its linear layers "
-        f"are {linear}; or leave `target_modules=None` to adapt all of the attention and the MLP."
+        f"are {linear}; or leave `target_modules=None` to adapt all of the attention and of dense MLPs."
     )
     renamed = {name: _PUBLISHED_LLADA_NAMES[name] for name in unmatched if name in _PUBLISHED_LLADA_NAMES}
     if renamed and isinstance(model, MaskedDiffusionHead):

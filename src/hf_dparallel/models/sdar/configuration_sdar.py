@@ -1,8 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Configuration of SDAR: Qwen3's, with a mask token and the length of a block."""
+"""Configurations of SDAR: Qwen3's and Qwen3-MoE's, with a mask token and the length of a block."""
+
+from typing import Any
 
 from huggingface_hub.dataclasses import strict
-from transformers import Qwen3Config
+from transformers import Qwen3Config, Qwen3MoeConfig
 
 
 @strict
@@ -38,6 +40,12 @@ class SDARConfig(Qwen3Config):
     bos_token_id: int | None = 151643
     eos_token_id: int | list[int] | None = 151643
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
+        """Leaves out the attention implementation that a published file names, as that of its training on GPUs."""
+        config_dict = {name: value for name, value in config_dict.items() if name != "attn_implementation"}
+        return super().from_dict(config_dict, **kwargs)
+
     def __post_init__(self, **kwargs):
         # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
         kwargs.pop("auto_map", None)
@@ -46,4 +54,38 @@ class SDARConfig(Qwen3Config):
         self.rope_theta = self.rope_parameters["rope_theta"]
 
 
-__all__ = ["SDARConfig"]
+@strict
+class SDARMoeConfig(Qwen3MoeConfig):
+    r"""
+    Configuration of a [`SDARMoeForMaskedDiffusion`] (SDAR-30B-A3B). The defaults are those of
+    [JetLM/SDAR-30B-A3B-Chat](https://huggingface.co/JetLM/SDAR-30B-A3B-Chat); every argument of
+    [`~transformers.Qwen3MoeConfig`] is accepted.
+
+    Args:
+        block_size, mask_token_id:
+            As in [`SDARConfig`].
+    """
+
+    model_type = "sdar_moe"
+    # Read by `create_causal_mask` and the attention functions of transformers: the mask says what is visible.
+    is_causal = False
+    attribute_map = {"block_length": "block_size", "num_local_experts": "num_experts"}
+
+    num_hidden_layers: int = 48
+    head_dim: int = 128
+    norm_topk_prob: bool = True
+    use_cache: bool = False
+    block_size: int = 4
+    rope_theta: float | int = 1000000
+    mask_token_id: int | None = 151669
+    bos_token_id: int | None = 151643
+    eos_token_id: int | list[int] | None = 151643
+
+    def __post_init__(self, **kwargs):
+        # As for the dense model.
+        kwargs.pop("auto_map", None)
+        super().__post_init__(**kwargs)
+        self.rope_theta = self.rope_parameters["rope_theta"]
+
+
+__all__ = ["SDARConfig", "SDARMoeConfig"]

@@ -1,14 +1,23 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""SDAR (https://huggingface.co/papers/2510.06303): a block-causal Qwen3."""
+"""SDAR (https://huggingface.co/papers/2510.06303): a block-causal Qwen3, dense or a mixture of experts."""
 
 from torch import nn
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrainedModel
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeModel, Qwen3MoePreTrainedModel
 
 from ...generation.mixin import DiffusionGenerationMixin
 from ..adapters import AdapterLoadingMixin
 from ..block_causal import BlockCausalBackbone
 from ..masked_diffusion import MaskedDiffusionHead, make_bidirectional
-from .configuration_sdar import SDARConfig
+from .configuration_sdar import SDARConfig, SDARMoeConfig
+
+
+# On disk each expert has its own weights; in memory those of a layer are one tensor.
+register_checkpoint_conversion_mapping("sdar_moe", get_checkpoint_conversion_mapping("qwen3_moe"), overwrite=True)
 
 
 class SDARPreTrainedModel(Qwen3PreTrainedModel):
@@ -49,4 +58,40 @@ class SDARForMaskedDiffusion(MaskedDiffusionHead, AdapterLoadingMixin, Diffusion
         self.post_init()
 
 
-__all__ = ["SDARForMaskedDiffusion", "SDARModel", "SDARPreTrainedModel"]
+class SDARMoePreTrainedModel(Qwen3MoePreTrainedModel):
+    config: SDARMoeConfig
+    _supports_flash_attn = False
+
+
+class SDARMoeModel(BlockCausalBackbone, SDARMoePreTrainedModel, Qwen3MoeModel):
+    """The block-causal mixture of experts of SDAR-30B-A3B, without the head."""
+
+    def __init__(self, config: SDARMoeConfig):
+        super().__init__(config)
+        make_bidirectional(self)
+
+
+class SDARMoeForMaskedDiffusion(
+    MaskedDiffusionHead, AdapterLoadingMixin, DiffusionGenerationMixin, SDARMoePreTrainedModel
+):
+    """SDAR-30B-A3B with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
+
+    is_block_causal = True
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: SDARMoeConfig):
+        super().__init__(config)
+        self.model = SDARMoeModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+
+__all__ = [
+    "SDARForMaskedDiffusion",
+    "SDARModel",
+    "SDARMoeForMaskedDiffusion",
+    "SDARMoeModel",
+    "SDARMoePreTrainedModel",
+    "SDARPreTrainedModel",
+]
