@@ -156,6 +156,18 @@ def test_masks_say_who_sees_whom():
                 assert both[row, 0, query, key] == (within if key < 5 else context)
 
 
+@pytest.mark.parametrize("make_model", [make_sdar_moe, make_llada2])
+def test_experts_run_in_one_call_unless_asked_otherwise(make_model):
+    model = make_model()
+    assert model.config._experts_implementation == "grouped_mm"
+    ids = torch.arange(2, 12)[None]
+    with torch.no_grad():
+        expected = model(ids).logits
+        for implementation in ("eager", "batched_mm"):
+            model.set_experts_implementation(implementation)
+            torch.testing.assert_close(model(ids).logits, expected, atol=1e-4, rtol=1e-4)
+
+
 @MAKERS
 def test_flash_attention_is_refused(make_model):
     with pytest.raises(ValueError, match="does not support Flash Attention"):

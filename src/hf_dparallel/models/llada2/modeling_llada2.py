@@ -43,6 +43,11 @@ class LLaDA2PreTrainedModel(Glm4MoePreTrainedModel):
     # Flash attention knows no block-causal mask.
     _supports_flash_attn = False
 
+    @classmethod
+    def _can_set_experts_implementation(cls) -> bool:
+        # transformers reads the module that a class is in, and that of the experts is another one.
+        return Glm4MoePreTrainedModel._can_set_experts_implementation()
+
 
 class LLaDA2Model(BlockCausalBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
     """The block-causal transformer of LLaDA2, without the head."""

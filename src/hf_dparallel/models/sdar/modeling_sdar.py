@@ -62,6 +62,11 @@ class SDARMoePreTrainedModel(Qwen3MoePreTrainedModel):
     config: SDARMoeConfig
     _supports_flash_attn = False
 
+    @classmethod
+    def _can_set_experts_implementation(cls) -> bool:
+        # transformers reads the module that a class is in, and that of the experts is another one.
+        return Qwen3MoePreTrainedModel._can_set_experts_implementation()
+
 
 class SDARMoeModel(BlockCausalBackbone, SDARMoePreTrainedModel, Qwen3MoeModel):
     """The block-causal mixture of experts of SDAR-30B-A3B, without the head."""
