@@ -28,7 +28,17 @@ from hf_dparallel.training.losses import TokenTerms
 from hf_dparallel.training.publishing import student_recipe, training_summary
 from hf_dparallel.training.student import base_model
 
-from ..helpers import lora, make_args, make_dataset, make_dream, make_llada, make_rows, make_trainer, weights_of
+from ..helpers import (
+    lora,
+    make_args,
+    make_dataset,
+    make_dream,
+    make_llada,
+    make_rows,
+    make_sdar,
+    make_trainer,
+    weights_of,
+)
 
 
 # Of the vocabulary of `make_llada` and `make_dream`.
@@ -48,7 +58,7 @@ def make_modernbert():
 # What is trained
 
 
-@pytest.mark.parametrize("make_model", [make_llada, make_dream])
+@pytest.mark.parametrize("make_model", [make_llada, make_dream, make_sdar])
 def test_every_adapter_weight_moves_and_no_other(tmp_path, make_model):
     trainer = make_trainer(tmp_path, make_model(), peft_config=lora(), num_train_epochs=2)
     before = weights_of(trainer.model)
@@ -190,7 +200,7 @@ class Replicas(torch.nn.DataParallel):
         return MaskedDiffusionOutput(head_output=TokenTerms(*map(torch.cat, fields)))
 
 
-@pytest.mark.parametrize("make_model", [make_llada, make_modernbert])
+@pytest.mark.parametrize("make_model", [make_llada, make_sdar, make_modernbert])
 def test_loss_of_a_model_on_several_gpus_of_one_process(tmp_path, make_model):
     trainer = make_trainer(tmp_path, make_model())
     batch = trainer.data_collator(make_rows(4))

@@ -85,6 +85,13 @@ class DataCollatorForSemiAutoregressiveMasking:
     pass are put in a random order, and the padding counts as committed with the last token. (The pseudo-trajectories
     of d3LLM, https://github.com/hao-ai-lab/d3LLM.)
 
+    With `block_causal`, for models whose attention is causal across blocks, all blocks of the answer are active at
+    once, each masked with a draw of its own. Blocks are counted from the first token of the prompt, as those models
+    decode. A row then is twice as long: the noisy copy of the sequence, and the clean one in which each noisy block
+    finds the blocks before it. Both have the same positions, and only the noisy one has labels. The attention mask is
+    left to the trainer (section B.6 of https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole
+    blocks.
+
     The masks depend only on the tokens of the row, on `seed` and on the epoch (see [`set_epoch`]), not on the batch,
     the order or the number of workers. A resumed run therefore sees the masks of an uninterrupted one, and copies of a
     row have the same masks in an epoch: for more masks, train for more epochs instead of repeating rows.
@@ -98,7 +105,8 @@ class DataCollatorForSemiAutoregressiveMasking:
             Number of tokens in a block. Unused with `masking="random"`.
         mask_ratio (`float` or `str`, *optional*, defaults to 0.5):
             Probability of masking a token of the active block, in (0, 1] (with `masking="trajectory"` the fraction
-            that is masked); or `"random"`, drawn uniformly from (0, 1] for every row.
+            that is masked); or `"random"`, drawn uniformly from (0, 1] for every row (with `block_causal` for every
+            block).
         masking (`str`, *optional*, defaults to `"semi_autoregressive"`):
             `"semi_autoregressive"`; `"random"`: the whole response, EOS padding included, is active (as the published
             code trains Dream); or `"trajectory"`: one block, masked in the order in which the teacher decoded it.
@@ -115,6 +123,8 @@ class DataCollatorForSemiAutoregressiveMasking:
             Seed of the masks.
         vocab_size (`int`, *optional*):
             Number of token ids that the model knows. With it, ids outside are refused.
+        block_causal (`bool`, *optional*, defaults to `False`):
+            Whether to make rows for a block-causal model. [`CertaintyForcingTrainer`] knows it from the model.
 
     Raises:
         ValueError: if a setting is out of range; or a row lacks a column, has an empty prompt or completion, mask
@@ -154,10 +164,16 @@ class DataCollatorForSemiAutoregressiveMasking:
     max_length: int = 384
     seed: int = 0
     vocab_size: int | None = None
+    block_causal: bool = False
     _epoch: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         check_masking_settings(self)
+        if self.block_causal and self.initial_block_length is not None:
+            raise ValueError(
+                f"`initial_block_length={self.initial_block_length}` has no meaning for a block-causal model, whose "
+                "blocks are those of its attention. Leave it out."
+            )
         # The epoch and the number of epochs, in shared memory, so that workers that are already running (persistent
         # ones) see a new epoch.
         self._epoch = torch.tensor([0, 1]).share_memory_()
@@ -166,6 +182,11 @@ class DataCollatorForSemiAutoregressiveMasking:
     def num_views(self) -> int:
         """Number of rows that a sequence gives."""
         return 2 if self.complementary_masking else 1
+
+    @property
+    def padded_length(self) -> int:
+        """Length of all sequences: `max_length`, for block-causal models rounded up to whole blocks."""
+        return -(-self.max_length // self.block_length) * self.block_length if self.block_causal else self.max_length
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -199,52 +220,60 @@ class DataCollatorForSemiAutoregressiveMasking:
 
         Returns:
             `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), max_length)`: `input_ids`; `labels`,
-            the clean tokens where they are scored and -100 elsewhere; `attention_mask`, all ones.
+            the clean tokens where they are scored and -100 elsewhere; `attention_mask`, all ones. With `block_causal`
+            of twice that length, and with `position_ids` instead of `attention_mask`.
         """
         sequences, masked, scored = zip(*(self._mask(example) for example in examples), strict=True)
         clean = torch.stack(sequences).repeat(self.num_views, 1)
         # (sequences, views, length) -> all first views, then all second views
         masked = torch.stack(masked).transpose(0, 1).flatten(0, 1)
         scored = torch.stack(scored).transpose(0, 1).flatten(0, 1)
+        noisy = clean.masked_fill(masked, self.mask_token_id)
+        labels = clean.masked_fill(~scored, IGNORE_INDEX)
+        if not self.block_causal:
+            return {"input_ids": noisy, "attention_mask": torch.ones_like(clean), "labels": labels}
         return {
-            "input_ids": clean.masked_fill(masked, self.mask_token_id),
-            "attention_mask": torch.ones_like(clean),
-            "labels": clean.masked_fill(~scored, IGNORE_INDEX),
+            "input_ids": torch.cat([noisy, clean], dim=1),
+            "position_ids": torch.arange(self.padded_length).repeat(len(clean), 2),
+            "labels": torch.cat([labels, torch.full_like(clean, IGNORE_INDEX)], dim=1),
         }
 
     def _mask(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The padded sequence `(length,)`, and for each view what is masked and what is scored `(views, length)`."""
         prompt, completion, commit_step = self.read_row(example)
-        sequence = torch.full((self.max_length,), self.eos_token_id)
+        sequence = torch.full((self.padded_length,), self.eos_token_id)
         sequence[: len(prompt)] = prompt
         sequence[len(prompt) : len(prompt) + len(completion)] = completion
 
         generator = self._generator(prompt, completion)
-        start, end = self._draw_active_span(len(prompt), len(completion), generator)
-        drawn = self._draw_masked(commit_step[start - len(prompt) : end - len(prompt)], generator)
-
-        scored = torch.zeros(self.num_views, self.max_length, dtype=torch.bool)
-        scored[0, start:end] = drawn
-        if self.complementary_masking:
-            scored[1, start:end] = ~drawn
+        scored = torch.zeros(self.num_views, len(sequence), dtype=torch.bool)
+        for start, end in self._draw_active_spans(len(prompt), len(completion), generator):
+            drawn = self._draw_masked(commit_step[start - len(prompt) : end - len(prompt)], generator)
+            scored[0, start:end] = drawn
+            if self.complementary_masking:
+                scored[1, start:end] = ~drawn
         masked = scored.clone()
         masked[:, end:] = True
         return sequence, masked, scored
 
-    def _draw_active_span(
+    def _draw_active_spans(
         self, prompt_length: int, completion_length: int, generator: torch.Generator
-    ) -> tuple[int, int]:
-        """First position of the active block, and the first one after it."""
+    ) -> list[tuple[int, int]]:
+        """First position of each active block, and the first one after it."""
         if self.masking == "random":
-            return prompt_length, self.max_length
+            return [(prompt_length, self.padded_length)]
         # The published code draws from one block more, which may hold nothing at all.
         if self.padding_blocks:
-            completion_length = self.max_length - prompt_length
+            completion_length = self.padded_length - prompt_length
+        if self.block_causal:
+            edges = range(0, prompt_length + completion_length, self.block_length)
+            spans = [(max(edge, prompt_length), edge + self.block_length) for edge in edges]
+            return [(start, end) for start, end in spans if start < end]
         block_length = round(self._on_the_way(self.initial_block_length, self.block_length))
         num_blocks = -(-completion_length // block_length)
         block = int(torch.randint(num_blocks, (), generator=generator))
         start = prompt_length + block * block_length
-        return start, min(start + block_length, self.max_length)
+        return [(start, min(start + block_length, self.padded_length))]
 
     def _draw_masked(self, commit_step: torch.Tensor, generator: torch.Generator) -> torch.BoolTensor:
         """Which tokens of the active block are masked in the first view."""
@@ -312,14 +341,14 @@ class DataCollatorForSemiAutoregressiveMasking:
 
     def _read_steps(self, example: dict[str, Any]) -> torch.Tensor:
         if self.masking != "trajectory":
-            return torch.zeros(self.max_length)
+            return torch.zeros(self.padded_length)
         steps = torch.as_tensor(example["commit_step"], dtype=torch.long)
         if len(steps) != len(example["completion_ids"]):
             raise ValueError(
                 f"`commit_step` must have one entry for each of `completion_ids`, got {len(steps)} for "
                 f"{len(example['completion_ids'])}."
             )
-        return torch.cat([steps, steps[-1:].expand(self.max_length)])
+        return torch.cat([steps, steps[-1:].expand(self.padded_length)])
 
 
 __all__ = ["DataCollatorForSemiAutoregressiveMasking", "check_masking_settings"]

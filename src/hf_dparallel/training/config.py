@@ -21,18 +21,21 @@ class CertaintyForcingConfig(TrainingArguments):
         > Parameters that control the masking
 
         block_length (`int`, *optional*, defaults to `32`):
-            Number of tokens in a block. Use the block length you will decode with.
+            Number of tokens in a block. Use the block length you will decode with. That of a block-causal model
+            replaces it.
         mask_ratio (`float` or `"random"`, *optional*, defaults to `0.5`):
-            Probability of masking a token of the active block, in (0, 1]; `"random"` draws it uniformly for every row.
+            Probability of masking a token of the active block, in (0, 1]; `"random"` draws it uniformly for every row
+            (for a block-causal model for every block).
         masking (`str`, *optional*, defaults to `"semi_autoregressive"`):
             `"semi_autoregressive"` masks one block and everything after it; `"random"` masks the whole response;
             `"trajectory"` masks what the teacher committed last in one block, and everything after it, and needs the
-            column `commit_step`.
+            column `commit_step`. For a block-causal model all blocks of the answer are active, each in its own way.
         complementary_masking (`bool`, *optional*, defaults to `True`):
             Whether to also train, in the same step, on the view that masks exactly the other tokens of the block. The
             loss of a sequence is then the sum of its two views.
         initial_block_length (`int`, *optional*):
-            Block length in the first epoch, from which it goes evenly to `block_length` in the last one.
+            Block length in the first epoch, from which it goes evenly to `block_length` in the last one. Not for
+            block-causal models, whose blocks are those of their attention.
         initial_mask_ratio (`float`, *optional*):
             Mask ratio in the first epoch, from which it goes evenly to the number `mask_ratio` in the last one.
         padding_blocks (`bool`, *optional*, defaults to `False`):
@@ -40,6 +43,7 @@ class CertaintyForcingConfig(TrainingArguments):
             `stop_at_eos=True`.
         max_length (`int`, *optional*, defaults to `384`):
             Length in tokens to which prompt and completion together are padded with EOS. Longer rows are an error.
+            For block-causal models rounded up to whole blocks.
 
         > Parameters that control the loss
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import BlockMask
 from torch.utils.data import DataLoader, Dataset
 from transformers import (
     DataCollator,
@@ -23,7 +24,9 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
+from transformers.utils import logging
 
+from ..attention_masks import make_attention_mask, noisy_and_clean
 from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
 from .checkpoints import all_finite, explained_write_errors, forget_checkpoint, last_complete_checkpoint
@@ -37,6 +40,8 @@ from .student import base_model, prepare_student, special_token_id
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
+
+logger = logging.get_logger(__name__)
 
 
 class MaskingEpochCallback(TrainerCallback):
@@ -65,6 +70,9 @@ class CertaintyForcingTrainer(PublishingMixin):
     This class is a wrapper around the [`~transformers.Trainer`] class and inherits all of its attributes and methods.
     The loss of a sequence is Eq. 8 of the paper, summed over its two complementary views; that of a step is the mean
     over its sequences, whether they come in one batch, by gradient accumulation, or from several processes.
+
+    A block-causal model (SDAR) learns all blocks of an answer in each step, from rows that hold a noisy and a clean
+    copy of the sequence. Then the loss of a view is the mean over the masked tokens of all its blocks.
 
     Besides `loss`, it logs the following, averaged over the sequences since the last log (over the evaluation set,
     with prefix `eval_`):
@@ -113,7 +121,7 @@ class CertaintyForcingTrainer(PublishingMixin):
             `None`, all weights that require gradients are trained.
         compute_metrics (`Callable[[EvalPrediction], dict]`, *optional*):
             Gets the predicted tokens and the labels, both as arrays of shape `(sequences, views, length)` with -100
-            where nothing is scored.
+            where nothing is scored, such as in the clean half of the rows of a block-causal model.
         callbacks (list of [`~transformers.TrainerCallback`], *optional*):
             Callbacks to add to the default ones.
         optimizers (`tuple`, *optional*, defaults to `(None, None)`):
@@ -156,11 +164,13 @@ class CertaintyForcingTrainer(PublishingMixin):
         check_can_be_pushed(args, model)
         if data_collator is None:
             data_collator = _default_collator(args, model, processing_class)
+        self._masks: dict[int, torch.Tensor | BlockMask] = {}
         callbacks = list(callbacks or [])
         self._eval_collator = data_collator
         self._columns: tuple[str, ...] = TOKENIZED_COLUMNS
         self._needed_of_rows: dict[str, Any] = {}
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
+            _check_blocks(data_collator, base_model(model))
             callbacks.append(MaskingEpochCallback(data_collator))
             # What is recorded beside the weights are the masks of the training, whoever has made the collator.
             args = copy.copy(args)
@@ -255,6 +265,8 @@ class CertaintyForcingTrainer(PublishingMixin):
         mode = "train" if model.training else "eval"
         inputs = dict(inputs)
         labels = inputs.pop("labels")
+        if getattr(self.data_collator, "block_causal", False):
+            inputs["attention_mask"] = self._noisy_and_clean_mask(inputs["position_ids"])
         function = functools.partial(token_terms, temperature=self.args.certainty_temperature)
         scored = labels != IGNORE_INDEX
         by_token = base_model(self.model).score(inputs, scored, function, labels, forward=model)
@@ -267,6 +279,25 @@ class CertaintyForcingTrainer(PublishingMixin):
         loss = objective.sum() / num_sequences
         self._record(terms, mode)
         return (loss, {"predictions": by_token.predicted}) if return_outputs else loss
+
+    def _noisy_and_clean_mask(self, position_ids: torch.LongTensor) -> torch.Tensor | BlockMask:
+        """The attention mask of rows of a noisy and a clean copy, which is made once for all rows of a length."""
+        rows, length = position_ids.shape
+        if length not in self._masks:
+            model, device = base_model(self.model), position_ids.device
+            self._masks[length] = make_attention_mask(
+                model.config,
+                noisy_and_clean(
+                    position_ids[:1] // self.data_collator.block_length,
+                    torch.arange(length, device=device)[None] < length // 2,
+                ),
+                (1, length, length),
+                dtype=model.dtype,
+                device=device,
+            )
+        mask = self._masks[length]
+        # For each row, because a model on several GPUs of one process is given some rows on each.
+        return mask.expand(rows, -1, -1, -1) if torch.is_tensor(mask) else mask
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
@@ -428,13 +459,39 @@ def _keep_float32_outputs(fsdp_plugin: Any) -> None:
 def _default_collator(
     args: CertaintyForcingConfig, model: nn.Module, processing_class: PreTrainedTokenizerBase | None
 ) -> DataCollatorForSemiAutoregressiveMasking:
+    settings = {name: getattr(args, name) for name in MASKING_SETTINGS}
+    base = base_model(model)
+    if base.is_block_causal:
+        block_length = base.config.block_length
+        if args.block_length != block_length:
+            logger.warning(
+                f"`block_length={args.block_length}` is replaced by {block_length}, the block length of the model. To "
+                "teach it another one, set `model.config.block_length` first."
+            )
+        settings |= {"block_causal": True, "block_length": block_length}
     return DataCollatorForSemiAutoregressiveMasking(
         mask_token_id=special_token_id("mask_token_id", model, processing_class),
         eos_token_id=special_token_id("eos_token_id", model, processing_class),
         seed=args.data_seed if args.data_seed is not None else args.seed,
-        vocab_size=vocabulary_size(base_model(model)),
-        **{name: getattr(args, name) for name in MASKING_SETTINGS},
+        vocab_size=vocabulary_size(base),
+        **settings,
     )
+
+
+def _check_blocks(collator: DataCollatorForSemiAutoregressiveMasking, model: PreTrainedModel) -> None:
+    """Raises a `ValueError` if the rows of the collator are for another attention than that of the model."""
+    if not collator.block_causal:
+        return
+    if not model.is_block_causal:
+        raise ValueError(
+            f"`data_collator` makes rows for a block-causal model, and {type(model).__name__} is none. Leave out "
+            "`block_causal`."
+        )
+    if collator.block_length != model.config.block_length:
+        raise ValueError(
+            f"`data_collator` has block_length={collator.block_length}, but blocks of {type(model).__name__} have "
+            f"{model.config.block_length} tokens. Use the same, or set `model.config.block_length`."
+        )
 
 
 __all__ = ["CertaintyForcingTrainer", "MaskingEpochCallback"]

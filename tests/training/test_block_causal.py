@@ -1,0 +1,255 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Rows of a noisy and a clean copy, from which a block-causal student learns all blocks of an answer at once."""
+
+import json
+import random
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM
+
+from hf_dparallel import CertaintyForcingTrainer, DataCollatorForSemiAutoregressiveMasking, certainty_forcing_loss
+from hf_dparallel.attention_masks import make_attention_mask, noisy_and_clean
+from hf_dparallel.training.losses import token_terms
+
+from ..helpers import (
+    EOS,
+    MASK,
+    lora,
+    make_args,
+    make_dataset,
+    make_llada,
+    make_rows,
+    make_sdar,
+    make_trainer,
+    weights_of,
+)
+
+
+def make_collator(**settings):
+    defaults = {"block_length": 4, "max_length": 24, "block_causal": True}
+    return DataCollatorForSemiAutoregressiveMasking(MASK, EOS, **(defaults | settings))
+
+
+def mask_of(model, length, block_length):
+    """The mask of one row whose two copies have `length` tokens each."""
+    positions = torch.arange(length).repeat(2)[None]
+    is_noisy = torch.arange(2 * length)[None] < length
+    visible = noisy_and_clean(positions // block_length, is_noisy)
+    shape = (1, 2 * length, 2 * length)
+    return make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=model.device)
+
+
+# Rows
+
+
+def test_literal_tensors():
+    # Ratio 1 leaves nothing to chance: the first view masks all, the second nothing.
+    collator = make_collator(max_length=11, mask_ratio=1.0)
+    batch = collator([{"prompt_ids": [2, 3], "completion_ids": [4, 5, 6, EOS]}])
+    clean, unscored = [2, 3, 4, 5, 6, 1, 1, 1, 1, 1, 1, 1], [-100] * 12
+    assert {name: tensor.tolist() for name, tensor in batch.items()} == {
+        # No noisy token that is scored sees the last block.
+        "input_ids": [[2, 3] + [MASK] * 10 + clean, clean[:8] + [MASK] * 4 + clean],
+        "position_ids": [[*range(12), *range(12)]] * 2,
+        "labels": [[-100, -100, 4, 5, 6, 1, 1, 1, -100, -100, -100, -100] + unscored, unscored + unscored],
+    }
+
+
+@pytest.mark.parametrize("masking", ["semi_autoregressive", "random", "trajectory"])
+@pytest.mark.parametrize("padding_blocks", [False, True])
+def test_every_token_of_the_answer_is_scored_in_one_view(masking, padding_blocks):
+    if masking == "random" and padding_blocks:
+        return
+    collator = make_collator(masking=masking, mask_ratio="random", padding_blocks=padding_blocks, max_length=22)
+    rows = [row | {"commit_step": list(range(len(row["completion_ids"])))} for row in make_rows(20)]
+    batch = collator(rows)
+    (noisy, clean), (labels, of_clean) = batch["input_ids"].split(24, dim=1), batch["labels"].split(24, dim=1)
+    assert (of_clean == -100).all()
+    for index, row in enumerate(rows):
+        start = len(row["prompt_ids"])
+        sequence = row["prompt_ids"] + row["completion_ids"]
+        end = 24 if masking == "random" or padding_blocks else -(-len(sequence) // 4) * 4
+        views = [index, index + len(rows)]
+        assert clean[views].tolist() == [sequence + [EOS] * (24 - len(sequence))] * 2
+        is_scored = labels[views] != -100
+        assert is_scored.sum(dim=0).tolist() == [0] * start + [1] * (end - start) + [0] * (24 - end)
+        assert torch.equal(noisy[views][:, :end], torch.where(is_scored, MASK, clean[views])[:, :end])
+
+
+def test_each_block_has_its_own_ratio():
+    collator = make_collator(mask_ratio="random", block_length=100, max_length=2000, complementary_masking=False)
+    labels = collator([{"prompt_ids": [2] * 50, "completion_ids": [3] * 1950}])["labels"][0, :2000]
+    counts = (labels != -100).view(20, 100).sum(dim=1)[1:]
+    assert counts.min() < 25 and counts.max() > 75
+
+
+def test_masks_in_the_order_of_the_teacher():
+    row = {"prompt_ids": [2, 3], "completion_ids": [4, 5, 6, 7, 8, EOS], "commit_step": [1, 0, 5, 3, 4, 2]}
+    batch = make_collator(masking="trajectory", mask_ratio=0.5, max_length=8)([row])
+    # Of the first block, which has two tokens of the answer, one; of the second the two of steps 5 and 4.
+    assert batch["labels"][0, :8].tolist() == [-100, -100, 4, -100, 6, -100, 8, -100]
+
+
+def test_the_mask_ratio_can_grow_and_the_blocks_cannot():
+    collator = make_collator(initial_mask_ratio=0.01, mask_ratio=1.0)
+    collator.set_epoch(1, 2)
+    labels = collator(make_rows(1))["labels"]
+    assert (labels[1] == -100).all() and (labels[0] != -100).any()
+    with pytest.raises(ValueError, match="`initial_block_length=2` has no meaning for a block-causal model"):
+        make_collator(initial_block_length=2)
+
+
+# The mask
+
+
+@pytest.mark.parametrize("block_length", [1, 4, 16])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_noisy_block_is_predicted_as_in_decoding(block_length, attention):
+    """The logits of each noisy block are those of the model on the clean blocks before it and this block."""
+    model = make_sdar(block_size=block_length, attn_implementation=attention)
+    rng = random.Random(0)
+    length = 16
+    clean = torch.tensor([[rng.randrange(2, MASK) for _ in range(length)] for _ in range(3)])
+    noisy = clean.masked_fill(torch.tensor([[rng.random() < 0.5 for _ in row] for row in clean]), MASK)
+    with torch.no_grad():
+        rows = torch.cat([noisy, clean], dim=1)
+        positions = torch.arange(length).repeat(3, 2)
+        mask = mask_of(model, length, block_length)
+        logits = model(input_ids=rows, position_ids=positions, attention_mask=mask).logits
+        for start in range(0, length, block_length):
+            end = start + block_length
+            alone = model(input_ids=torch.cat([clean[:, :start], noisy[:, start:end]], dim=1)).logits
+            torch.testing.assert_close(logits[:, start:end], alone[:, start:], rtol=1e-4, atol=1e-4)
+
+
+def read_cases(folder):
+    return [json.loads(line) for line in (folder / "train_loss.jsonl").read_text().splitlines()]
+
+
+def samples_of(case):
+    """The samples of packed rows: row, places among its tokens, and places in the input of the model."""
+    for row, lengths in enumerate(case["sample_lengths"]):
+        start = 0
+        for length in lengths:
+            yield row, slice(start, start + length), slice(2 * start, 2 * (start + length))
+            start += length
+
+
+def test_masks_and_losses_of_the_published_code_of_sdar(golden_dir):
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / "sdar" / "model", dtype=torch.float32)
+    masks = load_file(golden_dir / "sdar" / "train_masks.safetensors")
+    for case in read_cases(golden_dir / "sdar"):
+        recorded = masks[f"mask_{case['case']}"].bool()
+        seen = torch.zeros_like(recorded)
+        cross_entropy = []
+        for row, tokens, places in samples_of(case):
+            mask = mask_of(model, tokens.stop - tokens.start, case["block_size"])
+            seen[row, places, places] = mask[0, 0]
+            input_ids = torch.tensor(case["model_input_ids"])[row : row + 1, places]
+            positions = torch.tensor(case["model_position_ids"])[row : row + 1, places]
+            scored = torch.tensor(case["masked"])[row : row + 1, tokens].bool()
+            where = torch.cat([scored, torch.zeros_like(scored)], dim=1)
+            targets = torch.tensor(case["labels"])[row : row + 1, tokens][scored]
+            logits = model(
+                input_ids=input_ids, position_ids=positions, attention_mask=mask, logits_to_keep=where
+            ).logits
+            cross_entropy.append(token_terms(logits, targets, 0.5).cross_entropy)
+        assert torch.equal(seen, recorded)
+        # Each token is weighted with one over the probability of its mask, and the sum divided by all of the answer.
+        weighted = torch.cat(cross_entropy) / torch.tensor(case["p_mask"])
+        loss = weighted.sum() / case["answer_len"]
+        assert loss.item() == pytest.approx(case["loss"], rel=1e-4), case["case"]
+        model.zero_grad()
+        loss.backward()
+        weights = dict(model.named_parameters())
+        norms = {name: weights[name].grad.norm().item() for name in case["grad_norms"]}
+        assert norms == pytest.approx(case["grad_norms"], rel=1e-3), case["case"]
+
+
+# The trainer
+
+
+def naive_loss(model, batch):
+    """The loss by way of the logits of all positions, with a mask written out by its rule."""
+    block = torch.arange(batch["labels"].shape[1] // 2) // 4
+    same, earlier = block[:, None] == block[None], block[:, None] > block[None]
+    of_noisy = torch.cat([same, earlier], dim=1)
+    of_clean = torch.cat([torch.zeros_like(same), same | earlier], dim=1)
+    visible = torch.cat([of_noisy, of_clean])
+    logits = model(
+        input_ids=batch["input_ids"], position_ids=batch["position_ids"], attention_mask=visible[None, None]
+    ).logits
+    return 2 * certainty_forcing_loss(logits, batch["labels"])
+
+
+@pytest.mark.parametrize("chunk", [3, 1000])
+def test_loss_and_gradients_in_chunks_are_those_of_the_naive_loss(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr("hf_dparallel.models.scoring._CHUNK_NUMEL", chunk * 64)
+    adapter = lora(target_modules=["q_proj", "lm_head"], init_lora_weights=False)
+    trainer = make_trainer(tmp_path, make_sdar(), peft_config=adapter, max_length=22)
+    batch = trainer.data_collator(make_rows(4))
+    assert batch["labels"].shape == (8, 48)
+    trainable = [weight for weight in trainer.model.parameters() if weight.requires_grad]
+    trainer.model.train()
+    expected = naive_loss(trainer.model, batch)
+    loss = trainer.compute_loss(trainer.model, batch)
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    expected_gradients = torch.autograd.grad(expected, trainable)
+    for gradient, expected_gradient in zip(torch.autograd.grad(loss, trainable), expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_one_mask_for_all_rows_of_a_length(tmp_path, monkeypatch):
+    made = []
+    trainer = make_trainer(tmp_path, make_sdar(), rows=4, num_train_epochs=2, eval_dataset=make_dataset(3))
+    monkeypatch.setattr(
+        "hf_dparallel.training.trainer.make_attention_mask",
+        lambda *args, **kwargs: made.append(1) or make_attention_mask(*args, **kwargs),
+    )
+    trainer.train()
+    metrics = trainer.evaluate()
+    assert len(made) == 1
+    # Evaluation has the masks of the first epoch.
+    trainer.data_collator.set_epoch(0)
+    with torch.no_grad():
+        expected = naive_loss(trainer.model, trainer.data_collator(make_rows(3)))
+    assert metrics["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_a_student_learns(tmp_path):
+    trainer = make_trainer(tmp_path, make_sdar(), rows=2, num_train_epochs=10, logging_steps=5)
+    before = weights_of(trainer.model)
+    trainer.train()
+    assert not any(torch.equal(weight, before[name]) for name, weight in trainer.model.named_parameters())
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert logs[-1]["loss"] < 0.5 * logs[0]["loss"]
+    assert logs[-1]["masked_accuracy"] > logs[0]["masked_accuracy"]
+
+
+def test_a_resumed_run_in_other_micro_batches_ends_with_the_same_weights(tmp_path):
+    settings = {"rows": 4, "num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1, "mask_ratio": "random"}
+    whole = make_trainer(tmp_path, make_sdar(), peft_config=lora(), **settings)
+    whole.train()
+    resumed = make_trainer(
+        tmp_path, make_sdar(), peft_config=lora(), per_device_train_batch_size=1, gradient_accumulation_steps=2,
+        **(settings | {"save_strategy": "no"}),
+    )  # fmt: skip
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert resumed.state.global_step == whole.state.global_step == 4
+    expected = weights_of(whole.model)
+    for name, weight in resumed.model.named_parameters():
+        torch.testing.assert_close(weight, expected[name], rtol=1e-4, atol=1e-4)
+
+
+def test_the_blocks_are_those_of_the_model(tmp_path, caplog):
+    trainer = make_trainer(tmp_path, make_sdar(), block_length=8)
+    assert (trainer.data_collator.block_length, trainer.args.block_length) == (4, 4)
+    assert "`block_length=8` is replaced by 4, the block length of the model" in caplog.text
+    for model, collator, message in [
+        (make_sdar(), make_collator(block_length=8), "blocks of SDARForMaskedDiffusion have 4 tokens"),
+        (make_llada(), make_collator(), "LLaDAForMaskedDiffusion is none"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            CertaintyForcingTrainer(model, make_args(tmp_path), make_dataset(2), data_collator=collator)
