@@ -22,12 +22,13 @@ import copy
 import json
 import random
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy, pad
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig, LLaDAConfig, LLaDAForMaskedDiffusion
 from hf_dparallel.demo.tokenizer import build_tokenizer
@@ -41,6 +42,7 @@ SUMS_PER_DRILL = 10
 # Uniform, semi-autoregressive, left-to-right, drills.
 ROWS_BY_KIND = [8, 8, 12, 4]
 STEPS_PER_LOG = 50
+STEPS_PER_SAVE = 250
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> LLaDAForMaskedDiffusion:
@@ -93,46 +95,51 @@ def draw_masked(completion_ids: torch.Tensor, equals_id: int, generator: torch.G
     """Draws which completion tokens are masked and which of those are scored, both `(batch_size, MAX_NEW_TOKENS)`."""
     uniform, semi_autoregressive, left_to_right, drills = completion_ids.split(ROWS_BY_KIND)
     pairs = [
-        _mask_at_random(len(uniform), generator),
-        _mask_block(len(semi_autoregressive), generator),
-        _mask_from_cut(left_to_right, equals_id, generator),
-        _mask_results(drills, equals_id),
+        mask_at_random(uniform, generator),
+        _mask_block(semi_autoregressive, generator),
+        mask_from_cut(left_to_right, equals_id, generator),
+        mask_results(drills, equals_id),
     ]
     return [torch.cat(parts) for parts in zip(*pairs, strict=True)]
 
 
-def _mask_at_random(rows: int, generator: torch.Generator) -> tuple[torch.BoolTensor, torch.BoolTensor]:
-    ratio = torch.rand(rows, 1, generator=generator) * 0.98 + 0.02
-    masked = torch.rand(rows, MAX_NEW_TOKENS, generator=generator) < ratio
+def mask_at_random(ids: torch.Tensor, generator: torch.Generator) -> tuple[torch.BoolTensor, torch.BoolTensor]:
+    """Masks a fraction of each row, drawn anew for each; what is masked is scored."""
+    ratio = torch.rand(len(ids), 1, generator=generator) * 0.98 + 0.02
+    masked = torch.rand(ids.shape, generator=generator) < ratio
     return masked, masked
 
 
-def _mask_block(rows: int, generator: torch.Generator) -> tuple[torch.BoolTensor, torch.BoolTensor]:
-    drawn, _ = _mask_at_random(rows, generator)
-    active = torch.randint(MAX_NEW_TOKENS // BLOCK_LENGTH, (rows, 1), generator=generator)
+def _mask_block(ids: torch.Tensor, generator: torch.Generator) -> tuple[torch.BoolTensor, torch.BoolTensor]:
+    drawn, _ = mask_at_random(ids, generator)
+    active = torch.randint(MAX_NEW_TOKENS // BLOCK_LENGTH, (len(ids), 1), generator=generator)
     block = torch.arange(MAX_NEW_TOKENS)[None] // BLOCK_LENGTH
     masked = ((block == active) & drawn) | (block > active)
     return masked, masked
 
 
-def _mask_from_cut(
-    completion_ids: torch.Tensor, equals_id: int, generator: torch.Generator
+def mask_from_cut(
+    ids: torch.Tensor, equals_id: int, generator: torch.Generator
 ) -> tuple[torch.BoolTensor, torch.BoolTensor]:
-    rows = len(completion_ids)
-    anywhere = torch.randint(MAX_NEW_TOKENS, (rows, 1), generator=generator)
-    at_result = torch.multinomial((completion_ids == equals_id).float(), 1, generator=generator) + 1
+    """Masks each row from some token on, three times out of four a result, and scores the next eight."""
+    rows, length = ids.shape
+    anywhere = torch.randint(length, (rows, 1), generator=generator)
+    # A row without a result is cut anywhere.
+    is_equals = (ids == equals_id).float() + 1e-9
+    at_result = torch.multinomial(is_equals, 1, generator=generator) + 1
     cut = torch.where(torch.rand(rows, 1, generator=generator) < 0.75, at_result, anywhere)
-    position = torch.arange(MAX_NEW_TOKENS)[None]
+    position = torch.arange(length)[None]
     return position >= cut, (position >= cut) & (position < cut + 8)
 
 
-def _mask_results(completion_ids: torch.Tensor, equals_id: int) -> tuple[torch.BoolTensor, torch.BoolTensor]:
-    masked = (completion_ids == equals_id).roll(1, dims=1)
+def mask_results(ids: torch.Tensor, equals_id: int) -> tuple[torch.BoolTensor, torch.BoolTensor]:
+    """Masks all results of each row."""
+    masked = (ids == equals_id).roll(1, dims=1)
     return masked, masked
 
 
 def build_optimizers(
-    model: LLaDAForMaskedDiffusion, num_steps: int
+    model: PreTrainedModel, num_steps: int
 ) -> list[tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]]:
     """Muon for the matrices of the blocks, AdamW for embedding, head and norms; warm-up, then linear decay.
 
@@ -154,11 +161,13 @@ def build_optimizers(
 
 def training_loss(
     model: LLaDAForMaskedDiffusion,
-    batch: dict[str, torch.Tensor],
-    masked: torch.BoolTensor,
-    scored: torch.BoolTensor,
+    tokenizer: PreTrainedTokenizerFast,
+    problems: list[WordProblem],
+    generator: torch.Generator,
 ) -> torch.Tensor:
     """Mean cross-entropy over the scored tokens."""
+    batch = encode(problems, tokenizer)
+    masked, scored = draw_masked(batch["completion_ids"], tokenizer.convert_tokens_to_ids("="), generator)
     noisy_ids = batch["completion_ids"].masked_fill(masked, model.config.mask_token_id)
     logits = model(
         input_ids=torch.cat([batch["prompt_ids"], noisy_ids], dim=1),
@@ -168,52 +177,109 @@ def training_loss(
     return cross_entropy(logits, batch["completion_ids"][scored])
 
 
-def save(model: LLaDAForMaskedDiffusion, tokenizer: PreTrainedTokenizerFast, log: list, output_dir: Path) -> None:
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, log: list, output_dir: Path) -> None:
     """Writes the model in bf16, its tokenizer and the loss curve."""
     copy.deepcopy(model).to(torch.bfloat16).save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
     (output_dir / "training_log.json").write_text("\n".join(json.dumps(entry) for entry in log) + "\n")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output_dir", type=Path, required=True)
-    parser.add_argument("--num_steps", type=int, default=4800)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+class TeacherTraining:
+    """Trains a teacher from a seed; a run that was stopped goes on where it last saved.
 
-    torch.manual_seed(args.seed)
-    generator = torch.Generator().manual_seed(args.seed)
-    rng = random.Random(args.seed)
-    problems = generate_word_problems(args.seed, split="train")
-    tokenizer = build_tokenizer()
-    equals_id = tokenizer.convert_tokens_to_ids("=")
-    model = build_model(tokenizer)
-    optimizers = build_optimizers(model, args.num_steps)
-    print(f"{model.num_parameters():,} parameters", flush=True)
+    Args:
+        args ([`~argparse.Namespace`]): `output_dir`, `num_steps` and `seed`.
+        build_model (`Callable`): makes the model, given the tokenizer.
+        rows_by_kind (`list[int]`): rows of a batch; the last kind are drills.
+        batch_loss (`Callable`): the loss, given the model, the tokenizer, the problems of a batch and a generator.
+    """
 
-    log, recent_losses, start = [], [], time.time()
-    for step in range(1, args.num_steps + 1):
-        *num_problems, num_drills = ROWS_BY_KIND
-        examples = [*islice(problems, sum(num_problems)), *(make_drill(rng) for _ in range(num_drills))]
-        batch = encode(examples, tokenizer)
-        loss = training_loss(model, batch, *draw_masked(batch["completion_ids"], equals_id, generator))
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        build_model: Callable[[PreTrainedTokenizerFast], PreTrainedModel],
+        rows_by_kind: list[int],
+        batch_loss: Callable[..., torch.Tensor],
+    ):
+        torch.manual_seed(args.seed)
+        self.args = args
+        self.tokenizer = build_tokenizer()
+        self.model = build_model(self.tokenizer)
+        self.batch_loss = batch_loss
+        *num_problems, self.num_drills = rows_by_kind
+        self.num_problems = sum(num_problems)
+        self.optimizers = build_optimizers(self.model, args.num_steps)
+        self.generator = torch.Generator().manual_seed(args.seed)
+        self.rng = random.Random(args.seed)
+        self.step, self.seconds, self.log = 0, 0.0, []
+        self.state_path = args.output_dir / "training_state.pt"
+        if self.state_path.exists():
+            self._load()
+        self.problems = generate_word_problems(args.seed, split="train")
+        for _ in islice(self.problems, self.step * self.num_problems):
+            pass
+
+    def run(self) -> None:
+        """Trains up to the last step, and saves every 250 steps."""
+        print(f"{self.model.num_parameters():,} parameters, from step {self.step}", flush=True)
+        recent_losses, start = [], time.time() - self.seconds
+        while self.step < self.args.num_steps:
+            recent_losses.append(self._train_step())
+            self.step, self.seconds = self.step + 1, time.time() - start
+            if self.step % STEPS_PER_LOG == 0:
+                mean_loss = sum(recent_losses) / len(recent_losses)
+                self.log.append({"step": self.step, "loss": round(mean_loss, 4), "seconds": round(self.seconds)})
+                recent_losses.clear()
+                print(json.dumps(self.log[-1]), flush=True)
+            if self.step % STEPS_PER_SAVE == 0:
+                self._save()
+        save(self.model, self.tokenizer, self.log, self.args.output_dir)
+        self.state_path.unlink(missing_ok=True)
+
+    def _train_step(self) -> float:
+        examples = [*islice(self.problems, self.num_problems), *(make_drill(self.rng) for _ in range(self.num_drills))]
+        loss = self.batch_loss(self.model, self.tokenizer, examples, self.generator)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, scheduler in optimizers:
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer, scheduler in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
             scheduler.step()
-        recent_losses.append(loss.item())
-        if step % STEPS_PER_LOG == 0:
-            mean_loss = sum(recent_losses) / len(recent_losses)
-            log.append({"step": step, "loss": round(mean_loss, 4), "seconds": round(time.time() - start)})
-            recent_losses.clear()
-            print(json.dumps(log[-1]), flush=True)
-        if step % 500 == 0:
-            save(model, tokenizer, log, args.output_dir)
-    save(model, tokenizer, log, args.output_dir)
+        return loss.item()
+
+    def _save(self) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "optimizers": [[part.state_dict() for part in pair] for pair in self.optimizers],
+            "generator": self.generator.get_state(),
+            "rng": self.rng.getstate(),
+            "progress": (self.step, self.seconds, self.log),
+        }
+        self.args.output_dir.mkdir(parents=True, exist_ok=True)
+        temporary = self.state_path.with_suffix(".new")
+        torch.save(state, temporary)
+        temporary.replace(self.state_path)
+
+    def _load(self) -> None:
+        state = torch.load(self.state_path)
+        self.model.load_state_dict(state["model"])
+        for pair, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            for part, part_state in zip(pair, saved, strict=True):
+                part.load_state_dict(part_state)
+        self.generator.set_state(state["generator"])
+        self.rng.setstate(state["rng"])
+        self.step, self.seconds, self.log = state["progress"]
+
+
+def parse_arguments(description: str, num_steps: int) -> argparse.Namespace:
+    """Reads the command line of a script that trains a teacher."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--output_dir", type=Path, required=True)
+    parser.add_argument("--num_steps", type=int, default=num_steps)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main()
+    arguments = parse_arguments(__doc__.splitlines()[0], num_steps=4800)
+    TeacherTraining(arguments, build_model, ROWS_BY_KIND, training_loss).run()
