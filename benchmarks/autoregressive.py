@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hf_dparallel import LLaDAConfig
 from hf_dparallel.environment import describe_environment, device_name
@@ -44,7 +44,8 @@ def main() -> None:
     if arguments.device == "cpu":
         torch.set_num_threads(1)
     dtype = getattr(torch, arguments.dtype)
-    diffusion, llama = random_model(arguments.shape, dtype, arguments.device), random_llama(arguments)
+    diffusion = random_model(arguments.shape, dtype, arguments.device)
+    llama = random_llama(arguments.shape, dtype, arguments.device)
     rows = []
     for batch_size in arguments.batch_sizes:
         for prompt_length in arguments.prompt_lengths:
@@ -60,9 +61,9 @@ def main() -> None:
     print(table(rows))
 
 
-def random_llama(arguments: argparse.Namespace) -> LlamaForCausalLM:
+def random_llama(shape_name: str, dtype: torch.dtype, device: str) -> LlamaForCausalLM:
     """A Llama of the shape, which no token ends."""
-    shape = SHAPES[arguments.shape]
+    shape = SHAPES[shape_name]
     config = LlamaConfig(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
@@ -74,8 +75,8 @@ def random_llama(arguments: argparse.Namespace) -> LlamaForCausalLM:
         eos_token_id=None,
         pad_token_id=0,
     )
-    with torch.device(arguments.device):
-        return LlamaForCausalLM(config).to(getattr(torch, arguments.dtype)).eval()
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 
 
 def compare(
@@ -88,17 +89,7 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Times both models on prompts of one length; a row for each cache."""
     prompts = random_prompts(diffusion, batch_size, prompt_length)
-    llama_seconds = seconds_of(
-        lambda: llama.generate(
-            prompts,
-            attention_mask=torch.ones_like(prompts),
-            max_new_tokens=num_tokens,
-            do_sample=False,
-            cache_implementation="static",
-        ),
-        repeats,
-        diffusion.device,
-    )
+    llama_seconds = time_llama(llama, prompts, num_tokens, repeats)
     rows = []
     for cache in CACHES:
         config = benchmark_config(diffusion, num_tokens, 32, cache)
@@ -117,6 +108,21 @@ def compare(
         rows.append(row)
         print(row, flush=True)
     return rows
+
+
+def time_llama(llama: LlamaForCausalLM, prompts: torch.LongTensor, num_tokens: int, repeats: int) -> float:
+    """Seconds of `generate` with a static cache, which transformers compiles on a GPU."""
+    return seconds_of(
+        lambda: llama.generate(
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            max_new_tokens=num_tokens,
+            do_sample=False,
+            cache_implementation="static",
+        ),
+        repeats,
+        llama.device,
+    )
 
 
 def seconds_of(function, repeats: int, device: torch.device) -> float:

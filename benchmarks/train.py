@@ -8,6 +8,7 @@ batch. Its drawing of masks is replaced by ours, so that the two losses can be c
 (the official code averages over the tokens of all sequences of a batch, ours first over those of each).
 """
 
+import functools
 import importlib.util
 import json
 import statistics
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 from peft import LoraConfig
 from torch.profiler import ProfilerActivity, profile
-from transformers import HfArgumentParser, Trainer
+from transformers import BitsAndBytesConfig, HfArgumentParser, PreTrainedModel, Trainer
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer
 from hf_dparallel.environment import describe_environment
@@ -32,7 +33,7 @@ from hf_dparallel.evaluation.benchmark import (
     random_model,
     random_prompts,
 )
-from hf_dparallel.models import masked_diffusion
+from hf_dparallel.models import scoring
 
 
 @dataclass
@@ -47,6 +48,7 @@ class TrainingBenchmarkArguments:
     masking: str = field(default="semi_autoregressive", metadata={"help": "As in CertaintyForcingConfig."})
     lora_rank: int = field(default=32, metadata={"help": "Rank of the adapter."})
     dtype: str = field(default="float32", metadata={"help": "Of the weights."})
+    load_in_4bit: bool = field(default=False, metadata={"help": "Quantize the weights (needs bitsandbytes)."})
     device: str = field(default="cpu", metadata={"help": "cpu or cuda."})
     repeats: int = field(default=3, metadata={"help": "Steps that are timed; their median counts."})
     against: str | None = field(default=None, metadata={"help": "A checkout of the official dParallel repository."})
@@ -58,6 +60,8 @@ class Step:
 
     def __init__(self, arguments: TrainingBenchmarkArguments, output_dir: str):
         model = random_model(arguments.shape, getattr(torch, arguments.dtype), arguments.device)
+        if arguments.load_in_4bit:
+            model = load_in_4bit(model)
         tokens = random_prompts(model, arguments.batch_size, arguments.max_length).tolist()
         rows = [
             {"prompt_ids": ids[: arguments.prompt_length], "completion_ids": ids[arguments.prompt_length :]}
@@ -87,12 +91,12 @@ class Step:
 
     def ours_in_one_chunk(self) -> torch.Tensor:
         """The same with all logits in memory, so that nothing is computed twice: what the chunks cost and save."""
-        size = masked_diffusion._CHUNK_NUMEL
-        masked_diffusion._CHUNK_NUMEL = 2**62
+        size = scoring._CHUNK_NUMEL
+        scoring._CHUNK_NUMEL = 2**62
         try:
             return self.ours()
         finally:
-            masked_diffusion._CHUNK_NUMEL = size
+            scoring._CHUNK_NUMEL = size
 
     def official(self, checkout: str) -> Callable[[], torch.Tensor]:
         """The `compute_loss` of the official trainer, given our masks."""
@@ -107,6 +111,22 @@ class Step:
         return lambda: trainer.compute_loss(self.model, {"input_ids": self.clean, "prompt_lengths": None})
 
 
+def load_in_4bit(model: PreTrainedModel) -> PreTrainedModel:
+    """Saves the model and loads it as a QLoRA training does."""
+    quantization = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=model.dtype,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        settings = {"dtype": model.dtype, "device_map": {"": model.device}}
+        # Its memory is needed.
+        model.to("meta")
+        return type(model).from_pretrained(folder, quantization_config=quantization, **settings)
+
+
 def load_official_training(checkout: str) -> types.ModuleType:
     """Imports the official training script, which imports DeepSpeed without needing it for the loss."""
     sys.modules.setdefault("deepspeed", types.ModuleType("deepspeed"))
@@ -118,7 +138,7 @@ def load_official_training(checkout: str) -> types.ModuleType:
     return module
 
 
-def measure(name: str, step: Step, loss_function: Callable[[], torch.Tensor], device: str, repeats: int):
+def measure(step: Step, loss_function: Callable[[], torch.Tensor], device: str, repeats: int):
     """Median time, peak memory beyond what is in use before, and the loss of a step."""
 
     def run() -> float:
@@ -138,7 +158,8 @@ def measure(name: str, step: Step, loss_function: Callable[[], torch.Tensor], de
         start = time.perf_counter()
         loss = run()
         seconds.append(time.perf_counter() - start)
-    return {"code": name, "seconds": statistics.median(seconds), **memory, "loss": loss}
+    weights_mb = step.model.get_memory_footprint() / 2**20
+    return {"seconds": statistics.median(seconds), "weights_mb": weights_mb, **memory, "loss": loss}
 
 
 def measure_tensor_memory(function: Callable[[], Any], device: str) -> float | None:
@@ -171,20 +192,24 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         )
 
 
+def measurements(arguments: TrainingBenchmarkArguments, folder: str) -> Iterator[tuple[dict[str, Any], Callable]]:
+    """What is measured, and the function that does it: each loss, without and with activation checkpointing."""
+    step = Step(arguments, folder)
+    losses = {} if arguments.against is None else {"official": step.official(arguments.against)}
+    losses |= {"ours": step.ours, "ours, one chunk": step.ours_in_one_chunk}
+    for checkpointing in (False, True):
+        if checkpointing:
+            step.model.activation_checkpointing_enable({"use_reentrant": False})
+            step.model.enable_input_require_grads()
+        for name, loss_function in losses.items():
+            run = functools.partial(measure, step, loss_function, arguments.device, arguments.repeats)
+            yield {"code": name, "activation_checkpointing": checkpointing}, run
+
+
 def main() -> None:
     (arguments,) = HfArgumentParser(TrainingBenchmarkArguments).parse_args_into_dataclasses()
-    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        step = Step(arguments, folder)
-        losses = {} if arguments.against is None else {"official": step.official(arguments.against)}
-        losses |= {"ours": step.ours, "ours, one chunk": step.ours_in_one_chunk}
-        for checkpointing in (False, True):
-            if checkpointing:
-                step.model.activation_checkpointing_enable({"use_reentrant": False})
-                step.model.enable_input_require_grads()
-            for name, loss_function in losses.items():
-                figures = measure(name, step, loss_function, arguments.device, arguments.repeats)
-                rows.append({"activation_checkpointing": checkpointing, **figures})
+        rows = [of | run() for of, run in measurements(arguments, folder)]
     print_table(rows)
     if arguments.output is not None:
         result = {

@@ -2,9 +2,9 @@
 """Tiny models, tokenizers, prompts and trainers that several test files share."""
 
 import random
+from typing import TYPE_CHECKING
 
 import torch
-from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
@@ -25,6 +25,10 @@ from hf_dparallel import (
     SDARMoeConfig,
     SDARMoeForMaskedDiffusion,
 )
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 # The mask and end tokens of the models and tokenizers below.
@@ -176,7 +180,9 @@ def make_word_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="<mask>")
 
 
-def make_prompts(count: int) -> Dataset:
+def make_prompts(count: int) -> "Dataset":
+    from datasets import Dataset
+
     texts = [" ".join(str((7 * row + k) % 60) for k in range(1 + row % 5)) for row in range(count)]
     return Dataset.from_dict({"prompt": texts, "answer": [str(row) for row in range(count)]})
 
@@ -205,6 +211,8 @@ def make_rows(count, seed=0):
 
 
 def make_dataset(count, seed=0):
+    from datasets import Dataset
+
     # As `generate_trajectories` returns it: with columns that training does not look at.
     rows = make_rows(count, seed)
     return Dataset.from_list(

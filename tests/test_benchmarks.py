@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hf_dparallel.evaluation.benchmark import Machine
+
 from .test_readme import arguments_of_ours, parse_only  # noqa: F401
 
 
@@ -60,6 +62,77 @@ def test_the_comparison_with_an_autoregressive_model_runs(monkeypatch, tmp_path,
         ratio = row["seconds_per_pass"] / row["llama_seconds_per_token"]
         assert row["tokens_per_pass_to_pay"] == pytest.approx(ratio) and ratio > 0
     assert "Cache: dual" in capsys.readouterr().out
+
+
+TINY = ["--shapes", "tiny", "--batch_sizes", "2", "--prompt_length", "8", "--max_new_tokens", "32", "--repeats", "1"]
+TINY += ["--device", "cpu", "--dtype", "float32"]
+# A module that makes Python find none of what the kit can do without.
+NOT_INSTALLED = """
+import importlib.machinery
+find_spec = importlib.machinery.PathFinder.find_spec
+def find_others(name, path=None, target=None):
+    return None if name.partition(".")[0] in ("trl", "datasets", "evaluate") else find_spec(name, path, target)
+importlib.machinery.PathFinder.find_spec = staticmethod(find_others)
+"""
+
+
+@pytest.fixture
+def gpu_kit(monkeypatch, tmp_path, capsys):
+    """Calls benchmarks/gpu.py with a folder for results and returns what it prints."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    machine = Machine(bandwidth=1e9, flops=1e9)
+    monkeypatch.setattr("hf_dparallel.evaluation.benchmark.measure_machine", lambda dtype, device: machine)
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+
+    def call(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["gpu.py", "--output_dir", str(tmp_path), *TINY, *arguments])
+        runpy.run_path(str(BENCHMARKS / "gpu.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_the_gpu_kit_measures_and_makes_tables(gpu_kit, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.compile", lambda function=None, **kwargs: function)
+    for pattern in ("[ad]*", "compiled-*-dual"):
+        gpu_kit("--in_this_process", "--stages", pattern)
+    assert not list(tmp_path.glob("*.unfinished"))
+    results = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert set(results) == {"decode-tiny", "autoregressive-tiny", "compiled-tiny-dual"}
+    assert "error" not in json.dumps(results)
+    text = gpu_kit("--table")
+    assert "| tiny  | prefix | no       |     2 |      3 |" in text and "| tiny  | dual   | yes " in text
+    (paid,) = [line.split("|")[-2] for line in text.splitlines() if line.startswith("| tiny  | none")]
+    none = results["decode-tiny"]["rows"][0]["ms_per_pass"]
+    assert float(paid) == pytest.approx(none / results["autoregressive-tiny"]["rows"][0]["ms_per_token"], abs=0.051)
+
+
+def test_the_gpu_kit_goes_on_where_it_was_broken_off_and_past_what_fails(gpu_kit, tmp_path):
+    measured = {"shape": "tiny", "compiled": False, "batch_size": 2, "cache": "none", "ms_per_pass": 1.0}
+    unfinished = {"stage": "decode-tiny", "device": "x", "environment": {}, "rows": [measured]}
+    (tmp_path / "decode-tiny.unfinished").write_text(json.dumps(unfinished))
+    (tmp_path / "autoregressive-tiny.json").write_text("done")
+    gpu_kit("--in_this_process", "--stages", "[da]*", "--prompt_length", "-1")
+    result = json.loads((tmp_path / "decode-tiny.json").read_text())
+    assert result["rows"][0] == measured
+    assert [row["cache"] for row in result["rows"] if "error" in row] == ["prefix", "dual"]
+    assert (tmp_path / "autoregressive-tiny.json").read_text() == "done"
+
+
+def test_a_stage_that_dies_is_recorded(gpu_kit, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import os; os._exit(3)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    gpu_kit("--stages", "train-tiny")
+    (line,) = [line for line in gpu_kit("--table").splitlines() if line.startswith("Not measured: stage: train-tiny")]
+    assert line.endswith("error: The process ended with exit code 3.")
+
+
+def test_the_gpu_kit_needs_neither_trl_nor_datasets(gpu_kit, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(NOT_INSTALLED)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    gpu_kit("--stages", "train-tiny")
+    assert "error" not in (tmp_path / "train-tiny.json").read_text()
+    assert "| tiny  | as they are | ours, one chunk | on            |" in gpu_kit("--table")
 
 
 def dry_run(*arguments: str, **variables: str) -> list[list[str]]:

@@ -86,13 +86,17 @@ def test_shapes_are_those_of_the_published_models():
 
     assert count(SHAPES["llada-8b"]) == pytest.approx(8.02e9, rel=0.01)
     assert count(SHAPES["dream-7b"]) == pytest.approx(7.62e9, rel=0.01)
+    assert count(SHAPES["sdar-8b"]) == pytest.approx(8.19e9, rel=0.01)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"shape": "huge"}, r"`shape` must be one of llada-8b, dream-7b, small, small-dream, tiny, got 'huge'"),
-        ({"caches": ["static"]}, r"`caches` must be among none, prefix and dual, got static"),
+        (
+            {"shape": "huge"},
+            r"`shape` must be one of llada-8b, dream-7b, sdar-8b, small, small-dream, tiny, tiny-sdar, got 'huge'",
+        ),
+        ({"caches": ["static"]}, r"`caches` must be among none, prefix, dual, block, got static"),
         ({"dtype": "floaty"}, r"`dtype` must be the name of a torch dtype"),
     ],
 )

@@ -18,20 +18,20 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
+from transformers import AutoModelForMaskedLM, CompileConfig, PreTrainedModel
 
 from ..environment import describe_environment
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..models.dream.configuration_dream import DreamConfig
-from ..models.dream.modeling_dream import DreamForMaskedDiffusion
 from ..models.llada.configuration_llada import LLaDAConfig
-from ..models.llada.modeling_llada import LLaDAForMaskedDiffusion
+from ..models.sdar.configuration_sdar import SDARConfig
 from ..reports import markdown_table
 
 
-SHAPES: dict[str, LLaDAConfig | DreamConfig] = {
+SHAPES: dict[str, LLaDAConfig | DreamConfig | SDARConfig] = {
     "llada-8b": LLaDAConfig(),
     "dream-7b": DreamConfig(),
+    "sdar-8b": SDARConfig(),
     "small": LLaDAConfig(d_model=512, n_layers=8, n_heads=8, mlp_hidden_size=1536),
     "small-dream": DreamConfig(
         hidden_size=512, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=2, intermediate_size=1536
@@ -46,7 +46,21 @@ SHAPES: dict[str, LLaDAConfig | DreamConfig] = {
         eos_token_id=481,
         pad_token_id=481,
     ),
+    "tiny-sdar": SDARConfig(
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        intermediate_size=128,
+        vocab_size=512,
+        mask_token_id=500,
+        eos_token_id=481,
+        pad_token_id=481,
+        bos_token_id=481,
+    ),
 }
+CACHES = ("none", "prefix", "dual", "block")
 # Wide enough for entropies between 0 and several nats.
 _HEAD_LOGIT_STD = 6.0
 _SECONDS_PER_PROBE = 0.5
@@ -59,7 +73,7 @@ class BenchmarkArguments:
     shape: str = field(default="small", metadata={"help": f"Shape of the model: {', '.join(SHAPES)}."})
     batch_sizes: list[int] = field(default_factory=lambda: [1], metadata={"help": "Prompts decoded together."})
     caches: list[str] = field(
-        default_factory=lambda: ["none", "prefix", "dual"], metadata={"help": "Caches: none, prefix, dual."}
+        default_factory=lambda: ["none", "prefix", "dual"], metadata={"help": f"Caches: {', '.join(CACHES)}."}
     )
     passes: list[int] = field(default_factory=lambda: [64], metadata={"help": "Forward passes for an answer."})
     prompt_length: int = field(default=64, metadata={"help": "Tokens of a prompt."})
@@ -68,14 +82,15 @@ class BenchmarkArguments:
     dtype: str = field(default="auto", metadata={"help": "auto is bfloat16 on a GPU and float32 on a CPU."})
     device: str = field(default="auto", metadata={"help": "auto is the GPU, if there is one."})
     attn_implementation: str = field(default="sdpa", metadata={"help": "Attention of transformers to use."})
+    compiled: bool = field(default=False, metadata={"help": "Compile the model with transformers' CompileConfig()."})
     repeats: int = field(default=3, metadata={"help": "Decodes that are timed; their median counts."})
 
     def __post_init__(self):
         if self.shape not in SHAPES:
             raise ValueError(f"`shape` must be one of {', '.join(SHAPES)}, got {self.shape!r}.")
-        unknown = [cache for cache in self.caches if cache not in ("none", "prefix", "dual")]
+        unknown = [cache for cache in self.caches if cache not in CACHES]
         if unknown:
-            raise ValueError(f"`caches` must be among none, prefix and dual, got {', '.join(unknown)}.")
+            raise ValueError(f"`caches` must be among {', '.join(CACHES)}, got {', '.join(unknown)}.")
         if self.device == "auto":
             self.device = "cuda" if torch.cuda.is_available() else "cpu"
         if self.dtype == "auto":
@@ -88,9 +103,8 @@ def random_model(shape: str, dtype: torch.dtype, device: str, attn_implementatio
     """Makes a model of one of `SHAPES` with random weights, always the same ones, directly on the device."""
     config = SHAPES[shape]
     config._attn_implementation = attn_implementation
-    model_class = LLaDAForMaskedDiffusion if isinstance(config, LLaDAConfig) else DreamForMaskedDiffusion
     with torch.device("meta"):
-        model = model_class(config).to(dtype)
+        model = AutoModelForMaskedLM.from_config(config, dtype=dtype)
     model = model.to_empty(device=device)
     generator = torch.Generator(device).manual_seed(0)
     with torch.no_grad():
@@ -155,6 +169,7 @@ def measure_decoding(
     passes: int,
     cache: str | None,
     repeats: int,
+    compiled: bool = False,
 ) -> dict[str, Any]:
     """Decodes random prompts, and returns a row of the benchmark."""
     config = benchmark_config(model, max_new_tokens, block_length, cache).updated(denoising_steps=passes)
@@ -167,6 +182,13 @@ def measure_decoding(
     # This also warms up.
     with _computed_widths(model) as computed:
         memory = measure_peak_memory(decode, device)
+    if compiled:
+        config = config.updated(compile_config=CompileConfig())
+        # Each measurement has its own shapes, and torch compiles only so many.
+        torch.compiler.reset()
+        memory = measure_peak_memory(decode, device)
+        # CUDA graphs are recorded the second time that a shape is met.
+        decode()
     seconds = statistics.median(_timed(decode, device) for _ in range(repeats))
     # On average half of a block is still masked.
     num_scored = batch_size * (block_length + 1) // 2
@@ -174,6 +196,7 @@ def measure_decoding(
     return {
         "batch_size": batch_size,
         "cache": cache or "none",
+        "compiled": compiled,
         "passes": passes,
         "ms_per_pass": 1000 * seconds / passes,
         "tokens_per_s": batch_size * max_new_tokens / seconds,
@@ -200,6 +223,7 @@ def run_benchmark(arguments: BenchmarkArguments) -> dict[str, Any]:
             passes=passes,
             cache=None if cache == "none" else cache,
             repeats=arguments.repeats,
+            compiled=arguments.compiled,
         )
         for batch_size, cache, passes in tqdm(combinations, desc="Benchmark")
     ]

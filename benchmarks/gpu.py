@@ -1,0 +1,364 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Everything there is to measure on a GPU, in stages of at most nine minutes.
+
+    python benchmarks/gpu.py --output_dir gpu_results                        # the stages that are missing there
+    python benchmarks/gpu.py --output_dir gpu_results --stages 'decode-*'    # some of them
+    python benchmarks/gpu.py --output_dir gpu_results --table > gpu.md       # tables of what is there
+
+Needs torch, transformers and peft; pytest for the stage `tests`, bitsandbytes for `train-4bit`, and checkouts for
+`official`. Each stage is a process of its own, so that memory and compiled code of one do not weigh on the next. It
+writes its JSON file when it is over; what it has measured until then is kept beside it, and not measured again when a
+run is broken off and started anew. What fails is recorded in its place. To measure a stage again, delete its file.
+
+The weights are random, and the models decode on a fixed schedule in as many passes as the paper took on GSM8K.
+"""
+
+import contextlib
+import fnmatch
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import autoregressive
+import decode
+import torch
+import train
+from transformers import HfArgumentParser
+from transformers.utils import is_bitsandbytes_available
+
+from hf_dparallel.environment import describe_environment, device_name
+from hf_dparallel.evaluation.benchmark import (
+    SHAPES,
+    BenchmarkArguments,
+    measure_decoding,
+    measure_machine,
+    random_model,
+    random_prompts,
+)
+from hf_dparallel.reports import markdown_table, write_json
+
+
+STAGE_SECONDS = 540
+GPU_TESTS = Path(__file__).parents[1] / "tests" / "device" / "test_gpu.py"
+# Passes for 256 tokens: dParallel's on GSM8K (tables 1 and 2 of https://arxiv.org/abs/2509.26488).
+PASSES = {"llada-8b": 30, "dream-7b": 39}
+BLOCK_LENGTH = 32
+CACHES = {"llada": ("none", "prefix", "dual"), "Dream": ("none", "prefix", "dual"), "sdar": ("none", "block")}
+
+# What is measured, and the function that does it.
+Measurements = Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]
+
+
+@dataclass
+class KitArguments:
+    """What is measured."""
+
+    output_dir: str = field(metadata={"help": "Folder for a JSON file of each stage."})
+    stages: str = field(default="*", metadata={"help": "Pattern of the stages to run."})
+    table: bool = field(default=False, metadata={"help": "Print tables of what is there, and measure nothing."})
+    shapes: list[str] = field(
+        default_factory=lambda: ["llada-8b", "dream-7b", "sdar-8b"], metadata={"help": "Model shapes."}
+    )
+    batch_sizes: list[int] = field(default_factory=lambda: [1, 8, 32], metadata={"help": "Prompts decoded together."})
+    prompt_length: int = field(default=64, metadata={"help": "Tokens of a prompt."})
+    max_new_tokens: int = field(default=256, metadata={"help": "Tokens of an answer."})
+    repeats: int = field(default=3, metadata={"help": "Calls that are timed; their median counts."})
+    device: str = field(default="cuda", metadata={"help": "cuda, or cpu to try it."})
+    dtype: str = field(default="bfloat16", metadata={"help": "Of the weights."})
+    against: str | None = field(default=None, metadata={"help": "A checkout of the official dParallel repository."})
+    against_python: str = field(default=sys.executable, metadata={"help": "Python of an environment that runs it."})
+    in_this_process: bool = field(default=False, metadata={"help": "As each stage is started."})
+
+    def passes(self, shape: str) -> int:
+        """Forward passes for an answer, for shorter and longer ones in proportion."""
+        return PASSES.get(shape, PASSES["llada-8b"]) * self.max_new_tokens // 256
+
+
+def stages(arguments: KitArguments) -> dict[str, Callable[[], Measurements]]:
+    """The stages by name, those first that are wanted most."""
+    shapes = arguments.shapes
+    found: dict[str, Callable[[], Measurements]] = {"tests": functools.partial(run_tests, arguments)}
+    found |= {f"decode-{shape}": functools.partial(decoding, arguments, shape) for shape in shapes}
+    found |= {f"autoregressive-{shape}": functools.partial(llama_decoding, arguments, shape) for shape in shapes}
+    # Each cache by itself, because compiling takes minutes.
+    compiled = functools.partial(decoding, arguments, compiled=True)
+    found |= {
+        f"compiled-{shape}-{cache}": functools.partial(compiled, shape, caches=[cache])
+        for shape in shapes
+        for cache in caches_of(shape)
+    }
+    found |= {f"train-{shape}": functools.partial(training, arguments, shape) for shape in shapes}
+    if is_bitsandbytes_available():
+        in_4bit = functools.partial(training, arguments, load_in_4bit=True)
+        found |= {f"train-{shape}-4bit": functools.partial(in_4bit, shape) for shape in shapes}
+    if arguments.against is not None:
+        published = [shape for shape in shapes if SHAPES[shape].model_type in decode.OFFICIAL_FUNCTIONS]
+        found |= {f"official-{shape}": functools.partial(official_decoding, arguments, shape) for shape in published}
+    return {name: stage for name, stage in found.items() if fnmatch.fnmatch(name, arguments.stages)}
+
+
+def caches_of(shape: str) -> tuple[str, ...]:
+    """The caches that a model of the shape can decode with."""
+    return CACHES[SHAPES[shape].model_type]
+
+
+def run_tests(arguments: KitArguments) -> Measurements:
+    """The tests that need a GPU."""
+
+    def run() -> dict[str, Any]:
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", str(GPU_TESTS)]
+        result = subprocess.run(command, capture_output=True, text=True, cwd=GPU_TESTS.parents[2])
+        return {"exit_code": result.returncode, "output": (result.stdout + result.stderr)[-4000:]}
+
+    yield {}, run
+
+
+def decoding(arguments: KitArguments, shape: str, caches: Sequence[str] = (), compiled: bool = False) -> Measurements:
+    """Decoding, beside the least time that it takes to read the weights and to multiply with them."""
+    dtype = getattr(torch, arguments.dtype)
+    model, machine = random_model(shape, dtype, arguments.device), measure_machine(dtype, arguments.device)
+
+    def run(batch_size: int, cache: str) -> dict[str, Any]:
+        figures = measure_decoding(
+            model,
+            machine,
+            batch_size=batch_size,
+            prompt_length=arguments.prompt_length,
+            max_new_tokens=arguments.max_new_tokens,
+            block_length=BLOCK_LENGTH,
+            passes=arguments.passes(shape),
+            cache=None if cache == "none" else cache,
+            repeats=arguments.repeats,
+            compiled=compiled,
+        )
+        return figures | vars(machine)
+
+    for batch_size, cache in product(arguments.batch_sizes, caches or caches_of(shape)):
+        of = {"shape": shape, "compiled": compiled, "batch_size": batch_size, "cache": cache}
+        yield of, functools.partial(run, batch_size, cache)
+
+
+def llama_decoding(arguments: KitArguments, shape: str) -> Measurements:
+    """A Llama of the shape, which transformers decodes with a static cache and compiles."""
+    llama = autoregressive.random_llama(shape, getattr(torch, arguments.dtype), arguments.device)
+
+    def run(batch_size: int) -> dict[str, Any]:
+        prompts = random_prompts(llama, batch_size, arguments.prompt_length)
+        seconds = autoregressive.time_llama(llama, prompts, arguments.max_new_tokens, arguments.repeats)
+        return {"ms_per_token": 1000 * seconds / arguments.max_new_tokens}
+
+    for batch_size in arguments.batch_sizes:
+        yield {"shape": shape, "batch_size": batch_size}, functools.partial(run, batch_size)
+
+
+def training(arguments: KitArguments, shape: str, load_in_4bit: bool = False) -> Measurements:
+    """Loss and backward pass with LoRA, on two sequences of the paper's length."""
+    settings = train.TrainingBenchmarkArguments(
+        shape=shape,
+        dtype=arguments.dtype,
+        device=arguments.device,
+        load_in_4bit=load_in_4bit,
+        repeats=arguments.repeats,
+        max_length=arguments.prompt_length + arguments.max_new_tokens,
+        prompt_length=arguments.prompt_length,
+        against=arguments.against,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for of, run in train.measurements(settings, folder):
+            yield {"shape": shape, "load_in_4bit": load_in_4bit, **of}, run
+
+
+def official_decoding(arguments: KitArguments, shape: str) -> Measurements:
+    """The official code on the same weights, at an entropy threshold that takes about as many passes."""
+    settings = BenchmarkArguments(
+        shape=shape,
+        passes=[arguments.passes(shape)],
+        prompt_length=arguments.prompt_length,
+        max_new_tokens=arguments.max_new_tokens,
+        dtype=arguments.dtype,
+        device=arguments.device,
+        repeats=1,
+    )
+    yield {"shape": shape}, lambda: decode.compare(settings, arguments.against, arguments.against_python)
+
+
+def run_here(name: str, measurements: Measurements, folder: Path) -> None:
+    """Writes the rows of a stage, each as soon as it is measured, after those that an earlier run left behind."""
+    result = read_unfinished(name, folder)
+    with recorded_error(result):
+        for of, run in measurements:
+            if not any(of.items() <= row.items() for row in result["rows"]):
+                row = dict(of)
+                with recorded_error(row):
+                    row |= run()
+                result["rows"].append(row)
+                write_json(result, folder / f"{name}.unfinished")
+    finish(result, folder)
+
+
+@contextlib.contextmanager
+def recorded_error(record: dict[str, Any]) -> Iterator[None]:
+    """Notes in `record` what went wrong, and goes on."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001
+        traceback.print_exc()
+        record["error"] = f"{type(error).__name__}: {error}"
+    if "error" in record and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def run_in_a_process(name: str, folder: Path) -> None:
+    """Runs a stage, and ends it with all that it has started when its time is over."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--stages", name, "--in_this_process"]
+    process = subprocess.Popen(command, process_group=0)
+    try:
+        code = process.wait(STAGE_SECONDS)
+        error = f"The process ended with exit code {code}." if code != 0 else None
+    except subprocess.TimeoutExpired:
+        error = f"Stopped after {STAGE_SECONDS} s."
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    if error is not None:
+        finish(read_unfinished(name, folder) | {"error": error}, folder)
+
+
+def read_unfinished(name: str, folder: Path) -> dict[str, Any]:
+    """What an earlier run of the stage has measured."""
+    path = folder / f"{name}.unfinished"
+    if path.exists():
+        return json.loads(path.read_text())
+    device = device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return {"stage": name, "rows": [], "device": device, "environment": describe_environment()}
+
+
+def finish(result: dict[str, Any], folder: Path) -> None:
+    """Writes the file by which a stage counts as done."""
+    write_json(result, folder / f"{result['stage']}.json")
+    (folder / f"{result['stage']}.unfinished").unlink(missing_ok=True)
+
+
+def tables(folder: Path) -> str:
+    """All figures of a folder as Markdown, and what could not be measured."""
+    results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    if not results:
+        raise SystemExit(f"There are no results in {folder}.")
+    rows = [{"stage": result["stage"], **row} for result in results for row in result["rows"]]
+    measured = [row for row in rows if "error" not in row]
+    of_llama = {(row["shape"], row["batch_size"]): row["ms_per_token"] for row in measured if "ms_per_token" in row}
+    decoded = [row for row in measured if "part_of_floor" in row]
+    environment = results[0]["environment"]
+    parts = [f"{results[0]['device']}, torch {environment['torch']}, transformers {environment['transformers']}"]
+    if decoded:
+        parts[0] += (
+            f": reads {decoded[0]['bandwidth'] / 1e9:.0f} GB/s, computes {decoded[0]['flops'] / 1e12:.0f} TFLOP/s"
+        )
+        parts.append(decoding_table(decoded, of_llama))
+    if of_llama:
+        header = ["Llama of the shape", "Batch", "ms/token"]
+        parts.append(markdown_table(header, [[*key, f"{ms:.2f}"] for key, ms in of_llama.items()]))
+    parts += [training_table(trained)] if (trained := [row for row in measured if "tensors_mb" in row]) else []
+    parts += [official_table(compared)] if (compared := [row for row in measured if "threshold" in row]) else []
+    parts += [f"Tests: {row['output'].strip().splitlines()[-1]}" for row in measured if "exit_code" in row]
+    failed = [row for row in [*rows, *results] if "error" in row]
+    parts += [f"Not measured: {', '.join(f'{name}: {value}' for name, value in scalars(row))}" for row in failed]
+    return "\n\n".join(parts)
+
+
+def decoding_table(rows: list[dict[str, Any]], of_llama: dict[tuple[str, int], float]) -> str:
+    """The last column: from how many tokens in a pass on this is faster than the Llama."""
+    header = ["Shape", "Cache", "Compiled", "Batch", "Passes", "ms/pass", "Tokens/s", "Part of floor", "Memory, GB"]
+    lines = []
+    for row in rows:
+        llama = of_llama.get((row["shape"], row["batch_size"]))
+        lines.append(
+            [
+                row["shape"],
+                row["cache"],
+                "yes" if row["compiled"] else "no",
+                row["batch_size"],
+                row["passes"],
+                f"{row['ms_per_pass']:.2f}",
+                f"{row['tokens_per_s']:.0f}",
+                f"{row['part_of_floor']:.0%}",
+                f"{row['peak_memory_mb'] / 1024:.1f}",
+                "" if llama is None else f"{row['ms_per_pass'] / llama:.1f}",
+            ]
+        )
+    return markdown_table([*header, "Pays from, tokens/pass"], lines, num_text_columns=3)
+
+
+def training_table(rows: list[dict[str, Any]]) -> str:
+    """Peak memory is that of the weights with what a step adds."""
+    header = ["Shape", "Weights", "Code", "Checkpointing", "Seconds", "Weights, GB", "Peak, GB"]
+    lines = [
+        [
+            row["shape"],
+            "4-bit" if row["load_in_4bit"] else "as they are",
+            row["code"],
+            "on" if row["activation_checkpointing"] else "off",
+            f"{row['seconds']:.2f}",
+            f"{row['weights_mb'] / 1024:.1f}",
+            f"{(row['weights_mb'] + row['tensors_mb']) / 1024:.1f}",
+        ]
+        for row in rows
+    ]
+    return markdown_table(header, lines, num_text_columns=4)
+
+
+def official_table(rows: list[dict[str, Any]]) -> str:
+    """Both codes on the same weights."""
+    header = ["Shape", "Cache", "Code", "Passes", "Seconds", "Memory, GB", "Same tokens"]
+    lines = [
+        [
+            comparison["shape"],
+            row["cache"],
+            code,
+            row[code]["nfe"],
+            f"{row[code]['seconds']:.2f}",
+            f"{row[code]['peak_memory_mb'] / 1024:.1f}",
+            row["same_tokens"],
+        ]
+        for comparison in rows
+        for row in comparison["rows"]
+        for code in ("official", "ours")
+    ]
+    return markdown_table(header, lines, num_text_columns=3)
+
+
+def scalars(row: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The settings of a row, and what went wrong."""
+    return [(name, value) for name, value in row.items() if not isinstance(value, (dict, list))]
+
+
+def main() -> None:
+    (arguments,) = HfArgumentParser(KitArguments).parse_args_into_dataclasses()
+    folder = Path(arguments.output_dir)
+    if arguments.table:
+        print(tables(folder))
+        return
+    # A stage does not outlive a run that is ended.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for name, measurements in stages(arguments).items():
+        if (folder / f"{name}.json").exists():
+            continue
+        print(f"== {name}", flush=True)
+        if arguments.in_this_process:
+            run_here(name, measurements(), folder)
+        else:
+            run_in_a_process(name, folder)
+
+
+if __name__ == "__main__":
+    main()
