@@ -130,7 +130,7 @@ def our_server(
 ) -> Iterator[tuple[str, str]]:
     engine = Engine(model, batch_size, max_waiting=1024)
     served = ServedModel("demo", model, tokenizer, DiffusionGenerationConfig(**RECIPE))
-    server = uvicorn.Server(uvicorn.Config(make_app(served, engine), port=0, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(make_app({served.name: served}, engine), port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

@@ -28,7 +28,7 @@ def test_serves_until_it_is_told_to_stop(checkpoint, tmp_path, stop):
     try:
         line = next(line for line in process.stderr if line.startswith("Serving"))
         url, slots = re.fullmatch(
-            r"Serving tiny at (http://127\.0\.0\.1:\d+/v1), (\d+) prompts at a time\. .*\n", line
+            r"Serving tiny at (http://127\.0\.0\.1:\d+/v1), (\d+) prompts at a time, .*\n", line
         ).groups()
         with openai.OpenAI(base_url=url, api_key="secret", max_retries=8) as client:
             messages = [{"role": "user", "content": "5 6"}]
@@ -37,7 +37,8 @@ def test_serves_until_it_is_told_to_stop(checkpoint, tmp_path, stop):
         assert (completion.choices[0].message.content, completion.usage.nfe, slots) == (text, nfe, "8")
         process.send_signal(stop)
         assert process.wait(60) == 0
-        assert "Stopped after 1 prompts." in process.stderr.read()
+        log = process.stderr.read()
+        assert "Stopped after 1 prompts." in log and " POST /v1/chat/completions 200 " in log
     finally:
         process.kill()
         process.wait()
@@ -82,6 +83,7 @@ def run(capsys, *argv: str) -> tuple[int, str]:
         (["m", "--port", "70000"], "`port` must be between 0 and 65535, got 70000"),
         (["m", "--batch_size", "0"], "`batch_size` must be at least 1, got 0"),
         (["m", "--max_waiting", "-1"], "`max_waiting` must be at least 0, got -1"),
+        (["m", "--grace_seconds", "-1"], "`grace_seconds` must be at least 0, got -1"),
         (["m", "--entropy_threshold", "-1"], "`entropy_threshold` must be a number of nats"),
         (["m", "--max_time", "5"], "`max_time` limits one call of `generate`"),
         (["m", "--num_workers", "2"], "unrecognized arguments: --num_workers 2"),

@@ -38,11 +38,11 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @contextlib.contextmanager
-def running(served: ServedModel, num_slots: int = 16, max_waiting: int = 128, **settings):
+def running(served: ServedModel, models=None, num_slots=16, max_waiting=128, grace_seconds=30.0, **settings):
     """A server in a thread; gives its URL, the engine and the uvicorn server."""
     engine = Engine(served.model, num_slots, max_waiting)
-    app = make_app(served, engine, **settings)
-    server = Server(app, engine, port=0)
+    app = make_app(models or {served.name: served}, engine, **settings)
+    server = Server(app, engine, port=0, grace_seconds=grace_seconds)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -108,6 +108,17 @@ def test_text_completions_of_several_prompts(served, client):
     assert ids.choices[0].text == expected[0]
 
 
+def test_several_answers_to_one_prompt(served, client):
+    drawn = client.chat.completions.create(**chat(PROBLEMS[2]), temperature=2.0, seed=5, n=3)
+    expected = [
+        alone(served, PROBLEMS[2], temperature=2.0, generator=torch.Generator().manual_seed(seed))[0]
+        for seed in (5, 6, 7)
+    ]
+    assert [choice.message.content for choice in drawn.choices] == expected and len(set(expected)) == 3
+    assert [choice.index for choice in drawn.choices] == [0, 1, 2]
+    assert drawn.usage.prompt_tokens == alone(served, PROBLEMS[2])[1]
+
+
 def test_models(client):
     assert [model.id for model in client.models.list()] == ["demo"]
     assert client.models.retrieve("demo").max_model_len == 256
@@ -212,7 +223,7 @@ def test_overload_is_429_and_passes(served):
             wait_for(lambda: len(answers) == 2)
             assert client.chat.completions.create(**chat(PROBLEMS[0])).choices == answers[0].choices
         too_many = httpx.post(f"{server.url}/v1/completions", json={"prompt": ["Mia"] * 3})
-        assert too_many.status_code == 400 and "Send at most 2" in too_many.json()["error"]["message"]
+        assert too_many.status_code == 400 and "Ask for at most 2" in too_many.json()["error"]["message"]
 
 
 def test_api_key(served):
@@ -233,11 +244,11 @@ def test_api_key(served):
 
 def test_errors_have_the_form_of_openai(client):
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(**chat("x"), n=2)
+        client.chat.completions.create(**chat("x"), logprobs=True)
     assert refused.value.body == {
-        "message": "`n=2` is not supported. Leave it out.",
+        "message": "`logprobs=True` is not supported. Leave it out.",
         "type": "invalid_request_error",
-        "param": "n",
+        "param": "logprobs",
         "code": None,
     }
     with pytest.raises(openai.NotFoundError, match="`gpt-9` does not exist"):
@@ -348,9 +359,8 @@ def test_slow_connections_are_closed(served, monkeypatch):
                 time.sleep(0.4)
 
 
-def test_answers_that_are_not_finished_at_the_end_say_so(served, monkeypatch):
-    monkeypatch.setattr(server_module, "_GRACE_SECONDS", 0.2)
-    with running(served) as server, Gate(served.model) as gate:
+def test_answers_that_are_not_finished_at_the_end_say_so(served):
+    with running(served, grace_seconds=0.2) as server, Gate(served.model) as gate:
         body = chat(PROBLEMS[0]) | {"stream": True}
         with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=30) as stream:
             lines = stream.iter_lines()

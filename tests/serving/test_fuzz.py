@@ -38,8 +38,9 @@ NAMES = (
     "stream",
     "stream_options",
     "seed",
+    "n",
 )
-UNSUPPORTED = ("n", "tools", "logprobs", "response_format", "user", "unknown")
+UNSUPPORTED = ("tools", "logprobs", "response_format", "user", "unknown")
 
 
 def random_value(rng: random.Random):

@@ -6,7 +6,14 @@ import dataclasses
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.serving.requests import RequestError, _encode_chat, read_chat_request, read_text_request
+from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.serving.requests import (
+    RequestError,
+    _encode_chat,
+    choose_model,
+    read_chat_request,
+    read_text_request,
+)
 
 
 CHAT = {"messages": [{"role": "user", "content": "How many pens ?"}]}
@@ -15,7 +22,7 @@ NUMBERS = ("temperature", "top_k", "entropy_threshold", "entropy_bound", "confid
 
 
 def chat(served, **fields):
-    return read_chat_request(CHAT | fields, served)
+    return read_chat_request(CHAT | fields, served, max_prompts=9)
 
 
 def test_a_plain_chat(served):
@@ -138,8 +145,10 @@ def test_prompts_of_text_completions(served):
         ),
         ({"messages": [{"role": "user", "content": "pens " * 300}]}, "messages", "together more than the 256"),
         ({"messages": [{"role": ["user"], "content": ""}]}, "messages[0]", "whose `role` is one of"),
-        ({"n": 2}, "n", "`n=2` is not supported"),
-        ({"n": True}, "n", "`n=True` is not supported"),
+        ({"n": 2}, "n", "`n=2` would give equal answers at temperature 0. Set `temperature`"),
+        ({"n": 10, "temperature": 1}, "n", "`n` asks for 10 answers. Ask for at most 9"),
+        ({"n": 0}, "n", "`n` must be a positive integer, got 0"),
+        ({"n": True}, "n", "`n` must be a positive integer, got True"),
         ({"logprobs": 0}, "logprobs", "`logprobs=0` is not supported"),
         ({"presence_penalty": False}, "presence_penalty", "`presence_penalty=False` is not supported"),
         ({"tools": [{"type": "function"}]}, "tools", "is not supported"),
@@ -149,7 +158,6 @@ def test_prompts_of_text_completions(served):
         ({"treshold": 0.5}, "treshold", "Unknown field `treshold`. Fields: messages, model, max_tokens"),
         ({"prompt": "hello"}, "prompt", "Unknown field `prompt`"),
         ({"eos_token_id": 3}, "eos_token_id", "Unknown field"),
-        ({"model": 3}, "model", "`model` must be the name of the model, got 3"),
         ({"max_tokens": 0}, "max_tokens", "`max_tokens` must be a positive integer, got 0"),
         ({"max_tokens": 1.5}, "max_tokens", "`max_tokens` must be a positive integer, got 1.5"),
         ({"max_tokens": True}, "max_tokens", "`max_tokens` must be a positive integer, got True"),
@@ -187,10 +195,24 @@ def test_chats_that_are_refused(served, fields, param, message):
     assert len(str(refused.value)) < 700
 
 
-def test_another_model_is_404(served):
-    with pytest.raises(RequestError, match="`gpt-9` does not exist. This server has `demo`") as refused:
-        chat(served, model="gpt-9")
+def test_models_are_chosen_by_name_and_the_first_without(served):
+    models = {"demo": served, "other": dataclasses.replace(served, name="other")}
+    assert choose_model(None, models) is served and choose_model("other", models).name == "other"
+    with pytest.raises(RequestError, match="`gpt-9` does not exist. This server has `demo`, `other`") as refused:
+        choose_model("gpt-9", models)
     assert (refused.value.status, refused.value.code) == (404, "model_not_found")
+    with pytest.raises(RequestError, match="`model` must be the name of the model, got 3"):
+        choose_model(3, models)
+
+
+def test_a_resolved_recipe_keeps_its_passes_per_token(served):
+    """Where several adapters are served, every setting of a model is set, the number of passes among them."""
+    config = resolve(served.model, None, served.tokenizer)
+    served = dataclasses.replace(served, generation_config=config)
+    assert config.denoising_steps == 64 and chat(served).config == config
+    assert chat(served, max_new_tokens=32).config.denoising_steps == 32
+    threshold = chat(served, max_new_tokens=32, entropy_threshold=0.5).config
+    assert (threshold.denoising_steps, threshold.entropy_threshold) == (None, 0.5)
 
 
 @pytest.mark.parametrize("prompt", [None, [], [[]], 3, ["a", 3], {"a": 1}, [True], [["a"]]])
@@ -204,7 +226,7 @@ def test_prompts_that_are_none(served, prompt):
     [
         ("", "`prompt` is empty"),
         ("<|mdm_mask|>", "contains the mask token"),
-        ([[3]] * 10, "`prompt` has 10 prompts. Send at most 9"),
+        ([[3]] * 10, "`prompt` asks for 10 answers. Ask for at most 9"),
         ([999], "outside the model's vocabulary"),
         ([-1], "outside the model's vocabulary"),
         ([2**80], "cannot be decoded"),

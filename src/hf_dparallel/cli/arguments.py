@@ -34,15 +34,12 @@ class OutputArguments:
 
 
 @dataclass
-class LoadingArguments:
+class ModelArguments:
     model: str = field(
         metadata={
             "help": "Model or adapter: its name on the Hub, or a folder. 'demo' is the bundled teacher.",
             "metavar": "MODEL",
         }
-    )
-    adapter: str | None = field(
-        default=None, metadata={"help": "Adapter to put on the model: its name on the Hub, or a folder."}
     )
     dtype: str = field(
         default="auto",
@@ -50,6 +47,13 @@ class LoadingArguments:
             "help": "Type of the weights in memory. 'auto' is that of the checkpoint.",
             "choices": ["auto", "bfloat16", "float16", "float32"],
         },
+    )
+
+
+@dataclass
+class LoadingArguments(ModelArguments):
+    adapter: str | None = field(
+        default=None, metadata={"help": "Adapter to put on the model: its name on the Hub, or a folder."}
     )
 
 

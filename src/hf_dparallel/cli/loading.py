@@ -17,7 +17,7 @@ from transformers.utils import cached_file, find_adapter_config_file
 
 from ..data.rewards import numeric_answer_reward
 from ..data.trajectory_folder import MANIFEST_NAME, read_description, trajectory_files
-from .arguments import DatasetArguments, LoadingArguments
+from .arguments import DatasetArguments, LoadingArguments, ModelArguments
 
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _FILE_FORMATS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
 
-def load_model(arguments: LoadingArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(arguments: ModelArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns the model, on this process's device and with its adapter, and the tokenizer.
 
     Raises:
@@ -45,7 +45,7 @@ def load_model(arguments: LoadingArguments) -> tuple[PreTrainedModel, PreTrained
         with loading("model", arguments.model):
             tokenizer = load_tokenizer(arguments.model)
             model = AutoModelForMaskedLM.from_pretrained(arguments.model, dtype=arguments.dtype, device_map=device)
-    if arguments.adapter is not None:
+    if isinstance(arguments, LoadingArguments) and arguments.adapter is not None:
         with loading("adapter", arguments.adapter):
             model.load_adapter(arguments.adapter)
     return model.eval(), tokenizer

@@ -2,20 +2,38 @@
 """`hf-dparallel serve`: an OpenAI-compatible server."""
 
 import ipaddress
+import logging
 import os
 import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from ..generation.configuration import resolve
-from .arguments import BatchSizeArguments, CommandParser, LoadingArguments, OutputArguments, RecipeArguments
+from .arguments import BatchSizeArguments, CommandParser, ModelArguments, OutputArguments, RecipeArguments
 from .console import note, write_json
 from .loading import load_model
 
 
+if TYPE_CHECKING:
+    from .serve_models import ServedModels
+
+logger = logging.getLogger(__name__)
+
 _KEY_VARIABLE = "HF_DPARALLEL_API_KEY"
+
+
+@dataclass
+class AdaptersArguments:
+    adapter: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Adapters, each [NAME=]ADAPTER: its name on the Hub, or a folder. Requests choose one, or the "
+            "model itself, by its name as `model`; the first one answers requests that name none.",
+            "metavar": "ADAPTER",
+        },
+    )
 
 
 @dataclass
@@ -30,16 +48,23 @@ class ServerArguments(BatchSizeArguments):
         metadata={"help": f"What clients must send as their API key. By default that in ${_KEY_VARIABLE}, if any."},
     )
     served_model_name: str | None = field(
-        default=None, metadata={"help": "What clients call the model. By default as in --adapter, or in --model."}
+        default=None,
+        metadata={"help": "What clients call the first model. By default as in --adapter, or in --model."},
     )
     max_waiting: int = field(
         default=128,
         metadata={"help": "Prompts that may wait for one of the batch_size slots; more are refused with status 429."},
     )
     max_request_bytes: int = field(default=2**20, metadata={"help": "Length of the longest request."})
+    grace_seconds: float = field(
+        default=30.0, metadata={"help": "Seconds that answers under way may take when the server is told to stop."}
+    )
     log_level: str = field(
-        default="warning",
-        metadata={"help": "'info' logs every request with its status.", "choices": ["info", "warning", "error"]},
+        default="info",
+        metadata={
+            "help": "'info' logs every request with its status and cost, 'debug' also those of probes.",
+            "choices": ["debug", "info", "warning", "error"],
+        },
     )
 
     def __post_init__(self):
@@ -47,7 +72,7 @@ class ServerArguments(BatchSizeArguments):
         self.api_key = self.api_key or os.environ.get(_KEY_VARIABLE) or None
         if not 0 <= self.port < 2**16:
             raise ValueError(f"`port` must be between 0 and 65535, got {self.port}.")
-        for name, least in (("max_waiting", 0), ("max_request_bytes", 1)):
+        for name, least in (("max_waiting", 0), ("max_request_bytes", 1), ("grace_seconds", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
 
@@ -56,10 +81,10 @@ def run(argv: Sequence[str]) -> None:
     """Serves until it is interrupted or terminated."""
     parser = CommandParser(
         "serve",
-        [LoadingArguments, ServerArguments, RecipeArguments, OutputArguments],
+        [ModelArguments, AdaptersArguments, ServerArguments, RecipeArguments, OutputArguments],
         positionals=["model"],
     )
-    loading, server, recipe, output = parser.parse(argv)
+    loading, adapters, server, recipe, output = parser.parse(argv)
     if "max_time" in recipe.settings:
         parser.error("`max_time` limits one call of `generate`, and a server makes none. Remove it")
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
@@ -68,7 +93,7 @@ def run(argv: Sequence[str]) -> None:
     listener = bind(server.host, server.port)
     if server.api_key is None and not _is_loopback(listener):
         note(f"Warning: anyone who reaches {server.host} can use this server. Set --api_key.")
-    figures = serve(loading, server, recipe, listener)
+    figures = serve(loading, adapters.adapter or [], server, recipe, listener)
     write_json(figures, output.json)
 
 
@@ -89,7 +114,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def serve(
-    loading: LoadingArguments,
+    loading: ModelArguments,
+    adapters: list[str],
     arguments: ServerArguments,
     recipe: RecipeArguments,
     listener: socket.socket,
@@ -101,20 +127,26 @@ def serve(
     """
     from ..serving.app import make_app
     from ..serving.engine import Engine
-    from ..serving.requests import ServedModel
     from ..serving.server import Server
+    from .serve_models import ServedModels, read_names
 
+    _log_to_stderr(arguments.log_level)
+    if arguments.served_model_name and adapters:
+        adapters = [f"{arguments.served_model_name}={adapters[0].rpartition('=')[2]}", *adapters[1:]]
+    name = loading.model if adapters else arguments.served_model_name or loading.model
+    by_name = read_names(adapters)
     model, tokenizer = load_model(loading)
-    generation_config = recipe.to_generation_config()
-    resolve(model, generation_config, tokenizer)  # refuses what contradicts the model's recipe
-    name = arguments.served_model_name or loading.adapter or loading.model
-    served = ServedModel(name, model, tokenizer, generation_config)
+    models = ServedModels(name, model, tokenizer, by_name, recipe.to_generation_config())
     engine = Engine(model, arguments.batch_size, arguments.max_waiting)
-    app = make_app(served, engine, arguments.api_key, arguments.max_request_bytes, _allowed_hosts(listener, arguments))
-    server = Server(app, engine, log_level=arguments.log_level)
+    hosts = _allowed_hosts(listener, arguments)
+    app = make_app(models.by_name, engine, arguments.api_key, arguments.max_request_bytes, hosts)
+    server = Server(app, engine, log_level=arguments.log_level, grace_seconds=arguments.grace_seconds)
     host, port = listener.getsockname()[:2]
-    host = f"[{host}]" if ":" in host else host
-    note(f"Serving {served.name} at http://{host}:{port}/v1, {engine.num_slots} prompts at a time. Ctrl-C stops it.")
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    names, slots = ", ".join(models.by_name), engine.num_slots
+    note(f"Serving {names} at {url}/v1, {slots} prompts at a time, and a chat at {url}. Ctrl-C stops it.")
+    if hasattr(signal, "SIGHUP"):  # not on Windows
+        signal.signal(signal.SIGHUP, lambda *_: engine.call(lambda: _reload(models)))
     # uvicorn ends what is under way, and then raises the signal again; that shall not kill this process.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
@@ -127,6 +159,24 @@ def serve(
     if engine.failure is not None:
         raise RuntimeError(f"The decoding has failed: {engine.failure!r}") from engine.failure
     return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
+
+
+def _reload(models: "ServedModels") -> None:
+    try:
+        models.load()
+    except Exception as error:  # noqa: BLE001  # whatever is wrong with the new ones, the server goes on
+        logger.error(f"The adapters cannot be read anew, and stay as they were: {error}")
+    else:
+        logger.info(f"Read {len(models.adapters)} adapters anew.")
+
+
+def _log_to_stderr(level: str) -> None:
+    """What our modules log, with times, as uvicorn logs."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("hf_dparallel")
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(level.upper())
 
 
 def _allowed_hosts(listener: socket.socket, arguments: ServerArguments) -> list[str] | None:

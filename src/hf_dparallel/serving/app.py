@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -23,14 +22,15 @@ from ..generation.inputs import longest_sequence
 from ..generation.settings import SETTINGS
 from .drafts import DraftReader, DraftText
 from .engine import Engine, EngineClosedError, OverloadedError, Progress, Prompt
+from .monitoring import Metrics, Monitor
 from .page import render_page
 from .requests import (
     CompletionRequest,
     RequestError,
     ServedModel,
+    choose_model,
     read_chat_request,
     read_text_request,
-    unknown_model,
 )
 from .responses import ResponseForm, error_body, server_sent_event, usage
 from .text import AnswerText
@@ -54,11 +54,12 @@ class Answers:
     """
 
     def __init__(self, request: CompletionRequest, engine: Engine, served: ServedModel, client: str):
-        self.texts = [AnswerText(served.tokenizer, request.stop) for _ in request.prompts]
+        prompts = [ids for ids in request.prompts for _ in range(request.n)]
+        self.texts = [AnswerText(served.tokenizer, request.stop) for _ in prompts]
         self._request = request
         self._engine = engine
-        self._nfe = [0] * len(request.prompts)
-        self._draft_texts = [DraftText(served.tokenizer) for _ in request.prompts]
+        self._nfe = [0] * len(prompts)
+        self._draft_texts = [DraftText(served.tokenizer) for _ in prompts]
         self._events: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
         self._prompts = [
             Prompt(
@@ -69,8 +70,9 @@ class Answers:
                 self._listener(index),
                 client,
                 DraftReader() if request.include_drafts else None,
+                served.adapter,
             )
-            for index, ids in enumerate(request.prompts)
+            for index, ids in enumerate(prompts)
         ]
         try:
             engine.submit(self._prompts)
@@ -80,7 +82,7 @@ class Answers:
             raise RequestError(str(error), status=503) from error
 
     async def parts(self) -> AsyncIterator[tuple[int, str, dict[str, Any] | None]]:
-        """Yields the number of a prompt, the text that follows in its answer and a draft, if drafts are asked for.
+        """Yields the number of an answer, the text that follows in it and a draft, if drafts are asked for.
 
         It ends when all answers have ended.
 
@@ -111,7 +113,8 @@ class Answers:
 
     def usage(self) -> dict[str, Any]:
         """What the answers have cost."""
-        prompt_tokens = sum(len(prompt) for prompt in self._request.prompts)
+        # Each prompt counts once, however often it is answered.
+        prompt_tokens = sum(map(len, self._request.prompts))
         return usage(prompt_tokens, sum(text.num_tokens for text in self.texts), sum(self._nfe))
 
     def _listener(self, index: int) -> Callable[[Progress], None]:
@@ -163,15 +166,24 @@ class Api:
     """The endpoints.
 
     Args:
-        served ([`ServedModel`]): the model that answers.
+        models (`dict[str, ServedModel]`): the models that answer, by name. The first one answers where none is named.
         engine ([`Engine`]): decodes.
+        metrics ([`Metrics`]): figures of the requests.
         api_key (`str`, *optional*): what clients must send as bearer token, if it is set.
         max_request_bytes (`int`): length of the longest body that is read.
     """
 
-    def __init__(self, served: ServedModel, engine: Engine, api_key: str | None, max_request_bytes: int):
-        self.served = served
+    def __init__(
+        self,
+        models: dict[str, ServedModel],
+        engine: Engine,
+        metrics: Metrics,
+        api_key: str | None,
+        max_request_bytes: int,
+    ):
+        self.served = models
         self.engine = engine
+        self.metrics = metrics
         self.api_key = api_key
         self.max_request_bytes = max_request_bytes
         self._start = int(time.time())
@@ -187,20 +199,22 @@ class Api:
 
     async def text(self, request: Request) -> Response:
         """POST /v1/completions"""
-        read = partial(read_text_request, max_prompts=self.engine.capacity)
-        return await self._complete(request, read, is_chat=False)
+        return await self._complete(request, read_text_request, is_chat=False)
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models"""
         self._authorize(request)
-        return JSONResponse({"object": "list", "data": [self._model()]})
+        return JSONResponse({"object": "list", "data": list(map(self._describe, self.served.values()))})
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/{name}"""
         self._authorize(request)
-        if request.path_params["name"] != self.served.name:
-            raise unknown_model(request.path_params["name"], self.served)
-        return JSONResponse(self._model())
+        return JSONResponse(self._describe(choose_model(request.path_params["name"], self.served)))
+
+    async def figures(self, request: Request) -> Response:
+        """GET /metrics"""
+        self._authorize(request)
+        return Response(self.metrics.text(self.engine), media_type="text/plain; version=0.0.4")
 
     async def health(self, request: Request) -> Response:
         """GET /health"""
@@ -219,15 +233,19 @@ class Api:
     async def _complete(
         self,
         request: Request,
-        read: Callable[[dict[str, Any], ServedModel], CompletionRequest],
+        read: Callable[[dict[str, Any], ServedModel, int], CompletionRequest],
         is_chat: bool,
     ) -> Response:
         self._authorize(request)
         body = await self._read_body(request)
-        # In a thread, because tokenizing a long text takes seconds, in which others are answered.
-        completion = await asyncio.to_thread(lambda: read(_parse(body), self.served))
-        answers = Answers(completion, self.engine, self.served, request.client.host if request.client else "")
-        form = ResponseForm(self.served.name, is_chat)
+        # In a thread, because reading and tokenizing a long text takes seconds, in which others are answered.
+        parsed = await asyncio.to_thread(_parse, body)
+        served = choose_model(parsed.get("model"), self.served)
+        request.state.model = served.name
+        completion = await asyncio.to_thread(read, parsed, served, self.engine.capacity)
+        answers = Answers(completion, self.engine, served, request.client.host if request.client else "")
+        request.state.usage = answers.usage
+        form = ResponseForm(served.name, is_chat)
         if completion.stream:
             return AnswerStream(answers, form, completion.include_usage)
         try:
@@ -267,21 +285,21 @@ class Api:
             raise RequestError(message, status=408, headers=close) from error
         return received
 
-    def _model(self) -> dict[str, Any]:
-        recipe = resolve(self.served.model, self.served.generation_config, self.served.tokenizer)
+    def _describe(self, served: ServedModel) -> dict[str, Any]:
+        recipe = resolve(served.model, served.generation_config, served.tokenizer)
         return {
-            "id": self.served.name,
+            "id": served.name,
             "object": "model",
             "created": self._start,
             "owned_by": "hf-dparallel",
-            "max_model_len": longest_sequence(self.served.model),
-            "parent": None,
+            "max_model_len": longest_sequence(served.model),
+            "parent": served.parent,
             "decoding": {name: value for name, value in recipe.settings().items() if SETTINGS[name].is_request},
         }
 
 
 def make_app(
-    served: ServedModel,
+    models: dict[str, ServedModel],
     engine: Engine,
     api_key: str | None = None,
     max_request_bytes: int = 2**20,
@@ -289,10 +307,14 @@ def make_app(
 ) -> Starlette:
     """Returns the application. It closes the engine when it shuts down.
 
+    The first of the models, which are by name, answers requests that name none. Those in the dictionary may be
+    replaced while the server runs.
+
     With `allowed_hosts`, requests for other hosts are refused: a page in a browser on this machine can give its own
     name this machine's address, and would then count as of the same site (DNS rebinding).
     """
-    api = Api(served, engine, api_key, max_request_bytes)
+    metrics = Metrics()
+    api = Api(models, engine, metrics, api_key, max_request_bytes)
     handlers: dict[Any, Any] = {
         RequestError: _refuse,
         HTTPException: _refuse_route,
@@ -313,8 +335,12 @@ def make_app(
             Route("/v1/models", api.models),
             Route("/v1/models/{name:path}", api.model),
             Route("/health", api.health),
+            Route("/metrics", api.figures),
         ],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)],
+        middleware=[
+            Middleware(Monitor, metrics=metrics),
+            Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False),
+        ],
         exception_handlers=handlers,
         lifespan=lifespan,
     )
@@ -364,13 +390,14 @@ def _failure(error: Exception) -> RequestError:
 
 
 async def _refuse(request: Request, error: RequestError) -> Response:
+    request.state.error = str(error)
     return JSONResponse(error_body(error), status_code=error.status, headers=error.headers)
 
 
 async def _refuse_route(request: Request, error: HTTPException) -> Response:
     message = (
         f"{request.method} {request.url.path}: {error.detail}. The endpoints are /v1/chat/completions, "
-        "/v1/completions, /v1/models and /health; the page is at /."
+        "/v1/completions, /v1/models, /health and /metrics; the page is at /."
     )
     return await _refuse(request, RequestError(message, status=error.status_code))
 

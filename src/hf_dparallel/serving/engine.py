@@ -2,7 +2,7 @@
 """Dynamic batching: one thread decodes the prompts of all requests together, in a fixed number of slots.
 
 A prompt enters a free slot between two passes, whenever it comes, and leaves when its answer has ended or nobody wants
-it any more. Prompts with the same settings share passes; groups with different settings take turns, and so do clients.
+it any more. Prompts with the same settings and adapter share passes; groups take turns, and so do clients.
 A prompt gives the tokens that it gives alone.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
@@ -73,6 +74,7 @@ class Prompt:
         listener (`Callable`): called in the decoding thread with each [`Progress`]. It must not block or raise.
         client (`str`): who asks. Clients take turns, however many different settings each of them sends.
         drafts ([`DraftReader`], *optional*): with one, the listener is told of each pass what stands after it.
+        adapter (`str`, *optional*): the adapter that is active in its passes, by default none.
     """
 
     input_ids: torch.LongTensor
@@ -82,18 +84,20 @@ class Prompt:
     listener: Callable[[Progress], None]
     client: str = ""
     drafts: DraftReader | None = None
+    adapter: str | None = None
     num_sent: int = field(default=0, init=False)
     settings: tuple[Any, ...] = field(init=False)
 
     def __post_init__(self):
-        self.settings = _settings_of_a_pass(self.config)
+        self.settings = (self.adapter, *_settings_of_a_pass(self.config))
 
 
 @dataclass
 class _Group:
-    """The prompts that share passes: a decoder, and the rows that enter before its next pass."""
+    """The prompts that share passes: a decoder, the adapter of its passes, and the rows that enter before the next."""
 
     decoder: Decoder
+    adapter: str | None
     entering: dict[int, torch.LongTensor] = field(default_factory=dict)
 
     @property
@@ -123,6 +127,7 @@ class Engine:
         self._waiting: deque[Prompt] = deque()
         self._active: dict[int, Prompt] = {}
         self._given_up: set[Prompt] = set()
+        self._work: list[Callable[[], None]] = []
         # By settings, in the order of their last passes.
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._turns_of: dict[str, int] = {}
@@ -179,6 +184,12 @@ class Engine:
             self._given_up.update(prompts)
             self._changed.notify()
 
+    def call(self, work: Callable[[], None]) -> None:
+        """Has the decoding thread do something between two passes, such as changing the adapters of the model."""
+        with self._changed:
+            self._work.append(work)
+            self._changed.notify()
+
     def stop(self) -> None:
         """Ends the decoding after the pass that is running. Prompts that are not finished end with an error."""
         with self._changed:
@@ -209,14 +220,17 @@ class Engine:
     def _take_changes(self) -> bool:
         """Waits until there is something to decode, and fills the free slots; `False` at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._active or self._waiting)
+            self._changed.wait_for(lambda: self._is_closed or self._active or self._waiting or self._work)
             if self._is_closed:
                 return False
+            work, self._work = self._work, []
             given_up, self._given_up = self._given_up, set()
             self._waiting = deque(prompt for prompt in self._waiting if prompt not in given_up)
             self._leave([row_id for row_id, prompt in self._active.items() if prompt in given_up])
             while self._waiting and self.num_active < self.num_slots:
                 self._enter(self._waiting.popleft())
+        for each in work:
+            each()
         return True
 
     def _enter(self, prompt: Prompt) -> None:
@@ -227,7 +241,7 @@ class Engine:
         try:
             if prompt.settings not in self._groups:
                 decoder = Decoder(self.model, prompt.config, generator_for=self._generator_for)
-                self._groups[prompt.settings] = _Group(decoder)
+                self._groups[prompt.settings] = _Group(decoder, prompt.adapter)
             self._groups[prompt.settings].entering[row_id] = prompt.input_ids
         except Exception as error:
             logger.error("A prompt cannot be decoded.", exc_info=True)
@@ -266,6 +280,7 @@ class Engine:
     def _run_pass(self, group: _Group) -> None:
         row_ids = group.row_ids
         try:
+            set_adapter(self.model, group.adapter)
             if group.entering:
                 group.decoder.add_prompts(group.entering)
                 group.entering = {}
@@ -315,6 +330,18 @@ class Engine:
 
     def _generator_for(self, row_id: int) -> torch.Generator:
         return torch.Generator(self.model.device).manual_seed(self._active[row_id].seed)
+
+
+def set_adapter(model: PreTrainedModel, name: str | None) -> None:
+    """Makes one of the adapters of a model the active one, or none of them, if that is not so already."""
+    if not getattr(model, "_hf_peft_config_loaded", False):
+        return
+    layer = next(module for module in model.modules() if isinstance(module, BaseTunerLayer))
+    if name is None and not layer.disable_adapters:
+        model.disable_adapters()
+    elif name is not None and (layer.disable_adapters or layer.active_adapters != [name]):
+        model.enable_adapters()
+        model.set_adapter(name)
 
 
 def _settings_of_a_pass(config: DiffusionGenerationConfig) -> tuple[Any, ...]:

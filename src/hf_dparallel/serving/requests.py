@@ -3,6 +3,7 @@
 
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ _FIELDS = (
     "model",
     "max_tokens",
     "max_completion_tokens",
+    "n",
     "stop",
     "stream",
     "stream_options",
@@ -31,7 +33,6 @@ _FIELDS = (
 )
 # Fields of OpenAI's that are not supported, with the values at which they do nothing; clients send those unasked.
 _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
@@ -86,27 +87,36 @@ class RequestError(Exception):
 
 @dataclass
 class ServedModel:
-    """The model that answers.
+    """A model that answers: the weights with one of their adapters, or without.
 
     Args:
         name (`str`): what clients call it.
         model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer.
         generation_config ([`DiffusionGenerationConfig`]): settings that take precedence over the model's recipe, and
-            over which requests take precedence.
+            over which requests take precedence. Where several adapters are served it is resolved, because the recipe
+            of another adapter may be active when a request comes.
+        adapter (`str`, *optional*): PEFT's name of the adapter.
+        parent (`str`, *optional*): with an adapter, the name of the model without it.
     """
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     generation_config: DiffusionGenerationConfig
+    adapter: str | None = None
+    parent: str | None = None
 
 
 @dataclass
 class CompletionRequest:
-    """A request that can be answered: its prompts, each `(prompt_length,)`, and what all of them share."""
+    """A request that can be answered: its prompts, each `(prompt_length,)`, and what all of them share.
+
+    Each prompt is answered `n` times.
+    """
 
     prompts: list[torch.LongTensor]
+    n: int
     config: DiffusionGenerationConfig
     max_tokens: int
     seed: int
@@ -116,13 +126,13 @@ class CompletionRequest:
     include_drafts: bool
 
 
-def read_chat_request(body: dict[str, Any], served: ServedModel) -> CompletionRequest:
-    """Reads the body of `/v1/chat/completions`.
+def read_chat_request(body: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
+    """Reads the body of `/v1/chat/completions`. All prompts of a request are taken together, at most `max_prompts`.
 
     Raises:
         RequestError: if it cannot be answered as it is meant.
     """
-    _check_fields(body, served, "messages")
+    _check_fields(body, "messages")
     if served.tokenizer.chat_template is None:
         raise RequestError("This model has no chat template. Use /v1/completions.", "messages")
     messages = _read_messages(body.get("messages"))
@@ -131,17 +141,18 @@ def read_chat_request(body: dict[str, Any], served: ServedModel) -> CompletionRe
         ids = _encode_chat(messages, served.tokenizer)
     except jinja2.TemplateError as error:
         raise RequestError(f"The chat template of the model refuses the messages: {error}", "messages") from error
+    _check_number(request.n, max_prompts, "n")
     request.prompts = [_check_prompt(ids, request.config, served, "messages")]
     return request
 
 
 def read_text_request(body: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
-    """Reads the body of `/v1/completions`.
+    """Reads the body of `/v1/completions`, as [`read_chat_request`].
 
     Raises:
         RequestError: if it cannot be answered as it is meant.
     """
-    _check_fields(body, served, "prompt")
+    _check_fields(body, "prompt")
     prompt = body.get("prompt")
     prompts = [prompt] if isinstance(prompt, str) or _is_token_ids(prompt) else prompt
     if (
@@ -152,21 +163,31 @@ def read_text_request(body: dict[str, Any], served: ServedModel, max_prompts: in
         raise RequestError(
             "`prompt` must be a text, a list of token ids, or a list of either, and not empty.", "prompt"
         )
-    if len(prompts) > max_prompts:
-        raise RequestError(f"`prompt` has {len(prompts)} prompts. Send at most {max_prompts}.", "prompt")
+    _check_number(len(prompts), max_prompts, "prompt")
     request = _read_request(body, served)
+    _check_number(len(prompts) * request.n, max_prompts, "n")
     ids = [served.tokenizer(p)["input_ids"] if isinstance(p, str) else p for p in prompts]
     request.prompts = [_check_prompt(prompt_ids, request.config, served, "prompt") for prompt_ids in ids]
     return request
 
 
-def unknown_model(name: str, served: ServedModel) -> RequestError:
-    """Returns the error for a model that is not served."""
-    message = f"The model `{_shortened(name)}` does not exist. This server has `{served.name}`."
-    return RequestError(message, "model", 404, "model_not_found")
+def choose_model(name: Any, models: Mapping[str, ServedModel]) -> ServedModel:
+    """Returns the model of a name; without a name, the first one.
+
+    Raises:
+        RequestError: if there is none.
+    """
+    if name is None:
+        return next(iter(models.values()))
+    _check_type({"model": name}, "model", str, "the name of the model")
+    if name not in models:
+        served = ", ".join(f"`{known}`" for known in models)
+        message = f"The model `{_shortened(name)}` does not exist. This server has {served}."
+        raise RequestError(message, "model", 404, "model_not_found")
+    return models[name]
 
 
-def _check_fields(body: dict[str, Any], served: ServedModel, prompt_field: str) -> None:
+def _check_fields(body: dict[str, Any], prompt_field: str) -> None:
     known = (prompt_field, *_FIELDS, *_requestable_settings())
     for name, value in body.items():
         if name in _NEUTRAL_VALUES:
@@ -174,9 +195,11 @@ def _check_fields(body: dict[str, Any], served: ServedModel, prompt_field: str) 
                 raise RequestError(f"`{name}={_shortened(value)}` is not supported. Leave it out.", name)
         elif name not in known:
             raise RequestError(f"Unknown field `{_shortened(name)}`. Fields: {', '.join(known)}.", name)
-    _check_type(body, "model", str, "the name of the model")
-    if body.get("model") not in (None, served.name):
-        raise unknown_model(body["model"], served)
+
+
+def _check_number(answers: int, max_prompts: int, field: str) -> None:
+    if answers > max_prompts:
+        raise RequestError(f"`{field}` asks for {_shortened(answers)} answers. Ask for at most {max_prompts}.", field)
 
 
 def _read_messages(messages: Any) -> list[dict[str, str]]:
@@ -237,6 +260,12 @@ def _read_request(body: dict[str, Any], served: ServedModel) -> CompletionReques
             f"{len(stop)}, the longest with {max(map(len, stop))}.",
             "stop",
         )
+    _check_type(body, "n", int, "a positive integer")
+    n = 1 if body.get("n") is None else body["n"]
+    if n < 1:
+        raise RequestError(f"`n` must be a positive integer, got {_shortened(n)}.", "n")
+    if n > 1 and not config.temperature:
+        raise RequestError(f"`n={_shortened(n)}` would give equal answers at temperature 0. Set `temperature`.", "n")
     _check_type(body, "stream", bool, "true or false")
     _check_type(body, "seed", int, "an integer")
     seed = secrets.randbits(62) if body.get("seed") is None else body["seed"]
@@ -250,6 +279,7 @@ def _read_request(body: dict[str, Any], served: ServedModel) -> CompletionReques
         _check_type(options, name, bool, "true or false")
     return CompletionRequest(
         prompts=[],
+        n=n,
         config=config,
         max_tokens=max_tokens,
         seed=seed,
@@ -274,12 +304,16 @@ def _read_settings(body: dict[str, Any], served: ServedModel) -> tuple[Diffusion
     if settings.get("max_new_tokens") == 0:
         raise RequestError("`max_new_tokens` must be a positive integer, got 0.", "max_new_tokens")
     try:
-        config = resolve(served.model, served.generation_config, served.tokenizer, **settings)
+        given, length = served.generation_config, SETTINGS["max_new_tokens"].read(settings.get("max_new_tokens"))
+        if length and given.max_new_tokens and given.denoising_steps:
+            given = _of_length(given, length)
+        config = resolve(served.model, given, served.tokenizer, **settings)
         # Of a recipe. It counts from the beginning of a call of `generate`, and passes here belong to many requests.
         config = config.updated(max_time=None)
         max_tokens = body[limits[0]] if limits else config.max_new_tokens
         if max_tokens > config.max_new_tokens and "max_new_tokens" not in settings:
-            config = _lengthened(config, max_tokens)
+            num_blocks = -(-max_tokens // config.block_length)
+            config = _of_length(config, num_blocks * config.block_length)
         check_supported(served.model, config)
     except ValueError as error:
         raise RequestError(str(error), next((name for name in settings if f"`{name}" in str(error)), None)) from error
@@ -290,12 +324,11 @@ def _requestable_settings() -> list[str]:
     return [name for name, setting in SETTINGS.items() if setting.is_request]
 
 
-def _lengthened(config: DiffusionGenerationConfig, max_tokens: int) -> DiffusionGenerationConfig:
-    num_blocks = -(-max_tokens // config.block_length)
-    lengths = {"max_new_tokens": num_blocks * config.block_length}
+def _of_length(config: DiffusionGenerationConfig, max_new_tokens: int) -> DiffusionGenerationConfig:
+    """The same with another length, and as many passes per token."""
+    lengths = {"max_new_tokens": max_new_tokens}
     if config.denoising_steps is not None:
-        # As many passes per token.
-        lengths["denoising_steps"] = -(-config.denoising_steps * lengths["max_new_tokens"] // config.max_new_tokens)
+        lengths["denoising_steps"] = -(-config.denoising_steps * max_new_tokens // config.max_new_tokens)
     return config.updated(**lengths)
 
 

@@ -16,9 +16,7 @@ from .engine import Engine
 
 # How long a client may take to send the head of a request.
 _HEAD_SECONDS = 10
-# How long answers that are under way may take when the server is told to stop, and how long then the error may take
-# that says so.
-_GRACE_SECONDS = 30
+# How long the error may take that answers end with which are not finished when the server stops.
 _LAST_SECONDS = 5
 
 
@@ -51,20 +49,31 @@ class Server(uvicorn.Server):
     Args:
         app ([`~starlette.applications.Starlette`]): the application.
         engine ([`Engine`]): what the application decodes with.
-        log_level (`str`): what uvicorn logs; "info" has a line for every request.
+        log_level (`str`): what uvicorn logs.
         port (`int`): where to listen if `run` gets no sockets.
+        grace_seconds (`float`): how long answers that are under way may take when the server is told to stop.
     """
 
-    def __init__(self, app: Starlette, engine: Engine, log_level: str = "warning", port: int = 0):
+    def __init__(
+        self,
+        app: Starlette,
+        engine: Engine,
+        log_level: str = "warning",
+        port: int = 0,
+        grace_seconds: float = 30,
+    ):
         config = uvicorn.Config(
             app,
             port=port,
             http=Connection,
             log_level=log_level,
-            timeout_graceful_shutdown=math.ceil(_GRACE_SECONDS + _LAST_SECONDS),
+            # The application has a line for each request that says more.
+            access_log=False,
+            timeout_graceful_shutdown=math.ceil(grace_seconds + _LAST_SECONDS),
         )
         super().__init__(config)
         self.engine = engine
+        self.grace_seconds = grace_seconds
         # While the garbage collector looks through the libraries, nobody is answered for a second. They stay anyway.
         gc.collect()
         gc.freeze()
@@ -74,5 +83,5 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Answers that are not finished then end with an error, by which a client knows that they are not whole.
-        asyncio.get_running_loop().call_later(_GRACE_SECONDS, self.engine.stop)
+        asyncio.get_running_loop().call_later(self.grace_seconds, self.engine.stop)
         await super().shutdown(sockets)

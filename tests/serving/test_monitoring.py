@@ -1,0 +1,77 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The log and the figures of a server."""
+
+import logging
+import re
+
+import httpx
+import pytest
+
+from hf_dparallel.serving.monitoring import Histogram, Metrics
+
+from .conftest import running
+from .test_app import PROBLEMS, chat
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.INFO, logger="hf_dparallel")
+    return lambda: [record.getMessage() for record in caplog.records if "monitoring" in record.name]
+
+
+def figures(url: str) -> dict[str, float]:
+    answer = httpx.get(f"{url}/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    pairs = (line.rsplit(" ", 1) for line in answer.text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
+
+
+def test_requests_are_logged_and_counted(served, lines):
+    with running(served) as server:
+        post = lambda path, body: httpx.post(f"{server.url}/v1/{path}", json=body, timeout=60)  # noqa: E731
+        usage = post("chat/completions", chat(PROBLEMS[0])).json()["usage"]
+        post("chat/completions", chat(PROBLEMS[0]) | {"stream": True})
+        post("chat/completions", chat("x") | {"max_tokens": "\n127.0.0.1 POST forged"})
+        httpx.get(f"{server.url}/health")
+        httpx.get(f"{server.url}/none")
+        found = figures(server.url)
+    cost = rf"demo, {usage['prompt_tokens']} \+ {usage['completion_tokens']} tokens, {usage['nfe']} passes"
+    whole, stream, refused, missing = lines()
+    for line in (whole, stream):
+        assert re.fullmatch(rf"127\.0\.0\.1 POST /v1/chat/completions 200 \d+\.\d\d s, {cost}", line)
+    assert re.match(r"127\.0\.0\.1 POST /v1/chat/completions 400 .* `max_tokens` must be a positive integer", refused)
+    assert "\n" not in refused and " GET /none 404 " in missing
+    assert found['hf_dparallel_requests_total{model="demo",status="200"}'] == 2
+    assert found['hf_dparallel_requests_total{model="demo",status="400"}'] == 1
+    assert found['hf_dparallel_completion_tokens_total{model="demo"}'] == 2 * usage["completion_tokens"]
+    assert found['hf_dparallel_forward_passes_total{model="demo"}'] == 2 * usage["nfe"]
+    assert found['hf_dparallel_request_seconds_count{model="demo"}'] == 2
+    assert found['hf_dparallel_tokens_per_forward_bucket{model="demo",le="+Inf"}'] == 2
+    assert found["hf_dparallel_engine_passes_total"] == 2 * usage["nfe"] and found["hf_dparallel_slots"] == 16
+    assert found["hf_dparallel_prompts_active"] == found["hf_dparallel_prompts_waiting"] == 0
+
+
+def test_figures_need_the_key(served):
+    with running(served, api_key="k") as server:
+        assert httpx.get(f"{server.url}/metrics").status_code == 401
+        assert httpx.get(f"{server.url}/metrics", headers={"Authorization": "Bearer k"}).status_code == 200
+
+
+def test_a_histogram_counts_up_to_each_bound():
+    histogram = Histogram((1, 2))
+    for value in (0.5, 1, 1.5, 7):
+        histogram.add(value)
+    lines = list(histogram.lines("h", 'm="x"'))
+    assert lines == [
+        'h_bucket{m="x",le="1"} 2',
+        'h_bucket{m="x",le="2"} 3',
+        'h_bucket{m="x",le="+Inf"} 4',
+        'h_sum{m="x"} 10',
+        'h_count{m="x"} 4',
+    ]
+
+
+def test_names_of_models_are_quoted():
+    metrics = Metrics()
+    metrics.add('a"b\\c\n', 200, 1.0, None)
+    assert 'model="a\\"b\\\\c\\n"' in "".join(metrics._counters["hf_dparallel_requests_total"])
