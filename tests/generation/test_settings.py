@@ -27,6 +27,7 @@ VALUES = {
     "max_new_tokens": st.sampled_from([16, 24, 33]),
     "block_length": st.sampled_from([4, 8, 32]),
     "max_active_blocks": st.just(1),
+    "revocation_threshold": st.just(0.0),
     "block_add_threshold": st.sampled_from([0.25, 0.5]),
     "kl_confidence": st.sampled_from([0.5, 0.9]),
     "kl_history_length": st.sampled_from([1, 2]),

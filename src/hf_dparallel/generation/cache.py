@@ -18,16 +18,19 @@ class Window:
         columns (`torch.LongTensor` of shape `(rows, columns)`): the columns of each.
         writable (`torch.BoolTensor` of shape `(rows, columns)`, *optional*): the columns whose keys and values replace
             the kept ones, by default all. The others are there because another row needs them.
+        num_passing (`int`): columns at the end of the pass that belong to no column of the cache: they are seen in
+            this pass, behind the others, and not kept.
     """
 
     rows: torch.LongTensor | None
     columns: torch.LongTensor
     writable: torch.BoolTensor | None = None
+    num_passing: int = 0
 
     def to(self, device: torch.device) -> "Window":
         """The same on a device: the layers of a model may be on several."""
         rows, writable = (index if index is None else index.to(device) for index in (self.rows, self.writable))
-        return Window(rows, self.columns.to(device), writable)
+        return Window(rows, self.columns.to(device), writable, self.num_passing)
 
 
 class WindowLayer(CacheLayerMixin):
@@ -58,7 +61,7 @@ class WindowLayer(CacheLayerMixin):
         """Replaces the window's part and returns the keys and values of its rows, over the whole width."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        return self._replace(self.keys, key_states), self._replace(self.values, value_states)
+        return self._updated(self.keys, key_states), self._updated(self.values, value_states)
 
     def resize(self, kept_rows: torch.LongTensor, num_rows: int, width: int) -> None:
         """Keeps `kept_rows`, in this order, makes room for `num_rows`, and fits the left edge to `width`."""
@@ -74,6 +77,13 @@ class WindowLayer(CacheLayerMixin):
                 # Compiled code may then replace a part of it in place.
                 torch._dynamo.mark_static_address(kept, guard=False)
             setattr(self, name, kept)
+
+    def _updated(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        num_passing = self.window.num_passing
+        if not num_passing:
+            return self._replace(kept, states)
+        states, passing = states[:, :, :-num_passing], states[:, :, -num_passing:]
+        return torch.cat([self._replace(kept, states), passing], dim=2)
 
     def _replace(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         window = self.window.to(kept.device)

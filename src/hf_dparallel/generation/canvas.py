@@ -29,6 +29,7 @@ class FinishedRow:
         commit_step (`torch.LongTensor` of the shape of `tokens`): the pass that committed each token, -1 for none.
         nfe (`int`): forward passes that the row took part in.
         num_tokens (`int`): decoded tokens, up to and including the first end-of-sequence token.
+        num_revisions (`int`): how often a decided token was changed or taken back.
         is_nan (`bool`): whether it is finished because the model predicted NaN.
     """
 
@@ -37,6 +38,7 @@ class FinishedRow:
     commit_step: torch.LongTensor
     nfe: int
     num_tokens: int
+    num_revisions: int
     is_nan: bool
 
     @property
@@ -50,8 +52,8 @@ class RowProgress:
     """What is known of a row on its way.
 
     Args:
-        tokens (`list[int]`): the new tokens before the first masked one, up to and including the first end-of-sequence
-            token.
+        tokens (`list[int]`): the new tokens before the first one that may still change, up to and including the first
+            end-of-sequence token.
         nfe (`int`): forward passes so far.
     """
 
@@ -66,13 +68,17 @@ class RowStatus:
     # The first and the last block whose masks may be decided.
     open_from: int
     open_to: int
-    # How many masks there are in those blocks.
+    # How many masks there are in those blocks, and how many decided tokens that may be revised.
     num_open: int
-    # Tokens before the first mask, and tokens up to and including the first end token.
+    num_revisable: int
+    # Tokens before the first mask, those of them that stay as they are, and tokens up to and including the first end
+    # token.
     num_decided: int
+    num_final: int
     length_to_eos: int
     # Tokens of the answer: what follows is padding.
     length: int
+    num_revisions: int
     is_nan: bool
     is_finished: bool = False
 
@@ -99,10 +105,13 @@ class Canvas:
     step_in_block: torch.LongTensor
     open_from: torch.LongTensor
     open_to: torch.LongTensor
+    num_revisions: torch.LongTensor
 
     def __init__(self, config: DiffusionGenerationConfig, width_multiple: int = 1):
         self.config = config
         self.max_new_tokens = config.max_new_tokens
+        # Whether decided tokens of the open blocks may change.
+        self.revises = config.revises
         self.width_multiple = width_multiple
         self._widest = 0
         self.row_ids: list[int] = []
@@ -177,6 +186,7 @@ class Canvas:
             "step_in_block": torch.zeros_like(first_block),
             "open_from": first_block,
             "open_to": first_block,
+            "num_revisions": torch.zeros_like(first_block),
         }
         lengths, num_masks = torch.stack([attention_mask.sum(dim=1), masked.sum(dim=1)]).tolist()
         previous = {name: getattr(self, name) for name in added} if self.row_ids else {}
@@ -196,22 +206,39 @@ class Canvas:
         return torch.arange(first, self.width, device=self.masked.device).expand(len(self), -1)
 
     def open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """The columns that may be decided in this pass: the masks of each row's open blocks.
+        """The columns that may be decided in this pass: the masks of each row's open blocks, and what may be revised.
 
         Returns:
-            `tuple`: the columns and which of them are meant, both `(rows, columns)`. A row that has fewer of them than
-            another is filled up with others.
+            `tuple`: the columns, the masks first, and which of them are masks, both `(rows, columns)`. A row that has
+            fewer of them than another is filled up with others.
         """
-        num_columns = max(status.num_open for status in self.status)
-        columns = self._is_open.int().argsort(dim=1, descending=True, stable=True)[:, :num_columns]
-        return columns, self._is_open.gather(1, columns)
+        num_columns = max(status.num_open + status.num_revisable for status in self.status)
+        rank = self.is_open.int()
+        if self.revises:
+            rank = 2 * rank + self.revisable.int()
+        columns = rank.argsort(dim=1, descending=True, stable=True)[:, :num_columns]
+        return columns, self.is_open.gather(1, columns)
+
+    @property
+    def revisable(self) -> torch.BoolTensor:
+        """The decided tokens of the open blocks, `(rows, width)`; none that the prompt gave."""
+        in_open_blocks = (self.block >= self.open_from[:, None]) & (self.block <= self.open_to[:, None])
+        return in_open_blocks & (self.commit_step >= 0)
 
     def commit(self, columns: torch.LongTensor, tokens: torch.LongTensor, accepted: torch.BoolTensor) -> None:
-        """Writes the accepted tokens of a pass and counts the pass; all arguments are `(rows, columns)`."""
+        """Writes the accepted tokens of a pass and counts the pass; all arguments are `(rows, columns)`.
+
+        Where a decided token is accepted it is revised; the mask token takes it back.
+        """
         is_new = torch.zeros_like(self.masked).scatter_(1, columns, accepted)
         self.sequences = torch.where(is_new, self.sequences.scatter(1, columns, tokens), self.sequences)
         self.commit_step = torch.where(is_new, self.nfe[:, None], self.commit_step)
-        self.masked = self.masked ^ is_new
+        if self.revises:
+            self.num_revisions += (is_new & ~self.masked).sum(dim=1)
+            self.masked = torch.where(is_new, self.sequences == self.config.mask_token_id, self.masked)
+            self.commit_step = self.commit_step.masked_fill(self.masked, -1)
+        else:
+            self.masked = self.masked ^ is_new
         self.nfe += 1
         self.step_in_block += 1
         self.row_nfe = [nfe + 1 for nfe in self.row_nfe]
@@ -246,7 +273,7 @@ class Canvas:
         """How far each row has come, by its number."""
         new_tokens = self.sequences[:, self.width - self.max_new_tokens :].tolist() if self.row_ids else []
         return {
-            row_id: RowProgress(tokens[: min(status.num_decided, status.length_to_eos)], nfe)
+            row_id: RowProgress(tokens[: min(status.num_final, status.length_to_eos)], nfe)
             for row_id, tokens, status, nfe in zip(self.row_ids, new_tokens, self.status, self.row_nfe, strict=True)
         }
 
@@ -274,7 +301,7 @@ class Canvas:
 
     def _read_status(self, is_nan: torch.BoolTensor | None) -> None:
         """The one transfer from the device in each pass."""
-        self._is_open = self.masked & (self.block <= self.open_to[:, None])
+        self.is_open = self.masked & (self.block <= self.open_to[:, None])
         columns = torch.arange(self.masked.shape[1], device=self.masked.device)
         first_new = self.width - self.max_new_tokens
         # An end token that is infilled ends nothing.
@@ -285,12 +312,15 @@ class Canvas:
         fields = [
             self.open_from,
             self.open_to,
-            self._is_open.sum(dim=1),
+            self.is_open.sum(dim=1),
             _first(columns, self.masked),
             first_eos,
         ]
-        if is_nan is not None:
-            fields.append(is_nan.long())
+        if is_nan is not None or self.revises:
+            fields.append(torch.zeros_like(self.nfe) if is_nan is None else is_nan.long())
+        if self.revises:
+            first_open = _first(columns, self.block >= self.open_from[:, None])
+            fields += [self.revisable.sum(dim=1), self.num_revisions, first_open]
         self.status = [self._status(row, *counts) for row, counts in enumerate(torch.stack(fields, dim=1).tolist())]
 
     def _status(
@@ -302,13 +332,28 @@ class Canvas:
         first_mask: int,
         first_eos: int,
         is_nan: int = 0,
+        num_revisable: int = 0,
+        num_revisions: int = 0,
+        first_open: int = _BEYOND,
     ) -> RowStatus:
         start, longest = self.answer_start(row), self.max_new_tokens or self.prompt_lengths[row]
         num_decided = min(first_mask - start, longest)
         length_to_eos = min(first_eos - start + 1, longest)
         length = length_to_eos if self.config.stop_at_eos else longest
         is_finished = bool(is_nan) or num_decided >= length
-        return RowStatus(open_from, open_to, num_open, num_decided, length_to_eos, length, bool(is_nan), is_finished)
+        return RowStatus(
+            open_from=open_from,
+            open_to=open_to,
+            num_open=num_open,
+            num_revisable=num_revisable,
+            num_decided=num_decided,
+            num_final=num_decided if is_finished else max(min(num_decided, first_open - start), 0),
+            length_to_eos=length_to_eos,
+            length=length,
+            num_revisions=num_revisions,
+            is_nan=bool(is_nan),
+            is_finished=is_finished,
+        )
 
     def _result(self, row: int) -> FinishedRow:
         status, start = self.status[row], self.answer_start(row)
@@ -316,16 +361,24 @@ class Canvas:
         tokens[status.length :] = self.config.padding_token_id
         commit_step[status.length :] = -1
         num_tokens = self.num_masks[row] - len(tokens) + min(status.length, status.length_to_eos)
-        return FinishedRow(self.row_ids[row], tokens, commit_step, self.row_nfe[row], num_tokens, status.is_nan)
+        return FinishedRow(
+            index=self.row_ids[row],
+            tokens=tokens,
+            commit_step=commit_step,
+            nfe=self.row_nfe[row],
+            num_tokens=num_tokens,
+            num_revisions=status.num_revisions,
+            is_nan=status.is_nan,
+        )
 
     def _keep(self, rows: list[int]) -> None:
         for name in ("row_ids", "prompt_lengths", "num_masks", "row_nfe", "status"):
             setattr(self, name, [getattr(self, name)[row] for row in rows])
         if rows:
             index = torch.tensor(rows, device=self.masked.device)
-            for name in (*self._padding, "nfe", "step_in_block", "open_from", "open_to"):
+            for name in (*self._padding, "nfe", "step_in_block", "open_from", "open_to", "num_revisions"):
                 setattr(self, name, self._fitted(name, getattr(self, name)[index]))
-            self._is_open = self.masked & (self.block <= self.open_to[:, None])
+            self.is_open = self.masked & (self.block <= self.open_to[:, None])
 
     def _fitted(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Adds or removes padding on the left."""

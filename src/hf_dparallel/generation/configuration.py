@@ -148,8 +148,9 @@ class DiffusionGenerationConfig(GenerationConfig):
 
         This is what other recipes are compared with. `max_new_tokens` must be set.
         """
-        unset = dict.fromkeys((*settings_of("schedule", "sampling"), "cache_implementation", "cache_refresh_interval"))
-        explicit = {"max_active_blocks": 1, "do_sample": False, "use_cache": False}
+        kinds = settings_of("schedule", "revision", "sampling")
+        unset = dict.fromkeys((*kinds, "cache_implementation", "cache_refresh_interval"))
+        explicit = {"max_active_blocks": 1, "revocation_threshold": 0.0, "do_sample": False, "use_cache": False}
         return self.updated(**unset | explicit, denoising_steps=self.max_new_tokens or None)
 
     def to_diff_dict(self) -> dict[str, Any]:
@@ -169,6 +170,11 @@ class DiffusionGenerationConfig(GenerationConfig):
     def compiles(self) -> bool:
         """Whether the forward pass is compiled."""
         return self.compile_config is not None and not self.disable_compile
+
+    @property
+    def revises(self) -> bool:
+        """Whether decided tokens of the open block may change."""
+        return bool(self.revocation_threshold)
 
     @property
     def eos_token_ids(self) -> list[int]:
@@ -200,12 +206,10 @@ class DiffusionGenerationConfig(GenerationConfig):
                 f"`cache_refresh_interval={self.cache_refresh_interval}` needs a cache. Set `cache_implementation` to "
                 '"prefix" or "dual", or leave it out.'
             )
-        if self.max_active_blocks > 1 and self.commit_rule() in (None, "denoising_steps"):
-            rules = ", ".join(f"`{name}`" for name in commit_rules() if name != "denoising_steps")
-            raise ValueError(
-                f"`max_active_blocks={self.max_active_blocks}` needs a commit rule with a threshold, got "
-                f"{self.commit_rule()}. Set one of {rules}, or `max_active_blocks=1` if a recipe has more."
-            )
+        if self.max_active_blocks > 1:
+            self._check_threshold_rule("max_active_blocks", "`max_active_blocks=1` if a recipe has more")
+        if self.revises:
+            self._check_revision()
         if self.max_new_tokens == 0 and self.denoising_steps is not None:
             raise ValueError(
                 f"`denoising_steps={self.denoising_steps}` spreads the new tokens over passes, and `max_new_tokens=0` "
@@ -229,6 +233,22 @@ class DiffusionGenerationConfig(GenerationConfig):
         if not self.temperature and (self.top_k or self.top_p not in (None, 1.0)):
             logger.warning_once(
                 "`top_k` and `top_p` change nothing at temperature 0. Set `temperature` to sample tokens."
+            )
+
+    def _check_revision(self) -> None:
+        self._check_threshold_rule("revocation_threshold", "`revocation_threshold=0` if a recipe has more")
+        if self.compiles:
+            raise ValueError(
+                f"`revocation_threshold={self.revocation_threshold}` cannot be compiled: the number of columns of a "
+                "pass changes. Leave out `compile_config`."
+            )
+
+    def _check_threshold_rule(self, name: str, remedy: str) -> None:
+        if self.commit_rule() in (None, "denoising_steps"):
+            rules = ", ".join(f"`{rule}`" for rule in commit_rules() if rule != "denoising_steps")
+            raise ValueError(
+                f"`{name}={getattr(self, name)}` needs a commit rule with a threshold, got {self.commit_rule()}. Set "
+                f"one of {rules}, or {remedy}."
             )
 
 

@@ -17,6 +17,7 @@ from .forward import make_forward
 from .history import CertaintyHistory
 from .prediction import TokenPrediction, predict_tokens
 from .processing import ScoreProcessing
+from .revision import make_revision
 from .stopping import StopCheck, TimeLimit
 from .streaming import DraftStream
 
@@ -68,6 +69,7 @@ class Decoder:
         self.canvas = Canvas(config, _COMPILED_WIDTH_MULTIPLE if config.compiles else 1)
         self.forward = make_forward(model, self.canvas)
         self.rule = make_rule(config, self.canvas)
+        self.revision = make_revision(config, self.canvas)
         self.processing = ScoreProcessing(self.canvas, logits_processor)
         self.stop_check = StopCheck(self.canvas, stopping_criteria) if stopping_criteria else None
         self.time_limit = TimeLimit(self.canvas, config.max_time) if config.max_time is not None else None
@@ -120,13 +122,16 @@ class Decoder:
         return [self._decoded(row) for row in finished]
 
     def _run_pass(self) -> None:
-        # Predict the masked tokens of each row's open blocks.
+        # Predict the masked tokens of each row's open blocks, and the decided ones there if they may be revised.
         columns, masked = self.canvas.open_columns()
         prediction = self._predict(columns)
         # Pick the predictions to commit, by the commit rule; at least one in each row.
         accepted = self.rule(prediction, masked)
+        tokens = prediction.tokens
+        if self.revision is not None:
+            tokens, accepted = self.revision(prediction, accepted)
         # Write them into the canvas.
-        self.canvas.commit(columns, prediction.tokens, accepted)
+        self.canvas.commit(columns, tokens, accepted)
         # Move on: a row whose block is decided enters its next block, a row whose answer has ended leaves.
         self.canvas.advance((masked & prediction.entropy.isnan()).any(dim=1))
         for check in (self.stop_check, self.time_limit):

@@ -13,6 +13,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from .cache import Window, WindowCache
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
+from .shadow import Shadow, make_shadow
 
 
 class CanvasForward:
@@ -26,6 +27,7 @@ class CanvasForward:
     def __init__(self, model: PreTrainedModel, canvas: Canvas):
         self.model = model
         self.canvas = canvas
+        self.verifies = bool(canvas.config.revocation_threshold)
         self.compile_config = canvas.config.compile_config if canvas.config.compiles else None
         self._mask_key: tuple | None = None
         self._masks: dict[int, torch.Tensor | None] = {}
@@ -46,7 +48,15 @@ class CanvasForward:
     def logits(self, columns: torch.LongTensor) -> torch.Tensor:
         """Scores of the tokens at `columns` (`(rows, columns)`) of each row, `(rows, columns, vocab_size)`."""
         canvas = self.canvas
-        return self.run_model(canvas.sequences, canvas.position_ids, self.attention_mask(canvas.width), columns)
+        shadow = self.make_shadow()
+        if shadow is None:
+            return self.run_model(canvas.sequences, canvas.position_ids, self.attention_mask(canvas.width), columns)
+        input_ids, position_ids, scored = shadow.appended(canvas.sequences, canvas.position_ids, columns, columns)
+        return self.run_model(input_ids, position_ids, shadow.make_mask(self.model, canvas.width), scored)
+
+    def make_shadow(self) -> Shadow | None:
+        """What is to be computed beside the canvas in this pass, if decided tokens are verified."""
+        return make_shadow(self.canvas, int(self.model.shift_logits)) if self.verifies else None
 
     def run_model(
         self,
@@ -124,12 +134,14 @@ class CachedForward(CanvasForward):
         if self.compile_config is not None:
             self.cache = _borrow_cache(self)
         self._cached_rows: list[int] = []
+        self._shadow: Shadow | None = None
         # By row: its open blocks when it was last computed as a whole, and the passes since then.
         self._refreshed: dict[int, tuple[int, int, int]] = {}
 
     def logits(self, columns: torch.LongTensor) -> torch.Tensor:
         """Scores of the tokens at `columns`, which are in the open blocks."""
         self._fit_cache()
+        self._shadow = self.make_shadow()
         due = [row for row in range(len(self.canvas)) if self._count_pass(row)]
         others = [row for row in range(len(self.canvas)) if row not in set(due)]
         whole = torch.arange(self.canvas.width, device=columns.device).expand(len(self.canvas), -1)
@@ -222,19 +234,24 @@ class CachedForward(CanvasForward):
         """Computes `window` of the rows and returns the scores at `columns`."""
         canvas = self.canvas
         sequences, position_ids = canvas.sequences, canvas.position_ids
-        mask = self.attention_mask(window.shape[1], rows)
         if rows is not None:
             sequences, position_ids = sequences[rows], position_ids[rows]
+        input_ids, position_ids = sequences.gather(1, window), position_ids.gather(1, window)
+        # Columns that only fill up a row may lie outside.
+        scored = (columns - window[:, :1]).clamp(0, window.shape[1] - 1)
+        num_passing = 0
+        if self._shadow is None:
+            mask = self.attention_mask(window.shape[1], rows)
+        else:
+            shadow = self._shadow.of_rows(rows)
+            mask, num_passing = shadow.make_mask(self.model, window.shape[1]), shadow.columns.shape[1]
+            input_ids, position_ids, scored = shadow.appended(input_ids, position_ids, columns, scored)
         if self.compile_config is None:
-            self.cache.select(Window(rows, window, writable))
+            self.cache.select(Window(rows, window, writable, num_passing))
         else:
             writable = torch.ones_like(window, dtype=torch.bool) if writable is None else writable
             self.cache.select(Window(None, self.repeated(window), self.repeated(writable)))
-        # Columns that only fill up a row may lie outside.
-        scored = (columns - window[:, :1]).clamp(0, window.shape[1] - 1)
-        return self.run_model(
-            sequences.gather(1, window), position_ids.gather(1, window), mask, scored, cache=self.cache
-        )
+        return self.run_model(input_ids, position_ids, mask, scored, cache=self.cache)
 
 
 # Keys and values for compiled code, which a CUDA graph expects where they were: by model, those that are not in use.
@@ -257,8 +274,16 @@ def check_supported(model: PreTrainedModel, config: DiffusionGenerationConfig) -
 
     Raises:
         ValueError: if a cache or compilation is asked for, and the model is not one of this package, or is trained
-            with activation checkpointing.
+            with activation checkpointing; if tokens are to be verified, and the model or its attention takes no mask
+            of four dimensions.
     """
+    attention = str(model.config.get_text_config()._attn_implementation)
+    if config.revocation_threshold and ("flash" in attention or not model.takes_visibility):
+        raise ValueError(
+            f"`revocation_threshold={config.revocation_threshold}` hides tokens from some places of a pass, by a mask "
+            f"of four dimensions and by position ids, which {type(model).__name__} with {attention!r} attention does "
+            'not take. Load the model with `attn_implementation="sdpa"`, or leave it out.'
+        )
     if not model._supports_window_cache and (config.cache_implementation or config.compiles):
         name = "cache_implementation" if config.cache_implementation else "compile_config"
         raise ValueError(

@@ -32,6 +32,8 @@ class DiffusionGenerationMixin(GenerationMixin):
     generation_config_class = DiffusionGenerationConfig
     # Whether the forward pass takes a [`WindowCache`], masks of four dimensions and static shapes to compile.
     _supports_window_cache = False
+    # Whether a mask of four dimensions says for each position which others it sees.
+    takes_visibility = False
     # Whether attention is bidirectional only inside the blocks of `config.block_length`, and causal across them.
     is_block_causal = False
 

@@ -13,6 +13,7 @@ KINDS = {
     "length": "Canvas",
     "rule": "Commit rules, at most one of them",
     "schedule": "Blocks",
+    "revision": "Revision of decided tokens of the open block, at most one way",
     "sampling": "Sampling",
     "processing": "Tokens that are kept out",
     "cache": "Caches",
@@ -193,6 +194,19 @@ add_setting(
     noun="a fraction",
     above_minimum=True,
     maximum=1,
+    is_swept=True,
+)
+add_setting(
+    "revocation_threshold",
+    "revision",
+    float,
+    "Verified commits: every pass also asks the model for the decided tokens of the open block, each hidden from the "
+    "places that predict it, and masks those again whose probability is below this. Needs a commit rule with a "
+    "threshold, which may then be bolder.",
+    default=0.0,
+    noun="a probability",
+    maximum=1,
+    source="https://huggingface.co/papers/2507.18578",
     is_swept=True,
 )
 add_setting(

@@ -29,10 +29,10 @@ class StopCheck:
         self._checked = {row_id: self._checked.get(row_id, 0) for row_id in self.canvas.row_ids}
         for row, row_id in enumerate(self.canvas.row_ids):
             status = self.canvas.status[row]
-            length = self._first_stop(row, self._checked[row_id], min(status.num_decided, status.length))
+            length = self._first_stop(row, self._checked[row_id], min(status.num_final, status.length))
             if length is not None:
                 self.canvas.end_row(row, length)
-            self._checked[row_id] = status.num_decided
+            self._checked[row_id] = status.num_final
 
     def _first_stop(self, row: int, checked: int, decided: int) -> int | None:
         """Tokens up to the first newly decided one at which a criterion holds."""

@@ -8,7 +8,7 @@ from .canvas import Canvas
 
 
 class DraftStream:
-    """Feeds a streamer: decided tokens in order, and a draft of the rest of the block if it takes drafts."""
+    """Feeds a streamer: tokens that are final, in order, and a draft of the rest of the block if it takes drafts."""
 
     def __init__(self, canvas: Canvas, streamer: BaseStreamer):
         self.canvas = canvas
@@ -38,7 +38,7 @@ class DraftStream:
             tokens (`torch.LongTensor`): the predictions there.
         """
         canvas, status, first = self.canvas, self.canvas.status[0], self.canvas.prompt_start(0)
-        decided = canvas.answer_start(0) - first + min(status.num_decided, status.length)
+        decided = canvas.answer_start(0) - first + min(status.num_final, status.length)
         row = canvas.sequences[0]
         if decided > self._sent:
             self.streamer.put(row[first + self._sent : first + decided].cpu())

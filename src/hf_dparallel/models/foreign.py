@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from ..attention_masks import make_attention_mask
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import vocabulary_size
 from ..generation.mixin import DiffusionGenerationMixin
@@ -60,6 +61,7 @@ def enable_diffusion_generation(
     if not isinstance(model, DiffusionGenerationMixin):
         model.__class__ = _with_diffusion_generation(type(model))
     model.shift_logits, model.first_position = shift_logits, first_position(model)
+    model.takes_visibility = model.first_position is not None and takes_visibility(model)
     model.generation_config = config.updated(mask_token_id=mask_token_id)
     return model
 
@@ -103,14 +105,32 @@ def first_position(model: PreTrainedModel) -> int | None:
 
 
 @torch.no_grad()
+def takes_visibility(model: PreTrainedModel) -> bool:
+    """Whether a mask of four dimensions says for each position of a model which others it sees."""
+    input_ids = _that_differ_in_the_last(model)
+
+    def is_visible(row, head, query, key):
+        return (key < 3) | (query == 3)
+
+    try:
+        mask = make_attention_mask(
+            model.config.get_text_config(), is_visible, (2, 4, 4), dtype=model.dtype, device=model.device
+        )
+        logits = _logits(model, input_ids=input_ids, attention_mask=mask)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        # Whatever a class does with a mask that it does not expect.
+        return False
+    return logits is not None and torch.equal(logits[0, :3], logits[1, :3])
+
+
+@torch.no_grad()
 def check_bidirectional(model: PreTrainedModel) -> None:
     """Checks, by running it on two short sequences, that the first position of a model sees the last one.
 
     Raises:
         ValueError: if the model is causal, so that masked tokens could not see what follows them.
     """
-    low, high = 0, min(7, vocabulary_size(model) - 1)
-    input_ids = torch.tensor([[low, low, low, low], [low, low, low, high]], device=model.device)
+    input_ids = _that_differ_in_the_last(model)
     inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
     logits = _logits(model, **inputs)
     if logits is None:
@@ -122,6 +142,11 @@ def check_bidirectional(model: PreTrainedModel) -> None:
             f"{type(model).__name__} is causal: its first position does not react to the last one, so it cannot fill "
             "in masked tokens. Use a masked diffusion model (LLaDA, Dream) or a masked language model."
         )
+
+
+def _that_differ_in_the_last(model: PreTrainedModel) -> torch.LongTensor:
+    low, high = 0, min(7, vocabulary_size(model) - 1)
+    return torch.tensor([[low, low, low, low], [low, low, low, high]], device=model.device)
 
 
 def _logits(model: PreTrainedModel, **inputs: torch.Tensor) -> torch.Tensor | None:

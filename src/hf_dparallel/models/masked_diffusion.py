@@ -97,6 +97,7 @@ class MaskedDiffusionHead(ScoringMixin):
     model: nn.Module
     lm_head: nn.Module
     _supports_window_cache = True
+    takes_visibility = True
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = None, **kwargs):
