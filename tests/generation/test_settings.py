@@ -29,6 +29,8 @@ VALUES = {
     "max_active_blocks": st.just(1),
     "revocation_threshold": st.just(0.0),
     "block_add_threshold": st.sampled_from([0.25, 0.5]),
+    "commit_order": st.sampled_from(["confidence", "left_to_right"]),
+    "min_commits": st.sampled_from([1, 2]),
     "kl_confidence": st.sampled_from([0.5, 0.9]),
     "kl_history_length": st.sampled_from([1, 2]),
     "top_k": st.sampled_from([0, 5]),
@@ -54,6 +56,7 @@ RULES = {
     "confidence_threshold": st.sampled_from([0.5, 0.9]),
     "entropy_threshold": st.sampled_from([0.0, 0.5]),
     "entropy_bound": st.sampled_from([0.0, 0.5]),
+    "entropy_budget": st.sampled_from([0.0, 0.5]),
     "confidence_factor": st.sampled_from([0.5, 1.0]),
     "kl_threshold": st.sampled_from([0.01, 0.1]),
 }
@@ -80,6 +83,8 @@ def test_the_strategies_know_every_setting():
 
 class WithAdapter:
     """A model as `resolve` sees it: its config and its recipes."""
+
+    is_block_causal = False
 
     def __init__(self, recipes):
         self.config = make_llada().config

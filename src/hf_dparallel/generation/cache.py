@@ -15,22 +15,27 @@ class Window:
 
     Args:
         rows (`torch.LongTensor` of shape `(rows,)`, *optional*): rows of the cache; `None` for all of them in order.
-        columns (`torch.LongTensor` of shape `(rows, columns)`): the columns of each.
+        columns (`torch.LongTensor` of shape `(rows, columns)`, or `slice`): the columns of each, or of all.
         writable (`torch.BoolTensor` of shape `(rows, columns)`, *optional*): the columns whose keys and values replace
             the kept ones, by default all. The others are there because another row needs them.
         num_passing (`int`): columns at the end of the pass that belong to no column of the cache: they are seen in
             this pass, behind the others, and not kept.
+        num_keys (`int`, *optional*): how many columns, from the left, the queries attend to, by default all.
     """
 
     rows: torch.LongTensor | None
-    columns: torch.LongTensor
+    columns: torch.LongTensor | slice
     writable: torch.BoolTensor | None = None
     num_passing: int = 0
+    num_keys: int | None = None
 
     def to(self, device: torch.device) -> "Window":
         """The same on a device: the layers of a model may be on several."""
-        rows, writable = (index if index is None else index.to(device) for index in (self.rows, self.writable))
-        return Window(rows, self.columns.to(device), writable, self.num_passing)
+        rows, columns, writable = (
+            index.to(device) if isinstance(index, torch.Tensor) else index
+            for index in (self.rows, self.columns, self.writable)
+        )
+        return Window(rows, columns, writable, self.num_passing, self.num_keys)
 
 
 class WindowLayer(CacheLayerMixin):
@@ -58,7 +63,7 @@ class WindowLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
-        """Replaces the window's part and returns the keys and values of its rows, over the whole width."""
+        """Replaces the window's part and returns the keys and values that its rows attend to."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         return self._updated(self.keys, key_states), self._updated(self.values, value_states)
@@ -88,6 +93,10 @@ class WindowLayer(CacheLayerMixin):
     def _replace(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         window = self.window.to(kept.device)
         rows, columns, writable = window.rows, window.columns, window.writable
+        if isinstance(columns, slice):
+            kept[slice(None) if rows is None else rows, :, columns] = states
+            seen = kept[:, :, : window.num_keys]
+            return seen if rows is None else seen[rows]
         if columns.shape[1] == kept.shape[2] and writable is None:
             if rows is None:
                 return kept.copy_(states)
@@ -99,11 +108,12 @@ class WindowLayer(CacheLayerMixin):
         if writable is not None:
             states = torch.where(writable[..., None, None], states, kept[index[:, None], :, columns])
         kept[index[:, None], :, columns] = states
-        return kept if rows is None else kept[rows]
+        seen = kept if window.num_keys is None else kept[:, :, : window.num_keys]
+        return seen if rows is None else seen[rows]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Every position attends to the whole width."""
-        return self.shape[1], 0
+        """Every position attends to the whole width, or to a part of it from the left."""
+        return self.window.num_keys or self.shape[1], 0
 
     def get_seq_length(self) -> int:
         """Nothing precedes the window: positions are passed explicitly."""
@@ -119,7 +129,8 @@ class WindowCache(Cache):
 
     Before a forward pass, [`select`] says which columns of which rows it computes. Their keys and values replace those
     that are kept, and their queries attend to the whole width. With the suffix as the window this is the prefix cache
-    of Fast-dLLM, with the block as the window its dual cache (https://huggingface.co/papers/2505.22618).
+    of Fast-dLLM, with the block as the window its dual cache (https://huggingface.co/papers/2505.22618); where the
+    queries attend to nothing behind the block, it is the exact cache of block-causal models.
 
     Args:
         num_layers (`int`): layers of the model.

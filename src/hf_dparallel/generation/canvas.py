@@ -91,14 +91,20 @@ class Canvas:
     Args:
         config ([`DiffusionGenerationConfig`]): resolved.
         width_multiple (`int`): the width is a multiple of this, for code that is compiled for each width.
+        whole_blocks (`bool`): whether blocks are counted from the first token of a row, as block-causal models do. The
+            end of the prompt may then share the first block with new tokens, and further masks behind the answer
+            complete the last block.
     """
 
-    # (rows, width). `block` is the number of the block that a column belongs to; below 0 in the prompt.
+    # (rows, width). `block` is the number of the block that a column belongs to, below 0 in the prompt; `place` the
+    # number of the token in the answer, more than any in the prompt.
     sequences: torch.LongTensor
     attention_mask: torch.LongTensor
     position_ids: torch.LongTensor
     block: torch.LongTensor
+    place: torch.LongTensor
     masked: torch.BoolTensor
+    is_open: torch.BoolTensor
     commit_step: torch.LongTensor
     # (rows,)
     nfe: torch.LongTensor
@@ -107,12 +113,13 @@ class Canvas:
     open_to: torch.LongTensor
     num_revisions: torch.LongTensor
 
-    def __init__(self, config: DiffusionGenerationConfig, width_multiple: int = 1):
+    def __init__(self, config: DiffusionGenerationConfig, width_multiple: int = 1, whole_blocks: bool = False):
         self.config = config
         self.max_new_tokens = config.max_new_tokens
         # Whether decided tokens of the open blocks may change.
         self.revises = config.revises
         self.width_multiple = width_multiple
+        self.whole_blocks = whole_blocks
         self._widest = 0
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
@@ -125,6 +132,7 @@ class Canvas:
             "attention_mask": 0,
             "position_ids": 0,
             "block": -1,
+            "place": _BEYOND,
             "masked": False,
             "commit_step": -1,
         }
@@ -138,7 +146,7 @@ class Canvas:
 
         For compiled code it does not fall when the row with the longest prompt leaves.
         """
-        width = max(self.prompt_lengths, default=0) + self.max_new_tokens
+        width = max(map(self._length, self.prompt_lengths), default=self.max_new_tokens)
         if self.width_multiple > 1:
             self._widest = width = max(self._widest, -(-width // self.width_multiple) * self.width_multiple)
         return width
@@ -146,40 +154,55 @@ class Canvas:
     @property
     def is_padded(self) -> bool:
         """Whether a row has padding."""
-        return min(self.prompt_lengths) + self.max_new_tokens < self.width
+        return min(map(self._length, self.prompt_lengths)) < self.width
 
-    def answer_start(self, row: int) -> int:
-        """The column of the first new token; when infilling, of the first token."""
-        return self.width - (self.max_new_tokens or self.prompt_lengths[row])
+    def length(self, row: int) -> int:
+        """The columns that are no padding."""
+        return self._length(self.prompt_lengths[row])
 
     def prompt_start(self, row: int) -> int:
         """The column of the first token that is no padding."""
-        return self.width - self.max_new_tokens - self.prompt_lengths[row]
+        return self.width - self.length(row)
+
+    def answer_start(self, row: int) -> int:
+        """The column of the first new token; when infilling, of the first token."""
+        return self.prompt_start(row) + (self.prompt_lengths[row] if self.max_new_tokens else 0)
+
+    def answer_end(self, row: int) -> int:
+        """The column behind the last token of the answer."""
+        return self.answer_start(row) + self.answer_length(row)
+
+    def answer_length(self, row: int) -> int:
+        """The new tokens; when infilling, all tokens."""
+        return self.max_new_tokens or self.prompt_lengths[row]
 
     def open_edges(self, row: int) -> tuple[int, int]:
         """The columns at which the open blocks of a row begin and end."""
         status, length = self.status[row], self.config.block_length
-        # When infilling, the first block may be shorter.
-        origin = self.answer_start(row) - (0 if self.max_new_tokens else -self.prompt_lengths[row] % length)
+        origin = self.prompt_start(row) + self._first_position(self.prompt_lengths[row])
         start, end = origin + status.open_from * length, origin + (status.open_to + 1) * length
-        return max(start, self.answer_start(row)), min(end, self.width)
+        return max(start, self.prompt_start(row)), min(end, self.width)
 
     def add(self, row_ids: list[int], input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
         """Adds rows: left-padded prompts and their attention mask, both `(rows, prompt_length)`."""
-        new = input_ids.new_full((len(input_ids), self.max_new_tokens), self.config.mask_token_id)
-        attention_mask = torch.cat([attention_mask, torch.ones_like(new)], dim=1)
-        sequences = torch.cat([input_ids, new], dim=1)
+        prompt_lengths = attention_mask.sum(dim=1, keepdim=True)
+        sequences, attention_mask = self._with_masks(input_ids, attention_mask)
         masked = (sequences == self.config.mask_token_id) & attention_mask.bool()
         # Positions count from the first token of the row, whatever the padding.
         position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
-        block = self._block_of(position_ids, attention_mask.sum(dim=1, keepdim=True))
+        block = (position_ids - self._first_position(prompt_lengths)).div(
+            self.config.block_length, rounding_mode="floor"
+        )
         block = block.masked_fill(attention_mask == 0, -1)
+        place = position_ids - (prompt_lengths if self.max_new_tokens else 0)
+        place = place.masked_fill((attention_mask == 0) | (place < 0), _BEYOND)
         first_block = _first(block, masked)
         added = {
             "sequences": sequences,
             "attention_mask": attention_mask,
             "position_ids": position_ids,
             "block": block,
+            "place": place,
             "masked": masked,
             "commit_step": torch.full_like(sequences, -1),
             "nfe": torch.zeros_like(first_block),
@@ -188,10 +211,12 @@ class Canvas:
             "open_to": first_block,
             "num_revisions": torch.zeros_like(first_block),
         }
-        lengths, num_masks = torch.stack([attention_mask.sum(dim=1), masked.sum(dim=1)]).tolist()
+        # Those behind the answer are no part of it.
+        num_masks = (masked & (place < (self.max_new_tokens or _BEYOND))).sum(dim=1)
+        lengths, num_masks = torch.stack([prompt_lengths[:, 0], num_masks]).tolist()
         previous = {name: getattr(self, name) for name in added} if self.row_ids else {}
         self.row_ids += row_ids
-        self.prompt_lengths += [length - self.max_new_tokens for length in lengths]
+        self.prompt_lengths += lengths
         self.num_masks += num_masks
         self.row_nfe += [0] * len(row_ids)
         for name, tensor in added.items():
@@ -201,7 +226,7 @@ class Canvas:
         self._read_status(None)
 
     def new_columns(self) -> torch.LongTensor:
-        """The columns of the new tokens (when infilling, all), `(rows, columns)`."""
+        """The columns of the new tokens (when infilling, all), `(rows, columns)`, where rows end with the answer."""
         first = self.width - self.max_new_tokens if self.max_new_tokens else 0
         return torch.arange(first, self.width, device=self.masked.device).expand(len(self), -1)
 
@@ -271,22 +296,54 @@ class Canvas:
 
     def progress(self) -> dict[int, RowProgress]:
         """How far each row has come, by its number."""
-        new_tokens = self.sequences[:, self.width - self.max_new_tokens :].tolist() if self.row_ids else []
-        return {
-            row_id: RowProgress(tokens[: min(status.num_final, status.length_to_eos)], nfe)
-            for row_id, tokens, status, nfe in zip(self.row_ids, new_tokens, self.status, self.row_nfe, strict=True)
-        }
+        first = self._first_answer_start()
+        tokens = self.sequences[:, first:].tolist() if self.row_ids else []
+        progress = {}
+        for row, (row_id, status) in enumerate(zip(self.row_ids, self.status, strict=True)):
+            start = self.answer_start(row) - first
+            final = slice(start, start + min(status.num_final, status.length_to_eos))
+            progress[row_id] = RowProgress(tokens[row][final], self.row_nfe[row])
+        return progress
 
     def remove(self, row_ids: Collection[int]) -> None:
         """Removes rows that are not finished."""
         if row_ids:
             self._keep([row for row, row_id in enumerate(self.row_ids) if row_id not in row_ids])
 
-    def _block_of(self, position_ids: torch.LongTensor, lengths: torch.LongTensor) -> torch.LongTensor:
-        """Blocks of new tokens are counted from the first one; when infilling, they end where the prompt ends."""
+    def _length(self, prompt_length: int) -> int:
+        """The columns of a row with such a prompt."""
+        length = prompt_length + self.max_new_tokens
+        return length + (-length % self.config.block_length if self.whole_blocks else 0)
+
+    def _first_answer_start(self) -> int:
+        """The first column at which a row has a new token."""
+        return min(map(self.answer_start, range(len(self))), default=0)
+
+    def _first_position(self, prompt_length):
+        """The position at which the first block with new tokens begins; lengths are an `int` or a tensor.
+
+        When infilling, blocks end where the prompt ends, and the first one may be shorter.
+        """
         block_length = self.config.block_length
-        start = lengths - self.max_new_tokens if self.max_new_tokens else -(-lengths % block_length)
-        return (position_ids - start).div(block_length, rounding_mode="floor")
+        if self.whole_blocks:
+            return prompt_length // block_length * block_length
+        return prompt_length if self.max_new_tokens else -(-prompt_length % block_length)
+
+    def _with_masks(
+        self, input_ids: torch.LongTensor, attention_mask: torch.LongTensor
+    ) -> tuple[torch.LongTensor, torch.LongTensor]:
+        """Appends the masks to prompts and their attention mask, so that all rows end at the same column."""
+        block_length = self.config.block_length
+        num_masks = self.max_new_tokens + (block_length - 1 if self.whole_blocks else 0)
+        sequences = pad(input_ids, (0, num_masks), value=self.config.mask_token_id)
+        attention_mask = pad(attention_mask, (0, num_masks), value=1)
+        if not self.whole_blocks:
+            return sequences, attention_mask
+        # Masks that do not belong to a whole block go to the left edge, as padding.
+        num_beyond = attention_mask.sum(dim=1, keepdim=True) % block_length
+        columns = torch.arange(sequences.shape[1], device=sequences.device) - num_beyond
+        source = columns % sequences.shape[1]
+        return sequences.gather(1, source), attention_mask.gather(1, source) * (columns >= 0)
 
     def _open_next_block(self) -> None:
         """Opens one more block in the rows whose last open block is decided to the given fraction."""
@@ -302,24 +359,23 @@ class Canvas:
     def _read_status(self, is_nan: torch.BoolTensor | None) -> None:
         """The one transfer from the device in each pass."""
         self.is_open = self.masked & (self.block <= self.open_to[:, None])
-        columns = torch.arange(self.masked.shape[1], device=self.masked.device)
-        first_new = self.width - self.max_new_tokens
         # An end token that is infilled ends nothing.
         first_eos = torch.full_like(self.open_from, _BEYOND)
         if self.max_new_tokens:
-            is_eos = (self.sequences[:, first_new:, None] == self._eos_token_ids).any(dim=-1)
-            first_eos = _first(columns[first_new:], is_eos)
+            first = self._first_answer_start()
+            is_eos = (self.sequences[:, first:, None] == self._eos_token_ids).any(dim=-1)
+            first_eos = _first(self.place[:, first:], is_eos)
         fields = [
             self.open_from,
             self.open_to,
             self.is_open.sum(dim=1),
-            _first(columns, self.masked),
+            _first(self.place, self.masked),
             first_eos,
         ]
         if is_nan is not None or self.revises:
             fields.append(torch.zeros_like(self.nfe) if is_nan is None else is_nan.long())
         if self.revises:
-            first_open = _first(columns, self.block >= self.open_from[:, None])
+            first_open = _first(self.place, self.block >= self.open_from[:, None])
             fields += [self.revisable.sum(dim=1), self.num_revisions, first_open]
         self.status = [self._status(row, *counts) for row, counts in enumerate(torch.stack(fields, dim=1).tolist())]
 
@@ -336,9 +392,8 @@ class Canvas:
         num_revisions: int = 0,
         first_open: int = _BEYOND,
     ) -> RowStatus:
-        start, longest = self.answer_start(row), self.max_new_tokens or self.prompt_lengths[row]
-        num_decided = min(first_mask - start, longest)
-        length_to_eos = min(first_eos - start + 1, longest)
+        longest = self.answer_length(row)
+        num_decided, length_to_eos = min(first_mask, longest), min(first_eos + 1, longest)
         length = length_to_eos if self.config.stop_at_eos else longest
         is_finished = bool(is_nan) or num_decided >= length
         return RowStatus(
@@ -347,7 +402,7 @@ class Canvas:
             num_open=num_open,
             num_revisable=num_revisable,
             num_decided=num_decided,
-            num_final=num_decided if is_finished else max(min(num_decided, first_open - start), 0),
+            num_final=num_decided if is_finished else min(num_decided, first_open),
             length_to_eos=length_to_eos,
             length=length,
             num_revisions=num_revisions,
@@ -356,8 +411,8 @@ class Canvas:
         )
 
     def _result(self, row: int) -> FinishedRow:
-        status, start = self.status[row], self.answer_start(row)
-        tokens, commit_step = self.sequences[row, start:].clone(), self.commit_step[row, start:].clone()
+        status, answer = self.status[row], slice(self.answer_start(row), self.answer_end(row))
+        tokens, commit_step = self.sequences[row, answer].clone(), self.commit_step[row, answer].clone()
         tokens[status.length :] = self.config.padding_token_id
         commit_step[status.length :] = -1
         num_tokens = self.num_masks[row] - len(tokens) + min(status.length, status.length_to_eos)

@@ -53,13 +53,17 @@ def make_rule(config: Any, canvas: Any) -> Callable:
     if name is None:
         return most_confident
     rule = _RULES[name]
-    if isinstance(rule, type):
-        return rule(config, canvas)
-    return partial(_with_value, rule, getattr(config, name))
+    rule = rule(config, canvas) if isinstance(rule, type) else partial(_with_value, rule, getattr(config, name))
+    return rule if config.min_commits == 1 else partial(_with_at_least, rule, config.min_commits)
 
 
 def _with_value(rule: Callable, value: Any, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
     return rule(prediction, masked, value)
+
+
+def _with_at_least(rule: Callable, num: int, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
+    count = masked.new_full((len(masked),), num, dtype=prediction.columns.dtype)
+    return rule(prediction, masked) | commit_by_count(prediction.confidence, masked, count)
 
 
 @commit_rule(
@@ -75,7 +79,12 @@ class Schedule:
 
     def __init__(self, config: Any, canvas: Any):
         self.canvas = canvas
-        self.counts = scheduled_counts(config.max_new_tokens, config.block_length, config.denoising_steps)
+        self.order = config.commit_order
+        length, block_length, steps = config.max_new_tokens, config.block_length, config.denoising_steps
+        if canvas.whole_blocks:
+            # One schedule for all blocks: the first and the last have masks beside the answer, or lack some.
+            steps, length = round(steps * block_length / length), block_length
+        self.counts = scheduled_counts(length, block_length, steps)
         self._table: torch.Tensor | None = None
 
     def __call__(self, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
@@ -85,7 +94,28 @@ class Schedule:
             self._table = masked.new_tensor(rows, dtype=self.canvas.nfe.dtype)
         block = self.canvas.open_from.clamp(max=len(self.counts) - 1)
         count = self._table[block, self.canvas.step_in_block.clamp(max=self._table.shape[1] - 1)]
-        return commit_by_count(prediction.confidence, masked, count)
+        from_left = self.order == "left_to_right"
+        return commit_by_count(-prediction.columns.float() if from_left else prediction.confidence, masked, count)
+
+
+add_setting(
+    "commit_order",
+    "schedule",
+    str,
+    "With `denoising_steps`: whether the most confident tokens are committed first, or the first ones "
+    '(`"left_to_right"`).',
+    default="confidence",
+    choices=("confidence", "left_to_right"),
+)
+add_setting(
+    "min_commits",
+    "schedule",
+    int,
+    "With any rule: commit at least this many tokens in each pass, the most confident ones.",
+    default=1,
+    minimum=1,
+    is_swept=True,
+)
 
 
 @commit_rule(
@@ -127,6 +157,20 @@ def commit_by_entropy_bound(prediction, masked, bound):
     before = ascending.cumsum(dim=-1).roll(1, dims=-1)
     before[..., 0] = 0
     within = masked.new_zeros(masked.shape).scatter_(-1, order, before <= bound)
+    return masked & (within | most_certain(-prediction.entropy, masked))
+
+
+@commit_rule(
+    "entropy_budget",
+    float,
+    help="Commit the most certain tokens as long as the sum of their entropies, in nats, is below this. It counts the "
+    "largest entropy, too, which `entropy_bound` leaves out, and so commits fewer tokens at the same value.",
+    noun="a number of nats",
+    source="https://huggingface.co/papers/2509.06949",
+)
+def commit_by_entropy_budget(prediction, masked, budget):
+    ascending, order = prediction.entropy.masked_fill(~masked, math.inf).sort(dim=-1, stable=True)
+    within = masked.new_zeros(masked.shape).scatter_(-1, order, ascending.cumsum(dim=-1) < budget)
     return masked & (within | most_certain(-prediction.entropy, masked))
 
 

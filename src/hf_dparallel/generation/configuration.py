@@ -144,13 +144,15 @@ class DiffusionGenerationConfig(GenerationConfig):
         return type(self)(**_without_contradictions(kept, new), **new)
 
     def one_token_per_pass(self) -> "DiffusionGenerationConfig":
-        """Returns a copy that commits one token in each pass, the likeliest one, without a cache.
+        """Returns a copy that commits one token in each pass, the likeliest one, without a cache that approximates.
 
         This is what other recipes are compared with. `max_new_tokens` must be set.
         """
-        kinds = settings_of("schedule", "revision", "sampling")
-        unset = dict.fromkeys((*kinds, "cache_implementation", "cache_refresh_interval"))
-        explicit = {"max_active_blocks": 1, "revocation_threshold": 0.0, "do_sample": False, "use_cache": False}
+        unset = dict.fromkeys((*settings_of("schedule", "revision", "sampling"), "cache_refresh_interval"))
+        explicit = {"max_active_blocks": 1, "revocation_threshold": 0.0, "do_sample": False}
+        if self.cache_implementation != "block":
+            unset["cache_implementation"] = None
+            explicit["use_cache"] = False
         return self.updated(**unset | explicit, denoising_steps=self.max_new_tokens or None)
 
     def to_diff_dict(self) -> dict[str, Any]:
@@ -293,6 +295,10 @@ def resolve(
     samples = _samples(values)
     values |= {"do_sample": bool(samples), "temperature": values.get("temperature", 1.0) if samples else 0.0}
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
+    if model.is_block_causal:
+        defaults["block_length"] = model.config.block_length
+        if values.get("use_cache") is not False:
+            defaults["cache_implementation"] = "block"
     values = copy.deepcopy(defaults) | values
     if "cache_implementation" in values:
         del values["use_cache"]

@@ -66,7 +66,7 @@ class Decoder:
         generator_for: Callable[[int], torch.Generator] | None = None,
     ):
         self.config = config
-        self.canvas = Canvas(config, _COMPILED_WIDTH_MULTIPLE if config.compiles else 1)
+        self.canvas = Canvas(config, _COMPILED_WIDTH_MULTIPLE if config.compiles else 1, model.is_block_causal)
         self.forward = make_forward(model, self.canvas)
         self.rule = make_rule(config, self.canvas)
         self.revision = make_revision(config, self.canvas)
@@ -142,13 +142,14 @@ class Decoder:
 
     def _predict(self, columns: torch.LongTensor) -> TokenPrediction:
         """Runs the model and predicts the tokens at `columns`, `(rows, columns)`."""
-        # The history is of the whole canvas.
-        scored = columns if self.history is None else self.canvas.new_columns()
+        # The history is of the whole canvas, if a pass can tell something about blocks that are not open.
+        scored = self.canvas.new_columns() if self.history is not None and not self.canvas.whole_blocks else columns
         logits = self.forward.logits(scored)
         if self.processing:
             logits = self.processing(scored, logits)
         if self.history is not None:
             self.history.record(scored, logits)
+        if scored is not columns:
             logits = logits.take_along_dim((columns - scored[:, :1])[..., None], dim=1)
         return predict_tokens(
             logits,

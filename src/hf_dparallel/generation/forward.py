@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
+from ..attention_masks import block_causal, make_attention_mask
 from .cache import Window, WindowCache
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
@@ -94,7 +95,7 @@ class CanvasForward:
         transformers would make it anew in every pass, and wait for the device to see whether it masks anything.
         """
         canvas = self.canvas
-        if self.compile_config is None and not canvas.is_padded:
+        if self.compile_config is None and not canvas.is_padded and not canvas.whole_blocks:
             return None
         if not self.model._supports_window_cache:
             return canvas.attention_mask
@@ -102,7 +103,10 @@ class CanvasForward:
             self._mask_key = (list(canvas.row_ids), canvas.width)
             self._masks = {}
         if query_length not in self._masks:
-            self._masks[query_length] = self._make_mask(query_length, self.repeated(canvas.attention_mask))
+            if canvas.whole_blocks:
+                self._masks[query_length] = self.block_mask(canvas.position_ids, canvas.width)
+            else:
+                self._masks[query_length] = self._make_mask(query_length, self.repeated(canvas.attention_mask))
         mask = self._masks[query_length]
         if rows is None or mask is None:
             return mask
@@ -119,8 +123,47 @@ class CanvasForward:
             allow_is_bidirectional_skip=False,
         )
 
+    def block_mask(
+        self, position_ids: torch.LongTensor, num_keys: int, rows: torch.LongTensor | None = None
+    ) -> torch.Tensor:
+        """The block-causal mask of queries at `position_ids` (of all or some rows) and of the first columns."""
+        canvas, block_length = self.canvas, self.canvas.config.block_length
+        key_positions, key_mask = canvas.position_ids[:, :num_keys], canvas.attention_mask[:, :num_keys]
+        if rows is not None:
+            key_positions, key_mask = key_positions[rows], key_mask[rows]
+        else:
+            position_ids, key_positions, key_mask = map(self.repeated, (position_ids, key_positions, key_mask))
+        return make_attention_mask(
+            self.model.config.get_text_config(),
+            block_causal(position_ids // block_length, key_positions // block_length),
+            (*position_ids.shape, num_keys),
+            key_mask=key_mask,
+            dtype=self.model.dtype,
+            device=position_ids.device,
+        )
+
 
 class CachedForward(CanvasForward):
+    """Computes a part of the canvas, and remembers the rest in a cache that follows the rows of the canvas."""
+
+    def __init__(self, model: PreTrainedModel, canvas: Canvas):
+        super().__init__(model, canvas)
+        self.cache = WindowCache(model.config.get_text_config().num_hidden_layers)
+        if self.compile_config is not None:
+            self.cache = _borrow_cache(self)
+        self._cached_rows: list[int] = []
+
+    def fit_cache(self) -> None:
+        """Follows the rows that have left the canvas and those that were added."""
+        canvas = self.canvas
+        if (self._cached_rows, *self.cache.shape) != (canvas.row_ids, self.num_rows, canvas.width):
+            place = {row_id: row for row, row_id in enumerate(self._cached_rows)}
+            kept = [place[row_id] for row_id in canvas.row_ids if row_id in place]
+            self.cache.resize(kept, self.num_rows, canvas.width, canvas.sequences.device)
+        self._cached_rows = list(canvas.row_ids)
+
+
+class WindowForward(CachedForward):
     """Computes the whole canvas where a row enters a block, and in between only the window of its open blocks.
 
     The window is the open blocks ("dual"), or takes in all that follows them ("prefix").
@@ -130,17 +173,14 @@ class CachedForward(CanvasForward):
         super().__init__(model, canvas)
         self.suffix_is_cached = canvas.config.cache_implementation == "dual"
         self.refresh_interval = canvas.config.cache_refresh_interval
-        self.cache = WindowCache(model.config.get_text_config().num_hidden_layers)
-        if self.compile_config is not None:
-            self.cache = _borrow_cache(self)
-        self._cached_rows: list[int] = []
         self._shadow: Shadow | None = None
         # By row: its open blocks when it was last computed as a whole, and the passes since then.
         self._refreshed: dict[int, tuple[int, int, int]] = {}
 
     def logits(self, columns: torch.LongTensor) -> torch.Tensor:
         """Scores of the tokens at `columns`, which are in the open blocks."""
-        self._fit_cache()
+        self.fit_cache()
+        self._refreshed = {row_id: last for row_id, last in self._refreshed.items() if row_id in self.canvas.row_ids}
         self._shadow = self.make_shadow()
         due = [row for row in range(len(self.canvas)) if self._count_pass(row)]
         others = [row for row in range(len(self.canvas)) if row not in set(due)]
@@ -170,16 +210,6 @@ class CachedForward(CanvasForward):
         of_due = self._run(None, columns, whole, is_due.expand_as(whole)).clone()
         of_others = self._run(None, columns, window, writable)
         return torch.where(is_due[..., None], of_due, of_others)
-
-    def _fit_cache(self) -> None:
-        """Follows the rows that have left the canvas and those that were added."""
-        canvas = self.canvas
-        if (self._cached_rows, *self.cache.shape) != (canvas.row_ids, self.num_rows, canvas.width):
-            place = {row_id: row for row, row_id in enumerate(self._cached_rows)}
-            kept = [place[row_id] for row_id in canvas.row_ids if row_id in place]
-            self.cache.resize(kept, self.num_rows, canvas.width, canvas.sequences.device)
-        self._cached_rows = list(canvas.row_ids)
-        self._refreshed = {row_id: last for row_id, last in self._refreshed.items() if row_id in set(canvas.row_ids)}
 
     def _count_pass(self, row: int) -> bool:
         """Whether the row has to be computed as a whole in this pass."""
@@ -254,6 +284,82 @@ class CachedForward(CanvasForward):
         return self.run_model(input_ids, position_ids, mask, scored, cache=self.cache)
 
 
+class BlockForward(CachedForward):
+    """Computes the open blocks of a block-causal model, and remembers all that precedes them. This is exact.
+
+    A block is stored when its row has left it, together with the first pass over the next block, and the prompt with
+    the first pass of all: storing takes no pass of its own. To compute more than is needed changes nothing, for no
+    column sees a later block.
+    """
+
+    def __init__(self, model: PreTrainedModel, canvas: Canvas):
+        super().__init__(model, canvas)
+        # By row, how many columns at its right end are not stored yet.
+        self._missing: dict[int, int] = {}
+        self._shared: tuple[Any, torch.Tensor | dict] = (None, {})
+
+    def logits(self, columns: torch.LongTensor) -> torch.Tensor:
+        """Scores of the tokens at `columns`, which are in the open blocks."""
+        self.fit_cache()
+        canvas = self.canvas
+        entering = [row for row, row_id in enumerate(canvas.row_ids) if row_id not in self._missing]
+        others = [row for row, row_id in enumerate(canvas.row_ids) if row_id in self._missing]
+        if entering and others and self.compile_config is None:
+            order = torch.tensor(entering + others).to(columns.device)
+            first, second = order[: len(entering)], order[len(entering) :]
+            parts = [self._run(entering, first, columns[first]), self._run(others, second, columns[second])]
+            logits = torch.empty_like(torch.cat(parts)).index_copy_(0, order, torch.cat(parts))
+        else:
+            logits = self._run(list(range(len(canvas))), None, columns)
+        self._missing = {row_id: canvas.width - canvas.open_edges(row)[0] for row, row_id in enumerate(canvas.row_ids)}
+        return logits
+
+    def _run(self, rows: list[int], index: torch.LongTensor | None, columns: torch.LongTensor) -> torch.Tensor:
+        """Computes what is missing of some rows, which `index` picks, up to their open blocks."""
+        canvas = self.canvas
+        ends = [canvas.open_edges(row)[1] for row in rows]
+        starts = [canvas.width - self._missing.get(canvas.row_ids[row], canvas.length(row)) for row in rows]
+        size = max(end - start for start, end in zip(starts, ends, strict=True))
+        sequences, position_ids = canvas.sequences, canvas.position_ids
+        if index is not None:
+            sequences, position_ids = sequences[index], position_ids[index]
+        shared = slice(min(starts), max(ends))
+        if self.compile_config is None and shared.stop - shared.start < 2 * size:
+            self.cache.select(Window(index, shared, num_keys=shared.stop))
+            mask = self._shared_mask(rows, index, shared, position_ids[:, shared])
+            scored = (columns - shared.start).clamp(0, shared.stop - shared.start - 1)
+            return self.run_model(sequences[:, shared], position_ids[:, shared], mask, scored, cache=self.cache)
+        num_keys = max(ends)
+        if self.compile_config is not None:
+            # A few lengths: 1, 2, 4, ... blocks.
+            num_blocks = -(-size // canvas.config.block_length)
+            size = min(canvas.config.block_length * (1 << (num_blocks - 1).bit_length()), canvas.width)
+            num_keys = canvas.width
+        first = torch.tensor([[max(end - size, 0)] for end in ends]).to(columns.device)
+        window = first + torch.arange(size, device=columns.device)
+        self.cache.select(Window(index, self.repeated(window) if index is None else window, num_keys=num_keys))
+        position_ids = position_ids.gather(1, window)
+        mask = self.block_mask(position_ids, num_keys, index)
+        scored = (columns - first).clamp(0, size - 1)
+        return self.run_model(sequences.gather(1, window), position_ids, mask, scored, cache=self.cache)
+
+    def _shared_mask(
+        self, rows: list[int], index: torch.LongTensor | None, window: slice, position_ids: torch.LongTensor
+    ) -> torch.Tensor | dict:
+        """The mask of a window that all `rows` share, which is kept for the next pass."""
+        canvas = self.canvas
+        key = ([canvas.row_ids[row] for row in rows], canvas.width, window)
+        if self._shared[0] != key:
+            is_padded = max(map(canvas.prompt_start, rows)) > 0
+            if not is_padded and window.stop - window.start <= canvas.config.block_length:
+                # The last block sees everything.
+                mask: torch.Tensor | dict = {"full_attention": None}
+            else:
+                mask = self.block_mask(position_ids, window.stop, index)
+            self._shared = (key, mask)
+        return self._shared[1]
+
+
 # Keys and values for compiled code, which a CUDA graph expects where they were: by model, those that are not in use.
 _CACHES: weakref.WeakKeyDictionary[PreTrainedModel, list[WindowCache]] = weakref.WeakKeyDictionary()
 
@@ -275,8 +381,9 @@ def check_supported(model: PreTrainedModel, config: DiffusionGenerationConfig) -
     Raises:
         ValueError: if a cache or compilation is asked for, and the model is not one of this package, or is trained
             with activation checkpointing; if tokens are to be verified, and the model or its attention takes no mask
-            of four dimensions.
+            of four dimensions; and for what makes no sense with its attention.
     """
+    check_attention(model, config)
     attention = str(model.config.get_text_config()._attn_implementation)
     if config.revocation_threshold and ("flash" in attention or not model.takes_visibility):
         raise ValueError(
@@ -287,13 +394,50 @@ def check_supported(model: PreTrainedModel, config: DiffusionGenerationConfig) -
     if not model._supports_window_cache and (config.cache_implementation or config.compiles):
         name = "cache_implementation" if config.cache_implementation else "compile_config"
         raise ValueError(
-            f"`{name}={getattr(config, name)!r}` needs a model of this package (LLaDA, Dream), and this is a "
+            f"`{name}={getattr(config, name)!r}` needs a model of this package (LLaDA, Dream, SDAR), and this is a "
             f"{type(model).__name__}. Leave it out."
         )
     if config.cache_implementation and model.training and model.is_activation_checkpointing:
         raise ValueError(
             f"`cache_implementation={config.cache_implementation!r}` needs `model.eval()`: in training, activation "
             "checkpointing (gradient checkpointing) drops the keys and values that are kept."
+        )
+
+
+def check_attention(model: PreTrainedModel, config: DiffusionGenerationConfig) -> None:
+    """Checks the settings that make sense for one kind of attention only.
+
+    Raises:
+        ValueError: for a cache of the other kind, and for infilling with a model that cannot see what follows.
+    """
+    name, cache = type(model).__name__, config.cache_implementation
+    if cache == "block" and not model.is_block_causal:
+        raise ValueError(
+            f"`cache_implementation='block'` is for block-causal models (SDAR): in {name}, decided tokens see all "
+            'later ones, and their keys and values change with them. Set "prefix" or "dual", which approximate them, '
+            "or none."
+        )
+    if not model.is_block_causal:
+        return
+    if cache in ("prefix", "dual"):
+        raise ValueError(
+            f"`cache_implementation={cache!r}` approximates keys and values that later tokens change. In {name}, "
+            'which is block-causal, they change nothing, and the default, "block", is exact. Leave it out.'
+        )
+    if cache == "block" and config.cache_refresh_interval is not None:
+        raise ValueError(
+            f"`cache_refresh_interval={config.cache_refresh_interval}` makes an approximation better, and the block "
+            "cache is exact. Leave it out."
+        )
+    if config.revocation_threshold:
+        raise ValueError(
+            f"`revocation_threshold={config.revocation_threshold}` verifies tokens by a second copy of their block, "
+            f"which {name}, a block-causal model, has no place for. Leave it out."
+        )
+    if not config.max_new_tokens:
+        raise ValueError(
+            f"`max_new_tokens=0` fills in mask tokens between others, and {name} is block-causal: it sees nothing of "
+            "the blocks behind them that the tokens have to fit to. Append new tokens, or use LLaDA or Dream."
         )
 
 
@@ -304,4 +448,5 @@ def make_forward(model: PreTrainedModel, canvas: Canvas) -> CanvasForward:
         ValueError: if the model cannot do what the settings ask for.
     """
     check_supported(model, canvas.config)
-    return CanvasForward(model, canvas) if canvas.config.cache_implementation is None else CachedForward(model, canvas)
+    forwards = {None: CanvasForward, "block": BlockForward, "prefix": WindowForward, "dual": WindowForward}
+    return forwards[canvas.config.cache_implementation](model, canvas)

@@ -27,10 +27,14 @@ class CertaintyHistory:
 
     def record(self, columns: torch.LongTensor, logits: torch.Tensor) -> None:
         """Adds a pass; `logits` of shape `(rows, columns, vocab_size)`, the scores at `columns`."""
-        certainty = measure_certainty(logits, self.canvas.config.mask_token_id)
-        by_row = zip(logits, certainty.entropy, certainty.confidence, columns, strict=True)
-        for row, (row_logits, entropy, confidence, row_columns) in enumerate(by_row):
-            decided = ~self.canvas.masked[row, row_columns]
+        canvas = self.canvas
+        certainty = measure_certainty(logits, canvas.config.mask_token_id)
+        masked = (canvas.is_open if canvas.whole_blocks else canvas.masked).gather(1, columns)
+        # What is not masked, and what is no part of the answer, goes behind its end.
+        places = canvas.place.gather(1, columns).masked_fill(~masked, canvas.width)
+        by_row = zip(logits, certainty.entropy, certainty.confidence, places, strict=True)
+        for row, (row_logits, entropy, confidence, row_places) in enumerate(by_row):
+            length = canvas.answer_length(row)
             likeliest = self._likeliest(row_logits)
             recorded = {
                 "entropies": entropy,
@@ -39,9 +43,9 @@ class CertaintyHistory:
                 "candidate_probabilities": likeliest.values,
             }
             for name, values in recorded.items():
-                where = decided.view(-1, *[1] * (values.ndim - 1))
-                recorded[name] = values.masked_fill(where, HISTORIES[name][0])
-            self._passes.setdefault(self.canvas.row_ids[row], []).append(recorded)
+                empty = values.new_full((length + 1, *values.shape[1:]), HISTORIES[name][0])
+                recorded[name] = empty.index_copy_(0, row_places.clamp(max=length), values)[:length]
+            self._passes.setdefault(canvas.row_ids[row], []).append(recorded)
 
     def pop(self, row_id: int) -> dict[str, torch.Tensor]:
         """What was recorded of a finished row, by the names of [`DiffusionGenerationOutput`], a line for each pass."""
@@ -52,12 +56,7 @@ class CertaintyHistory:
                 name: torch.empty(0, 0, *shape, device=device, dtype=torch.long if fill == -1 else torch.float32)
                 for name, (fill, shape) in HISTORIES.items()
             }
-        # Rows are aligned on the right; the left padding of an infilled row may have changed on the way.
-        width = min(len(recorded["entropies"]) for recorded in passes)
-        return {
-            name: torch.stack([recorded[name][len(recorded[name]) - width :] for recorded in passes])
-            for name in HISTORIES
-        }
+        return {name: torch.stack([recorded[name] for recorded in passes]) for name in HISTORIES}
 
     def discard(self, row_id: int) -> None:
         """Forgets a row that was given up."""

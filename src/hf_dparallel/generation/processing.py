@@ -42,7 +42,7 @@ class ScoreProcessing:
                 self._banned_ids = torch.tensor(self._banned, device=logits.device)
             logits = logits.index_fill(-1, self._banned_ids, -torch.inf)
         if config.min_new_tokens:
-            is_early = columns < canvas.width - canvas.max_new_tokens + config.min_new_tokens
+            is_early = canvas.place.gather(1, columns) < config.min_new_tokens
             for token_id in config.eos_token_ids:
                 logits[..., token_id] = logits[..., token_id].masked_fill(is_early, -torch.inf)
         return logits

@@ -169,7 +169,8 @@ add_setting(
     "block_length",
     "length",
     int,
-    "The canvas is decoded in blocks of this many tokens, from left to right; the last block may be shorter.",
+    "The canvas is decoded in blocks of this many tokens, from left to right; the last block may be shorter. "
+    "Block-causal models count blocks from the first token of the prompt, and have a default of their own.",
     default=32,
     minimum=1,
     is_swept=True,
@@ -268,7 +269,8 @@ add_setting(
     "use_cache",
     "cache",
     bool,
-    "`False` turns off a cache that a recipe asks for; `True` changes nothing.",
+    "`False` turns off the cache that a recipe asks for, or that block-causal models have by default; `True` changes "
+    "nothing.",
     default=False,
 )
 add_setting(
@@ -276,8 +278,9 @@ add_setting(
     "cache",
     str,
     'Unset: every pass computes the whole sequence, exactly. `"prefix"` keeps keys and values of what precedes the '
-    'open block, `"dual"` also of what follows it: both are approximations.',
-    choices=("prefix", "dual"),
+    'open block, `"dual"` also of what follows it: both are approximations. `"block"` is for block-causal models, '
+    "whose default it is: it keeps keys and values of what precedes the open block, exactly.",
+    choices=("prefix", "dual", "block"),
     source="https://huggingface.co/papers/2505.22618",
 )
 add_setting(

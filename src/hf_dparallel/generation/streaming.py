@@ -46,7 +46,8 @@ class DraftStream:
         if hasattr(self.streamer, "put_draft") and not status.is_finished:
             is_draft = masked[0] & canvas.masked[0, columns[0]]
             draft = row.scatter(0, columns[0], torch.where(is_draft, tokens[0], row[columns[0]]))
-            undecided = draft[(canvas.block[0] <= status.open_to)][first + self._sent :].cpu()
+            end = min(canvas.open_edges(0)[1], canvas.answer_end(0))
+            undecided = draft[first + self._sent : end].cpu()
             # In a block that was entered in this pass nothing has been predicted yet.
             undecided = undecided[undecided != canvas.config.mask_token_id]
             if len(undecided):
