@@ -181,19 +181,6 @@ def test_vocabulary_can_be_resized_down_and_saved(golden_dir, tmp_path):
     assert AutoModelForMaskedLM.from_pretrained(tmp_path).get_input_embeddings().num_embeddings == 504
 
 
-@MAKERS
-def test_gradient_checkpointing_gives_the_same_gradients(make_model):
-    ids = torch.arange(2, 12)[None]
-    gradients = []
-    for checkpointing in (False, True):
-        model = make_model().train()
-        if checkpointing:
-            model.gradient_checkpointing_enable()
-        model(ids, labels=ids).loss.backward()
-        gradients.append(model.model.layers[0].self_attn.q_proj.weight.grad)
-    torch.testing.assert_close(*gradients)
-
-
 @BIDIRECTIONAL
 def test_flash_attention_is_bidirectional(make_model):
     """Flash attention needs a GPU to run, but what it reads (the flag of each module) can be checked anywhere."""
@@ -270,13 +257,3 @@ def test_published_weights_are_taken_by_load_state_dict(golden_dir, name):
     model.load_state_dict(load_file(path / "model.safetensors"))
     expected = AutoModelForMaskedLM.from_pretrained(path).state_dict()
     assert all(torch.equal(weight, expected[name]) for name, weight in model.state_dict().items())
-
-
-def test_tied_weights(tmp_path):
-    model = make_llada(weight_tying=True)
-    assert model.lm_head.weight is model.model.embed_tokens.weight
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
-    ids = torch.arange(2, 12)[None]
-    with torch.no_grad():
-        torch.testing.assert_close(loaded(ids).logits, model(ids).logits)

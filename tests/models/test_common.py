@@ -1,0 +1,201 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What transformers asks of every model class, for each of ours."""
+
+import copy
+import json
+import re
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForMaskedLM
+
+from ..helpers import left_padded, make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
+
+
+MAKERS = pytest.mark.parametrize("make_model", [make_llada, make_dream, make_sdar, make_sdar_moe, make_llada2])
+IDS = torch.randint(2, 60, (3, 11), generator=torch.Generator().manual_seed(0))
+
+
+def logits(model, ids=IDS, **kwargs) -> torch.Tensor:
+    with torch.no_grad():
+        return model(ids, **kwargs).logits
+
+
+def reloaded(model, folder, **kwargs):
+    model.save_pretrained(folder)
+    return AutoModelForMaskedLM.from_pretrained(folder, **kwargs)
+
+
+@MAKERS
+def test_shards_and_dtype_are_read_back(make_model, tmp_path):
+    model = make_model().bfloat16()
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path, dtype="auto")
+    assert type(loaded) is type(model) and loaded.dtype == torch.bfloat16 and not loaded.training
+    weights = model.state_dict()
+    assert loaded.state_dict().keys() == weights.keys()
+    assert all(torch.equal(weight, weights[name]) for name, weight in loaded.state_dict().items())
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path, dtype=torch.float32).lm_head.weight.dtype == torch.float32
+
+
+@MAKERS
+def test_a_configuration_is_read_back(make_model, tmp_path):
+    config = make_model(some_setting_of_others=[1, 2]).config
+    config.save_pretrained(tmp_path)
+    # The second time as people write it, with what differs from the defaults only.
+    for _ in range(2):
+        loaded = AutoConfig.from_pretrained(tmp_path)
+        assert type(loaded) is type(config) and loaded.some_setting_of_others == [1, 2]
+        assert loaded.to_dict() | {"_name_or_path": ""} == config.to_dict()
+        (tmp_path / "config.json").write_text(json.dumps(config.to_diff_dict()))
+
+
+@MAKERS
+def test_a_constructor_computes_nothing_and_the_initialization_fills_everything(make_model):
+    config = make_model().config
+    with torch.device("meta"):
+        model = AutoModelForMaskedLM.from_config(config)
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"meta"}
+    model = AutoModelForMaskedLM.from_config(config)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    # But for biases, which begin at zero.
+    assert all(parameter.any() for parameter in model.parameters() if parameter.ndim > 1)
+
+
+@MAKERS
+def test_eager_attention_is_sdpa(make_model):
+    model = make_model()
+    ids, mask = left_padded(IDS.tolist() + [[2, 3, 4]])
+    by_implementation = []
+    for attention in ("eager", "sdpa"):
+        model.set_attn_implementation(attention)
+        by_implementation.append(logits(model, ids, attention_mask=mask)[mask.bool()])
+    torch.testing.assert_close(*by_implementation, atol=1e-4, rtol=1e-4)
+
+
+@MAKERS
+def test_a_row_has_the_logits_that_it_has_alone(make_model):
+    model = make_model()
+    rows = [row[: 11 - 3 * index] for index, row in enumerate(IDS.tolist())]
+    ids, mask = left_padded(rows)
+    in_batch = logits(model, ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(0))
+    for index, row in enumerate(rows):
+        alone = logits(model, torch.tensor([row]))[0]
+        # Dream's first token is predicted from the position before it, which is padding here.
+        torch.testing.assert_close(in_batch[index, -len(row) + 1 :], alone[1:], atol=1e-4, rtol=1e-4)
+
+
+@MAKERS
+def test_the_same_call_gives_the_same_logits(make_model):
+    model = make_model()
+    expected = logits(model)
+    assert torch.equal(logits(model), expected)
+    # There is no dropout.
+    assert torch.equal(logits(copy.deepcopy(model).train()), expected)
+
+
+@MAKERS
+def test_embeddings_stand_for_their_tokens(make_model):
+    model = make_model()
+    embeddings = model.get_input_embeddings()(IDS).detach()
+    assert torch.equal(logits(model, None, inputs_embeds=embeddings), logits(model))
+
+
+@MAKERS
+def test_hidden_states_and_attentions_are_given_when_asked_for(make_model):
+    model = make_model()
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        plain = model(IDS)
+        output = model(IDS, output_hidden_states=True, output_attentions=True)
+        *_, states, attentions = model(IDS, output_hidden_states=True, output_attentions=True, return_dict=False)
+    assert plain.hidden_states is None and plain.attentions is None
+    assert [state.shape for state in output.hidden_states] == [(3, 11, 32)] * 3
+    assert [weights.shape for weights in output.attentions] == [(3, 4, 11, 11)] * 2
+    for weights in output.attentions:
+        torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4, 11))
+    assert torch.equal(output.logits, plain.logits)
+    assert torch.equal(states[-1], output.hidden_states[-1]) and torch.equal(attentions[-1], output.attentions[-1])
+
+
+@MAKERS
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_vocabulary_can_be_resized(make_model, tied, tmp_path):
+    name = "weight_tying" if make_model is make_llada else "tie_word_embeddings"
+    model = make_model(**{name: tied})
+    assert (model.lm_head.weight is model.get_input_embeddings().weight) == tied
+    before = logits(model)
+    model.resize_token_embeddings(70)
+    torch.testing.assert_close(logits(model)[..., :64], before)
+    model.resize_token_embeddings(64)
+    torch.testing.assert_close(logits(model), before)
+    model.resize_token_embeddings(66)
+    loaded = reloaded(model, tmp_path)
+    assert loaded.config.vocab_size == loaded.lm_head.out_features == 66
+    assert (loaded.lm_head.weight is loaded.get_input_embeddings().weight) == tied
+    assert torch.equal(logits(loaded), logits(model))
+
+
+def gradients(model) -> dict[str, torch.Tensor]:
+    model(IDS, labels=IDS).loss.backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+@MAKERS
+def test_gradient_checkpointing_gives_the_same_gradients(make_model):
+    expected = gradients(make_model().train())
+    for use_reentrant in (None, False, True):
+        model = make_model().train()
+        model.gradient_checkpointing_enable(None if use_reentrant is None else {"use_reentrant": use_reentrant})
+        assert model.is_gradient_checkpointing
+        torch.testing.assert_close(gradients(model), expected)
+
+
+@MAKERS
+def test_training_lowers_the_loss(make_model):
+    model = make_model().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(12):
+        loss = model(torch.full_like(IDS, 63), labels=IDS[:1].expand_as(IDS)).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
+
+
+@MAKERS
+def test_the_body_loads_from_a_checkpoint_with_a_head_and_not_the_other_way_round(make_model, tmp_path):
+    model = make_model()
+    model.save_pretrained(tmp_path / "whole")
+    body = type(model.model).from_pretrained(tmp_path / "whole")
+    with torch.no_grad():
+        expected = model.model(IDS).last_hidden_state
+        assert torch.equal(body(IDS).last_hidden_state, expected)
+        body.save_pretrained(tmp_path / "body")
+        again = type(model.model).from_pretrained(tmp_path / "body")
+        assert torch.equal(again(IDS).last_hidden_state, expected)
+    with pytest.raises(ValueError, match="lacks 1 weights of .*'lm_head.weight'"):
+        type(model).from_pretrained(tmp_path / "body")
+
+
+@MAKERS
+def test_scaled_rotary_embeddings(make_model, tmp_path):
+    plain = make_model()
+    scaling = plain.config.rope_parameters | {"rope_type": "linear", "factor": 4.0}
+    model = reloaded(make_model(rope_parameters=scaling), tmp_path)
+    assert model.config.rope_parameters["factor"] == 4.0
+    torch.testing.assert_close(model.model.rotary_emb.inv_freq * 4, plain.model.rotary_emb.inv_freq)
+    assert not torch.allclose(logits(model), logits(plain))
+
+
+@MAKERS
+def test_the_plan_of_tensor_parallelism_splits_all_of_the_attention_or_none(make_model):
+    model = make_model()
+    plan = "|".join(re.escape(pattern).replace(r"\*", r"\d+") for pattern in model.tp_plan)
+    linear = [name for name, module in model.named_modules() if "self_attn." in name and isinstance(module, nn.Linear)]
+    assert len(linear) >= 2 * 2 and "lm_head" in model.tp_plan
+    assert len({re.fullmatch(plan, name) is None for name in linear}) == 1

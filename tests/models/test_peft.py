@@ -1,0 +1,98 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The tuners of PEFT: each takes effect in `generate`, is disabled, saved and loaded, and merged where it can be."""
+
+import peft
+import pytest
+import torch
+from peft import PeftModel, get_peft_model
+
+from ..helpers import make_dream, make_llada, make_llada2, make_sdar
+
+
+IDS = torch.arange(2, 26).view(2, 12)
+MODULES = {"target_modules": ["q_proj", "v_proj"]}
+LORA = {"r": 4, **MODULES}
+TUNERS = {
+    "lora": peft.LoraConfig(**LORA),
+    "lora, all linear layers": peft.LoraConfig(r=4, target_modules="all-linear"),
+    "lora, rank-stabilized": peft.LoraConfig(use_rslora=True, **LORA),
+    "lora, bias": peft.LoraConfig(bias="lora_only", **LORA),
+    "lora, whole head": peft.LoraConfig(modules_to_save=["lm_head"], **LORA),
+    "lora, ranks by module": peft.LoraConfig(rank_pattern={"q_proj": 2}, alpha_pattern={"v_proj": 3}, **LORA),
+    "lora, tokens": peft.LoraConfig(trainable_token_indices=[2, 63], **LORA),
+    "dora": peft.LoraConfig(use_dora=True, **LORA),
+    "adalora": peft.AdaLoraConfig(init_r=4, target_r=2, total_step=10, **MODULES),
+    "ia3": peft.IA3Config(target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"]),
+    "loha": peft.LoHaConfig(**LORA),
+    "lokr": peft.LoKrConfig(**LORA),
+    "oft": peft.OFTConfig(r=0, oft_block_size=4, **MODULES),
+    "boft": peft.BOFTConfig(boft_block_size=4, **MODULES),
+    "vera": peft.VeraConfig(target_modules=["q_proj", "o_proj"]),
+    "fourierft": peft.FourierFTConfig(n_frequency=20, **MODULES),
+    "hra": peft.HRAConfig(**LORA),
+    "ln": peft.LNTuningConfig(target_modules=["input_layernorm"]),
+    "vblora": peft.VBLoRAConfig(num_vectors=4, vector_length=2, r=4, **MODULES),
+    "miss": peft.MissConfig(**LORA),
+    "randlora": peft.RandLoraConfig(**LORA),
+    "shira": peft.ShiraConfig(**LORA),
+    "c3a": peft.C3AConfig(block_size=4, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "down_proj"]),
+    "road": peft.RoadConfig(group_size=4, **MODULES),
+    "waveft": peft.WaveFTConfig(n_frequency=20, **MODULES),
+    "delora": peft.DeloraConfig(**LORA),
+    "gralora": peft.GraloraConfig(gralora_k=2, **LORA),
+    "osf": peft.OSFConfig(**MODULES),
+    "trainable tokens": peft.TrainableTokensConfig(token_indices=[2, 3, 63], target_modules=["embed_tokens"]),
+}
+# All tuners on two classes, and on the others those that the package itself makes or that reach the most modules.
+CASES = [(make, name) for make in (make_llada, make_dream) for name in TUNERS]
+CASES += [(make, name) for make in (make_sdar, make_llada2) for name in ("lora", "lora, all linear layers", "dora")]
+
+
+def answers(model) -> torch.Tensor:
+    return model.generate(IDS, max_new_tokens=8, block_length=4, denoising_steps=2)
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(IDS).logits
+
+
+def trained(make, name: str) -> PeftModel:
+    """A model with an adapter that changes much."""
+    model = get_peft_model(make(), TUNERS[name]).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+@pytest.mark.parametrize(("make", "name"), CASES)
+def test_a_tuner_takes_effect_and_is_disabled_saved_and_merged(make, name, tmp_path):
+    plain, model = make(), trained(make, name)
+    expected, expected_logits = answers(model), logits(model)
+    assert not torch.equal(expected, answers(plain))
+    assert torch.equal(answers(model.get_base_model()), expected)
+    # PEFT says that biases which were trained stay.
+    if name != "lora, bias":
+        with model.disable_adapter():
+            torch.testing.assert_close(logits(model), logits(plain))
+            assert torch.equal(answers(model), answers(plain))
+    model.save_pretrained(tmp_path)
+    loaded = PeftModel.from_pretrained(make(), tmp_path).eval()
+    torch.testing.assert_close(logits(loaded), expected_logits)
+    assert torch.equal(answers(loaded), expected)
+    merged = model.merge_and_unload()
+    torch.testing.assert_close(logits(merged), expected_logits, atol=1e-3, rtol=1e-3)
+    assert torch.equal(answers(merged), expected)
+
+
+@pytest.mark.parametrize("name", ["PromptTuningConfig", "PrefixTuningConfig", "PromptEncoderConfig"])
+@pytest.mark.parametrize("make", [make_llada, make_dream, make_sdar, make_llada2])
+def test_prompt_learning_is_refused(make, name):
+    """PEFT adds its virtual tokens in a hook of autoregressive `generate`, and ours would go on without them."""
+    shape = {"token_dim": 32, "num_layers": 2, "num_attention_heads": 4}
+    config = getattr(peft, name)(task_type="CAUSAL_LM", num_virtual_tokens=2, **shape)
+    with pytest.raises(ValueError, match=f"{name} puts virtual tokens before the prompt"):
+        answers(get_peft_model(make(), config))
