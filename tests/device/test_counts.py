@@ -9,9 +9,9 @@ from transformers import CompileConfig
 
 from hf_dparallel.generation.decoder import Decoder
 
-from ..helpers import left_padded, make_llada
+from ..helpers import left_padded, make_llada, make_sdar
 from ..simulated_device import SimulatedDevices
-from .test_decoding import small_dream, small_llada
+from .test_decoding import small_dream, small_llada, small_sdar
 
 
 @dataclasses.dataclass
@@ -45,10 +45,14 @@ LLADA = {
     "dual": Counts(waits=2, waits_for_model=1, copies=1, launches=80),
 }
 DREAM = LLADA | dict.fromkeys(("prefix", "dual"), Counts(waits=2, waits_for_model=1, copies=1, launches=83))
+SDAR = {
+    "block": Counts(waits=1, waits_for_model=1, copies=0, launches=85),
+    "no block cache": Counts(waits=1, waits_for_model=1, copies=0, launches=58),
+}
 # Copies from the host for each layer, when rows enter and leave. The aim: none.
-COPIES_BY_LAYER = {"plain": 0, "prefix": 0, "dual": 0}
+COPIES_BY_LAYER = {"plain": 0, "prefix": 0, "dual": 0, "block": 0}
 # Graphs that compiled code records when the same call comes a second time. The aim: none.
-RECORDED_AGAIN = {"plain": 0, "prefix": 0, "dual": 0}
+RECORDED_AGAIN = {"plain": 0, "prefix": 0, "dual": 0, "block": 0}
 
 SETTINGS = {
     "plain": {},
@@ -56,6 +60,9 @@ SETTINGS = {
     "sampling": {"temperature": 1.0},
     "prefix": {"cache_implementation": "prefix"},
     "dual": {"cache_implementation": "dual"},
+    # The default of block-causal models.
+    "block": {},
+    "no block cache": {"use_cache": False},
 }
 PROMPTS = [[2, 3], [4, 5, 6, 7, 8], [9]]
 COMMON = {"max_new_tokens": 12, "block_length": 4, "entropy_threshold": 0.7, "stop_at_eos": False}
@@ -99,8 +106,14 @@ def counts_of(devices, label) -> Counts:
     )
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize(("make_model", "reached"), [(small_llada, LLADA), (small_dream, DREAM)])
+@pytest.mark.parametrize(
+    ("make_model", "reached", "name"),
+    [
+        (make_model, reached, name)
+        for make_model, reached in ((small_llada, LLADA), (small_dream, DREAM), (small_sdar, SDAR))
+        for name in reached
+    ],
+)
 def test_a_pass_costs_no_more_than_reached(make_model, reached, name, steady_passes):
     with SimulatedDevices() as devices:
         model = devices.move(make_model())
@@ -122,7 +135,8 @@ def test_copies_for_rows_that_enter_and_leave(name):
     copies = []
     for num_layers in (1, 2):
         with SimulatedDevices() as devices:
-            model = devices.move(make_llada(n_layers=num_layers))
+            make_model = make_sdar if name == "block" else make_llada
+            model = devices.move(make_model(num_hidden_layers=num_layers))
             devices.events.clear()
             list(model.generate_many(PROMPTS, batch_size=2, **settings))
         copies.append(devices.count("from_host"))
@@ -151,7 +165,7 @@ class Region:
 def test_compiled_code_never_waits_and_equal_calls_record_nothing_anew(name):
     compiled = SETTINGS[name] | {"compile_config": CompileConfig(dynamic=False)}
     with SimulatedDevices() as devices:
-        model = devices.move(small_llada())
+        model = devices.move(small_sdar() if name == "block" else small_llada())
         region = Region(model, devices)
         model.get_compiled_call = lambda config: region
         decode(model, **compiled)

@@ -13,7 +13,16 @@ from hf_dparallel.harness.likelihood import estimate_log_likelihood
 from hf_dparallel.inspection.certainty import committed_confidence, prediction_reliability
 from hf_dparallel.serving.engine import Engine
 
-from ..helpers import MASK, left_padded, make_dream, make_llada, make_prompts, make_tokenizer, make_word_tokenizer
+from ..helpers import (
+    MASK,
+    left_padded,
+    make_dream,
+    make_llada,
+    make_prompts,
+    make_sdar,
+    make_tokenizer,
+    make_word_tokenizer,
+)
 from ..models.test_foreign import make_modernbert
 from ..serving.test_engine import ask, make_prompt
 from ..simulated_device import SimulatedDevices, SimulatedTensor
@@ -30,6 +39,10 @@ def small_llada():
 
 def small_dream():
     return make_dream(num_hidden_layers=1)
+
+
+def small_sdar():
+    return make_sdar(num_hidden_layers=1)
 
 
 class EndsAtSomeTokens(StoppingCriteria):
@@ -121,7 +134,9 @@ def assert_same(ours, theirs):
     ("make_model", "name"),
     # Dream shifts, by which the windows of its caches differ.
     [(small_llada, name) for name in CASES]
-    + [(small_dream, name) for name in CASES if "cache" in name or "prefix" in name],
+    + [(small_dream, name) for name in CASES if "cache" in name or "prefix" in name]
+    # The default of block-causal models is a cache of their own.
+    + [(small_sdar, f"{name}, cache None") for name in ("entropy", "several blocks", "certainty")],
 )
 def test_answers_are_those_of_the_cpu(make_model, name):
     expected, expected_stream = decode(make_model, "cpu", **CASES[name])

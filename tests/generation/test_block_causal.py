@@ -2,6 +2,7 @@
 """Decoding of block-causal models: the published samplers' tokens and calls, and a cache that changes nothing."""
 
 import json
+import random
 
 import pytest
 import torch
@@ -13,11 +14,15 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from hf_dparallel.generation.configuration import resolve
+
+from ..helpers import exact_model, left_padded, make_llada, make_llada2, make_sdar
+
 
 def golden_runs(path, is_compared=lambda run: True):
     """The recorded runs: all of them, and a few with each kind of setting."""
     runs = [run for run in map(json.loads, path.read_text().splitlines()) if is_compared(run)]
-    return runs, runs[::9]
+    return runs, runs[::16]
 
 
 def official_settings(params):
@@ -159,3 +164,172 @@ def test_equals_the_published_samplers_in_all_runs(golden_dir, name):
     model = AutoModelForMaskedLM.from_pretrained(golden_dir / path.split("/")[0] / "model").eval()
     for run in golden_runs(golden_dir / path, is_compared)[0]:
         check(model, run)
+
+
+def random_case(seed):
+    """Prompts of any lengths, and settings of any kind, that end rows at different times."""
+    rng = random.Random(seed)
+    prompts = [[rng.randrange(2, 62) for _ in range(rng.randrange(1, 14))] for _ in range(rng.randrange(1, 5))]
+    rules = [
+        {},
+        {"entropy_threshold": rng.uniform(0, 3)},
+        {"confidence_threshold": rng.uniform(0.01, 1), "min_commits": rng.randrange(1, 3)},
+        {"entropy_threshold": 1.5, "max_active_blocks": rng.randrange(2, 4), "block_add_threshold": rng.random() or 1},
+    ]
+    return prompts, {
+        "max_new_tokens": rng.randrange(1, 20),
+        "block_length": rng.choice([1, 2, 3, 4, 8]),
+        "eos_token_id": rng.randrange(2, 62),
+        "stop_at_eos": rng.random() < 0.7,
+        "output_certainty": rng.random() < 0.3,
+        "return_dict_in_generate": True,
+        **rng.choice(rules),
+    }
+
+
+def check_cache(model, seed):
+    prompts, kwargs = random_case(seed)
+    ids, attention_mask = left_padded(prompts)
+    cached = model.generate(ids, attention_mask=attention_mask, **kwargs)
+    computed = model.generate(ids, attention_mask=attention_mask, use_cache=False, **kwargs)
+    for name in cached:
+        torch.testing.assert_close(cached[name], computed[name], equal_nan=True, msg=f"{name} of {prompts}, {kwargs}")
+
+
+def check_rows(model, seed):
+    """A row of a batch, and one that takes a slot when another row leaves it, are the row alone."""
+    prompts, kwargs = random_case(seed)
+    ids, attention_mask = left_padded(prompts)
+    batch = model.generate(ids, attention_mask=attention_mask, **kwargs)
+    many = model.generate_many(prompts, batch_size=2, **kwargs)
+    for row, (prompt, of_many) in enumerate(zip(prompts, many, strict=True)):
+        alone = model.generate(torch.tensor([prompt]), **kwargs)
+        tokens = alone.sequences[0, len(prompt) :].tolist()
+        assert batch.sequences[row, ids.shape[1] :].tolist() == of_many.tokens.tolist() == tokens, (prompts, kwargs)
+        assert batch.nfe[row] == of_many.nfe == alone.nfe[0]
+        assert batch.commit_step[row].tolist() == of_many.commit_step.tolist() == alone.commit_step[0].tolist()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cache_changes_nothing(seed):
+    check_cache(exact_model(make_sdar), seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_are_independent(seed):
+    check_rows(exact_model(make_sdar), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [make_sdar, make_llada2])
+def test_cache_changes_nothing_in_many_cases(make):
+    model = exact_model(make)
+    for seed in range(500):
+        check_cache(model, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [make_sdar, make_llada2])
+def test_rows_are_independent_in_many_cases(make):
+    model = exact_model(make)
+    for seed in range(200):
+        check_rows(model, seed)
+
+
+def computed_widths(model, prompts, **kwargs):
+    """The columns that each pass computes, and the rows and keys that its attention has."""
+    shapes = []
+
+    def record(module, args, kwargs, output):
+        cache = kwargs.get("past_key_values")
+        keys = cache.layers[0].window.num_keys if cache is not None else None
+        shapes.append((*args[0].shape[:2], keys) if args else (*kwargs["hidden_states"].shape[:2], keys))
+
+    hook = model.model.layers[0].register_forward_hook(record, with_kwargs=True)
+    ids, attention_mask = left_padded(prompts)
+    out = model.generate(ids, attention_mask=attention_mask, return_dict_in_generate=True, **kwargs)
+    hook.remove()
+    return out, shapes
+
+
+def test_a_pass_computes_what_is_open_and_what_was_decided_last():
+    kwargs = {"max_new_tokens": 12, "block_length": 4, "denoising_steps": 6, "stop_at_eos": False}
+    out, shapes = computed_widths(make_sdar(), [[2, 3, 4, 5, 6]], **kwargs)
+    # One token of the prompt is in the first block, and three masks behind the answer complete the last one.
+    assert out.nfe.item() == 7
+    assert shapes == [(1, 8, 8), (1, 4, 8), (1, 8, 12), (1, 4, 12), (1, 8, 16), (1, 4, 16), (1, 8, 20)]
+    # Rows in step share the window.
+    _, shapes = computed_widths(make_sdar(), [[2, 3, 4, 5, 6], [7]], **kwargs)
+    assert shapes[:4] == [(2, 8, 8), (2, 4, 8), (2, 8, 12), (2, 4, 12)]
+
+
+def test_without_padding_a_pass_has_no_mask(monkeypatch):
+    model, masks = make_sdar(), []
+    score = model.score
+    monkeypatch.setattr(
+        model, "score", lambda inputs, *args: masks.append(inputs["attention_mask"]) or score(inputs, *args)
+    )
+    model.generate(torch.tensor([[2, 3, 4, 5]]), max_new_tokens=8, denoising_steps=4)
+    is_masked = [not isinstance(mask, dict) for mask in masks]
+    assert is_masked == [True, False, True, False]
+
+
+@pytest.mark.parametrize(("denoising_steps", "passes"), [(4, [1, 1, 1, 1]), (8, [2, 2, 2, 2]), (16, [3, 4, 4, 4])])
+def test_one_schedule_for_all_blocks(denoising_steps, passes):
+    """Also for the first, which has fewer masks."""
+    run = {"prompt_ids": [2, 3, 4, 5, 6]}
+    _, _, commit_step = decode(make_sdar(), run, 16, block_length=4, denoising_steps=denoising_steps)
+    blocks = torch.tensor(steps_in_block(commit_step, 5, 4)).split([3, 4, 4, 4, 1])
+    assert [int(block.max()) for block in blocks[:4]] == passes
+
+
+def test_streams_what_it_returns():
+    streamed = []
+
+    class Streamer:
+        def put(self, value):
+            streamed.extend(value.flatten().tolist())
+
+        def put_draft(self, value):
+            drafts.append(len(streamed) + len(value))
+
+        def end(self):
+            streamed.append("end")
+
+    drafts = []
+    out = make_sdar().generate(
+        torch.tensor([[2, 3, 4, 5, 6]]),
+        max_new_tokens=10,
+        entropy_threshold=0.5,
+        stop_at_eos=False,
+        streamer=Streamer(),
+    )
+    assert streamed == [*out[0].tolist(), "end"]
+    # No draft goes beyond the answer.
+    assert drafts and max(drafts) <= 15
+
+
+def test_settings_of_the_other_kind_of_attention_are_refused():
+    prompt, sdar, llada = torch.tensor([[2, 3, 63]]), make_sdar(), make_llada()
+    refused = {
+        "`cache_implementation='dual'` approximates": {"cache_implementation": "dual"},
+        "`cache_refresh_interval=2` makes an approximation better": {"cache_refresh_interval": 2},
+        "`max_new_tokens=0` fills in": {"max_new_tokens": 0},
+        "`revocation_threshold=0.5` verifies": {"revocation_threshold": 0.5, "entropy_threshold": 0.5},
+    }
+    for message, kwargs in refused.items():
+        with pytest.raises(ValueError, match=message):
+            sdar.generate(prompt if "max_new_tokens" in kwargs else prompt[:, :2], **kwargs)
+    with pytest.raises(ValueError, match="`cache_implementation='block'` is for block-causal models"):
+        llada.generate(prompt[:, :2], cache_implementation="block")
+
+
+def test_settings_follow_from_the_model():
+    model = make_sdar(block_size=8)
+    resolved = resolve(model)
+    assert (resolved.block_length, resolved.cache_implementation) == (8, "block")
+    assert resolve(model, resolved).settings() == resolved.settings()
+    assert resolve(model, use_cache=False).cache_implementation is None
+    # What other recipes are compared with has the cache, which is exact.
+    assert resolve(model, resolved.one_token_per_pass()).cache_implementation == "block"
+    assert resolve(model, model.generation_config, block_length=4).block_length == 4

@@ -1,11 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Compiled decoding: the tokens of the plain one, few shapes, and no setting inside compiled code."""
 
+import itertools
+
 import pytest
 import torch
 from transformers import CompileConfig
 
-from ..helpers import left_padded, make_dream, make_llada
+from ..helpers import left_padded, make_dream, make_llada, make_sdar
 
 
 NEW = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}
@@ -36,8 +38,10 @@ def same(compiled, plain):
     return all(torch.equal(compiled[name], plain[name]) for name in ("sequences", "nfe", "commit_step"))
 
 
-@pytest.mark.parametrize("make", [make_llada, make_dream])
-@pytest.mark.parametrize("cache", [None, "prefix", "dual"])
+@pytest.mark.parametrize(
+    ("make", "cache"),
+    [*itertools.product([make_llada, make_dream], [None, "prefix", "dual"]), (make_sdar, "block")],
+)
 def test_same_tokens_as_without(make, cache):
     model = make()
     compile_config = CompileConfig(backend=CountingBackend(), dynamic=False)
