@@ -12,7 +12,7 @@ import argparse
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-import hf_dparallel  # noqa: F401 (registers LLaDA and Dream with the Auto classes)
+import hf_dparallel  # noqa: F401 (registers the models with the Auto classes)
 
 
 QUESTION = "Natalia sold 48 clips in April, and half as many in May. How many clips did she sell altogether?"

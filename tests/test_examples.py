@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM
 from transformers.trainer_utils import SchedulerType
 from trl import get_peft_config
 
-from hf_dparallel import CertaintyForcingConfig, cli
+from hf_dparallel import CertaintyForcingConfig, SDARConfig, cli
 from hf_dparallel.cli.arguments import CommandParser, OutputArguments
 from hf_dparallel.cli.train import ModelArguments, TrainingDataArguments
 
@@ -156,12 +156,17 @@ DREAM = {
 }
 
 
+BLOCK_CAUSAL = {"masking": "semi_autoregressive", "lr_scheduler_type": SchedulerType.CONSTANT}
+
+
 @pytest.mark.parametrize(
     ("name", "hub_id", "rank", "epochs", "settings"),
     [
         ("llada-8b", "GSAI-ML/LLaDA-8B-Instruct", 32, 6, LLADA),
         ("llada-1.5", "GSAI-ML/LLaDA-1.5", 128, 4, LLADA),
         ("dream-7b", "Dream-org/Dream-v0-Instruct-7B", 16, 3, DREAM),
+        ("sdar-8b", "JetLM/SDAR-8B-Chat", 32, 3, BLOCK_CAUSAL | {"block_length": SDARConfig().block_length}),
+        ("llada2-mini", "inclusionAI/LLaDA2.0-mini", 32, 3, BLOCK_CAUSAL | {"block_length": 32}),
     ],
 )
 def test_configurations_are_those_of_the_paper(name, hub_id, rank, epochs, settings):
@@ -178,7 +183,9 @@ def test_configurations_are_those_of_the_paper(name, hub_id, rank, epochs, setti
 
 
 def test_every_configuration_is_tested():
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {"llada-8b", "llada-1.5", "dream-7b"}
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {
+        *("llada-8b", "llada-1.5", "dream-7b", "sdar-8b", "llada2-mini")
+    }
     assert {path.stem for path in (CONFIGS / "accelerate").iterdir()} == set(LAUNCHERS)
 
 

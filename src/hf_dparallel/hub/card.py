@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 from transformers.utils import ADAPTER_CONFIG_NAME
 
 from ..generation.configuration import DiffusionGenerationConfig
+from ..models.masked_diffusion import MaskedDiffusionHead
 from ..reports import escape_markdown, markdown_table
 from .files import SUMMARY_NAME, has_tokenizer, read_json
 from .reports import read_report
@@ -22,7 +23,6 @@ DRAFT_MARK = "<!-- Written by hf-dparallel, and anew at each push. To keep your 
 # In the card that PEFT saves beside an adapter, as long as nobody has filled it in.
 _PEFT_DRAFT_MARKS = ("# Model Card for Model ID", "[More Information Needed]")
 _TEMPLATE = Path(__file__).parent / "templates" / "model_card.md"
-_NATIVE_CLASSES = ("LLaDAForMaskedDiffusion", "DreamForMaskedDiffusion")
 
 
 def make_model_card(
@@ -67,7 +67,7 @@ def make_model_card(
         title=title,
         repo_id=repo_id,
         is_adapter=bool(adapter),
-        is_native=summary.get("architecture", _NATIVE_CLASSES[0]) in _NATIVE_CLASSES,
+        is_native="architecture" not in summary or summary["architecture"] in _native_classes(),
         tokenizer=tokenizer,
         has_chat_template=_has_chat_template(folder if has_tokenizer(folder) else base_model),
         mask_token_id=recipe.mask_token_id,
@@ -84,6 +84,12 @@ def is_replaceable(text: str) -> bool:
     """Whether nobody wrote this card: a library drafted it, or it has metadata at most, as in a new repository."""
     is_draft = DRAFT_MARK in text or all(mark in text for mark in _PEFT_DRAFT_MARKS)
     return is_draft or not ModelCard(text, ignore_metadata_errors=True).text.strip()
+
+
+def _native_classes() -> set[str]:
+    """The model classes of this package, which decode without further ado."""
+    classes = MaskedDiffusionHead.__subclasses__()
+    return {cls.__name__ for cls in classes if cls.__module__.startswith(f"{__name__.partition('.')[0]}.")}
 
 
 def _has_chat_template(tokenizer: str | Path | None) -> bool:

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Adapters on LLaDA and Dream: every weight finds its place or it is an error, and the decoding recipe comes along."""
+"""Adapters on the models: every weight finds its place or it is an error, and the decoding recipe comes along."""
 
 import contextlib
 import logging

@@ -3,9 +3,11 @@
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 
 from ..attention_masks import block_causal, make_attention_mask
+from .masked_diffusion import make_bidirectional
 
 
 class BlockCausalBackbone:
@@ -13,6 +15,10 @@ class BlockCausalBackbone:
 
     Blocks of `config.block_length` are counted from position 0 of each row.
     """
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__(config)  # type: ignore[call-arg]
+        make_bidirectional(self)  # type: ignore[arg-type]
 
     def forward(
         self,

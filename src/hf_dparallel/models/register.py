@@ -17,8 +17,8 @@ def register_family(
 ) -> None:
     """Makes the Auto classes load a family; of several libraries that register a `model_type` the last wins.
 
-    The published repositories name `AutoModel` (LLaDA and Dream) and `AutoModelForCausalLM` (LLaDA) in their
-    `auto_map`, so scripts that were written for them find our classes there too.
+    The published repositories name `AutoModel` and, but for Dream, `AutoModelForCausalLM` in their `auto_map`, so
+    scripts that were written for them find our classes there too.
     """
     config_class = model_class.config_class
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)

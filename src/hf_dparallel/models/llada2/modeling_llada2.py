@@ -12,7 +12,7 @@ from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeModel, Glm4Moe
 from ...generation.mixin import DiffusionGenerationMixin
 from ..adapters import AdapterLoadingMixin
 from ..block_causal import BlockCausalBackbone
-from ..masked_diffusion import MaskedDiffusionHead, make_bidirectional
+from ..masked_diffusion import MaskedDiffusionHead
 from .configuration_llada2 import LLaDA2Config
 
 
@@ -51,10 +51,6 @@ class LLaDA2PreTrainedModel(Glm4MoePreTrainedModel):
 
 class LLaDA2Model(BlockCausalBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
     """The block-causal transformer of LLaDA2, without the head."""
-
-    def __init__(self, config: LLaDA2Config):
-        super().__init__(config)
-        make_bidirectional(self)
 
 
 class LLaDA2ForMaskedDiffusion(

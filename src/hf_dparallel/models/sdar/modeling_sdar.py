@@ -12,7 +12,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeModel, Qwen
 from ...generation.mixin import DiffusionGenerationMixin
 from ..adapters import AdapterLoadingMixin
 from ..block_causal import BlockCausalBackbone
-from ..masked_diffusion import MaskedDiffusionHead, make_bidirectional
+from ..masked_diffusion import MaskedDiffusionHead
 from .configuration_sdar import SDARConfig, SDARMoeConfig
 
 
@@ -28,10 +28,6 @@ class SDARPreTrainedModel(Qwen3PreTrainedModel):
 
 class SDARModel(BlockCausalBackbone, SDARPreTrainedModel, Qwen3Model):
     """The block-causal transformer of SDAR, without the head."""
-
-    def __init__(self, config: SDARConfig):
-        super().__init__(config)
-        make_bidirectional(self)
 
 
 class SDARForMaskedDiffusion(MaskedDiffusionHead, AdapterLoadingMixin, DiffusionGenerationMixin, SDARPreTrainedModel):
@@ -70,10 +66,6 @@ class SDARMoePreTrainedModel(Qwen3MoePreTrainedModel):
 
 class SDARMoeModel(BlockCausalBackbone, SDARMoePreTrainedModel, Qwen3MoeModel):
     """The block-causal mixture of experts of SDAR-30B-A3B, without the head."""
-
-    def __init__(self, config: SDARMoeConfig):
-        super().__init__(config)
-        make_bidirectional(self)
 
 
 class SDARMoeForMaskedDiffusion(
