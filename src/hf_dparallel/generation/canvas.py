@@ -71,8 +71,8 @@ class RowStatus:
     # How many masks there are in those blocks, and how many decided tokens that may be revised.
     num_open: int
     num_revisable: int
-    # Tokens before the first mask, those of them that stay as they are, and tokens up to and including the first end
-    # token.
+    # Tokens before the first unsettled one, those of them that stay as they are, and tokens up to and including the
+    # first end token.
     num_decided: int
     num_final: int
     length_to_eos: int
@@ -105,6 +105,8 @@ class Canvas:
     place: torch.LongTensor
     masked: torch.BoolTensor
     is_open: torch.BoolTensor
+    # The masks, and decided tokens that keep their row in its block.
+    unsettled: torch.BoolTensor
     commit_step: torch.LongTensor
     # (rows,)
     nfe: torch.LongTensor
@@ -112,6 +114,8 @@ class Canvas:
     open_from: torch.LongTensor
     open_to: torch.LongTensor
     num_revisions: torch.LongTensor
+    # Passes since the open blocks had a mask.
+    post_steps: torch.LongTensor
 
     def __init__(self, config: DiffusionGenerationConfig, width_multiple: int = 1, whole_blocks: bool = False):
         self.config = config
@@ -134,6 +138,7 @@ class Canvas:
             "block": -1,
             "place": _BEYOND,
             "masked": False,
+            "unsettled": False,
             "commit_step": -1,
         }
 
@@ -204,12 +209,14 @@ class Canvas:
             "block": block,
             "place": place,
             "masked": masked,
+            "unsettled": masked,
             "commit_step": torch.full_like(sequences, -1),
             "nfe": torch.zeros_like(first_block),
             "step_in_block": torch.zeros_like(first_block),
             "open_from": first_block,
             "open_to": first_block,
             "num_revisions": torch.zeros_like(first_block),
+            "post_steps": torch.zeros_like(first_block),
         }
         # Those behind the answer are no part of it.
         num_masks = (masked & (place < (self.max_new_tokens or _BEYOND))).sum(dim=1)
@@ -250,10 +257,17 @@ class Canvas:
         in_open_blocks = (self.block >= self.open_from[:, None]) & (self.block <= self.open_to[:, None])
         return in_open_blocks & (self.commit_step >= 0)
 
-    def commit(self, columns: torch.LongTensor, tokens: torch.LongTensor, accepted: torch.BoolTensor) -> None:
+    def commit(
+        self,
+        columns: torch.LongTensor,
+        tokens: torch.LongTensor,
+        accepted: torch.BoolTensor,
+        unsettled: torch.BoolTensor | None = None,
+    ) -> None:
         """Writes the accepted tokens of a pass and counts the pass; all arguments are `(rows, columns)`.
 
-        Where a decided token is accepted it is revised; the mask token takes it back.
+        Where a decided token is accepted it is revised; the mask token takes it back. A row stays in its block also
+        where tokens are `unsettled`, though they are decided.
         """
         is_new = torch.zeros_like(self.masked).scatter_(1, columns, accepted)
         self.sequences = torch.where(is_new, self.sequences.scatter(1, columns, tokens), self.sequences)
@@ -262,8 +276,12 @@ class Canvas:
             self.num_revisions += (is_new & ~self.masked).sum(dim=1)
             self.masked = torch.where(is_new, self.sequences == self.config.mask_token_id, self.masked)
             self.commit_step = self.commit_step.masked_fill(self.masked, -1)
+            self.post_steps = torch.where(self.is_open.any(dim=1), 0, self.post_steps + 1)
         else:
             self.masked = self.masked ^ is_new
+        self.unsettled = self.masked
+        if unsettled is not None:
+            self.unsettled = self.masked | torch.zeros_like(self.masked).scatter_(1, columns, unsettled)
         self.nfe += 1
         self.step_in_block += 1
         self.row_nfe = [nfe + 1 for nfe in self.row_nfe]
@@ -274,7 +292,7 @@ class Canvas:
         Args:
             is_nan (`torch.BoolTensor` of shape `(rows,)`): the rows for which the model predicted NaN.
         """
-        first_block = _first(self.block, self.masked)
+        first_block = _first(self.block, self.unsettled)
         self.step_in_block *= first_block == self.open_from
         self.open_from = first_block
         self.open_to = torch.maximum(self.open_to, first_block)
@@ -369,7 +387,7 @@ class Canvas:
             self.open_from,
             self.open_to,
             self.is_open.sum(dim=1),
-            _first(self.place, self.masked),
+            _first(self.place, self.unsettled),
             first_eos,
         ]
         if is_nan is not None or self.revises:
@@ -431,7 +449,15 @@ class Canvas:
             setattr(self, name, [getattr(self, name)[row] for row in rows])
         if rows:
             index = torch.tensor(rows, device=self.masked.device)
-            for name in (*self._padding, "nfe", "step_in_block", "open_from", "open_to", "num_revisions"):
+            for name in (
+                *self._padding,
+                "nfe",
+                "step_in_block",
+                "open_from",
+                "open_to",
+                "num_revisions",
+                "post_steps",
+            ):
                 setattr(self, name, self._fitted(name, getattr(self, name)[index]))
             self.is_open = self.masked & (self.block <= self.open_to[:, None])
 

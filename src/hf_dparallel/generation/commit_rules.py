@@ -228,7 +228,7 @@ class StableAndConfident:
     def _stable_passes(self, row_id: int, places: "torch.Tensor", probs: "torch.Tensor") -> "torch.Tensor":
         """In how many passes up to this one the prediction at each of the places was stable."""
         passes = places.new_zeros(places.shape)
-        if row_id in self._last:
+        if row_id in self._last and len(self._last[row_id][0]):
             last_places, last_probs, last_passes = self._last[row_id]
             # What is still open was open in the pass before, unless its block has been opened since.
             is_same = places[:, None] == last_places

@@ -149,7 +149,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         This is what other recipes are compared with. `max_new_tokens` must be set.
         """
         unset = dict.fromkeys((*settings_of("schedule", "revision", "sampling"), "cache_refresh_interval"))
-        explicit = {"max_active_blocks": 1, "revocation_threshold": 0.0, "do_sample": False}
+        explicit = {"max_active_blocks": 1, "revocation_threshold": 0.0, "editing_threshold": 1.0, "do_sample": False}
         if self.cache_implementation != "block":
             unset["cache_implementation"] = None
             explicit["use_cache"] = False
@@ -176,7 +176,12 @@ class DiffusionGenerationConfig(GenerationConfig):
     @property
     def revises(self) -> bool:
         """Whether decided tokens of the open block may change."""
-        return bool(self.revocation_threshold)
+        return bool(self.revocation_threshold) or self.edits
+
+    @property
+    def edits(self) -> bool:
+        """Whether decided tokens of the open blocks may be replaced."""
+        return self.editing_threshold is not None and self.editing_threshold < 1
 
     @property
     def eos_token_ids(self) -> list[int]:
@@ -238,11 +243,18 @@ class DiffusionGenerationConfig(GenerationConfig):
             )
 
     def _check_revision(self) -> None:
-        self._check_threshold_rule("revocation_threshold", "`revocation_threshold=0` if a recipe has more")
+        name, off = ("editing_threshold", 1) if self.edits else ("revocation_threshold", 0)
+        if self.edits and self.revocation_threshold:
+            raise ValueError(
+                f"`editing_threshold={self.editing_threshold}` and `revocation_threshold={self.revocation_threshold}` "
+                "are two ways to revise decided tokens. Remove one of them, or set `revocation_threshold=0` or "
+                "`editing_threshold=1` if a recipe has it."
+            )
+        self._check_threshold_rule(name, f"`{name}={off}` if a recipe has another")
         if self.compiles:
             raise ValueError(
-                f"`revocation_threshold={self.revocation_threshold}` cannot be compiled: the number of columns of a "
-                "pass changes. Leave out `compile_config`."
+                f"`{name}={getattr(self, name)}` cannot be compiled: the number of columns of a pass changes. Leave "
+                "out `compile_config`."
             )
 
     def _check_threshold_rule(self, name: str, remedy: str) -> None:

@@ -127,11 +127,11 @@ class Decoder:
         prediction = self._predict(columns)
         # Pick the predictions to commit, by the commit rule; at least one in each row.
         accepted = self.rule(prediction, masked)
-        tokens = prediction.tokens
+        tokens, unsettled = prediction.tokens, None
         if self.revision is not None:
-            tokens, accepted = self.revision(prediction, accepted)
+            tokens, accepted, unsettled = self.revision(prediction, masked, accepted)
         # Write them into the canvas.
-        self.canvas.commit(columns, tokens, accepted)
+        self.canvas.commit(columns, tokens, accepted, unsettled)
         # Move on: a row whose block is decided enters its next block, a row whose answer has ended leaves.
         self.canvas.advance((masked & prediction.entropy.isnan()).any(dim=1))
         for check in (self.stop_check, self.time_limit):

@@ -1,26 +1,40 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Revision: decided tokens of the open blocks may change, until their row leaves the block."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from ..certainty import measure_certainty
 from .canvas import Canvas
 from .commit_rules import commit_by_count
 from .prediction import TokenPrediction
 
 
+class Change(NamedTuple):
+    """What a pass writes, each `(rows, tokens)`.
+
+    Args:
+        tokens (`torch.LongTensor`): the tokens; the mask token takes one back.
+        accepted (`torch.BoolTensor`): which of them are written.
+        unsettled (`torch.BoolTensor`, *optional*): tokens that keep a row in its block though they are decided.
+    """
+
+    tokens: torch.LongTensor
+    accepted: torch.BoolTensor
+    unsettled: torch.BoolTensor | None = None
+
+
 class Revision(Protocol):
     """Called in every pass, after the commit rule."""
 
-    def __call__(
-        self, prediction: TokenPrediction, accepted: torch.BoolTensor
-    ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """Returns the tokens to write and where, both `(rows, tokens)`; the mask token takes a token back.
+    def __call__(self, prediction: TokenPrediction, masked: torch.BoolTensor, accepted: torch.BoolTensor) -> Change:
+        """Returns what the pass writes.
 
         Args:
             prediction ([`TokenPrediction`]): of the masks of the open blocks, and of the tokens decided in them.
-            accepted (`torch.BoolTensor` of shape `(rows, tokens)`): the masks that the commit rule decides.
+            masked, accepted (`torch.BoolTensor` of shape `(rows, tokens)`): which of them are masks, and which of
+                these the commit rule decides.
         """
 
 
@@ -38,9 +52,7 @@ class VerifiedCommits:
         self.threshold = config.revocation_threshold
         self.mask_token_id = config.mask_token_id
 
-    def __call__(
-        self, prediction: TokenPrediction, accepted: torch.BoolTensor
-    ) -> tuple[torch.LongTensor, torch.BoolTensor]:
+    def __call__(self, prediction: TokenPrediction, masked: torch.BoolTensor, accepted: torch.BoolTensor) -> Change:
         canvas, columns = self.canvas, prediction.columns
         is_decided = canvas.revisable.gather(1, columns)
         probability = _probability(prediction, canvas.sequences.gather(1, columns))
@@ -48,7 +60,32 @@ class VerifiedCommits:
         limit = (is_decided & is_of_last_pass).sum(dim=1) - 1
         limit = limit.masked_fill(accepted.sum(dim=1) <= 1, 0)
         revoked = commit_by_count(-probability, is_decided & (probability < self.threshold), limit)
-        return prediction.tokens.masked_fill(revoked, self.mask_token_id), accepted | revoked
+        return Change(prediction.tokens.masked_fill(revoked, self.mask_token_id), accepted | revoked)
+
+
+class Editing:
+    """Replaces decided tokens where the model, which sees them, now prefers others (LLaDA2.1).
+
+    A row stays in its blocks until a pass that began without a mask has replaced nothing, or until there were
+    `max_post_steps` of these passes (https://huggingface.co/papers/2602.08676).
+    """
+
+    def __init__(self, config: Any, canvas: Canvas):
+        self.canvas = canvas
+        self.config = config
+
+    def __call__(self, prediction: TokenPrediction, masked: torch.BoolTensor, accepted: torch.BoolTensor) -> Change:
+        canvas, columns = self.canvas, prediction.columns
+        # A replacement is never sampled.
+        likeliest = measure_certainty(prediction.logits, self.config.mask_token_id)
+        differs = likeliest.tokens != canvas.sequences.gather(1, columns)
+        is_sure = likeliest.confidence > self.config.editing_threshold
+        edited = canvas.revisable.gather(1, columns) & differs & is_sure
+        is_full = ~(masked & ~accepted).any(dim=1)
+        post_steps = (canvas.post_steps + 1).masked_fill(masked.any(dim=1), 0)
+        is_over = is_full & (post_steps >= self.config.max_post_steps)
+        tokens = torch.where(edited, likeliest.tokens, prediction.tokens)
+        return Change(tokens, accepted | edited, (masked | edited) & ~is_over[:, None])
 
 
 def _probability(prediction: TokenPrediction, tokens: torch.LongTensor) -> torch.Tensor:
@@ -60,4 +97,6 @@ def _probability(prediction: TokenPrediction, tokens: torch.LongTensor) -> torch
 
 def make_revision(config: Any, canvas: Canvas) -> Revision | None:
     """The revision that a resolved configuration asks for, if any."""
+    if config.edits:
+        return Editing(config, canvas)
     return VerifiedCommits(config, canvas) if config.revocation_threshold else None

@@ -211,6 +211,27 @@ add_setting(
     is_swept=True,
 )
 add_setting(
+    "editing_threshold",
+    "revision",
+    float,
+    "Editing: a decided token of the open block is replaced where the model, which sees it, now predicts another one "
+    "with more than this probability. 1 replaces nothing. Needs a commit rule with a threshold.",
+    default=1.0,
+    noun="a probability",
+    maximum=1,
+    source="https://huggingface.co/papers/2602.08676",
+    is_swept=True,
+)
+add_setting(
+    "max_post_steps",
+    "revision",
+    int,
+    "With `editing_threshold`: how many passes look for edits after the last mask of a block is decided. The block is "
+    "left before if one of them finds none.",
+    default=16,
+    is_swept=True,
+)
+add_setting(
     "temperature",
     "sampling",
     float,

@@ -1,0 +1,117 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What verified commits gain and what they cost: passes and accuracy of a student, and the time of its passes.
+
+    hf-dparallel demo --output_dir demo_output
+    python benchmarks/verified_commits.py --adapter demo_output/adapter --output verified_commits.json
+    python benchmarks/verified_commits.py --shape small
+
+The first form decodes held-out problems of the demo with the bundled teacher and an adapter that was trained on it,
+with thresholds that are bolder and bolder, plain and verified. The second form times passes with and without the copy
+of the block that verifies it, on random weights.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+
+from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
+from hf_dparallel.demo.pipeline import BLOCK_LENGTH, MAX_NEW_TOKENS, load_teacher, word_problem_dataset
+from hf_dparallel.environment import describe_environment
+from hf_dparallel.evaluation.benchmark import random_model, random_prompts
+from hf_dparallel.evaluation.decoding import evaluate_answers
+
+
+# Entropy thresholds, and with which probabilities their commits are verified; 0 is plain.
+GRID = {0.5: (0,), 0.6: (0, 0.7), 0.7: (0, 0.3, 0.5, 0.7, 0.9), 0.8: (0, 0.5, 0.7, 0.9), 1.1: (0, 0.7, 0.9)}
+CACHES = (None, "prefix", "dual")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--adapter", help="folder of the student's adapter")
+    parser.add_argument("--shape", help="time the passes of a random model of this shape instead")
+    parser.add_argument("--output", help="JSON file to write")
+    parser.add_argument("--num_problems", type=int, default=300, help="held-out problems")
+    parser.add_argument("--seed", type=int, default=2, help="of the problems")
+    parser.add_argument("--prompt_length", type=int, default=64)
+    parser.add_argument("--max_new_tokens", type=int, default=128)
+    arguments = parser.parse_args()
+    rows = time_passes(arguments) if arguments.shape else evaluate_student(arguments)
+    print(table(rows))
+    if arguments.output:
+        result = {"settings": vars(arguments), "rows": rows, "environment": describe_environment()}
+        Path(arguments.output).write_text(json.dumps(result, indent=1) + "\n")
+
+
+def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
+    """Accuracy, passes and revisions of the student with each pair of thresholds."""
+    model, tokenizer = load_teacher(torch.float32)
+    model = PeftModel.from_pretrained(model, arguments.adapter).merge_and_unload().eval()
+    problems = word_problem_dataset(arguments.num_problems, arguments.seed, split="test")
+    rows = []
+    for threshold, revocations in GRID.items():
+        for revocation in revocations:
+            recipe = DiffusionGenerationConfig(
+                max_new_tokens=MAX_NEW_TOKENS,
+                block_length=BLOCK_LENGTH,
+                entropy_threshold=threshold,
+                revocation_threshold=revocation,
+            )
+            metrics = evaluate_answers(model, tokenizer, problems, numeric_answer_reward, recipe).metrics()
+            rows.append(
+                {
+                    "entropy_threshold": threshold,
+                    "revocation_threshold": revocation,
+                    "accuracy": metrics["accuracy"],
+                    "nfe": metrics["nfe"],
+                }
+            )
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def time_passes(arguments: argparse.Namespace) -> list[dict]:
+    """CPU time of a pass, plain and verified, by cache; verified passes are as bold and take next to nothing back."""
+    model = random_model(arguments.shape, torch.float32, "cpu", "sdpa")
+    prompt = random_prompts(model, 1, arguments.prompt_length)
+    recipes = {
+        (cache, revocation): {"cache_implementation": cache, "revocation_threshold": revocation}
+        for cache in CACHES
+        for revocation in (0.0, 1e-9)
+    }
+    seconds: dict[tuple, list[float]] = {key: [] for key in recipes}
+    # In turns, so that what else runs on the machine slows all of them.
+    for _ in range(6):
+        for key, settings in recipes.items():
+            start = time.process_time()
+            out = model.generate(
+                prompt,
+                max_new_tokens=arguments.max_new_tokens,
+                block_length=BLOCK_LENGTH,
+                # About four tokens a pass.
+                confidence_factor=4.0,
+                stop_at_eos=False,
+                return_dict_in_generate=True,
+                **{name: value for name, value in settings.items() if value is not None},
+            )
+            seconds[key].append((time.process_time() - start) / out.nfe.item())
+    plain = {cache: min(seconds[cache, 0.0]) for cache in CACHES}
+    return [
+        {"cache": cache, "revocation_threshold": revocation, "ratio": min(times) / plain[cache]}
+        for (cache, revocation), times in seconds.items()
+    ]
+
+
+def table(rows: list[dict]) -> str:
+    """The rows in Markdown."""
+    lines = [list(rows[0]), ["---"] * len(rows[0])]
+    lines += [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    main()
