@@ -33,10 +33,10 @@ demo: $(VENV)/.demo
 
 # The prerequisites come first, so that pytest's summary is the last thing on the screen.
 test: lint docs
-	$(PYTEST) -n $(PYTEST_WORKERS)
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist worksteal
 
 test-slow: $(VENV)/.dev
-	$(PYTEST) -n $(PYTEST_WORKERS) -m "slow and not gpu"
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist worksteal -m "slow and not gpu"
 
 test-gpu: $(VENV)/.dev
 	$(PYTEST) -m gpu

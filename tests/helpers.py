@@ -173,8 +173,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_word_tokenizer() -> PreTrainedTokenizerFast:
-    """A word for each id. transformers' stop strings need a tokenizer that knows "abcdef"."""
-    words = {f"w{index}": index for index in range(62)} | {"abcdef": 62, "<mask>": 63}
+    """A word for each id, and no other: transformers' own stop strings fail, as they need one for "abcdef"."""
+    words = {f"w{index}": index for index in range(63)} | {"<mask>": 63}
     backend = Tokenizer(models.WordLevel(words, unk_token="w0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="<mask>")
@@ -197,6 +197,14 @@ def left_padded(prompts, pad=0):
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     return ids, mask
+
+
+def with_equal_settings(runs) -> list[tuple[dict, list]]:
+    """Groups `(run, settings)` pairs by their settings, so that each group can be decoded in one batch."""
+    groups: dict[str, tuple[dict, list]] = {}
+    for run, settings in runs:
+        groups.setdefault(repr(settings), (settings, []))[1].append(run)
+    return list(groups.values())
 
 
 def make_rows(count, seed=0):

@@ -94,17 +94,20 @@ def gpu_kit(monkeypatch, tmp_path, capsys):
 
 def test_the_gpu_kit_measures_and_makes_tables(gpu_kit, tmp_path, monkeypatch):
     monkeypatch.setattr("torch.compile", lambda function=None, **kwargs: function)
-    for pattern in ("[ad]*", "compiled-*-dual"):
-        gpu_kit("--in_this_process", "--stages", pattern)
+    for pattern in ("[ad]*-tiny", "*de*-tiny-sdar", "compiled-*-[db]*"):
+        gpu_kit("--in_this_process", "--stages", pattern, "--shapes", "tiny", "tiny-sdar")
     assert not list(tmp_path.glob("*.unfinished"))
     results = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
-    assert set(results) == {"decode-tiny", "autoregressive-tiny", "compiled-tiny-dual"}
+    compiled = {"compiled-tiny-dual", "compiled-tiny-sdar-block"}
+    assert set(results) == {"decode-tiny", "decode-tiny-sdar", "autoregressive-tiny", *compiled}
     assert "error" not in json.dumps(results)
-    text = gpu_kit("--table")
-    assert "| tiny  | prefix | no       |     2 |      3 |" in text and "| tiny  | dual   | yes " in text
-    (paid,) = [line.split("|")[-2] for line in text.splitlines() if line.startswith("| tiny  | none")]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in gpu_kit("--table").splitlines()]
+    by_setting = {tuple(row[:5]): row for row in cells}
+    assert {("tiny", "prefix", "no", "2", "3"), ("tiny", "dual", "yes", "2", "3")} <= by_setting.keys()
+    assert [row[1] for row in cells if row[:1] == ["tiny-sdar"]] == ["block", "none", "block"]
     none = results["decode-tiny"]["rows"][0]["ms_per_pass"]
-    assert float(paid) == pytest.approx(none / results["autoregressive-tiny"]["rows"][0]["ms_per_token"], abs=0.051)
+    paid = none / results["autoregressive-tiny"]["rows"][0]["ms_per_token"]
+    assert float(by_setting["tiny", "none", "no", "2", "3"][-1]) == pytest.approx(paid, abs=0.051)
 
 
 def test_the_gpu_kit_goes_on_where_it_was_broken_off_and_past_what_fails(gpu_kit, tmp_path):

@@ -22,7 +22,7 @@ from hf_dparallel.harness.presets import METHODS, PRESETS
 
 from ..harness.conftest import DATASETS, _few_tasks, _in_datasets  # noqa: F401
 from ..helpers import make_llada, make_tokenizer
-from ..training.test_distributed import run_in_two_processes
+from ..processes import run_in_two_processes
 
 
 TASK = """
@@ -304,7 +304,7 @@ def test_two_processes_share_the_samples(on_tasks, folder, tmp_path):
     argv = ["--tasks", "counting,choosing", "--mc_num", "8", "--max_new_tokens", "16", *DECODING]
     assert on_tasks(*argv, "--json", tmp_path / "alone.json")[0] == 0
     argv += ["--model", folder / "base", "--include_path", folder / "tasks", "--output_dir", tmp_path]
-    run_in_two_processes(_COMMAND, tmp_path, "evaluate", *argv, "--json", tmp_path / "together.json")
+    run_in_two_processes(_COMMAND, "evaluate", *argv, "--json", tmp_path / "together.json")
     finished = tmp_path / "finished_requests.jsonl"
     assert [len(FinishedRequests(f"{finished}.{rank}")) for rank in (0, 1)] == [3 + 6, 3 + 6]
     assert len(FinishedRequests(finished)) == 2 * (3 + 6)

@@ -5,8 +5,6 @@ import json
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -17,16 +15,17 @@ from starlette.testclient import TestClient
 
 from hf_dparallel import cli
 
+from ..processes import Program
 from .test_chat import DECODING, answer
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_serves_until_it_is_told_to_stop(checkpoint, tmp_path, stop):
-    command = [sys.executable, "-m", "hf_dparallel.cli", "serve", checkpoint, *DECODING, "--port", "0"]
+    command = ["serve", checkpoint, *DECODING, "--port", "0"]
     command += ["--served_model_name", "tiny", "--api_key", "secret", "--json", str(tmp_path / "serve.json")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = Program("import sys\nfrom hf_dparallel import cli\nsys.exit(cli.main(sys.argv[1:]))", *command)
     try:
-        line = next(line for line in process.stderr if line.startswith("Serving"))
+        line = next(line for line in process.output if line.startswith("Serving"))
         url, slots = re.fullmatch(
             r"Serving tiny at (http://127\.0\.0\.1:\d+/v1), (\d+) prompts at a time, .*\n", line
         ).groups()
@@ -37,11 +36,10 @@ def test_serves_until_it_is_told_to_stop(checkpoint, tmp_path, stop):
         assert (completion.choices[0].message.content, completion.usage.nfe, slots) == (text, nfe, "8")
         process.send_signal(stop)
         assert process.wait(60) == 0
-        log = process.stderr.read()
+        log = process.output.read()
         assert "Stopped after 1 prompts." in log and " POST /v1/chat/completions 200 " in log
     finally:
         process.kill()
-        process.wait()
     figures = json.loads((tmp_path / "serve.json").read_text())
     assert figures == {"num_prompts": 1, "num_tokens": completion.usage.completion_tokens, "num_passes": nfe}
 

@@ -2,10 +2,6 @@
 """Teacher trajectories: what they hold, restarts, several processes."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -21,6 +17,7 @@ from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.rows import decode_rows, evaluation_mode
 
 from ..helpers import make_dream, make_llada, make_prompts, make_tokenizer
+from ..processes import Program, run_in_two_processes
 
 
 NUM_THREADS = torch.get_num_threads()
@@ -274,10 +271,9 @@ def test_a_batch_has_rows():
 
 
 SCRIPT = """
-import sys
+import os, sys
 from pathlib import Path
 from accelerate import PartialState
-sys.path.insert(0, {root!r})
 from tests.data.test_trajectories import *
 from hf_dparallel.data import trajectory_folder
 trajectory_folder.SHARD_SIZE = 4
@@ -288,7 +284,7 @@ def slow(*args, **kwargs):
     # A collective operation from here on would wait for the slow process.
     PartialState.wait_for_everyone = torch.distributed.barrier = torch.distributed.all_reduce = None
     for row, answer in decode(*args, **kwargs):
-        time.sleep(0.5 * (rank == "1"))
+        time.sleep(0.3 * (rank == "1"))
         yield row, answer
 trajectories.decode_rows = slow
 rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts({count}), RECIPE, 2, sys.argv[1])
@@ -298,27 +294,8 @@ PartialState().destroy_process_group()
 """
 
 
-def script(count: int) -> str:
-    return SCRIPT.format(root=os.getcwd(), count=count)
-
-
-def test_processes_under_torchrun_share_the_rows(small_shards, monkeypatch, tmp_path):
-    (tmp_path / "script.py").write_text(script(34))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    run = subprocess.run(
-        [
-            *command,
-            "--rdzv_backend=c10d",
-            "--rdzv_endpoint=localhost:0",
-            str(tmp_path / "script.py"),
-            str(tmp_path / "out"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert run.returncode == 0, run.stderr
+def test_two_processes_share_the_rows(small_shards, monkeypatch, tmp_path):
+    run_in_two_processes(SCRIPT.format(count=34), tmp_path / "out")
     reports = [json.loads((tmp_path / "out" / f"process-{rank}.json").read_text()) for rank in range(2)]
     assert [report["returned"] for report in reports] == [34, 34]
     # No row twice; and the process that is slow gets few.
@@ -334,16 +311,13 @@ def test_processes_under_torchrun_share_the_rows(small_shards, monkeypatch, tmp_
 
 
 def test_a_killed_process_leaves_only_whole_shards(small_shards, tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", script(400), str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = Program(SCRIPT.format(count=100), tmp_path)
     deadline = time.time() + 120
     while len(list(tmp_path.glob("shard-*"))) < 3 and time.time() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+        time.sleep(0.01)
+    process.kill()
     done = len(list(tmp_path.glob("shard-*")))
-    assert 3 <= done < 100
-    expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(400), RECIPE, batch_size=16)
-    rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(400), RECIPE, 16, tmp_path)
+    assert 3 <= done < 25
+    expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(100), RECIPE, batch_size=16)
+    rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(100), RECIPE, 16, tmp_path)
     assert rows[:] == expected[:]

@@ -8,6 +8,7 @@ from hf_dparallel.evaluation.benchmark import (
     SHAPES,
     BenchmarkArguments,
     Machine,
+    _computed_widths,
     describe_benchmark,
     floor_seconds,
     measure_decoding,
@@ -45,6 +46,18 @@ def test_decodes_in_the_step_counts_of_the_paper(model, passes, cache):
     assert len(steps) == 2 * passes
     assert row["passes"] == passes and row["tokens_per_s"] > 0
     assert row["part_of_floor"] == pytest.approx(row["floor_ms_per_pass"] / row["ms_per_pass"])
+
+
+def test_passes_of_a_block_causal_model_are_counted():
+    # The prompt ends in its first block, so that the answer lies in three.
+    settings = {"batch_size": 2, "passes": 4, "max_new_tokens": 64, "block_length": 32, "repeats": 1}
+    model = random_model("tiny-sdar", torch.float32, "cpu")
+    widths = {}
+    for cache in (None, "block"):
+        with _computed_widths(model) as widths[cache]:
+            row = measure_decoding(model, Machine(1e9, 1e9), prompt_length=8, cache=cache, **settings)
+        assert row["passes"] == len(widths[cache]) // 2 == 6
+    assert set(widths[None]) == {96} and set(widths["block"]) == {32, 64}
 
 
 def test_floor_of_a_pass(model):

@@ -36,9 +36,10 @@ def naive_generate(
         guesses = {}
         for i in (i for block in blocks[first : last + 1] for i in block if undecided[i]):
             p = logits[i].softmax(-1)
-            token = max((v for v in range(len(p)) if v != mask_token_id), key=lambda v: p[v].item())
             entropy = -(p * (p + 1e-30).log()).sum().item()
-            guesses[i] = (token, p[token].item(), float("inf") if p[mask_token_id] > p[token] else entropy)
+            p = p.tolist()
+            token = max((v for v in range(len(p)) if v != mask_token_id), key=p.__getitem__)
+            guesses[i] = (token, p[token], float("inf") if p[mask_token_id] > p[token] else entropy)
         for i in _chosen(guesses, block_length, steps, step, **threshold):
             sequence[i] = guesses[i][0]
             undecided[i] = False

@@ -1,8 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Compiled decoding: the tokens of the plain one, few shapes, and no setting inside compiled code."""
 
-import itertools
-
 import pytest
 import torch
 from transformers import CompileConfig
@@ -40,13 +38,13 @@ def same(compiled, plain):
 
 @pytest.mark.parametrize(
     ("make", "cache"),
-    [*itertools.product([make_llada, make_dream], [None, "prefix", "dual"]), (make_sdar, "block")],
+    [(make_llada, None), (make_dream, "prefix"), (make_llada, "dual"), (make_sdar, "block")],
 )
 def test_same_tokens_as_without(make, cache):
     model = make()
     compile_config = CompileConfig(backend=CountingBackend(), dynamic=False)
     ids, attention_mask = left_padded([[2, 3], [4, 5, 6], [7]])
-    for threshold in (0.0, 1.0, 3.0):
+    for threshold in (0.5, 2.0):
         kwargs = {"entropy_threshold": threshold, "cache_implementation": cache, **NEW}
         plain = model.generate(ids, attention_mask=attention_mask, **kwargs)
         compiled = model.generate(ids, attention_mask=attention_mask, compile_config=compile_config, **kwargs)
@@ -71,8 +69,7 @@ def test_new_settings_and_similar_prompts_compile_nothing_anew():
     assert backend.num_graphs == first
 
 
-@pytest.mark.parametrize("make", [make_llada, make_dream])
-@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize(("make", "cache"), [(make_llada, "prefix"), (make_dream, "dual")])
 def test_the_paper_s_canvas_stays_below_the_recompile_limit(make, cache):
     """256 tokens in blocks of 32: each block has another length behind it."""
     model, backend = make(), CountingBackend()
@@ -90,13 +87,13 @@ def test_the_paper_s_canvas_stays_below_the_recompile_limit(make, cache):
 def test_slots_compile_few_shapes_and_keep_one_buffer(tiny_llada, cache):
     backend, addresses = CountingBackend(), set()
     compile_config = CompileConfig(backend=backend, dynamic=False, fullgraph=True)
-    prompts = [[2 + (7 * row + k) % 60 for k in range(1 + (13 * row) % 70)] for row in range(9)]
+    prompts = [[2 + (7 * row + k) % 60 for k in range(1 + (13 * row) % 70)] for row in range(6)]
     kwargs = NEW | {"entropy_threshold": 1.0, "cache_implementation": cache}
     del kwargs["return_dict_in_generate"]
-    plain = [row.tokens.tolist() for row in tiny_llada.generate_many(prompts, batch_size=4, **kwargs)]
+    plain = [row.tokens.tolist() for row in tiny_llada.generate_many(prompts, batch_size=2, **kwargs)]
     graphs = []
     for _ in range(3):
-        rows = tiny_llada.generate_many(prompts, batch_size=4, compile_config=compile_config, **kwargs)
+        rows = tiny_llada.generate_many(prompts, batch_size=2, compile_config=compile_config, **kwargs)
         assert [row.tokens.tolist() for row in rows] == plain
         if cache is not None:
             addresses.add(rows._decoder.forward.cache.layers[0].keys.data_ptr())

@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.generation.prediction import predict_tokens
 
-from ..helpers import exact_model, left_padded, make_dream, make_llada
+from ..helpers import exact_model, left_padded, make_dream, make_llada, with_equal_settings
 from .naive import naive_generate
 
 
@@ -40,11 +40,14 @@ def test_equals_the_official_sampler(golden_dir, name, num_runs):
     model = AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model").eval()
     runs = list(golden_runs(golden_dir, name))
     assert len(runs) == num_runs
-    for run, kwargs in runs:
-        prompt = torch.tensor([run["prompt_ids"]])
-        out = model.generate(prompt, stop_at_eos=False, return_dict_in_generate=True, **kwargs)
-        assert out.sequences[0, prompt.shape[1] :].tolist() == run["generated_ids"], kwargs
-        assert out.nfe.item() == run["nfe_forward_calls"], kwargs
+    # The decoding of models with fewer key than query heads is the same: a part is enough.
+    for kwargs, group in with_equal_settings(runs)[:: 5 if name == "llada_gqa" else 1]:
+        ids, attention_mask = left_padded([run["prompt_ids"] for run in group])
+        out = model.generate(
+            ids, attention_mask=attention_mask, stop_at_eos=False, return_dict_in_generate=True, **kwargs
+        )
+        assert out.sequences[:, ids.shape[1] :].tolist() == [run["generated_ids"] for run in group], kwargs
+        assert out.nfe.tolist() == [run["nfe_forward_calls"] for run in group], kwargs
 
 
 @pytest.mark.parametrize("name", ["llada", "llada_gqa", "dream"])
@@ -94,7 +97,7 @@ def decode_cases(draw):
     return draw(st.sampled_from([make_llada, make_dream])), prompts, settings_
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(decode_cases())
 def test_a_row_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):
     make, prompts, kwargs = case

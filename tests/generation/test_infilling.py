@@ -14,7 +14,7 @@ MASK = 63
 tokens = st.one_of(st.integers(2, 62), st.just(MASK))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.sampled_from([make_llada, make_dream]),
     st.lists(st.lists(tokens, min_size=1, max_size=20), min_size=1, max_size=4),
@@ -67,11 +67,19 @@ def test_certainty_history(tiny_llada):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, r"`max_new_tokens=0` fills in the mask tokens \(63\) of the prompt, and `input_ids` has none"),
         ({"denoising_steps": 8}, r"`denoising_steps=8` spreads the new tokens over passes, and `max_new_tokens=0`"),
         ({"stop_strings": ["a"]}, r"`stop_strings` is about the end of an answer, and `max_new_tokens=0` has none"),
+        ({"max_time": 5.0}, r"`max_time` is about the end of an answer"),
+        ({"min_new_tokens": 1}, r"`min_new_tokens` is about the end of an answer"),
+        ({"stopping_criteria": [lambda *args, **kwargs: True]}, r"`stopping_criteria` end an answer, and"),
     ],
 )
-def test_bad_input(tiny_llada, arguments, message):
+def test_there_is_no_answer_to_end(tiny_llada, arguments, message):
     with pytest.raises(ValueError, match=message):
-        tiny_llada.generate(torch.tensor([[2, 3]]), max_new_tokens=0, **arguments)
+        tiny_llada.generate(torch.tensor([[2, MASK]]), max_new_tokens=0, **arguments)
+
+
+def test_a_prompt_without_masks(tiny_llada):
+    message = r"`max_new_tokens=0` fills in the mask tokens \(63\) of the prompt, and `input_ids` has none"
+    with pytest.raises(ValueError, match=message):
+        tiny_llada.generate(torch.tensor([[2, 3]]), max_new_tokens=0)

@@ -101,7 +101,7 @@ def first_explicit(name, sources):
     return next((source[name] for source in sources if source.get(name) is not None), None)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(layers(), st.none() | layers(), st.none() | layers(), layers())
 def test_the_first_explicit_value_counts(keywords, config, adapter, base):
     sources = [layer for layer in (keywords, config, adapter, base) if layer is not None]
@@ -137,7 +137,7 @@ def test_the_first_explicit_value_counts(keywords, config, adapter, base):
         assert again.settings() == resolved.settings()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(layers())
 def test_saving_keeps_what_is_set_and_what_is_not(layer):
     with tempfile.TemporaryDirectory() as folder:
@@ -153,6 +153,12 @@ def test_what_is_set_counts_also_where_it_is_the_default(tiny_llada):
     resolved = resolve(tiny_llada, DiffusionGenerationConfig(stop_at_eos=True, max_active_blocks=1, use_cache=False))
     assert (resolved.stop_at_eos, resolved.max_active_blocks, resolved.cache_implementation) == (True, 1, None)
     assert tiny_llada.generation_config.settings() == before
+
+
+def test_a_cache_that_is_named_above_drops_the_refresh_interval_of_a_recipe(tiny_llada):
+    tiny_llada.generation_config = DiffusionGenerationConfig(cache_implementation="dual", cache_refresh_interval=3)
+    assert resolve(tiny_llada).cache_refresh_interval == 3
+    assert resolve(tiny_llada, cache_implementation="prefix").cache_refresh_interval is None
 
 
 def test_a_plain_config_of_transformers_counts_as_what_it_sets(tiny_llada):

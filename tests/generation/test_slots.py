@@ -16,10 +16,10 @@ SETTINGS = {"max_new_tokens": 16, "block_length": 4, "entropy_threshold": 1.0, "
 prompt = st.lists(st.integers(2, 62), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     st.sampled_from([make_llada, make_dream]),
-    st.lists(prompt, max_size=9),
+    st.lists(prompt, max_size=7),
     st.integers(1, 4),
     st.sampled_from([None, "prefix", "dual"]),
     st.integers(0, 62),

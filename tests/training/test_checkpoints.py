@@ -1,9 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Runs that are killed, and disks that are full."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,16 +14,10 @@ from hf_dparallel.training.checkpoints import explained_write_errors, last_compl
 
 from ..data.test_trajectories import RECIPE
 from ..helpers import lora, make_llada, make_prompts, make_tokenizer, make_trainer, weights_of
+from ..processes import run_program
 
 
-ROOT = Path(__file__).parents[2]
 SAVING = {"save_strategy": "steps", "save_steps": 1, "rows": 6, "mask_ratio": "random"}
-
-
-def run_script(script: str, *arguments) -> subprocess.CompletedProcess:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("damage", ["no state", "half a state", "half the weights", "nothing in it"])
@@ -125,9 +116,9 @@ trainer.train()
 # Too little for the adapter, and too little for the state of the optimizer, which is twice its size.
 @pytest.mark.parametrize("room", [4_000, 40_000])
 def test_full_disk(tmp_path, room):
-    result = run_script(FULL_DISK, tmp_path, room)
-    assert result.returncode == 1
-    message = result.stderr.splitlines()[-1]
+    code, output = run_program(FULL_DISK, tmp_path, room)
+    assert code == 1
+    message = output.splitlines()[-1]
     assert message.startswith(f"OSError: Could not write '{tmp_path}/checkpoint-2' (")
     kept = f"{tmp_path}/checkpoint-1 is intact: go on with `resume_from_checkpoint=True`."
     assert f"MB are free there. {kept}" in message
@@ -203,9 +194,9 @@ generate_trajectories(model, tokenizer, make_prompts(12), RECIPE, 4, sys.argv[2]
 
 
 def test_full_disk_while_decoding(tmp_path):
-    result = run_script(FULL_DISK_OF_TRAJECTORIES, tmp_path / "a", tmp_path / "b")
-    message = result.stderr.splitlines()[-1]
-    assert result.returncode == 1 and message.startswith("OSError: [Errno 27] File too large."), result.stderr
+    code, output = run_program(FULL_DISK_OF_TRAJECTORIES, tmp_path / "a", tmp_path / "b")
+    message = output.splitlines()[-1]
+    assert code == 1 and message.startswith("OSError: [Errno 27] File too large."), output
     assert "The shards before it are intact: make room, and start the run again with the same folder: '" in message
 
 
@@ -229,9 +220,9 @@ def decode(output_dir):
 
 def kill_again_and_again(run: str, folder: Path) -> int:
     """Kills `run` 20 times at random points, starts it again each time, and returns how often it came to its end."""
-    result = run_script(KILLED_RUNS.format(run=run), folder, 20)
-    assert result.returncode == 0, result.stderr[-2000:]
-    kills, runs = map(int, result.stdout.split()[-2:])
+    code, output = run_program(KILLED_RUNS.format(run=run), folder, 20)
+    assert code == 0, output[-2000:]
+    kills, runs = map(int, output.split()[-2:])
     assert kills >= 20
     return runs
 

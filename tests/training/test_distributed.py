@@ -1,11 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Two processes under torchrun do what one does."""
+"""Two processes do what one does."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,19 +11,10 @@ from hf_dparallel import DecodingCallback
 
 from ..evaluation.test_decoding import RECIPE, reward_of_the_text
 from ..helpers import lora, make_dataset, make_prompts, make_tokenizer, make_trainer
+from ..processes import run_in_two_processes
 
 
 NAMES = ("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")
-
-
-def run_in_two_processes(script: str, folder: Path, *arguments) -> None:
-    root = str(Path(__file__).parents[2])
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-    path = folder / "script.py"
-    path.write_text(script)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(path)]
-    result = subprocess.run([*command, *map(str, arguments)], env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-3000:]
 
 
 def make_run(output_dir, num_processes: int):
@@ -80,7 +67,7 @@ def test_two_processes_give_the_losses_and_weights_of_one_and_take_over_its_run(
     one, two, resumed = tmp_path / "one", tmp_path / "two", tmp_path / "resumed"
     whole = make_run(one, num_processes=1)
     whole.train()
-    run_in_two_processes(TRAIN, tmp_path, two, resumed, one)
+    run_in_two_processes(TRAIN, two, resumed, one)
 
     expected, measured = figures_of(whole), json.loads((two / "figures.json").read_text())
     assert len(expected) == 8
@@ -144,4 +131,4 @@ torch.distributed.destroy_process_group()
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_loss_of_a_model_that_fsdp2_splits_over_processes(tmp_path, dtype):
     """The head is split as well, and is there only within the forward pass."""
-    run_in_two_processes(SHARD, tmp_path, dtype)
+    run_in_two_processes(SHARD, dtype)

@@ -182,6 +182,8 @@ def measure_decoding(
     # This also warms up.
     with _computed_widths(model) as computed:
         memory = measure_peak_memory(decode, device)
+    # Some more where a block-causal model shares a block between prompt and answer.
+    passes = len(computed)
     if compiled:
         config = config.updated(compile_config=CompileConfig())
         # Each measurement has its own shapes, and torch compiles only so many.
@@ -264,7 +266,12 @@ def benchmark_config(
 ) -> DiffusionGenerationConfig:
     """The settings that the benchmark decodes with."""
     recipe = DiffusionGenerationConfig(
-        max_new_tokens=max_new_tokens, block_length=block_length, stop_at_eos=False, cache_implementation=cache
+        max_new_tokens=max_new_tokens,
+        block_length=block_length,
+        stop_at_eos=False,
+        cache_implementation=cache,
+        # Block-causal models have a cache unless told otherwise.
+        use_cache=None if cache else False,
     )
     return resolve(model, recipe)
 

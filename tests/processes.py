@@ -1,0 +1,90 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Programs in processes of their own that start at once.
+
+They are forked from a server that has imported the libraries, which takes as long as most of these tests together.
+"""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from multiprocessing.connection import Connection
+
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(
+    ["pytest", "hypothesis", "hf_dparallel._on_demand", "hf_dparallel.cli.chat", "hf_dparallel.cli.serve"]
+)
+
+
+class Program:
+    """A Python program that runs in the folder and with the import path of the tests.
+
+    Args:
+        source (`str`): its text.
+        arguments: what it finds in `sys.argv[1:]`.
+        environment (`str`): variables that it has beside those of the tests.
+
+    Attributes:
+        output (`TextIO`): what it writes, errors included, as it writes it.
+    """
+
+    def __init__(self, source: str, *arguments, **environment: str):
+        reader, writer = _SERVER.Pipe(duplex=False)
+        argv = [str(argument) for argument in arguments]
+        self._process = _SERVER.Process(
+            target=_run, args=(source, argv, os.getcwd(), dict(os.environ) | environment, writer), daemon=True
+        )
+        self._process.start()
+        writer.close()
+        self.output = open(os.dup(reader.fileno()), encoding="utf-8")  # noqa: SIM115
+        reader.close()
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Waits for its end and returns the exit code; `None` if it is still running."""
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        """Ends it, if it is still running."""
+        self._process.kill()
+        self._process.join()
+        self.output.close()
+
+
+def _run(source: str, argv: list[str], folder: str, environment: dict[str, str], writer: Connection) -> None:
+    for descriptor in (1, 2):
+        os.dup2(writer.fileno(), descriptor)
+    writer.close()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["program", *argv]
+    exec(compile(source, "program", "exec"), {"__name__": "__main__"})
+
+
+def run_program(source: str, *arguments) -> tuple[int, str]:
+    """Returns the exit code of a program and what it wrote."""
+    program = Program(source, *arguments)
+    with program.output:
+        output = program.output.read()
+    return program.wait(), output
+
+
+def run_in_two_processes(source: str, *arguments) -> None:
+    """Runs a program in two processes that find each other as under torchrun."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    ranks = [{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"} for rank in "01"]
+    programs = [Program(source, *arguments, **address, **rank) for rank in ranks]
+    try:
+        for program in programs:
+            output = program.output.read()
+            assert program.wait() == 0, output[-3000:]
+    finally:
+        for program in programs:
+            program.kill()
