@@ -29,8 +29,8 @@ def settings(heading: str) -> list[str]:
     return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
 
 
-DECODING = ["dParallel: decoding", "Fast-dLLM", "dllm: decoding"]
-TRAINING = ["dParallel: training", "dllm: training"]
+DECODING = ["dParallel: decoding", "Fast-dLLM", "dllm: decoding", "SDAR and TraDo", "LLaDA2: decoding"]
+TRAINING = ["dParallel: training", "dllm: training", "dFactory: training"]
 
 
 @pytest.mark.parametrize("heading", DECODING)
