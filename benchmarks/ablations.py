@@ -83,11 +83,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 class Ablations:
     """Runs variants on one seed's problems. Results go to `folder`, one file each."""
 
-    def __init__(self, folder: Path, seed: int):
+    def __init__(self, folder: Path, seed: int, teacher: str | None):
         self.folder = folder / f"seed-{seed}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.config = DemoConfig(output_dir=str(self.folder), seed=seed)
-        self.teacher, self.tokenizer = load_teacher()
+        self.config = DemoConfig(output_dir=str(self.folder), teacher=teacher, seed=seed)
+        self.teacher, self.tokenizer = load_teacher(path=teacher)
         self.tuning = word_problem_dataset(self.config.num_tuning_problems, seed + 1, split="test")
         self.held_out = word_problem_dataset(self.config.num_problems, seed + 2, split="test")
 
@@ -175,12 +175,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--teacher", help="folder of the teacher")
     parser.add_argument("--folder", type=Path, required=True, help="for the runs, a folder for each seed")
     parser.add_argument("--output", type=Path, help="JSON file for the figures")
     args = parser.parse_args()
     runs = []
     for seed in args.seeds:
-        ablations = Ablations(args.folder, seed)
+        ablations = Ablations(args.folder, seed, args.teacher)
         runs.append({"teacher": ablations.baselines(), **{name: ablations.run(name) for name in args.variants}})
     print(table(runs, args.variants))
     teachers = [run["teacher"] for run in runs]

@@ -3,8 +3,9 @@
 
     python benchmarks/demo_seeds.py --folder demo_seeds --output benchmarks/results/demo_seeds.json
 
-A seed changes the problems, the masks and the initialization of the adapter; the teacher is the bundled one. The table
-in docs/results.md is what this prints.
+A seed changes the problems, the masks and the initialization of the adapter; the teacher is the bundled one, or with
+`--teacher` another (scripts/train_block_teacher.py makes a block-causal one). The tables in docs/results.md are what
+this prints.
 """
 
 import argparse
@@ -24,11 +25,11 @@ METHODS = ("one token per pass", "few-step", "confidence threshold", "entropy th
 FIGURES = ("nfe", "tokens_per_forward", "speedup", "accuracy")
 
 
-def run_seeds(seeds: list[int], folder: Path) -> list[dict[str, Any]]:
+def run_seeds(seeds: list[int], folder: Path, teacher: str | None) -> list[dict[str, Any]]:
     """Runs the demo for each seed that has no report in `folder` yet, and returns all reports."""
     for seed in seeds:
         if not (folder / f"seed-{seed}" / "report.json").exists():
-            run_demo(DemoConfig(output_dir=str(folder / f"seed-{seed}"), seed=seed))
+            run_demo(DemoConfig(output_dir=str(folder / f"seed-{seed}"), teacher=teacher, seed=seed))
     return [json.loads((folder / f"seed-{seed}" / "report.json").read_text()) for seed in seeds]
 
 
@@ -62,10 +63,11 @@ def _spread(values: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--teacher", help="folder of the teacher")
     parser.add_argument("--folder", type=Path, required=True, help="for the demo's outputs, a folder for each seed")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    reports = run_seeds(args.seeds, args.folder)
+    reports = run_seeds(args.seeds, args.folder, args.teacher)
     result = {
         "hardware": {"processor": platform.processor() or platform.machine(), "cores": torch.get_num_threads()},
         "versions": {

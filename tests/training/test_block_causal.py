@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import CertaintyForcingTrainer, DataCollatorForSemiAutoregressiveMasking, certainty_forcing_loss
 from hf_dparallel.attention_masks import make_attention_mask, noisy_and_clean
-from hf_dparallel.training.losses import token_terms
+from hf_dparallel.training.losses import certainty_forcing_terms, token_terms
 
 from ..helpers import (
     EOS,
@@ -166,6 +166,32 @@ def test_masks_and_losses_of_the_published_code_of_sdar(golden_dir):
         weights = dict(model.named_parameters())
         norms = {name: weights[name].grad.norm().item() for name in case["grad_norms"]}
         assert norms == pytest.approx(case["grad_norms"], rel=1e-3), case["case"]
+
+
+def test_masks_and_losses_of_the_published_code_of_llada2(golden_dir):
+    """The loss of dFactory is ours without certainty; its variant with certainty is ours at temperature 1."""
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / "llada2" / "model", dtype=torch.float32)
+    masks = load_file(golden_dir / "llada2" / "train_masks.safetensors")
+    for case in read_cases(golden_dir / "llada2"):
+        length, block_length = case["seq_len"], case["block_size"]
+        mask = mask_of(model, length, block_length)
+        assert torch.equal(mask[0, 0], masks[f"mask_L{length}_b{block_length}"].bool())
+        noisy, clean, labels = (torch.tensor(case[name]) for name in ("noisy_input_ids", "input_ids", "labels"))
+        inputs = {
+            "input_ids": torch.cat([noisy, clean], dim=1),
+            "position_ids": torch.arange(length).repeat(len(clean), 2),
+            "attention_mask": mask,
+        }
+        labels = torch.cat([labels, torch.full_like(labels, -100)], dim=1)
+        # Its code can also score each token by the logits of the position before.
+        shift = 0 if case["same_token_labels"] else 1
+        logits = model(**inputs).logits.roll(shift, dims=1)
+        terms = certainty_forcing_terms(logits, labels, temperature=1.0)
+        assert terms.num_masked.tolist() == case["num_labels"]
+        loss = terms.objective(certainty_weight=case["confidence_beta"]).mean()
+        assert loss.item() == pytest.approx(case["total_loss"], rel=1e-4), case["case"]
+        if "confidence_loss" in case and case["confidence_beta"] > 0:
+            assert terms.certainty.mean().item() == pytest.approx(case["confidence_loss"], rel=1e-4), case["case"]
 
 
 # The trainer

@@ -47,6 +47,7 @@ class DemoConfig:
     """Settings of [`run_demo`]."""
 
     output_dir: str = field(default="demo_output", metadata={"help": "Where report, picture and adapter go."})
+    teacher: str | None = field(default=None, metadata={"help": "Folder of the teacher. Default: the bundled one."})
     seed: int = field(default=0, metadata={"help": "Seed of problems, masks and initialization."})
     num_trajectories: int = field(default=1024, metadata={"help": "Problems that the teacher answers for training."})
     num_train_steps: int = field(default=200, metadata={"help": "Optimizer steps of the distillation."})
@@ -59,11 +60,14 @@ class DemoConfig:
     )
 
 
-def load_teacher(dtype: torch.dtype | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads the bundled teacher and its tokenizer, by default in the dtype in which this CPU decodes faster."""
-    tokenizer = AutoTokenizer.from_pretrained(TEACHER_PATH)
+def load_teacher(
+    dtype: torch.dtype | None = None, path: str | Path | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Loads a teacher and its tokenizer, by default the bundled one in the dtype in which this CPU decodes faster."""
+    path = path or TEACHER_PATH
+    tokenizer = AutoTokenizer.from_pretrained(path)
     dtype = dtype if dtype is not None else _faster_dtype()
-    return AutoModelForMaskedLM.from_pretrained(TEACHER_PATH, dtype=dtype).eval(), tokenizer
+    return AutoModelForMaskedLM.from_pretrained(path, dtype=dtype).eval(), tokenizer
 
 
 def word_problem_dataset(num_rows: int, seed: int, split: str = "train") -> "Dataset":
@@ -92,7 +96,7 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     set_seed(config.seed)
     output_dir = Path(config.output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
-    teacher, tokenizer = load_teacher()
+    teacher, tokenizer = load_teacher(path=config.teacher)
     tuning = word_problem_dataset(config.num_tuning_problems, config.seed + 1, split="test")
 
     print("\n1/5  The teacher: one token per pass, and which thresholds keep its accuracy")
@@ -224,7 +228,7 @@ def distil(
     from ..training.config import CertaintyForcingConfig
     from ..training.trainer import CertaintyForcingTrainer
 
-    model, _ = load_teacher(torch.float32)
+    model, _ = load_teacher(torch.float32, config.teacher)
     longest_prompt = max(map(len, trajectories["prompt_ids"]))
     defaults = {
         "max_steps": config.num_train_steps,
