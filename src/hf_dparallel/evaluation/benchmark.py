@@ -36,6 +36,14 @@ SHAPES: dict[str, LLaDAConfig | DreamConfig | SDARConfig] = {
     "small-dream": DreamConfig(
         hidden_size=512, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=2, intermediate_size=1536
     ),
+    "small-sdar": SDARConfig(
+        hidden_size=512,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=64,
+        intermediate_size=1536,
+    ),
     "tiny": LLaDAConfig(
         d_model=64,
         n_layers=2,
