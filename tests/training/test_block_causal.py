@@ -9,9 +9,17 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
-from hf_dparallel import CertaintyForcingTrainer, DataCollatorForSemiAutoregressiveMasking, certainty_forcing_loss
+from hf_dparallel import (
+    CertaintyForcingTrainer,
+    DataCollatorForSemiAutoregressiveMasking,
+    DiffusionGenerationConfig,
+    certainty_forcing_loss,
+    filter_trajectories,
+    generate_trajectories,
+)
 from hf_dparallel.attention_masks import make_attention_mask, noisy_and_clean
 from hf_dparallel.training.losses import certainty_forcing_terms, token_terms
+from hf_dparallel.training.student import base_model
 
 from ..helpers import (
     EOS,
@@ -20,8 +28,10 @@ from ..helpers import (
     make_args,
     make_dataset,
     make_llada,
+    make_prompts,
     make_rows,
     make_sdar,
+    make_tokenizer,
     make_trainer,
     weights_of,
 )
@@ -279,3 +289,25 @@ def test_the_blocks_are_those_of_the_model(tmp_path, caplog):
     ]:
         with pytest.raises(ValueError, match=message):
             CertaintyForcingTrainer(model, make_args(tmp_path), make_dataset(2), data_collator=collator)
+
+
+@pytest.mark.parametrize("masking", ["semi_autoregressive", "trajectory"])
+def test_from_trajectories_to_a_student_that_decodes(tmp_path, masking):
+    teacher, tokenizer, prompts = make_sdar(), make_tokenizer(), make_prompts(5)
+    recipe = DiffusionGenerationConfig(max_new_tokens=10, entropy_threshold=1.0)
+    rows = generate_trajectories(teacher, tokenizer, prompts, recipe, batch_size=2)
+    rows = filter_trajectories(rows, tokenizer, lambda answer, **_: [float(text != "0") for text in answer])
+    assert len(rows) == 4 and any(row["commit_step"] != sorted(row["commit_step"]) for row in rows)
+
+    adapter = lora() if masking == "trajectory" else None
+    trainer = make_trainer(tmp_path, make_sdar(), train_dataset=rows, peft_config=adapter, masking=masking)
+    trainer.train()
+    assert trainer.state.global_step > 0
+    inputs = tokenizer(prompts["prompt"][:2], padding=True, padding_side="left", return_tensors="pt")
+    student, base = base_model(trainer.model).eval(), make_sdar()
+    inputs = {
+        "input_ids": inputs["input_ids"],
+        "attention_mask": inputs["attention_mask"],
+        "generation_config": recipe,
+    }
+    assert not torch.equal(student.generate(**inputs), base.generate(**inputs))
