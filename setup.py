@@ -71,8 +71,8 @@ setup(
     keywords=["diffusion language models", "parallel decoding", "distillation", "LLaDA", "Dream", "transformers"],
     package_dir={"": "src"},
     packages=find_packages("src"),
-    py_modules=["hf_dparallel_cli"],
     package_data={
+        "hf_dparallel_cli": ["flags.json"],
         "hf_dparallel": [
             "py.typed",
             "demo/teacher/*",
@@ -81,7 +81,7 @@ setup(
             "harness/tasks/*.yaml",
             "hub/custom_generate/*.py",
             "hub/templates/*",
-        ]
+        ],
     },
     # That of transformers and trl.
     python_requires=">=3.11",

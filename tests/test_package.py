@@ -60,8 +60,8 @@ def imported_modules(name: str, inside_functions: bool = False, for_types: bool 
 
 
 def subpackage(module: str) -> str:
-    """`hf_dparallel.models.llada.x` is in `models`; `hf_dparallel.cli` is `cli`."""
-    return module.split(".")[1] if "." in module else ""
+    """`hf_dparallel.models.llada.x` is in `models`; `hf_dparallel.cli` is `cli`; the command is a face of its own."""
+    return module.split(".")[1] if module.startswith("hf_dparallel.") else ""
 
 
 def test_unknown_name_is_an_attribute_error():

@@ -92,13 +92,16 @@ def test_none_is_the_setting_of_the_model(talk):
             "/set entropy_threshold -1",
             "Error: `entropy_threshold` must be a number of nats of at least 0 (and at most 1,000,000), got -1.",
         ),
-        ("/set treshold 0.5", "Error: Unknown generation setting(s): treshold."),
+        ("/set entropy_treshold 0.5", "Error: Unknown setting entropy_treshold (did you mean entropy_threshold?)."),
         ("/set block_length 0", "Error: `block_length` must be a positive integer"),
         ("/set max_new_tokens 0", "Error: `max_new_tokens` must be a positive integer, got 0."),
         ("/set eos_token_id 5", "Error: `eos_token_id` cannot be changed here."),
         ("/set temperature [", "Error: while parsing"),
         ("/set temperature", "/set needs a name and a value"),
         ("/foo", "Unknown command /foo. /help shows the commands."),
+        ("/seting", "Unknown command /seting (did you mean /settings?). /help shows the commands."),
+        ("/save", "/save needs a file"),
+        ("/save /", "Error: `/` cannot be written: "),
         ("<mask>", "Error: `input_ids` contains the mask token"),
     ],
 )
@@ -111,6 +114,15 @@ def test_mistakes_change_nothing(talk, checkpoint, line, message):
 def test_an_answer_without_length_is_refused_at_once(talk):
     code, out, err = talk("5 6", flags=["--max_new_tokens", "0"])
     assert code == 1 and not out and "`max_new_tokens` must be a positive integer, got 0." in err[-1]
+
+
+def test_clear_exit_and_save(talk, tmp_path):
+    code, out, err = talk("5 6", "/save chat.json", "/clear", "/save empty.json", "/exit", "7")
+    assert code == 0 and len(out) == 1 and "Saved in chat.json." in err
+    saved = json.loads((tmp_path / "chat.json").read_text())
+    assert saved["messages"] == [{"role": "user", "content": "5 6"}, {"role": "assistant", "content": out[0]}]
+    assert saved["settings"]["entropy_threshold"] == 1.0
+    assert json.loads((tmp_path / "empty.json").read_text())["messages"] == []
 
 
 def test_help_and_quit(talk):
@@ -214,7 +226,8 @@ class Session:
         os.write(self.terminal, text.encode())
 
 
-def test_at_a_terminal(checkpoint):
+def test_at_a_terminal(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     session = Session("chat", checkpoint, "--max_new_tokens", "1024", "--block_length", "1024")
     try:
         session.read_until("/help shows the commands.")
@@ -238,6 +251,7 @@ def test_at_a_terminal(checkpoint):
         session.read_until("> ")
         session.send("\x04")
         assert session.process.wait(60) == 0
+        assert (tmp_path / "hf-dparallel" / "chat_history").read_text().startswith("5 6\n/set block_length 4\n")
     finally:
         session.process.kill()
         session.process.wait()

@@ -3,9 +3,13 @@
 
 import io
 import json
+import re
+import runpy
 import shlex
 import subprocess
 import sys
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import datasets
@@ -24,6 +28,8 @@ from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.settings import SETTINGS, Setting
+from hf_dparallel_cli import module_of
+from hf_dparallel_cli.usage import read_table
 
 from ..helpers import make_llada, make_tokenizer
 
@@ -81,28 +87,104 @@ def test_help(hf, command):
         assert f"usage: hf-dparallel {command}" in out and "--config FILE" in out and "--json FILE" in out
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["chart"], []])
-def test_what_needs_no_command_loads_no_library(argv):
-    program = (
-        "import sys; from hf_dparallel_cli import main\n"
-        f"try: main({argv})\n"
-        "finally: print('loaded', sorted({'torch', 'transformers', 'hf_dparallel'} & set(sys.modules)))"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert result.returncode == (2 if argv == ["chart"] else 0), result.stderr
-    assert result.stdout.endswith("loaded []\n")
+_WITHOUT_LIBRARIES = """
+import sys
+from hf_dparallel_cli import main
+for argv in {argvs}:
+    try:
+        main(argv)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    print("exit", *argv, code)
+print("loaded", sorted({{"torch", "transformers", "hf_dparallel", "numpy", "yaml"}} & set(sys.modules)))
+"""
+
+
+def test_help_and_wrong_usage_load_no_library():
+    right = [
+        ["--help"],
+        ["--version"],
+        [],
+        ["--completion", "bash"],
+        *([command, "--help"] for command in cli.COMMANDS),
+    ]
+    wrong = [["chart"], ["train", "--bad"], ["generate", "m", "--top_k", "x"], ["evaluate", "m", "--reward", "nice"]]
+    program = _WITHOUT_LIBRARIES.format(argvs=[*right, *wrong])
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    codes = [line.split()[-1] for line in result.stdout.splitlines() if line.startswith("exit")]
+    assert codes == ["0"] * len(right) + ["2"] * len(wrong) and result.stdout.endswith("loaded []\n")
 
 
 def test_without_a_command_there_is_the_overview(hf):
     assert hf() == hf("--help")
 
 
+def test_the_table_of_flags_is_that_of_the_parsers():
+    """`python scripts/write_settings.py` brings it up to date. Other versions of the libraries have other flags."""
+    script = runpy.run_path(str(ROOT / "scripts" / "write_settings.py"))
+    table = read_table()
+    assert script["flags_table"]().keys() == table.keys()
+    if table["versions"] == {name: version(name) for name in table["versions"]}:
+        assert script["flags_text"]() == script["FLAGS"].read_text()
+
+
 @pytest.mark.parametrize("command", ["generate", "chat", "serve", "evaluate", "inspect", "trajectories", "push"])
-def test_every_setting_of_decoding_is_a_flag(hf, monkeypatch, command):
+def test_every_setting_of_decoding_is_a_flag(monkeypatch, command):
     monkeypatch.setitem(SETTINGS, "new_threshold", Setting("new_threshold", "rule", float, "A rule of tomorrow."))
-    help_text = hf(command, "--help")[1]
+    help_text = import_module(module_of(command)).make_parser().format_help()
     flags = [name for name, setting in SETTINGS.items() if setting.is_flag]
     assert len(flags) > 20 and all(f"--{name} " in help_text for name in flags)
+
+
+def test_help_is_grouped_and_has_the_positional_arguments(hf):
+    help_text = hf("generate", "--help")[1]
+    assert "usage: hf-dparallel generate MODEL [options]" in help_text and "  MODEL, or --model MODEL\n" in help_text
+    titles = re.findall(r"^(\w[\w ]+):$", help_text, flags=re.MULTILINE)
+    assert titles == ["model", "prompt", "output", "settings of decoding", "options"]
+    assert "(default: None)" not in help_text and "--max_new_tokens MAX_NEW_TOKENS\n" in help_text
+    training = hf("train", "--help")[1]
+    assert len(training.splitlines()) < 200 and "--certainty_weight" in training and "ddp_backend" in training
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (["generat"], "did you mean generate?"),
+        (["generate", "m", "--entropy_treshold", "1"], "did you mean --entropy_threshold?"),
+        (["generate", "m", "--entropy-treshold=1"], "did you mean --entropy_threshold?"),
+        (["train", "--learning-rat", "1"], "did you mean --learning_rate?"),
+    ],
+)
+def test_what_was_meant(hf, argv, meant):
+    code, out, err = hf(*argv)
+    assert code == 2 and not out and meant in err
+
+
+def test_completion_in_a_shell(hf, tmp_path):
+    (tmp_path / "completion").write_text(hf("--completion", "bash")[1])
+    program = (
+        "source completion; COMP_WORDS=(hf-dparallel gen); COMP_CWORD=1; _hf_dparallel; echo ${COMPREPLY[@]}; "
+        "COMP_WORDS=(hf-dparallel serve --adap); COMP_CWORD=2; _hf_dparallel; echo ${COMPREPLY[@]}"
+    )
+    result = subprocess.run(["bash", "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert result.stdout.splitlines() == ["generate", "--adapter"] and "compinit" in hf("--completion", "zsh")[1]
+
+
+_ASK = ["generate", "demo", "--prompt", "Mia has 3 pens .", "--max_new_tokens", "8", "--block_length", "8"]
+
+
+def test_quiet_writes_errors_only(hf):
+    code, _, err = hf(*_ASK, "--quiet", "--device", "cpu")
+    # The bars of libraries that were imported before cannot be turned off.
+    assert code == 0 and all("Loading weights" in line for line in err.split("\n") if line)
+    assert "`prompt` is empty" in hf("generate", "demo", "--prompt", " ", "--quiet")[2]
+
+
+def test_there_are_no_bars_and_no_noise_in_a_file():
+    program = f"import sys; from hf_dparallel_cli import main; sys.exit(main({_ASK}))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"(Empty answer: )?\d+ forward passes?, \d\.\d\d tokens per forward pass\n", result.stderr)
 
 
 def test_version(hf):
@@ -601,6 +683,7 @@ def test_demo_names_the_bundled_model_and_problems(hf, monkeypatch, checkpoint):
 
     seen = []
     monkeypatch.setattr(pipeline, "load_teacher", load_teacher)
+    monkeypatch.setattr(pipeline, "TEACHER_PATH", checkpoint)
     monkeypatch.setattr(pipeline, "word_problem_dataset", word_problem_dataset)
     flags = ["--model", "demo", "--dataset", "demo", *DECODING]
     assert hf("evaluate", *flags, "--num_samples", "3", "--json", "e.json")[0] == 0
@@ -608,7 +691,7 @@ def test_demo_names_the_bundled_model_and_problems(hf, monkeypatch, checkpoint):
     assert hf("trajectories", *flags, "--num_samples", "2", "--reward", "none", "--output_dir", "out")[0] == 0
     flags = ["--model", "demo", "--dataset_name", "out/filtered.parquet", "--max_steps", "1", *TRAINING]
     assert hf("train", *flags)[0] == 0
-    assert seen == [(3, "test"), torch.float32, (2, "train"), torch.float32, torch.float32]
+    assert seen == [(3, "test"), (2, "train"), torch.float32]
 
 
 def test_benchmark(hf):

@@ -2,7 +2,6 @@
 """Arguments of the commands: dataclasses that several of them share, and the parser that reads YAML and flags."""
 
 import argparse
-import itertools
 import json
 import os
 import sys
@@ -17,10 +16,10 @@ from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from hf_dparallel_cli import COMMANDS
+from hf_dparallel_cli.usage import fail, with_flags
 
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.settings import SETTINGS
-from .console import note
 
 
 _CONFIG = "--config"
@@ -28,13 +27,18 @@ _CONFIG = "--config"
 
 @dataclass
 class OutputArguments:
+    _argument_group_name = "output"
+
     json: str | None = field(
         default=None, metadata={"help": "File to write the figures of this command to.", "metavar": "FILE"}
     )
+    quiet: bool = field(default=False, metadata={"help": "Write nothing on stderr but errors."})
 
 
 @dataclass
 class ModelArguments:
+    _argument_group_name = "model"
+
     model: str = field(
         metadata={
             "help": "Model or adapter: its name on the Hub, or a folder. 'demo' is the bundled teacher.",
@@ -48,6 +52,16 @@ class ModelArguments:
             "choices": ["auto", "bfloat16", "float16", "float32"],
         },
     )
+    device: str | None = field(
+        default=None, metadata={"help": "Where the model runs: 'cpu', 'cuda', 'cuda:1' ... By default a GPU, if any."}
+    )
+    load_in_4bit: bool = field(default=False, metadata={"help": "Load the weights in 4 bits (needs bitsandbytes)."})
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "How attention is computed: 'sdpa', 'eager', 'flex_attention' ..."}
+    )
+    revision: str | None = field(
+        default=None, metadata={"help": "Branch, tag or commit of the model on the Hub. By default 'main'."}
+    )
 
 
 @dataclass
@@ -59,6 +73,8 @@ class LoadingArguments(ModelArguments):
 
 @dataclass
 class DatasetArguments:
+    _argument_group_name = "data"
+
     dataset: str = field(
         metadata={
             "help": "Prompts: a dataset on the Hub, a folder, a .json, .jsonl or .parquet file, or 'demo' for the "
@@ -85,6 +101,8 @@ class DatasetArguments:
 
 @dataclass
 class PromptArguments:
+    _argument_group_name = "prompt"
+
     prompt: str | None = field(default=None, metadata={"help": "The prompt. By default it is read from stdin."})
     prompt_file: str | None = field(default=None, metadata={"help": "File with the prompt.", "metavar": "FILE"})
     raw: bool = field(
@@ -94,6 +112,8 @@ class PromptArguments:
     def __post_init__(self):
         if self.prompt is not None and self.prompt_file is not None:
             raise ValueError("`prompt` and `prompt_file` are both given. Remove one.")
+        if self.prompt is not None and not self.prompt.strip():
+            raise ValueError("`prompt` is empty. Give a text.")
 
     def read(self) -> str:
         """Returns the prompt.
@@ -139,6 +159,8 @@ def _default_workers() -> int:
 
 @dataclass
 class BatchSizeArguments:
+    _argument_group_name = "batches"
+
     batch_size: int = field(
         default_factory=lambda: 16 if torch.cuda.is_available() else 8,
         metadata={
@@ -168,6 +190,8 @@ class BatchArguments(BatchSizeArguments):
 
 @dataclass
 class RewardArguments:
+    _argument_group_name = "data"
+
     reward: str = field(
         default="numeric",
         metadata={
@@ -197,6 +221,7 @@ class CommandParser(HfArgumentParser):
         if any(issubclass(arguments, RecipeArguments) for arguments in dataclass_types):
             self._add_settings()
         self.add_argument(_CONFIG, metavar="FILE", help="YAML file with any of these arguments. Flags override it.")
+        self.add_argument("--help_all", action="help", help=argparse.SUPPRESS)
         self.positionals = positionals
         if positionals:
             self.usage = f"{prog} {' '.join(name.upper() for name in positionals)} [options]"
@@ -206,7 +231,7 @@ class CommandParser(HfArgumentParser):
         files = argparse.ArgumentParser(prog=self.prog, add_help=False, allow_abbrev=False)
         files.add_argument(_CONFIG, action="append", default=[])
         files.error = self.error  # type: ignore[method-assign]
-        given, flags = files.parse_known_args(self._with_flags(argv))
+        given, flags = files.parse_known_args(with_flags(argv, self.positionals))
         from_files = [flag for path in given.config for flag in self._read_file(path)]
         try:
             *values, rest, unknown = self.parse_args_into_dataclasses(
@@ -228,8 +253,7 @@ class CommandParser(HfArgumentParser):
         return tuple(values)
 
     def error(self, message: str) -> NoReturn:
-        note(f"{self.prog}: error: {message} (`{self.prog} --help` lists the arguments)")
-        sys.exit(2)
+        fail(self.prog, message)
 
     def _add_settings(self) -> None:
         group = self.add_argument_group("settings of decoding", "What is not given is taken from the model's recipe.")
@@ -244,15 +268,6 @@ class CommandParser(HfArgumentParser):
                     help=(setting.help + default).replace("%", "%%"),
                     **switch,
                 )
-
-    def _with_flags(self, argv: Sequence[str]) -> list[str]:
-        """Writes leading values as `--name value`."""
-        leading = list(itertools.takewhile(lambda text: not text.startswith("-"), argv))
-        flags: list[str] = []
-        for index, name in enumerate(self.positionals[: len(leading)]):
-            is_last = index == len(self.positionals) - 1
-            flags += [f"--{name}", *(leading[index:] if is_last else leading[index : index + 1])]
-        return flags + list(argv[len(leading) if self.positionals else 0 :])
 
     def _read_file(self, path: str) -> list[str]:
         """Writes the values of a file as flags. Those of `env` go to the environment, as in files of TRL."""

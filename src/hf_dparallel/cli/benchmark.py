@@ -8,10 +8,14 @@ from .arguments import CommandParser, OutputArguments
 from .console import say, write_json
 
 
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
+    return CommandParser("benchmark", [BenchmarkArguments, OutputArguments])
+
+
 def run(argv: Sequence[str]) -> None:
     """Prints a table of decoding speeds."""
-    parser = CommandParser("benchmark", [BenchmarkArguments, OutputArguments])
-    arguments, output = parser.parse(argv)
+    arguments, output = make_parser().parse(argv)
     result = run_benchmark(arguments)
     say(describe_benchmark(result))
     write_json(result, output.json)

@@ -83,10 +83,14 @@ _ARGUMENTS = [
 ]
 
 
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
+    return CommandParser("calibrate", _ARGUMENTS, positionals=["model"])
+
+
 def run(argv: Sequence[str]) -> None:
     """Prints what was tried, and writes the recipe."""
-    parser = CommandParser("calibrate", _ARGUMENTS, positionals=["model"])
-    loading, data, arguments, reward, batch, output = parser.parse(argv)
+    loading, data, arguments, reward, batch, output = make_parser().parse(argv)
     dataset = load_prompts(data, default_split="train")
     reward_function = get_reward(reward.reward, dataset)
     splits = split_in_half(dataset, arguments.seed)

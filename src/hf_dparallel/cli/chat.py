@@ -1,16 +1,22 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel chat`: talk to a model in the terminal."""
 
+import atexit
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_dparallel_cli.usage import did_you_mean
 
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.inputs import longest_sequence
@@ -24,9 +30,14 @@ from .loading import DEMO, load_model
 HELP = """\
 /set NAME VALUE  changes a setting, for instance /set entropy_threshold 0.5; the value none is the model's own
 /settings        shows the settings
-/reset           forgets the conversation
+/clear           forgets the conversation, as does /reset
+/save FILE       writes the conversation, as JSON
 /help            shows this
-/quit            ends the program, as does Ctrl-D; Ctrl-C stops an answer"""
+/exit            ends the program, as do /quit and Ctrl-D; Ctrl-C stops an answer"""
+# Lines that were typed earlier, also in other conversations.
+_HISTORY = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hf-dparallel" / "chat_history"
+_HISTORY_LINES = 1000
+_COMMANDS = [line.split()[0] for line in HELP.splitlines()]
 
 
 @dataclass
@@ -36,14 +47,18 @@ class ChatArguments:
     )
 
 
-def run(argv: Sequence[str]) -> None:
-    """Answers lines from stdin until there are no more."""
-    parser = CommandParser(
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
+    return CommandParser(
         "chat",
         [LoadingArguments, ChatArguments, DecodingArguments, OutputArguments],
         positionals=["model"],
     )
-    loading, arguments, decoding, output = parser.parse(argv)
+
+
+def run(argv: Sequence[str]) -> None:
+    """Answers lines from stdin until there are no more."""
+    loading, arguments, decoding, output = make_parser().parse(argv)
     model, tokenizer = load_model(loading)
     chat = Chat(model, tokenizer, decoding.to_generation_config(), decoding.seed, arguments.system_prompt)
     if sys.stdin.isatty():
@@ -67,6 +82,7 @@ def read_lines() -> Iterator[str]:
 
         # Lines that are pasted together are one message; Python turns this off.
         readline.parse_and_bind("set enable-bracketed-paste on")
+        _keep_history(readline)
     while True:
         try:
             line = input("> ").strip()
@@ -78,6 +94,20 @@ def read_lines() -> Iterator[str]:
             continue
         if line:
             yield line
+
+
+def _keep_history(readline: ModuleType) -> None:
+    """Begins with the lines of earlier conversations, and adds those of this one at the end."""
+    readline.set_history_length(_HISTORY_LINES)
+    with contextlib.suppress(OSError):  # there is none yet
+        readline.read_history_file(_HISTORY)
+
+    def write() -> None:
+        with contextlib.suppress(OSError):  # a home that cannot be written to
+            _HISTORY.parent.mkdir(parents=True, exist_ok=True)
+            readline.write_history_file(_HISTORY)
+
+    atexit.register(write)
 
 
 class Chat:
@@ -124,7 +154,7 @@ class Chat:
             self._answer(line)
             return True
         command, *values = line.split(maxsplit=2)
-        if command == "/quit":
+        if command in ("/quit", "/exit"):
             return False
         if command == "/set" and len(values) == 2:
             self._set(*values)
@@ -133,13 +163,15 @@ class Chat:
         elif command == "/settings":
             for name, value in self._resolved(self.config).deviations().items():
                 say(f"{name} {value}")
-        elif command == "/reset":
+        elif command in ("/reset", "/clear"):
             self._history = list(self._start)
             note("The conversation is forgotten.")
+        elif command == "/save":
+            self._save(" ".join(values))
         elif command == "/help":
             say(HELP)
         else:
-            note(f"Unknown command {command}. /help shows the commands.")
+            note(f"Unknown command {command}{did_you_mean(command, _COMMANDS)}. /help shows the commands.")
         return True
 
     def _answer(self, text: str) -> None:
@@ -191,11 +223,21 @@ class Chat:
         )
         return False
 
+    def _save(self, path: str) -> None:
+        try:
+            write_json({"messages": self._history, "settings": self._resolved(self.config).deviations()}, path or None)
+        except OSError as error:
+            note(f"Error: `{path}` cannot be written: {error.strerror}.")
+        else:
+            note(f"Saved in {path}." if path else "/save needs a file, for instance /save chat.json")
+
     def _set(self, name: str, text: str) -> None:
         try:
             value = yaml.safe_load(text)
             if name in SETTINGS and not SETTINGS[name].changes_answer:
                 raise ValueError(f"`{name}` cannot be changed here.")
+            if name not in SETTINGS:
+                raise ValueError(f"Unknown setting {name}{did_you_mean(name, SETTINGS)}.")
             config = self.config.updated(**{name: None if value in ("none", "None") else value})
             self._resolved(config)
         except (ValueError, yaml.YAMLError) as error:

@@ -1,10 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What the commands write: text and tables on the screen, figures in a JSON file."""
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from hf_dparallel_cli import QUIET
 
 from .. import reports
 
@@ -15,8 +18,9 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Prints a line about the output, which is not part of it, on stderr."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    """Prints a line about the output, which is not part of it, on stderr; with `--quiet`, nowhere."""
+    if not os.environ.get(QUIET):
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def count(number: int, noun: str) -> str:

@@ -8,7 +8,12 @@ from .arguments import CommandParser, OutputArguments
 from .console import write_json
 
 
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
+    return CommandParser("demo", [DemoConfig, OutputArguments])
+
+
 def run(argv: Sequence[str]) -> None:
     """Runs the demo; its report is also in the output folder."""
-    config, output = CommandParser("demo", [DemoConfig, OutputArguments]).parse(argv)
+    config, output = make_parser().parse(argv)
     write_json(run_demo(config), output.json)

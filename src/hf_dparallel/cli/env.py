@@ -8,9 +8,14 @@ from .arguments import CommandParser, OutputArguments
 from .console import say, write_json
 
 
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
+    return CommandParser("env", [OutputArguments])
+
+
 def run(argv: Sequence[str]) -> None:
     """Prints the environment."""
-    (output,) = CommandParser("env", [OutputArguments]).parse(argv)
+    (output,) = make_parser().parse(argv)
     environment = describe_environment()
     for name, value in environment.items():
         say(f"- {name}: {', '.join(value) or 'none' if isinstance(value, list) else value}")

@@ -66,8 +66,8 @@ class ReportArguments:
         }
 
 
-def run(argv: Sequence[str]) -> None:
-    """Measures on a dataset, or on tasks of the lm-evaluation-harness."""
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
     types = [
         LoadingArguments,
         EvaluationDataArguments,
@@ -78,7 +78,12 @@ def run(argv: Sequence[str]) -> None:
         evaluate_tasks.TaskArguments,
         OutputArguments,
     ]
-    parser = CommandParser("evaluate", types, positionals=["model"])
+    return CommandParser("evaluate", types, positionals=["model"])
+
+
+def run(argv: Sequence[str]) -> None:
+    """Measures on a dataset, or on tasks of the lm-evaluation-harness."""
+    parser = make_parser()
     loading, data, reward, batch, decoding, reporting, tasks, output = parser.parse(argv)
     is_on_tasks = tasks.tasks is not None or tasks.preset is not None
     if not data.dataset and not is_on_tasks:

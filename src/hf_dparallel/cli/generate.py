@@ -21,14 +21,18 @@ class StreamArguments:
     stream: bool = field(default=False, metadata={"help": "Show the text while it is decoded."})
 
 
-def run(argv: Sequence[str]) -> None:
-    """Prints the answer, and what it cost on stderr."""
-    parser = CommandParser(
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
+    return CommandParser(
         "generate",
         [LoadingArguments, PromptArguments, StreamArguments, DecodingArguments, OutputArguments],
         positionals=["model"],
     )
-    loading, prompt, stream, decoding, output = parser.parse(argv)
+
+
+def run(argv: Sequence[str]) -> None:
+    """Prints the answer, and what it cost on stderr."""
+    loading, prompt, stream, decoding, output = make_parser().parse(argv)
     text = prompt.read()
     model, tokenizer = load_model(loading)
     figures = answer(model, tokenizer, encode_prompt(tokenizer, text, prompt.raw), decoding, stream.stream)

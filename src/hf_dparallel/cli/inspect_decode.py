@@ -82,11 +82,15 @@ class PlotArguments(DatasetArguments, BatchSizeArguments):
             raise ValueError("`figures` needs the library matplotlib: `pip install matplotlib`.")
 
 
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
+    arguments = [LoadingArguments, PromptArguments, PageArguments, PlotArguments, DecodingArguments]
+    return CommandParser("inspect", [*arguments, OutputArguments], positionals=["model"])
+
+
 def run(argv: Sequence[str]) -> None:
     """Shows a decode, or writes a page of it; draws pictures over a dataset."""
-    arguments = [LoadingArguments, PromptArguments, PageArguments, PlotArguments, DecodingArguments]
-    parser = CommandParser("inspect", [*arguments, OutputArguments], positionals=["model"])
-    loading, prompt, page, plots, decoding, output = parser.parse(argv)
+    loading, prompt, page, plots, decoding, output = make_parser().parse(argv)
     # With --figures a prompt may be left out, and stdin is not waited for.
     is_asked = prompt.prompt is not None or prompt.prompt_file is not None or plots.figures is None
     text = prompt.read() if is_asked else None

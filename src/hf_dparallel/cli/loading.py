@@ -2,6 +2,7 @@
 """Models, datasets and reward functions by the names that users give them."""
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -12,7 +13,13 @@ import datasets
 import torch
 from accelerate import PartialState
 from huggingface_hub.utils import HFValidationError, validate_repo_id
-from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import cached_file, find_adapter_config_file
 
 from ..data.rewards import numeric_answer_reward
@@ -37,30 +44,56 @@ def load_model(arguments: ModelArguments) -> tuple[PreTrainedModel, PreTrainedTo
     Raises:
         OSError: if there is no such model or adapter.
     """
-    device = PartialState().device
+    device = torch.device(arguments.device) if arguments.device else PartialState().device
     if arguments.model == DEMO:
-        model, tokenizer = load_demo_teacher(arguments.dtype)
-        model = model.to(device)
-    else:
-        with loading("model", arguments.model):
-            tokenizer = load_tokenizer(arguments.model)
-            model = AutoModelForMaskedLM.from_pretrained(arguments.model, dtype=arguments.dtype, device_map=device)
+        arguments = dataclasses.replace(arguments, model=str(demo_path()))
+        # So that figures do not depend on the batch.
+        arguments.dtype = "float32" if arguments.dtype == "auto" else arguments.dtype
+    with loading("model", arguments.model):
+        tokenizer = load_tokenizer(arguments.model, arguments.revision)
+        model = AutoModelForMaskedLM.from_pretrained(arguments.model, device_map=device, **_weights(arguments))
     if isinstance(arguments, LoadingArguments) and arguments.adapter is not None:
         with loading("adapter", arguments.adapter):
             model.load_adapter(arguments.adapter)
     return model.eval(), tokenizer
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def _weights(arguments: ModelArguments) -> dict[str, Any]:
+    """How the weights are loaded, as `from_pretrained` takes it."""
+    weights = {
+        "dtype": arguments.dtype,
+        "attn_implementation": arguments.attn_implementation,
+        "revision": arguments.revision or "main",
+    }
+    if arguments.load_in_4bit:
+        if find_spec("bitsandbytes") is None:
+            raise ImportError("`load_in_4bit` needs bitsandbytes: `pip install 'hf-dparallel[quantization]'`.")
+        compute = torch.bfloat16 if arguments.dtype == "auto" else getattr(torch, arguments.dtype)
+        weights["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
+        )
+    return weights
+
+
+def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Returns the tokenizer of a model, or of an adapter, which has one of its own or that of its base model."""
-    path = cached_file(name, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False)
-    config = find_adapter_config_file(name) if path is None else None
+    where = {"revision": revision or "main"}
+    path = cached_file(name, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False, **where)
+    config = find_adapter_config_file(name, **where) if path is None else None
     if config is not None:
         try:
-            name = json.loads(Path(config).read_text(encoding="utf-8"))["base_model_name_or_path"]
+            # The revision is that of the adapter.
+            name, where = json.loads(Path(config).read_text(encoding="utf-8"))["base_model_name_or_path"], {}
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(f"`{config}` does not name the base model of an adapter: {error!r}.") from error
-    return AutoTokenizer.from_pretrained(name, padding_side="left")
+    return AutoTokenizer.from_pretrained(name, padding_side="left", **where)
+
+
+def demo_path() -> Path:
+    """The folder of the bundled teacher."""
+    from ..demo.pipeline import TEACHER_PATH
+
+    return TEACHER_PATH
 
 
 def load_demo_teacher(dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

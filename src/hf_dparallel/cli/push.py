@@ -55,9 +55,14 @@ class PushArguments:
             raise ValueError(_about_models(given[0]))
 
 
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
+    return CommandParser("push", [PushArguments, RecipeArguments, OutputArguments], positionals=["path", "repo_id"])
+
+
 def run(argv: Sequence[str]) -> None:
     """Prints where it has been published."""
-    parser = CommandParser("push", [PushArguments, RecipeArguments, OutputArguments], positionals=["path", "repo_id"])
+    parser = make_parser()
     arguments, recipe, output = parser.parse(argv)
     if arguments.repo_type == "dataset" and recipe.settings:
         parser.error(_about_models(min(recipe.settings)))

@@ -18,10 +18,14 @@ class ComparisonArguments:
     )
 
 
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
+    return CommandParser("report", [ComparisonArguments, OutputArguments], ["reports"])
+
+
 def run(argv: Sequence[str]) -> None:
     """Prints the rows of all reports and their differences to the first row, or says why they cannot be compared."""
-    parser = CommandParser("report", [ComparisonArguments, OutputArguments], ["reports"])
-    comparison, output = parser.parse(argv)
+    comparison, output = make_parser().parse(argv)
     make_folder(comparison.output_dir)
     reports = [read_comparable_report(path) for path in comparison.reports]
     compared = compare_reports(dict(zip(unique_names([report["name"] for report in reports]), reports, strict=True)))

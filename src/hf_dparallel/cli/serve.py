@@ -26,6 +26,8 @@ _KEY_VARIABLE = "HF_DPARALLEL_API_KEY"
 
 @dataclass
 class AdaptersArguments:
+    _argument_group_name = "model"
+
     adapter: list[str] | None = field(
         default=None,
         metadata={
@@ -38,6 +40,8 @@ class AdaptersArguments:
 
 @dataclass
 class ServerArguments(BatchSizeArguments):
+    _argument_group_name = "server"
+
     host: str = field(
         default="127.0.0.1",
         metadata={"help": "Address to listen at. The default is reached from this machine only; 0.0.0.0 is all."},
@@ -77,13 +81,18 @@ class ServerArguments(BatchSizeArguments):
                 raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
 
 
-def run(argv: Sequence[str]) -> None:
-    """Serves until it is interrupted or terminated."""
-    parser = CommandParser(
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
+    return CommandParser(
         "serve",
         [ModelArguments, AdaptersArguments, ServerArguments, RecipeArguments, OutputArguments],
         positionals=["model"],
     )
+
+
+def run(argv: Sequence[str]) -> None:
+    """Serves until it is interrupted or terminated."""
+    parser = make_parser()
     loading, adapters, server, recipe, output = parser.parse(argv)
     if "max_time" in recipe.settings:
         parser.error("`max_time` limits one call of `generate`, and a server makes none. Remove it")

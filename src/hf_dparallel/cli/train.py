@@ -22,6 +22,8 @@ from .loading import DEMO, load_demo_teacher, load_split, loading
 
 @dataclass
 class TrainingDataArguments:
+    _argument_group_name = "data"
+
     dataset_name: str = field(
         metadata={
             "help": "Trajectories: a dataset on the Hub, a .json, .jsonl or .parquet file, or a folder. Of a folder "
@@ -42,6 +44,8 @@ class TrainingDataArguments:
 
 @dataclass
 class ModelArguments(ModelConfig):
+    _argument_group_name = "model"
+
     model_name_or_path: str = field(
         metadata={
             "help": "The student, a copy of the teacher: its name on the Hub, or a folder. 'demo' is the bundled "
@@ -55,13 +59,17 @@ class ModelArguments(ModelConfig):
     )
 
 
-def run(argv: Sequence[str]) -> None:
-    """Trains, saves the adapter (or the model) and the tokenizer, and prints the last metrics."""
-    parser = CommandParser(
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
+    return CommandParser(
         "train",
         [TrainingDataArguments, CertaintyForcingConfig, ModelArguments, OutputArguments],
     )
-    data, training, model_arguments, output = parser.parse(argv)
+
+
+def run(argv: Sequence[str]) -> None:
+    """Trains, saves the adapter (or the model) and the tokenizer, and prints the last metrics."""
+    data, training, model_arguments, output = make_parser().parse(argv)
     train_dataset = load_split(data.dataset_name, data.dataset_config, data.dataset_train_split)
     eval_dataset = None
     if training.eval_strategy != "no":

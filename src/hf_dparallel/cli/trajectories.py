@@ -43,14 +43,18 @@ class TrajectoryArguments:
     min_reward: float = field(default=1.0, metadata={"help": "Keep answers with at least this reward."})
 
 
-def run(argv: Sequence[str]) -> None:
-    """Writes the trajectories that are kept, and prints how many it keeps."""
-    parser = CommandParser(
+def make_parser() -> CommandParser:
+    """The arguments of the command."""
+    return CommandParser(
         "trajectories",
         [LoadingArguments, DatasetArguments, TrajectoryArguments, BatchArguments, DecodingArguments, OutputArguments],
         positionals=["model"],
     )
-    loading, data, arguments, batch, decoding, output = parser.parse(argv)
+
+
+def run(argv: Sequence[str]) -> None:
+    """Writes the trajectories that are kept, and prints how many it keeps."""
+    loading, data, arguments, batch, decoding, output = make_parser().parse(argv)
     dataset = load_prompts(data, default_split="train")
     # Looked up before the decoding, which takes hours.
     reward_function = None if arguments.reward == "none" else get_reward(arguments.reward, dataset)

@@ -1,19 +1,25 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel <command>`: finds the command and runs it.
 
-This module is not in the package, whose import takes seconds, so that `hf-dparallel --help` is quick. A command is a
-module of `hf_dparallel.cli`, which is imported when it is used.
+These modules are not in the package, whose import takes seconds, so that help and wrong usage are answered at once. A
+command is a module of `hf_dparallel.cli`, which is imported when it is used.
 
 Exit codes: 0 for success, 2 for wrong usage (unknown flags, missing or bad values), 1 for a failure, 130 when
 interrupted. A failure is one line on stderr; with the environment variable HF_DPARALLEL_DEBUG=1, a traceback.
 """
 
 import argparse
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
+
+from .completion import completion_script
+from .usage import Usage, did_you_mean
 
 
 COMMANDS = {
@@ -33,6 +39,9 @@ COMMANDS = {
 }
 # Commands whose module has another name: one named `inspect` would hide that of Python.
 _MODULES = {"inspect": "inspect_decode"}
+_LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
+# In the environment, so that processes which a command starts know it, too.
+QUIET = "HF_DPARALLEL_QUIET"
 # Errors whose message is written for users. Of any other, the type is shown too.
 _EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
 
@@ -41,16 +50,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code. Wrong usage and `--help` raise `SystemExit`, as argparse does."""
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = _make_parser()
-    arguments = parser.parse_args(argv[:1])
+    if argv and argv[0][0:1] != "-" and argv[0] not in COMMANDS:
+        parser.error(f"invalid choice: {argv[0]!r}{did_you_mean(argv[0], COMMANDS)}. Commands: {', '.join(COMMANDS)}")
+    arguments = parser.parse_args(argv[: 2 if argv[:1] == ["--completion"] else 1])
     name = arguments.command
     if arguments.version:
         print(f"hf-dparallel {version('hf-dparallel')}")
         return 0
+    if arguments.completion:
+        print(completion_script(arguments.completion, {name: Usage(name, "").names() for name in COMMANDS}), end="")
+        return 0
     if name is None:
         parser.print_help()
         return 0
+    if "--help_all" not in argv:
+        Usage(name, COMMANDS[name]).check(argv[1:])
+    _quieten(is_quiet="--quiet" in argv)
     try:
-        import_module(f"hf_dparallel.cli.{_MODULES.get(name, name)}").run(argv[1:])
+        _load(name).run(argv[1:])
     except KeyboardInterrupt:
         print(f"hf-dparallel {name}: interrupted", file=sys.stderr)
         return 130
@@ -60,6 +77,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hf-dparallel {name}: error: {_one_line(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def module_of(name: str) -> str:
+    """The module of a command."""
+    return f"hf_dparallel.cli.{_MODULES.get(name, name)}"
+
+
+def _load(name: str) -> ModuleType:
+    """Imports the module of a command, and says so meanwhile at a terminal."""
+    shows = sys.stderr.isatty() and not os.environ.get(QUIET)
+    if shows:
+        print(f"hf-dparallel {name}: loading libraries ...", end="", file=sys.stderr, flush=True)
+    try:
+        return import_module(module_of(name))
+    finally:
+        if shows:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _quieten(is_quiet: bool) -> None:
+    """Silences what says nothing about the user's work: bars in files, and warnings of libraries about themselves."""
+    os.environ[QUIET] = "1" if is_quiet else ""
+    if is_quiet:
+        os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    if is_quiet or not sys.stderr.isatty():
+        os.environ |= dict.fromkeys(("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
+        os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
+    if not os.environ.get("HF_DPARALLEL_DEBUG"):
+        for category in (FutureWarning, DeprecationWarning, UserWarning):
+            warnings.filterwarnings("ignore", category=category, module=_LIBRARIES)
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -76,6 +124,7 @@ def _make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_argument("--completion", choices=["bash", "zsh"], help="show what completes commands in a shell")
     parser.add_argument("command", nargs="?", choices=COMMANDS, help=argparse.SUPPRESS)
     return parser
 
