@@ -1,11 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""From how many tokens per pass on is a masked diffusion model faster than an autoregressive one of the same shape?
+"""From how many tokens per pass on is a diffusion model faster than an autoregressive one of the same shape?
 
     python benchmarks/autoregressive.py --output benchmarks/results/autoregressive_small.json
+    python benchmarks/autoregressive.py --batch_sizes 1 --prompt_lengths 64 512 2048 --max_new_tokens 256 --passes 32 \
+        --output benchmarks/results/block_cache_small.json
 
-A Llama with random weights decodes with transformers' `generate` and its static cache, one token in each pass. The
-LLaDA of the same shape decodes as many tokens with each of our caches. What a pass of ours costs, over what a token of
-the Llama costs, is the number of tokens that a pass has to commit to be as fast.
+A Llama with random weights decodes with transformers' `generate` and its static cache, one token in each pass. LLaDA
+and SDAR of the same shape decode as many tokens with each of their caches. What a pass of theirs costs, over what a
+token of the Llama costs, is the number of tokens that a pass has to commit to be as fast.
 
 On a CPU, one thread computes and its CPU time is taken, which does not depend on what else the machine does.
 """
@@ -13,29 +15,37 @@ On a CPU, one thread computes and its CPU time is taken, which does not depend o
 import argparse
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from hf_dparallel import LLaDAConfig
 from hf_dparallel.environment import describe_environment, device_name
 from hf_dparallel.evaluation.benchmark import SHAPES, benchmark_config, random_model, random_prompts
 from hf_dparallel.reports import markdown_table, write_json
 
 
-TOKENS_PER_PASS = 4
-CACHES = (None, "prefix", "dual")
+BLOCK_LENGTH = 32
+# By what is added to the name of a shape, for LLaDA and SDAR. "none" computes everything in every pass.
+CACHES = {"": ("none", "prefix", "dual"), "-sdar": ("none", "block")}
+# By title, what a table shows of a row, and how.
+TABLES = {
+    "Seconds per pass": ("seconds_per_pass", ".3f"),
+    "Tokens per pass from which it is faster than the Llama": ("tokens_per_pass_to_pay", ".1f"),
+    "Tokens/s, over those of the Llama": ("tokens_per_s_ratio", ".2f"),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    shapes = [name for name, config in SHAPES.items() if isinstance(config, LLaDAConfig)]
+    shapes = [name for name in SHAPES if all(f"{name}{kind}" in SHAPES for kind in CACHES)]
     parser.add_argument("--shape", default="small", choices=shapes)
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--prompt_lengths", type=int, nargs="+", default=[64, 512])
     parser.add_argument("--max_new_tokens", type=int, default=128, help="tokens of an answer, a multiple of 32")
+    parser.add_argument("--passes", type=int, default=32, help="passes for an answer, a multiple of its blocks of 32")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=1, help="decodes that are timed; their median counts")
@@ -44,21 +54,22 @@ def main() -> None:
     if arguments.device == "cpu":
         torch.set_num_threads(1)
     dtype = getattr(torch, arguments.dtype)
-    diffusion = random_model(arguments.shape, dtype, arguments.device)
+    models = {kind: random_model(arguments.shape + kind, dtype, arguments.device) for kind in CACHES}
     llama = random_llama(arguments.shape, dtype, arguments.device)
     rows = []
     for batch_size in arguments.batch_sizes:
         for prompt_length in arguments.prompt_lengths:
-            rows += compare(diffusion, llama, batch_size, prompt_length, arguments.max_new_tokens, arguments.repeats)
+            rows += compare(models, llama, batch_size, prompt_length, arguments)
             result = {
                 "rows": rows,
                 "settings": {name: str(value) for name, value in vars(arguments).items()},
                 "num_threads": torch.get_num_threads(),
-                "device": device_name(diffusion.device),
+                "device": device_name(llama.device),
                 "environment": describe_environment(),
             }
             write_json(result, arguments.output)
-    print(table(rows))
+    for title, (name, form) in TABLES.items():
+        print(f"\n{title}:\n\n{table(rows, name, form)}")
 
 
 def random_llama(shape_name: str, dtype: torch.dtype, device: str) -> LlamaForCausalLM:
@@ -80,31 +91,33 @@ def random_llama(shape_name: str, dtype: torch.dtype, device: str) -> LlamaForCa
 
 
 def compare(
-    diffusion: PreTrainedModel,
+    models: dict[str, PreTrainedModel],
     llama: LlamaForCausalLM,
     batch_size: int,
     prompt_length: int,
-    num_tokens: int,
-    repeats: int,
+    arguments: argparse.Namespace,
 ) -> list[dict[str, Any]]:
-    """Times both models on prompts of one length; a row for each cache."""
-    prompts = random_prompts(diffusion, batch_size, prompt_length)
+    """Times all models on prompts of one length; a row for each model and cache."""
+    num_tokens, repeats = arguments.max_new_tokens, arguments.repeats
+    prompts = random_prompts(llama, batch_size, prompt_length)
     llama_seconds = time_llama(llama, prompts, num_tokens, repeats)
     rows = []
-    for cache in CACHES:
-        config = benchmark_config(diffusion, num_tokens, 32, cache)
-        # Without a cache all passes cost the same, so that one in each block does.
-        passes = num_tokens // 32 if cache is None else num_tokens // TOKENS_PER_PASS
-        config = config.updated(denoising_steps=passes)
-        seconds = seconds_of(lambda config=config: diffusion.generate(prompts, config), repeats, diffusion.device)
+    for model, cache in ((model, cache) for kind, model in models.items() for cache in CACHES[kind]):
+        config = benchmark_config(model, num_tokens, BLOCK_LENGTH, None if cache == "none" else cache)
+        # Where everything is computed all passes cost the same, so that one in each block does.
+        passes = num_tokens // BLOCK_LENGTH if cache == "none" else arguments.passes
+        config = config.updated(denoising_steps=passes, **({"use_cache": False} if cache == "none" else {}))
+        seconds = seconds_of(partial(model.generate, prompts, config), repeats, llama.device)
         row = {
             "batch_size": batch_size,
             "prompt_length": prompt_length,
-            "cache": cache or "none",
+            "model": model.config.model_type,
+            "cache": cache,
             "seconds_per_pass": seconds / passes,
             "llama_seconds_per_token": llama_seconds / num_tokens,
         }
         row["tokens_per_pass_to_pay"] = row["seconds_per_pass"] / row["llama_seconds_per_token"]
+        row["tokens_per_s_ratio"] = num_tokens / arguments.passes / row["tokens_per_pass_to_pay"]
         rows.append(row)
         print(row, flush=True)
     return rows
@@ -145,16 +158,15 @@ def _timed(function, clock) -> float:
     return clock() - start
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The tokens per pass from which diffusion is faster, a column for each cache."""
+def table(rows: list[dict[str, Any]], name: str, form: str) -> str:
+    """The numbers of one name, a column for each model and cache."""
     numbers: dict[tuple[int, int], dict[str, str]] = {}
     for row in rows:
         of_prompts = numbers.setdefault((row["batch_size"], row["prompt_length"]), {})
-        of_prompts[row["cache"]] = f"{row['tokens_per_pass_to_pay']:.1f}"
-    caches = list(dict.fromkeys(row["cache"] for row in rows))
-    header = ["Batch", "Prompt", *(f"Cache: {cache}" for cache in caches)]
-    lines = [[*shape, *(of_prompts[cache] for cache in caches)] for shape, of_prompts in numbers.items()]
-    return markdown_table(header, lines, num_text_columns=0)
+        of_prompts[f"{row['model']}, {row['cache']}"] = format(row[name], form)
+    columns = list(dict.fromkeys(f"{row['model']}, {row['cache']}" for row in rows))
+    lines = [[*shape, *(of_prompts[column] for column in columns)] for shape, of_prompts in numbers.items()]
+    return markdown_table(["Batch", "Prompt", *columns], lines, num_text_columns=0)
 
 
 if __name__ == "__main__":

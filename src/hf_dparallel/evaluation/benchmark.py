@@ -36,13 +36,18 @@ SHAPES: dict[str, LLaDAConfig | DreamConfig | SDARConfig] = {
     "small-dream": DreamConfig(
         hidden_size=512, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=2, intermediate_size=1536
     ),
+    # With the vocabulary of "small", too, to be compared with it.
     "small-sdar": SDARConfig(
         hidden_size=512,
         num_hidden_layers=8,
         num_attention_heads=8,
-        num_key_value_heads=2,
+        num_key_value_heads=8,
         head_dim=64,
         intermediate_size=1536,
+        vocab_size=126464,
+        mask_token_id=126336,
+        bos_token_id=126080,
+        eos_token_id=126081,
     ),
     "tiny": LLaDAConfig(
         d_model=64,
