@@ -84,14 +84,6 @@ def test_data_are_evaluated_calibrated_and_kept(hf, checkpoint, questions):
     assert code == 0 and read_json("t.json")["num_kept"] == 2
 
 
-def test_figures_are_drawn(hf, checkpoint, questions):
-    flags = ["--model", checkpoint, *questions, *DECODING, "--num_samples", "2", "--reward", "numeric"]
-    code, _, err = hf("inspect", *flags, "--figures", "figures", "--json", "i.json")
-    assert code == 0, err
-    methods = read_json("i.json")["figures"]["methods"]
-    assert methods["one token per pass"]["nfe"] > methods["entropy_threshold=1.0"]["nfe"]
-
-
 def test_the_engine_answers_as_generate_does():
     model = make_sdar().double()
     prompts = [[2, 3], [4, 5, 6, 7, 8], [9], [2, 3, 4, 5, 6, 7, 8, 9, 10]]
