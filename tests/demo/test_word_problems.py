@@ -3,7 +3,9 @@ import re
 from itertools import islice
 
 import pytest
+from transformers import AutoTokenizer
 
+from hf_dparallel.demo.pipeline import TEACHER_PATH
 from hf_dparallel.demo.tokenizer import build_tokenizer
 from hf_dparallel.demo.word_problems import LARGEST_NUMBER, extract_answer, generate_word_problems
 
@@ -34,12 +36,20 @@ def test_every_equation_of_a_solution_is_right():
 
 def test_every_word_is_a_token_and_every_solution_fits_the_canvas():
     tokenizer = build_tokenizer()
-    for problem in PROBLEMS:
+    for problem in PROBLEMS[:500]:
         for text in (problem.question, problem.solution):
             ids = tokenizer(text)["input_ids"]
             assert tokenizer.unk_token_id not in ids
             assert tokenizer.decode(ids) == text
         assert len(tokenizer(problem.solution)["input_ids"]) < 64
+
+
+def test_text_is_read_with_and_without_a_space_before_marks():
+    """By the bundled tokenizer, which is the one that the language asks for."""
+    tokenizer = AutoTokenizer.from_pretrained(TEACHER_PATH)
+    assert tokenizer.backend_tokenizer.to_str() == build_tokenizer().backend_tokenizer.to_str()
+    spaced = "Gia has 14 stamps . Then Gia finds 6 more . How many are left ?"
+    assert tokenizer(spaced.replace(" .", ".").replace(" ?", "?"))["input_ids"] == tokenizer(spaced)["input_ids"]
 
 
 def test_same_seed_same_problems():
@@ -48,7 +58,7 @@ def test_same_seed_same_problems():
 
 
 def test_splits_share_no_question():
-    test = {problem.question for problem in islice(generate_word_problems(seed=0, split="test"), 2000)}
+    test = {problem.question for problem in islice(generate_word_problems(seed=0, split="test"), 300)}
     assert not test & {problem.question for problem in PROBLEMS}
 
 

@@ -1,9 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The word-level tokenizer of the bundled teacher, with LLaDA's special tokens and chat template."""
 
-from tokenizers import Tokenizer, models, pre_tokenizers
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from .conversations import conversation_vocabulary
 from .word_problems import vocabulary
 
 
@@ -25,11 +28,16 @@ _CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Returns a tokenizer of the word-problem language: one token a word, one a number."""
-    words = [*_SPECIAL_TOKENS, "system", "user", "assistant", *vocabulary()]
+def build_tokenizer(words: Sequence[str] | None = None) -> PreTrainedTokenizerFast:
+    """Returns a tokenizer with one token a word, one a number, one a mark, and one for everything else.
+
+    Args:
+        words (`Sequence[str]`, *optional*): the vocabulary, by default that of the word-problem language.
+    """
+    words = [*_SPECIAL_TOKENS, "system", "user", "assistant", *(vocabulary() if words is None else words)]
     backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<|unk|>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # A mark is a token also where people write no space before it.
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token="<|startoftext|>",
@@ -42,3 +50,11 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
+
+
+def build_conversation_tokenizer() -> PreTrainedTokenizerFast:
+    """Returns the tokenizer of the long testbed, which also writes as people do: no space before a mark."""
+    tokenizer = build_tokenizer(conversation_vocabulary())
+    marks = [decoders.Replace(f" {mark}", mark) for mark in ":;"]
+    tokenizer.backend_tokenizer.decoder = decoders.Sequence([decoders.WordPiece(prefix="##", cleanup=True), *marks])
+    return tokenizer

@@ -1,0 +1,50 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Data sets of conversations about counting things, and what a right reply is: the long testbed."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ..data.rewards import numeric_answer_reward
+from .conversations import MAX_STEPS, generate_conversations
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def conversation_dataset(
+    num_rows: int,
+    seed: int,
+    split: str = "train",
+    kind: str = "problem",
+    steps: Sequence[int] = range(1, MAX_STEPS + 1),
+) -> "Dataset":
+    """Makes a dataset with the columns `prompt` (messages) and `answer` (the number, or the whole reply).
+
+    The arguments are those of [`generate_conversations`], with one kind of conversation.
+    """
+    from datasets import Dataset
+
+    conversations = list(islice(generate_conversations(seed, split, {kind: 1.0}, steps), num_rows))
+    return Dataset.from_dict(
+        {
+            "prompt": [list(conversation.messages) for conversation in conversations],
+            "answer": [
+                conversation.reply if conversation.answer is None else str(conversation.answer)
+                for conversation in conversations
+            ],
+        }
+    )
+
+
+def reply_reward(completions: list[Any], answer: list[str], **kwargs) -> list[float | None]:
+    """1.0 for a reply that ends with the right number or, where `answer` is a text, has its words; else 0.0."""
+    texts = [completion if isinstance(completion, str) else completion[-1]["content"] for completion in completions]
+    return [
+        numeric
+        if reference.isdigit()
+        # With and without a space before a mark, as written and as decoded.
+        else float("".join(text.split()) == "".join(reference.split()))
+        for text, reference, numeric in zip(texts, answer, numeric_answer_reward(texts, answer), strict=True)
+    ]
