@@ -157,7 +157,7 @@ def _draw_follow_up(rng: random.Random, steps: Sequence[int]) -> Conversation:
     """Some of the questions that lead to the last one have nothing to do with it."""
     teller = Teller(rng)
     history = _tell_problem(rng, range(4), teller)
-    messages, total = history.turns(), history.answer
+    messages, total = history.turns(), history.answer or 0
     for _ in range(rng.choice((1, 1, 1, 2))):
         if rng.random() < 0.2:
             messages += rng.choice((_draw_small_talk, _draw_other))(rng, steps).turns()
