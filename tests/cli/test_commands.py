@@ -382,6 +382,23 @@ def test_generate(hf, checkpoint):
     assert last_line(err).startswith(f"{figures['nfe']} forward passes, ")
 
 
+def test_how_a_model_is_loaded(hf, checkpoint, monkeypatch):
+    def from_pretrained(name, **given):
+        seen.update(given)
+        return make_llada()
+
+    seen = {}
+    monkeypatch.setattr("hf_dparallel.cli.loading.AutoModelForMaskedLM.from_pretrained", from_pretrained)
+    flags = ["--device", "cpu", "--attn_implementation", "eager", "--revision", "v1", "--dtype", "bfloat16"]
+    ask = ["generate", checkpoint, "--prompt", "5", *DECODING]
+    assert hf(*ask, *flags)[0] == 0 and seen.pop("device_map") == torch.device("cpu")
+    assert seen == {"attn_implementation": "eager", "revision": "v1", "dtype": "bfloat16"}
+    monkeypatch.setattr("hf_dparallel.cli.loading.find_spec", lambda name: None)
+    code, _, err = hf(*ask, "--load_in_4bit")
+    assert code == 1 and "`pip install 'hf-dparallel[quantization]'`" in err
+    assert hf(*ask, "--device", "nowhere")[0] == 1
+
+
 def test_generate_reads_files_and_stdin_and_streams(hf, checkpoint, tmp_path, monkeypatch):
     flags = ["generate", "--model", checkpoint, *DECODING]
     expected = hf(*flags, "--prompt", "5 6")[1]

@@ -17,6 +17,8 @@ import torch
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.serving import app as app_module
 from hf_dparallel.serving import server as server_module
+from hf_dparallel.serving.requests import RequestError
+from hf_dparallel.serving.responses_api import read_responses_request
 
 from .conftest import running, wait_for
 
@@ -117,6 +119,43 @@ def test_several_answers_to_one_prompt(served, client):
     assert [choice.message.content for choice in drawn.choices] == expected and len(set(expected)) == 3
     assert [choice.index for choice in drawn.choices] == [0, 1, 2]
     assert drawn.usage.prompt_tokens == alone(served, PROBLEMS[2])[1]
+
+
+def test_responses(served, client):
+    text, prompt_tokens, completion_tokens, nfe = alone(served, PROBLEMS[1])
+    asked = {"model": "demo", "input": PROBLEMS[1]}
+    answer = client.responses.create(**asked)
+    assert (answer.output_text, answer.status, answer.usage.nfe) == (text, "completed", nfe)
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (prompt_tokens, completion_tokens)
+    message = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": PROBLEMS[1]}]}
+    cut = client.responses.create(model="demo", input=[message], max_output_tokens=4, store=False)
+    assert cut.output_text == " ".join(text.split()[:4]) and cut.status == "incomplete"
+    events = list(client.responses.create(**asked, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == text
+    assert events[0].type == "response.created" and events[-1].type == "response.completed"
+    assert events[-1].response.output_text == text
+    with client.responses.stream(**asked) as stream:
+        assert stream.get_final_response().output_text == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"input": []}, "input", "`input` must be a text or a list"),
+        ({"input": [3]}, "input", "Each item of `input` must be a message"),
+        ({"input": [{"role": "tool"}]}, "input[0]", "`input[0]` must be an object whose `role`"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "`max_output_tokens` must be a positive integer"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "Unknown field `previous_response_id`"),
+        ({"text": {"format": {"type": "json_object"}}}, "text", "`text` is supported as"),
+        ({"instructions": 3}, "instructions", "`instructions` must be a text"),
+        ({"n": 2}, "n", "`n` is a field of /v1/chat/completions"),
+    ],
+)
+def test_responses_that_are_refused(served, fields, param, message):
+    with pytest.raises(RequestError) as refused:
+        read_responses_request({"input": "x"} | fields, served, 9)
+    assert message in str(refused.value) and refused.value.param == param and refused.value.status == 400
 
 
 def test_models(client):

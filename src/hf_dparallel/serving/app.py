@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -32,7 +33,8 @@ from .requests import (
     read_chat_request,
     read_text_request,
 )
-from .responses import ResponseForm, error_body, server_sent_event, usage
+from .responses import ResponseForm, error_body, usage
+from .responses_api import ResponsesForm, read_responses_request
 from .text import AnswerText
 
 
@@ -111,6 +113,10 @@ class Answers:
         """Frees the slots, if that has not happened yet."""
         self._engine.give_up(self._prompts)
 
+    def whole(self) -> list[tuple[str, str]]:
+        """Text and finish reason of each answer, when all have ended."""
+        return [(text.text, str(text.finish_reason)) for text in self.texts]
+
     def usage(self) -> dict[str, Any]:
         """What the answers have cost."""
         # Each prompt counts once, however often it is answered.
@@ -129,9 +135,9 @@ class Answers:
 class AnswerStream(StreamingResponse):
     """Server-sent events. However it ends, also when the client has gone, the slots are freed."""
 
-    def __init__(self, answers: Answers, form: ResponseForm, include_usage: bool):
+    def __init__(self, answers: Answers, form: ResponseForm | ResponsesForm):
         super().__init__(
-            self._stream(answers, form, include_usage),
+            self._stream(answers, form),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
         )
@@ -143,23 +149,24 @@ class AnswerStream(StreamingResponse):
         finally:
             self._answers.give_up()
 
-    async def _stream(self, answers: Answers, form: ResponseForm, include_usage: bool) -> AsyncIterator[str]:
-        if form.is_chat:
-            yield server_sent_event(form.chunk(0, "", is_first=True))
+    async def _stream(self, answers: Answers, form: ResponseForm | ResponsesForm) -> AsyncIterator[str]:
+        for event in form.first_events():
+            yield event
         try:
             async for index, part, draft in answers.parts():
                 finish_reason = answers.texts[index].finish_reason
                 if part or draft is not None:
-                    yield server_sent_event(form.chunk(index, part, draft=draft))
+                    for event in form.events(index, part, draft):
+                        yield event
                 if finish_reason is not None:
-                    yield server_sent_event(form.chunk(index, "", finish_reason))
+                    for event in form.end_events(index, finish_reason):
+                        yield event
         except RequestError as error:
             # The status has been sent.
-            yield server_sent_event(error_body(error))
+            yield form.error_event(error)
             return
-        if include_usage:
-            yield server_sent_event(form.usage_chunk(answers.usage()))
-        yield server_sent_event("[DONE]")
+        for event in form.last_events(answers.whole(), answers.usage()):
+            yield event
 
 
 class Api:
@@ -195,11 +202,15 @@ class Api:
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions"""
-        return await self._complete(request, read_chat_request, is_chat=True)
+        return await self._complete(request, read_chat_request, partial(ResponseForm, is_chat=True))
 
     async def text(self, request: Request) -> Response:
         """POST /v1/completions"""
-        return await self._complete(request, read_text_request, is_chat=False)
+        return await self._complete(request, read_text_request, partial(ResponseForm, is_chat=False))
+
+    async def respond(self, request: Request) -> Response:
+        """POST /v1/responses"""
+        return await self._complete(request, read_responses_request, lambda name, **_: ResponsesForm(name))
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models"""
@@ -234,7 +245,7 @@ class Api:
         self,
         request: Request,
         read: Callable[[dict[str, Any], ServedModel, int], CompletionRequest],
-        is_chat: bool,
+        make_form: Callable[..., ResponseForm | ResponsesForm],
     ) -> Response:
         self._authorize(request)
         body = await self._read_body(request)
@@ -245,15 +256,14 @@ class Api:
         completion = await asyncio.to_thread(read, parsed, served, self.engine.capacity)
         answers = Answers(completion, self.engine, served, request.client.host if request.client else "")
         request.state.usage = answers.usage
-        form = ResponseForm(served.name, is_chat)
+        form = make_form(served.name, include_usage=completion.include_usage)
         if completion.stream:
-            return AnswerStream(answers, form, completion.include_usage)
+            return AnswerStream(answers, form)
         try:
             await _unless_gone(request, _finished(answers))
         finally:
             answers.give_up()
-        texts = [(text.text, str(text.finish_reason)) for text in answers.texts]
-        return JSONResponse(form.whole(texts, answers.usage()))
+        return JSONResponse(form.whole(answers.whole(), answers.usage()))
 
     def _authorize(self, request: Request) -> None:
         if self.api_key is None:
@@ -332,6 +342,7 @@ def make_app(
             Route("/", api.page),
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/completions", api.text, methods=["POST"]),
+            Route("/v1/responses", api.respond, methods=["POST"]),
             Route("/v1/models", api.models),
             Route("/v1/models/{name:path}", api.model),
             Route("/health", api.health),
@@ -397,7 +408,7 @@ async def _refuse(request: Request, error: RequestError) -> Response:
 async def _refuse_route(request: Request, error: HTTPException) -> Response:
     message = (
         f"{request.method} {request.url.path}: {error.detail}. The endpoints are /v1/chat/completions, "
-        "/v1/completions, /v1/models, /health and /metrics; the page is at /."
+        "/v1/completions, /v1/responses, /v1/models, /health and /metrics; the page is at /."
     )
     return await _refuse(request, RequestError(message, status=error.status_code))
 

@@ -4,21 +4,24 @@
 import json
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from .requests import RequestError
 
 
 class ResponseForm:
-    """The objects that answer one request.
+    """The objects that answer one request to `/v1/chat/completions` or `/v1/completions`, whole or as events.
 
     Args:
         model_name (`str`): the name of the model that answers.
         is_chat (`bool`): whether a chat or a text is completed.
+        include_usage (`bool`): whether the last event says what the request has cost.
     """
 
-    def __init__(self, model_name: str, is_chat: bool):
+    def __init__(self, model_name: str, is_chat: bool, include_usage: bool = False):
         self.is_chat = is_chat
+        self.include_usage = include_usage
         self._kind = "chat.completion" if is_chat else "text_completion"
         self._head = {
             "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}",
@@ -34,26 +37,33 @@ class ResponseForm:
         ]
         return self._head | {"object": self._kind, "choices": choices, "usage": usage}
 
-    def chunk(
-        self,
-        index: int,
-        text: str,
-        finish_reason: str | None = None,
-        is_first: bool = False,
-        draft: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """A part of an answer, and a draft of it, if there is one."""
-        content: dict[str, Any] = {"text": text}
+    def first_events(self) -> Iterator[str]:
+        """What a stream begins with."""
         if self.is_chat:
-            content = {
-                "delta": ({"role": "assistant"} if is_first else {}) | ({} if finish_reason else {"content": text})
-            }
-        choice = {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
-        return self._chunk([choice if draft is None else choice | {"draft": draft}])
+            yield self._event(0, {"delta": {"role": "assistant", "content": ""}})
 
-    def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """The last part, if the client asked for it."""
-        return self._chunk([]) | {"usage": usage}
+    def events(self, index: int, text: str, draft: dict[str, Any] | None) -> Iterator[str]:
+        """What follows in an answer, and a draft of it, if there is one."""
+        content = {"delta": {"content": text}} if self.is_chat else {"text": text}
+        yield self._event(index, content if draft is None else content | {"draft": draft})
+
+    def end_events(self, index: int, finish_reason: str) -> Iterator[str]:
+        """The end of an answer."""
+        yield self._event(index, {"delta": {}} if self.is_chat else {"text": ""}, finish_reason)
+
+    def last_events(self, answers: list[tuple[str, str]], usage: dict[str, Any]) -> Iterator[str]:
+        """The end of all answers, whose texts and finish reasons are given."""
+        if self.include_usage:
+            yield server_sent_event(self._chunk([]) | {"usage": usage})
+        yield server_sent_event("[DONE]")
+
+    def error_event(self, error: RequestError) -> str:
+        """The end of a stream that cannot be finished; its status has been sent."""
+        return server_sent_event(error_body(error))
+
+    def _event(self, index: int, content: dict[str, Any], finish_reason: str | None = None) -> str:
+        choice = {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+        return server_sent_event(self._chunk([choice]))
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return self._head | {"object": f"{self._kind}.chunk" if self.is_chat else self._kind, "choices": choices}
