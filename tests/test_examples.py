@@ -21,7 +21,7 @@ from hf_dparallel import CertaintyForcingConfig, SDARConfig, cli
 from hf_dparallel.cli.arguments import CommandParser, OutputArguments
 from hf_dparallel.cli.train import ModelArguments, TrainingDataArguments
 
-from .helpers import make_dream, make_llada, make_tokenizer
+from .helpers import make_dream, make_llada, make_llada2, make_sdar, make_tokenizer
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -66,7 +66,16 @@ def test_decode(run_example, checkpoint):
     assert "{'denoising_steps': 32}: " in out and "{'entropy_threshold': 0.5}: " in out
 
 
-@pytest.mark.parametrize("config", ["llada-8b.yaml", "dream-7b.yaml"])
+@pytest.mark.parametrize(
+    ("checkpoint", "config"),
+    [
+        (make_llada, "llada-8b.yaml"),
+        (make_dream, "dream-7b.yaml"),
+        (make_sdar, "sdar-8b.yaml"),
+        (make_llada2, "llada2-mini.yaml"),
+    ],
+    indirect=["checkpoint"],
+)
 def test_distill_then_decode_with_the_adapter(run_example, tmp_path, checkpoint, config):
     write_questions(tmp_path / "questions", checkpoint)
     flags = ["--model", checkpoint, "--dataset", str(tmp_path / "questions"), "--output_dir", "student"]
