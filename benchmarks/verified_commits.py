@@ -25,8 +25,8 @@ from hf_dparallel.evaluation.benchmark import random_model, random_prompts
 from hf_dparallel.evaluation.decoding import evaluate_answers
 
 
-# Entropy thresholds, and with which probabilities their commits are verified; 0 is plain.
-GRID = {0.5: (0,), 0.6: (0, 0.7), 0.7: (0, 0.3, 0.5, 0.7, 0.9), 0.8: (0, 0.5, 0.7, 0.9), 1.1: (0, 0.7, 0.9)}
+# Entropy thresholds, and the probability that their commits are verified with; 0 is plain.
+PAIRS = ["0.5:0", "0.7:0", "0.7:0.3", "0.7:0.5", "0.7:0.7", "0.7:0.9", "0.8:0", "0.8:0.7", "0.8:0.9"]
 CACHES = (None, "prefix", "dual")
 
 
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--shape", help="time the passes of a random model of this shape instead")
     parser.add_argument("--output", help="JSON file to write")
     parser.add_argument("--num_problems", type=int, default=300, help="held-out problems")
+    parser.add_argument("--pairs", nargs="+", default=PAIRS, help="entropy and revocation thresholds")
     parser.add_argument("--seed", type=int, default=2, help="of the problems")
     parser.add_argument("--prompt_length", type=int, default=64)
     parser.add_argument("--max_new_tokens", type=int, default=128)
@@ -53,24 +54,13 @@ def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
     model = PeftModel.from_pretrained(model, arguments.adapter).merge_and_unload().eval()
     problems = word_problem_dataset(arguments.num_problems, arguments.seed, split="test")
     rows = []
-    for threshold, revocations in GRID.items():
-        for revocation in revocations:
-            recipe = DiffusionGenerationConfig(
-                max_new_tokens=MAX_NEW_TOKENS,
-                block_length=BLOCK_LENGTH,
-                entropy_threshold=threshold,
-                revocation_threshold=revocation,
-            )
-            metrics = evaluate_answers(model, tokenizer, problems, numeric_answer_reward, recipe).metrics()
-            rows.append(
-                {
-                    "entropy_threshold": threshold,
-                    "revocation_threshold": revocation,
-                    "accuracy": metrics["accuracy"],
-                    "nfe": metrics["nfe"],
-                }
-            )
-            print(json.dumps(rows[-1]), flush=True)
+    for pair in arguments.pairs:
+        names = ("entropy_threshold", "revocation_threshold")
+        thresholds = dict(zip(names, map(float, pair.split(":")), strict=True))
+        recipe = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **thresholds)
+        metrics = evaluate_answers(model, tokenizer, problems, numeric_answer_reward, recipe).metrics()
+        rows.append(thresholds | {name: metrics[name] for name in ("accuracy", "nfe")})
+        print(json.dumps(rows[-1]), flush=True)
     return rows
 
 

@@ -56,6 +56,7 @@ def test_data_of_a_trace():
                 "commitStep": [1, 0, 0, -1],
                 "given": [],
                 "blocks": [[0, 2], [2, 4]],
+                "revised": [],
                 # A probability of 0.0004 is left out.
                 "passes": [
                     [[position, 0.5, 750, 0, 750, 1, 250] for position in range(4)],

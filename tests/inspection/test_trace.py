@@ -14,7 +14,7 @@ from hf_dparallel.inspection.text import answer_text, pass_lines
 from hf_dparallel.inspection.trace import DecodeTrace, Prediction, trace_decode, trace_output
 from hf_dparallel.terminal import takes_color
 
-from ..helpers import make_llada, make_tokenizer
+from ..helpers import exact_model, make_dream, make_llada, make_tokenizer
 
 
 RECIPE = DiffusionGenerationConfig(max_new_tokens=16, block_length=8, entropy_threshold=1.0, eos_token_id=34)
@@ -154,3 +154,22 @@ def test_colours_are_for_terminals(monkeypatch, tty, environment, expected):
     stream = io.StringIO()
     stream.isatty = lambda: tty
     assert takes_color(stream) is expected
+
+
+def test_revised_tokens_are_seen_pass_by_pass():
+    model, tokenizer = exact_model(make_dream), make_tokenizer()
+    bold = {"max_new_tokens": 20, "block_length": 8, "entropy_bound": 2.0, "stop_at_eos": False}
+    recipe = DiffusionGenerationConfig(revocation_threshold=0.9, **bold)
+    out = model.generate(torch.tensor([[2, 3]]), recipe, **SHOWN)
+    trace = trace_decode(model, tokenizer, [2, 3], recipe)
+    assert sum(text is None for changes in trace.revised.values() for _, text in changes) == out.num_revisions > 0
+    assert [trace.standing(position, trace.nfe) for position in range(20)] == list(
+        zip(trace.commit_step, trace.tokens, strict=True)
+    )
+    for number in range(trace.nfe):
+        texts = [trace.standing(position, number)[1] for position in range(20)]
+        # A mask, and nothing else, is predicted by the next pass.
+        assert [position for position in range(20) if texts[position] is None] == list(trace.predictions[number])
+    lines = list(pass_lines(trace, color=False))
+    taken_back = sum(int(line.split(" -")[1].split()[0]) for line in lines if " -" in line)
+    assert taken_back == out.num_revisions

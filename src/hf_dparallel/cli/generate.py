@@ -68,5 +68,6 @@ def answer(
         "text": tokenizer.decode(new_ids, skip_special_tokens=True),
         "nfe": out.nfe.item(),
         "tokens_per_forward": out.tokens_per_forward.item(),
+        "num_revisions": out.num_revisions.item(),
         "latency_s": time.perf_counter() - start,
     }

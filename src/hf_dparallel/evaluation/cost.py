@@ -19,6 +19,7 @@ class DecodingCost:
         num_canvas_tokens (`int`): all tokens of its canvas, padding included.
         seconds (`float`, *optional*): from its entry into the batch to its end; other answers of the batch are decoded
             in that time, too.
+        num_revisions (`int`): how often one of its decided tokens was changed or taken back.
     """
 
     nfe: int
@@ -26,6 +27,7 @@ class DecodingCost:
     num_answer_tokens: int
     num_canvas_tokens: int
     seconds: float | None = None
+    num_revisions: int = 0
 
     @classmethod
     def of_tokens(
@@ -35,11 +37,13 @@ class DecodingCost:
         eos_token_id: int | Collection[int],
         num_canvas_tokens: int | None = None,
         seconds: float | None = None,
+        num_revisions: int = 0,
     ) -> "DecodingCost":
         """Counts the new tokens of an answer; by default they are the whole canvas."""
         num_answer_tokens = count_answer_tokens(tokens, eos_token_id)
         canvas = len(tokens) if num_canvas_tokens is None else num_canvas_tokens
-        return cls(nfe, min(num_answer_tokens + 1, len(tokens)), num_answer_tokens, canvas, seconds)
+        num_tokens = min(num_answer_tokens + 1, len(tokens))
+        return cls(nfe, num_tokens, num_answer_tokens, canvas, seconds, num_revisions)
 
     @property
     def tokens_per_forward(self) -> float:
@@ -62,6 +66,10 @@ def mean_cost(costs: Sequence[DecodingCost], seconds: float | None = None) -> di
         - `answer_tokens_per_forward`: the sum of all `num_answer_tokens` over the sum of all `nfe`.
         - `tokens_per_forward_with_padding`: the sum of all `num_canvas_tokens` over the sum of all `nfe`.
 
+        If a token was revised:
+
+        - `num_revisions`: mean over the answers.
+
         With `seconds`:
 
         - `latency_s`: `seconds` over the number of answers.
@@ -81,6 +89,8 @@ def mean_cost(costs: Sequence[DecodingCost], seconds: float | None = None) -> di
         "answer_tokens_per_forward": _ratio(answer_tokens, nfe),
         "tokens_per_forward_with_padding": _ratio(sum(cost.num_canvas_tokens for cost in costs), nfe),
     }
+    if any(cost.num_revisions for cost in costs):
+        means["num_revisions"] = fmean(cost.num_revisions for cost in costs)
     if seconds is not None:
         means |= {"latency_s": seconds / len(costs), "tokens_per_second": _ratio(answer_tokens, seconds)}
     row_seconds = [cost.seconds for cost in costs if cost.seconds is not None]

@@ -126,7 +126,13 @@ def evaluate_answers(
     return EvaluatedAnswers(
         is_correct=[reward is not None and reward >= 1 for reward in rewards],
         costs=[
-            DecodingCost.of_tokens(ids, answer.nfe, recipe.eos_token_ids, recipe.max_new_tokens)
+            DecodingCost.of_tokens(
+                ids,
+                answer.nfe,
+                recipe.eos_token_ids,
+                recipe.max_new_tokens,
+                num_revisions=answer.num_revisions,
+            )
             for ids, answer in zip(completion_ids, in_order, strict=True)
         ],
         seconds=seconds,

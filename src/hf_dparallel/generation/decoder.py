@@ -32,8 +32,8 @@ class DecodedRow(FinishedRow):
 
     Args:
         entropies, confidences (`torch.FloatTensor` of shape `(nfe, max_new_tokens)`, *optional*), candidates,
-        candidate_probabilities (of shape `(nfe, max_new_tokens, 5)`, *optional*): as in
-            [`DiffusionGenerationOutput`].
+        candidate_probabilities (of shape `(nfe, max_new_tokens, 5)`, *optional*), standing (`torch.LongTensor` of
+            shape `(nfe, max_new_tokens)`, *optional*): as in [`DiffusionGenerationOutput`].
         seconds (`float`): wall-clock time from the row's entry into the batch to its end, other rows' share included.
         error (`Exception`, *optional*): why the row was not decoded to its end.
     """
@@ -42,6 +42,7 @@ class DecodedRow(FinishedRow):
     confidences: torch.FloatTensor | None = None
     candidates: torch.LongTensor | None = None
     candidate_probabilities: torch.FloatTensor | None = None
+    standing: torch.LongTensor | None = None
     seconds: float = 0.0
     error: Exception | None = None
 

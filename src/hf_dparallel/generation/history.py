@@ -15,6 +15,7 @@ HISTORIES: dict[str, tuple[float, tuple[int, ...]]] = {
     "confidences": (torch.nan, ()),
     "candidates": (-1, (NUM_CANDIDATES,)),
     "candidate_probabilities": (torch.nan, (NUM_CANDIDATES,)),
+    "standing": (-1, ()),
 }
 
 
@@ -45,6 +46,8 @@ class CertaintyHistory:
             for name, values in recorded.items():
                 empty = values.new_full((length + 1, *values.shape[1:]), HISTORIES[name][0])
                 recorded[name] = empty.index_copy_(0, row_places.clamp(max=length), values)[:length]
+            answer = slice(canvas.answer_start(row), canvas.answer_end(row))
+            recorded["standing"] = canvas.sequences[row, answer].masked_fill(canvas.masked[row, answer], -1)
             self._passes.setdefault(canvas.row_ids[row], []).append(recorded)
 
     def pop(self, row_id: int) -> dict[str, torch.Tensor]:

@@ -38,6 +38,8 @@ class DiffusionGenerationOutput(ModelOutput):
             never committed, is left out.
         candidate_probabilities (`torch.FloatTensor` of the shape of `candidates`, *optional*):
             Their probabilities, NaN elsewhere.
+        standing (`torch.LongTensor` of shape `(batch_size, num_passes, max_new_tokens)`, *optional*):
+            The token at each position before the pass, -1 for a mask: where tokens are revised, what they were.
     """
 
     # Always there; `ModelOutput` asks for the defaults.
@@ -50,6 +52,7 @@ class DiffusionGenerationOutput(ModelOutput):
     confidences: torch.FloatTensor | None = None
     candidates: torch.LongTensor | None = None
     candidate_probabilities: torch.FloatTensor | None = None
+    standing: torch.LongTensor | None = None
 
 
 def collect_rows(

@@ -60,6 +60,7 @@ def page_data(traces: Sequence[DecodeTrace]) -> dict[str, Any]:
             "commitStep": trace.commit_step,
             "given": [position for position in range(len(trace.tokens)) if trace.is_given(position)],
             "blocks": [[block.start, block.stop] for block in trace.blocks()],
+            "revised": [[position, *changes] for position, changes in trace.revised.items()],
             "passes": [_compact(predictions, numbers) for predictions in trace.predictions],
         }
         for trace in traces

@@ -26,20 +26,26 @@ def pass_lines(trace: DecodeTrace, color: bool) -> Iterator[str]:
     """
     width = len(str(trace.nfe))
     for number in range(1, trace.nfe + 1):
-        committed = trace.commit_step.count(number - 1)
-        yield f"pass {number:{width}}/{trace.nfe}  +{committed:<3}  {_canvas(trace, number, color)}"
+        after = [trace.standing(position, number) for position in range(len(trace.tokens))]
+        committed = sum(step == number - 1 and text is not None for step, text in after)
+        revoked = sum(step == number - 1 and text is None for step, text in after)
+        counts = f"+{committed} -{revoked}" if revoked else f"+{committed}"
+        canvas = _canvas(trace, number, color)
+        yield f"pass {number:{width}}/{trace.nfe}  {counts:<{8 if trace.revised else 4}}  {canvas}"
 
 
 def _canvas(trace: DecodeTrace, number: int, color: bool) -> str:
     """What stands after so many passes."""
-    stands = [0 <= step < number or trace.is_given(position) for position, step in enumerate(trace.commit_step)]
-    last = max((position for position, stand in enumerate(stands) if stand), default=0)
+    standing = [trace.standing(position, number) for position in range(len(trace.tokens))]
+    last = max((position for position, (_, text) in enumerate(standing) if text is not None), default=0)
     end = next(block.stop for block in trace.blocks() if last in block) if number < trace.nfe else last + 1
     words = []
-    for position, step in enumerate(trace.commit_step[:end]):
+    for step, text in standing[:end]:
         # A line stays a line.
-        word = printable(trace.tokens[position]).replace("\n", "\\n") if stands[position] else _MASK
-        words.append(_colored(word, step / max(trace.nfe - 1, 1)) if color and 0 <= step < number else word)
+        word = _MASK if text is None else printable(text).replace("\n", "\\n")
+        words.append(
+            _colored(word, step / max(trace.nfe - 1, 1)) if color and text is not None and step >= 0 else word
+        )
     # The tokens of some tokenizers bring their spaces along.
     return ("" if any(text[:1].isspace() for text in trace.tokens) else " ").join(words)
 

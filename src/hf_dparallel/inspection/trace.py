@@ -1,7 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """One decode as text: what stands after each pass, and what the model predicted of the rest."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -43,6 +44,8 @@ class DecodeTrace:
         tokens_per_forward (`float`): tokens of the answer over passes.
         settings (`dict[str, Any]`): decoding settings that differ from the defaults, by name.
         predictions (`list[dict[int, Prediction]]`): for each pass, the predictions of masked tokens, by position.
+        revised (`dict[int, list[tuple[int, str | None]]]`): of each position of the answer that was revised, the
+            passes that set it and the texts that they set it to, `None` for a mask, in their order.
     """
 
     name: str
@@ -54,6 +57,15 @@ class DecodeTrace:
     tokens_per_forward: float
     settings: dict[str, Any]
     predictions: list[dict[int, Prediction]]
+    revised: dict[int, list[tuple[int, str | None]]] = field(default_factory=dict)
+
+    def standing(self, position: int, number: int) -> tuple[int, str | None]:
+        """The pass that set what stands at a position after so many passes, -1 for none, and its text or `None`."""
+        if self.is_given(position):
+            return -1, self.tokens[position]
+        last = [(self.commit_step[position], self.tokens[position])]
+        events = [event for event in self.revised.get(position, last) if 0 <= event[0] < number]
+        return events[-1] if events else (-1, None)
 
     def is_given(self, position: int) -> bool:
         """Whether a position was never masked, which happens when masks inside a prompt are filled in."""
@@ -121,7 +133,21 @@ def trace_output(
         tokens_per_forward=float(out.tokens_per_forward[row]),
         settings=config.deviations(),
         predictions=[_predictions(out, row, step, texts) for step in range(int(out.nfe[row]))],
+        revised=_revised(out, row, texts) if out.num_revisions[row] else {},
     )
+
+
+def _revised(
+    out: DiffusionGenerationOutput, row: int, texts: dict[int, str]
+) -> dict[int, list[tuple[int, str | None]]]:
+    states = required(out, "standing")[row, : int(out.nfe[row])].tolist()
+    states.append(out.sequences[row, -len(states[0]) :].tolist())
+    events: dict[int, list[tuple[int, str | None]]] = {}
+    for step, (before, after) in enumerate(pairwise(states)):
+        for position, (old, new) in enumerate(zip(before, after, strict=True)):
+            if old != new and out.commit_step[row, position] >= 0:
+                events.setdefault(position, []).append((step, None if new < 0 else texts[new]))
+    return {position: changes for position, changes in events.items() if len(changes) > 1}
 
 
 def _predictions(out: DiffusionGenerationOutput, row: int, step: int, texts: dict[int, str]) -> dict[int, Prediction]:
