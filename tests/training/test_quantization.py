@@ -3,6 +3,7 @@
 
 import copy
 
+import peft
 import pytest
 import torch
 from bitsandbytes.functional import dequantize_4bit
@@ -68,7 +69,8 @@ def test_trains_and_decodes(tmp_path, quantized):
 
 
 def test_weights_that_a_kernel_without_gradients_has_repacked_are_refused(tmp_path, quantized):
-    _, loaded = quantized
+    model, loaded = quantized
+    peft.get_peft_model(copy.deepcopy(model), lora(target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
     module = loaded.model.layers[0].self_attn.q_proj
     # As bitsandbytes does it when the model is run on a CPU that has the instructions.
     module.support_avx512bf16_for_cpu = True
@@ -77,3 +79,5 @@ def test_weights_that_a_kernel_without_gradients_has_repacked_are_refused(tmp_pa
         make_trainer(tmp_path, loaded, peft_config=lora())
     with pytest.raises(ValueError, match="repacked for a CPU kernel.*Load the model anew"):
         loaded.load_adapter("an adapter")
+    with pytest.raises(ValueError, match="repacked for a CPU kernel.*Load the model anew"):
+        peft.PeftModel.from_pretrained(loaded, tmp_path / "adapter")

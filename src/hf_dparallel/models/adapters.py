@@ -98,6 +98,15 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         self.peft_config[name]._recipe = recipe
         return info
 
+    def state_dict(self, *args, **kwargs):
+        """As in torch. `PeftModel.from_pretrained` and all that saves call it, and so does loading.
+
+        Raises:
+            ValueError: for 4-bit weights that have run on the CPU.
+        """
+        check_not_repacked(self)
+        return super().state_dict(*args, **kwargs)  # type: ignore[misc]
+
     def recipes(self) -> list[GenerationConfig | None]:
         """Puts the recipe of the active adapter (of several, the first one) before that of the model."""
         from peft.tuners.tuners_utils import BaseTunerLayer
@@ -179,14 +188,17 @@ class AdapterLoadingMixin(PeftAdapterMixin):
 
 
 def check_not_repacked(model: nn.Module) -> None:
-    """Raises a `ValueError` for 4-bit weights that bitsandbytes has packed anew when it ran them on the CPU."""
+    """Raises a `ValueError` for 4-bit weights that bitsandbytes has packed anew when it ran them on the CPU.
+
+    Its `state_dict` packs them back in place, with the scales of their blocks in another order.
+    """
     for module in model.modules():
         quant_state = getattr(getattr(module, "weight", None), "quant_state", None)
         if getattr(quant_state, "packing_format_for_cpu", False):
             raise ValueError(
                 "The 4-bit weights of the model have been repacked for a CPU kernel, because the model was run on the "
-                "CPU: they have no gradients, and give wrong results under an adapter. Load the model anew, and the "
-                "adapter before it is run; or use a GPU."
+                "CPU: they have no gradients, and give wrong results after an adapter was loaded or they were saved. "
+                "Load the model anew, and the adapter before it is run; or use a GPU."
             )
 
 
