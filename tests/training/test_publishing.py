@@ -10,6 +10,7 @@ from huggingface_hub import ModelCard
 from peft import LoraConfig
 from safetensors.torch import load
 from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers.utils import logging
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import recipe_of
@@ -33,6 +34,12 @@ def make_trainer(folder, model=None, **settings) -> CertaintyForcingTrainer:
         processing_class=AutoTokenizer.from_pretrained(TEACHER),
         peft_config=LoraConfig(r=2, target_modules=["q_proj"]),
     )
+
+
+@pytest.fixture
+def warnings(caplog, monkeypatch):
+    monkeypatch.setattr(logging.get_logger("hf_dparallel"), "propagate", True)
+    return caplog
 
 
 def test_a_trained_adapter_is_published_with_what_is_known_of_it(hub, tmp_path):  # noqa: F811
@@ -82,15 +89,30 @@ def test_pushes_during_the_training_are_complete_and_hold_no_states(hub, tmp_pat
     assert recipe_of(AutoModelForMaskedLM.from_pretrained("user/student")).entropy_threshold == 0.5
 
 
-def test_a_push_that_fails_does_not_end_the_training(hub, tmp_path):  # noqa: F811
+def test_a_push_that_fails_does_not_end_the_training(hub, tmp_path, warnings):  # noqa: F811
     hub.fail("POST", "/commit/main", status=403, times=100)
     trainer = make_trainer(
         tmp_path / "student", push_to_hub=True, hub_model_id="user/student", save_strategy="steps", save_steps=1
     )
     trainer.train()
     assert trainer.state.global_step == 2
+    assert "A checkpoint was not published: Could not push to 'user/student'" in warnings.text
     with pytest.raises(OSError, match="Could not push to 'user/student'"):
         trainer.push_to_hub()
+
+
+def test_a_secret_is_not_published_during_the_training(hub, tmp_path, warnings):  # noqa: F811
+    settings = {"push_to_hub": True, "hub_model_id": "user/student", "save_strategy": "steps", "save_steps": 1}
+    trainer = make_trainer(tmp_path / "student", **settings)
+    (tmp_path / "student" / "LICENSE").write_text("sk-" + 40 * "a")
+    (tmp_path / "student" / "notes.txt").write_text("mine")
+    trainer.train()
+    assert "A checkpoint was not published: `LICENSE` contains what looks like an access token" in warnings.text
+    assert not any("adapter_model.safetensors" in files for files in hub.repository("user/student").commits.values())
+    (tmp_path / "student" / "LICENSE").write_text("MIT")
+    trainer.push_to_hub()
+    assert "LICENSE" in hub.repository("user/student").files()
+    assert "notes.txt" not in hub.repository("user/student").files()
 
 
 def test_a_push_in_the_background_ends_later(hub, tmp_path):  # noqa: F811

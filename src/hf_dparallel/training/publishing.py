@@ -1,21 +1,24 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What a trained model has beside its weights (recipe, record of its training, card), and its way to the Hub."""
 
+import functools
 import json
+import shutil
 from concurrent.futures import Future
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import CommitInfo, HfApi
+from huggingface_hub import CommitInfo, run_as_future
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_utils import HubStrategy, has_length
+from transformers.utils import PushInProgress, logging
 
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..hub.card import TAGS, make_model_card
-from ..hub.files import SUMMARY_NAME, hub_name
+from ..hub.files import SUMMARY_NAME, TOKENIZER_PATTERNS, WEIGHT_PATTERNS, hub_name, kind_of
 from ..hub.publish import check_base_model, push_model_to_hub, write_companions
 from .config import CertaintyForcingConfig
 from .student import base_model
@@ -23,6 +26,8 @@ from .student import base_model
 
 if TYPE_CHECKING:
     from peft import PeftModel
+
+logger = logging.get_logger(__name__)
 
 # The paper's, for students of its method.
 _ENTROPY_THRESHOLD = 0.5
@@ -35,6 +40,7 @@ class PublishingMixin(Trainer):
     """The part of a [`~transformers.Trainer`] that saves and publishes what it has trained."""
 
     args: CertaintyForcingConfig
+    push_in_progress: PushInProgress | None
 
     _tag_names = list(TAGS)
 
@@ -86,9 +92,36 @@ class PublishingMixin(Trainer):
             "revision": revision if revision is not None else self.args.hub_revision,
             "private": private if private is not None else self.args.hub_private_repo,
         }
-        if blocking:
-            return push_model_to_hub(self.args.output_dir, self.hub_model_id, **kwargs)
-        return HfApi().run_as_future(push_model_to_hub, self.args.output_dir, self.hub_model_id, **kwargs)
+        push = functools.partial(push_model_to_hub, self.args.output_dir, self.hub_model_id, **kwargs)
+        return push() if blocking else run_as_future(push)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Publishes a checkpoint in the background, with the checks of [`push_to_hub`]. A failure is a warning."""
+        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+            return
+        previous = self.push_in_progress
+        jobs = [] if previous is None or previous.is_done() else previous.jobs
+        if jobs and not self.args.hub_always_push:
+            return
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        # The checkpoint may be deleted before it is uploaded. Recipe and card are in `output_dir` already.
+        checkpoint = Path(checkpoint_folder)
+        for pattern in (*WEIGHT_PATTERNS[kind_of(checkpoint)], *TOKENIZER_PATTERNS):
+            for path in checkpoint.glob(pattern):
+                copy = Path(self.args.output_dir, path.relative_to(checkpoint))
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copy(path, copy)
+        job = run_as_future(
+            push_model_to_hub,
+            self.args.output_dir,
+            self.hub_model_id,
+            commit_message=f"Training in progress, step {self.state.global_step}",
+            token=self.args.hub_token,
+            revision=self.args.hub_revision,
+            private=self.args.hub_private_repo,
+        )
+        job.add_done_callback(_warn_of_failure)
+        self.push_in_progress = PushInProgress([*jobs, job])
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
@@ -106,6 +139,11 @@ class PublishingMixin(Trainer):
         card = make_model_card(folder, repo_id, summary["base_model"], recipe, **kwargs)
         for target in {folder, *copies}:
             write_companions(target, card)
+
+
+def _warn_of_failure(job: Future[CommitInfo]) -> None:
+    if error := job.exception():
+        logger.warning(f"A checkpoint was not published: {error}")
 
 
 def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
