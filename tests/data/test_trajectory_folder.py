@@ -6,6 +6,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import pyarrow.parquet
 import pytest
 from datasets import Dataset
 from transformers.utils import logging
@@ -16,6 +17,7 @@ from hf_dparallel.data.claims import Claims
 from hf_dparallel.data.trajectory_folder import (
     FILTERED_NAME,
     ShardStore,
+    check_rows,
     read_description,
     read_run,
     trajectory_files,
@@ -112,6 +114,19 @@ def test_files_of_a_folder(tmp_path):
     assert trajectory_files(tmp_path) == [tmp_path / FILTERED_NAME]
     assert read_description(tmp_path) == "All were kept."
     assert Dataset.from_parquet(str(tmp_path / FILTERED_NAME))[:] == rows[:]
+
+
+def test_rows_that_were_altered_are_noticed(tmp_path):
+    write_filtered(make_prompts(4), tmp_path)
+    check_rows(tmp_path / FILTERED_NAME)
+    table = pyarrow.parquet.read_table(tmp_path / FILTERED_NAME)
+    altered = table.set_column(1, "answer", [["9"] * 4])
+    pyarrow.parquet.write_table(altered.replace_schema_metadata(table.schema.metadata), tmp_path / FILTERED_NAME)
+    with pytest.raises(ValueError, match=r"filtered.parquet` was altered: it does not hold the rows that were"):
+        check_rows(tmp_path / FILTERED_NAME)
+    # What somebody has made of them is theirs.
+    Dataset.from_list([{"prompt": "2", "answer": "4"}]).to_parquet(tmp_path / FILTERED_NAME)
+    check_rows(tmp_path / FILTERED_NAME)
 
 
 def test_two_runs_in_one_folder_at_the_same_time(tmp_path):

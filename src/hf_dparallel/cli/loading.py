@@ -23,7 +23,7 @@ from transformers import (
 from transformers.utils import cached_file, find_adapter_config_file
 
 from ..data.rewards import numeric_answer_reward
-from ..data.trajectory_folder import MANIFEST_NAME, read_description, trajectory_files
+from ..data.trajectory_folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
 from .arguments import DatasetArguments, LoadingArguments, ModelArguments
 
 
@@ -166,6 +166,9 @@ def _read_files(files: list[Path], file_format: str, split: str) -> datasets.Dat
             f"`{files[0]}` cannot be read as a {file_format} file ({error.__cause__ or error!r}). Is it damaged, or "
             "of another format than its name says?"
         ) from error
+    if file_format == "parquet":
+        for file in files:
+            check_rows(file)
     dataset.info.description = read_description(files[0].parent)
     return dataset
 

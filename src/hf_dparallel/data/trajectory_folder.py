@@ -29,7 +29,7 @@ SHARD_SIZE = 64
 MANIFEST_NAME = "trajectories.json"
 FILTERED_NAME = "filtered.parquet"
 _SHARD_PATTERN = "shard-*-of-*.parquet"
-# In the metadata of a shard: what it is, and a hash of what it holds.
+# In the metadata of a file: what it is, and a hash of what it holds.
 _LABEL = b"hf_dparallel"
 
 
@@ -59,10 +59,18 @@ def trajectory_files(folder: Path) -> list[Path]:
 
 def write_filtered(rows: "Dataset", folder: Path) -> Path:
     """Writes the rows that were kept, and how they were filtered. Returns the path of the rows."""
-    rows.to_parquet(folder / FILTERED_NAME)
+    _write_rows(folder / FILTERED_NAME, rows, {})
     # A parquet file has no place for the description.
     rows.info.write_to_directory(str(folder))
     return folder / FILTERED_NAME
+
+
+def check_rows(path: Path) -> None:
+    """Raises a `ValueError` if a file of this module's was altered. One that is from elsewhere may be anything."""
+    from pyarrow.parquet import read_schema
+
+    if _LABEL in (read_schema(path).metadata or {}):
+        _read_rows(path)
 
 
 def read_description(folder: Path) -> str:
@@ -153,15 +161,7 @@ class ShardStore:
         Raises:
             OSError: if there is no room, for instance.
         """
-        import pyarrow
-        import pyarrow.parquet
-
-        table = rows.with_format("arrow")[:]
-        label = self._label(shard) | {"failed": failed, "content": dataset_hash(rows)}
-        metadata = table.schema.metadata | {_LABEL: json.dumps(label).encode()}
-        buffer = pyarrow.BufferOutputStream()
-        pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), buffer)
-        _write_atomically(self.path(shard), buffer.getvalue())
+        _write_rows(self.path(shard), rows, self._label(shard) | {"failed": failed})
 
     def read(self) -> "Dataset":
         """Returns the rows of all shards. A warning says which are left out, because their decoding failed.
@@ -179,19 +179,10 @@ class ShardStore:
         return concatenate_datasets([Dataset(table) for table in tables])
 
     def _read(self, shard: int) -> "pyarrow.Table":
-        from datasets import Dataset
-        from pyarrow import ArrowException
-        from pyarrow.parquet import read_table
-
-        path = self.path(shard)
-        try:
-            table = read_table(path)
-            label = _read_label(table)
-            is_whole = label.get("content") == dataset_hash(Dataset(table))
-        except (OSError, ValueError, ArrowException) as error:
-            raise ValueError(f"`{path}` cannot be read ({error}).") from error
-        if not is_whole or any(label.get(name) != value for name, value in self._label(shard).items()):
-            raise ValueError(f"`{path}` is not what was written there by this run.")
+        table = _read_rows(self.path(shard))
+        label = _read_label(table)
+        if any(label.get(name) != value for name, value in self._label(shard).items()):
+            raise ValueError(f"`{self.path(shard)}` is not what was written there by this run.")
         return table
 
     def _label(self, shard: int) -> dict[str, Any]:
@@ -202,6 +193,35 @@ def _flat(run: dict[str, Any]) -> dict[str, Any]:
     """The description of a run, with a name of its own for every setting of the decoding."""
     settings = {f"generation_config.{name}": value for name, value in run.get("generation_config", {}).items()}
     return {name: value for name, value in run.items() if name != "generation_config"} | settings
+
+
+def _write_rows(path: Path, rows: "Dataset", label: dict[str, Any]) -> None:
+    """Writes rows with a label, and a hash of them in it."""
+    import pyarrow
+    import pyarrow.parquet
+
+    table = rows.with_format("arrow")[:]
+    label = label | {"content": dataset_hash(rows)}
+    metadata = (table.schema.metadata or {}) | {_LABEL: json.dumps(label).encode()}
+    buffer = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), buffer)
+    _write_atomically(path, buffer.getvalue())
+
+
+def _read_rows(path: Path) -> "pyarrow.Table":
+    """Reads rows that [`_write_rows`] wrote. Raises a `ValueError` if they are not those."""
+    from datasets import Dataset
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_table
+
+    try:
+        table = read_table(path)
+        is_whole = _read_label(table).get("content") == dataset_hash(Dataset(table))
+    except (OSError, ValueError, ArrowException) as error:
+        raise ValueError(f"`{path}` cannot be read ({error}).") from error
+    if not is_whole:
+        raise ValueError(f"`{path}` was altered: it does not hold the rows that were written there.")
+    return table
 
 
 def _read_label(table: "pyarrow.Table") -> dict[str, Any]:

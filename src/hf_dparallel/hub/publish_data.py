@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData
 from huggingface_hub.utils import filter_repo_objects
 
-from ..data.trajectory_folder import read_description, read_run, trajectory_files
+from ..data.trajectory_folder import check_rows, read_description, read_run, trajectory_files
 from ..reports import escape_markdown, markdown_table
 from .card import DRAFT_MARK, TAGS
 from .contents import check_contents
@@ -71,6 +71,8 @@ def push_trajectories_to_hub(
     path = Path(path)
     shards = [path] if path.is_file() and path.suffix == ".parquet" else trajectory_files(path)
     rows = _read_rows(shards)
+    for shard in shards:
+        check_rows(shard)
     run = read_run(shards[0].parent)
     teacher = teacher or run.get("model name")
     if teacher is not None and hub_name(teacher) is None:
