@@ -11,7 +11,7 @@ from hf_dparallel.generation.decoder import Decoder
 
 from ..helpers import left_padded, make_llada, make_sdar
 from ..simulated_device import SimulatedDevices
-from .test_decoding import small_dream, small_llada, small_sdar
+from .test_decoding import Stream, small_dream, small_llada, small_sdar
 
 
 @dataclasses.dataclass
@@ -126,6 +126,14 @@ def test_a_pass_costs_no_more_than_reached(make_model, reached, name, steady_pas
     for field in dataclasses.fields(Counts):
         measured, limit = getattr(most, field.name), getattr(reached[name], field.name)
         assert measured <= limit, f"{most} in a pass, more {field.name} than reached:\n{devices.table('wait')}"
+
+
+def test_a_stream_of_tokens_and_drafts_waits_once_more(steady_passes):
+    with SimulatedDevices() as devices:
+        model = devices.move(small_llada())
+        devices.events.clear()
+        decode(model, PROMPTS[1:2], streamer=Stream())
+    assert {counts_of(devices, label).waits for label in steady_passes} == {2}
 
 
 @pytest.mark.parametrize("name", COPIES_BY_LAYER)

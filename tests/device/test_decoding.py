@@ -230,3 +230,10 @@ def test_tensors_and_generators_on_the_cpu_are_refused(devices):
     ):
         with pytest.raises(ValueError, match=message):
             model.generate(**inputs, **SETTINGS)
+
+
+def test_generators_of_another_device_are_refused(devices):
+    model = devices.move(small_llada())
+    rows = model.generate_many(PROMPTS, generator_for=lambda index: torch.Generator(), temperature=1.0, **SETTINGS)
+    with pytest.raises(ValueError, match="A generator is on cpu and the prompts are on cuda.*Make it there"):
+        next(rows)

@@ -15,6 +15,7 @@ from .commit_rules import make_rule
 from .configuration import DiffusionGenerationConfig
 from .forward import make_forward
 from .history import CertaintyHistory
+from .inputs import check_generators
 from .prediction import TokenPrediction, predict_tokens
 from .processing import ScoreProcessing
 from .revision import make_revision
@@ -84,11 +85,17 @@ class Decoder:
         return len(self.canvas)
 
     def add(self, row_ids: list[int], input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
-        """Adds left-padded prompts, both `(rows, prompt_length)`, under numbers that are not in use."""
+        """Adds left-padded prompts, both `(rows, prompt_length)`, under numbers that are not in use.
+
+        Raises:
+            ValueError: if their generators are on another device.
+        """
+        if self.generator_for is not None:
+            generators = {row_id: self.generator_for(row_id) for row_id in row_ids}
+            check_generators(generators.values(), input_ids.device)
+            self._generators |= generators
         self._added_at |= dict.fromkeys(row_ids, time.perf_counter())
         self.canvas.add(row_ids, input_ids, attention_mask)
-        if self.generator_for is not None:
-            self._generators |= {row_id: self.generator_for(row_id) for row_id in row_ids}
         if self.stream is not None:
             self.stream.start()
 

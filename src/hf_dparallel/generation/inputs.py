@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Checks of what `generate` is given beside its settings, before any work is done."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from transformers import PreTrainedModel
@@ -58,12 +58,12 @@ def check_prompts(
 
 
 def generators_per_row(
-    generator: torch.Generator | Sequence[torch.Generator] | None, batch_size: int, device: torch.device
+    generator: torch.Generator | Sequence[torch.Generator] | None, batch_size: int
 ) -> list[torch.Generator] | None:
     """Returns one generator per row.
 
     Raises:
-        ValueError: if there are too few or too many, or one is not on the device of the prompts.
+        ValueError: if there are too few or too many.
     """
     if generator is None:
         return None
@@ -72,13 +72,17 @@ def generators_per_row(
         raise ValueError(
             f"`generator` must be one torch.Generator or one per row, got {len(generators)} for {batch_size} rows."
         )
-    for each in generators:
-        if each.device.type != device.type:
+    return generators
+
+
+def check_generators(generators: Iterable[torch.Generator], device: torch.device) -> None:
+    """Raises a `ValueError` if one is not on the device of the prompts."""
+    for generator in generators:
+        if generator.device.type != device.type:
             raise ValueError(
-                f"`generator` is on {each.device} and the prompts are on {device}. Make it there: "
+                f"A generator is on {generator.device} and the prompts are on {device}. Make it there: "
                 f"`torch.Generator({device.type!r})`."
             )
-    return generators
 
 
 def input_device(model: PreTrainedModel) -> torch.device:

@@ -145,7 +145,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         input_ids, attention_mask = (
             tensor.repeat_interleave(config.num_return_sequences, dim=0) for tensor in (input_ids, attention_mask)
         )
-        generators = generators_per_row(generator, len(input_ids), input_ids.device)
+        generators = generators_per_row(generator, len(input_ids))
         decoder = Decoder(
             self,
             config,
@@ -197,8 +197,8 @@ class DiffusionGenerationMixin(GenerationMixin):
             logits_processor, stopping_criteria, tokenizer:
                 As in [`generate`].
             generator_for (`Callable`, *optional*):
-                Gives the random state of a prompt, by its number. By default torch's global state is used, and draws
-                depend on the batch.
+                Gives the random state of a prompt, by its number, on the device of the model. By default torch's
+                global state is used, and draws depend on the batch.
 
         Returns:
             [`SlotDecoder`]: an iterator over one [`DecodedRow`] for each prompt, in their order. Its method

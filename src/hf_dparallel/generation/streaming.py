@@ -39,16 +39,19 @@ class DraftStream:
         """
         canvas, status, first = self.canvas, self.canvas.status[0], self.canvas.prompt_start(0)
         decided = canvas.answer_start(0) - first + min(status.num_final, status.length)
-        row = canvas.sequences[0]
-        if decided > self._sent:
-            self.streamer.put(row[first + self._sent : first + decided].cpu())
-            self._sent = decided
+        row, end = canvas.sequences[0], first + decided
         if hasattr(self.streamer, "put_draft") and not status.is_finished:
             is_draft = masked[0] & canvas.masked[0, columns[0]]
-            draft = row.scatter(0, columns[0], torch.where(is_draft, tokens[0], row[columns[0]]))
-            end = min(canvas.open_edges(0)[1], canvas.answer_end(0))
-            undecided = draft[first + self._sent : end].cpu()
-            # In a block that was entered in this pass nothing has been predicted yet.
-            undecided = undecided[undecided != canvas.config.mask_token_id]
-            if len(undecided):
-                self.streamer.put_draft(value=undecided)
+            row = row.scatter(0, columns[0], torch.where(is_draft, tokens[0], row[columns[0]]))
+            end = max(end, min(canvas.open_edges(0)[1], canvas.answer_end(0)))
+        if end == first + self._sent:
+            return
+        # One wait for the device, for both.
+        sent, draft = row[first + self._sent : end].cpu().tensor_split([decided - self._sent])
+        if len(sent):
+            self.streamer.put(sent)
+            self._sent = decided
+        # In a block that was entered in this pass nothing has been predicted yet.
+        draft = draft[draft != canvas.config.mask_token_id]
+        if len(draft):
+            self.streamer.put_draft(value=draft)
