@@ -3,6 +3,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, GenerationConfig
@@ -34,6 +35,7 @@ SMALL = {"max_new_tokens": 16, "block_length": 8, "stop_at_eos": False, "return_
         ({"temperature": float("inf")}, r"`temperature` must be .*at most 1,000,000\), got inf"),
         ({"entropy_threshold": 10**400}, r"`entropy_threshold` must be .*at most 1,000,000\), got 1000000"),
         ({"max_new_tokens": 10**12}, r"`max_new_tokens` must be .*at most 1,000,000\), got 1000000000000"),
+        ({"max_new_tokens": 10**5000}, r"`max_new_tokens` must be .* got a number of thousands of digits"),
         ({"max_new_tokens": -1}, r"`max_new_tokens` must be .*-1"),
         ({"block_length": "32"}, r"`block_length` must be a positive integer.*, got '32'"),
         (
@@ -51,6 +53,10 @@ SMALL = {"max_new_tokens": 16, "block_length": 8, "stop_at_eos": False, "return_
         ({"bad_words_ids": [[3, 4]]}, r"`bad_words_ids` must be .*A word of several tokens cannot be kept out"),
         ({"use_cache": False, "cache_implementation": "dual"}, r"`use_cache=False` and .* contradict each other"),
         ({"entropy_treshold": 0.5}, r"Unknown generation setting\(s\): entropy_treshold"),
+        ({"": 0.5}, r"Unknown generation setting\(s\): ''"),
+        ({"mask_token_id": True}, r"`mask_token_id` must be a token id \(an integer\).*, got True"),
+        ({"suppress_tokens": [True]}, r"`suppress_tokens` must be a list of token ids, got \[True\]"),
+        ({"bad_words_ids": [[True]]}, r"`bad_words_ids` must be a list of lists of one token id each"),
         ({"max_length": 20}, r"`max_length=20` has no meaning in diffusion decoding"),
         ({"output_attentions": True}, r"`output_attentions=True` has no meaning in diffusion decoding"),
         ({"stop_at_eos": "false"}, r"`stop_at_eos` must be True or False, got 'false'"),
@@ -154,8 +160,18 @@ def test_settings_assigned_by_attribute_are_checked(tiny_llada):
 
 
 def test_unknown_settings_of_a_plain_config_are_refused(tiny_llada):
-    with pytest.raises(ValueError, match=r"Unknown generation setting\(s\): entropy_treshold"):
-        tiny_llada.generate(PROMPT, generation_config=GenerationConfig(entropy_treshold=0.5))
+    for name, shown in ("entropy_treshold", "entropy_treshold"), ("", "''"):
+        with pytest.raises(ValueError, match=rf"Unknown generation setting\(s\): {shown}"):
+            tiny_llada.generate(PROMPT, generation_config=GenerationConfig(**{name: 0.5}))
+
+
+def test_token_ids_of_numpy_and_torch_become_numbers(tiny_llada):
+    settings = {"eos_token_id": [1, 2], "mask_token_id": 63, "suppress_tokens": [5], "bad_words_ids": [[6]]}
+    of_libraries = {name: torch.tensor(value) for name, value in settings.items()}
+    of_libraries["mask_token_id"] = np.int64(63)
+    assert DiffusionGenerationConfig(**of_libraries).settings() == settings
+    expected = tiny_llada.generate(PROMPT, **SMALL, **settings)
+    assert torch.equal(tiny_llada.generate(PROMPT, **SMALL, **of_libraries).sequences, expected.sequences)
 
 
 def test_published_file_with_settings_of_another_sampler(tiny_llada, tmp_path):

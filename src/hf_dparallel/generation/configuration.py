@@ -77,7 +77,8 @@ class DiffusionGenerationConfig(GenerationConfig):
             config.validate()
             return config
         settings = config.to_dict()
-        return cls(**{name: settings[name] for name in settings if name[0] != "_" and name != "transformers_version"})
+        left_out = {name for name in settings if name.startswith("_") or name == "transformers_version"}
+        return cls(**{name: value for name, value in settings.items() if name not in left_out})
 
     @classmethod
     def from_model_config(cls, model_config):
@@ -94,7 +95,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         for name, value in vars(self).items():
             if name in SETTINGS:
                 SETTINGS[name].read(value)
-            elif name[0] != "_" and name != "transformers_version":
+            elif not name.startswith("_") and name != "transformers_version":
                 _check_neutral(name, value)
         settings = self.settings()
         rules = [f"{name}={settings[name]}" for name in commit_rules() if name in settings]
@@ -107,7 +108,7 @@ class DiffusionGenerationConfig(GenerationConfig):
                 f"`use_cache=False` and `cache_implementation={self.cache_implementation!r}` contradict each other. "
                 "Remove one of them."
             )
-        if any(len(ids) != 1 or not isinstance(ids[0], int) for ids in self.bad_words_ids or []):
+        if any(len(ids) != 1 or type(ids[0]) is not int for ids in self.bad_words_ids or []):
             raise ValueError(
                 f"`bad_words_ids` must be a list of lists of one token id each, got {self.bad_words_ids!r}. A word of "
                 "several tokens cannot be kept out: its tokens may be committed in one pass."
@@ -297,7 +298,7 @@ def resolve(
     values = _merged(DiffusionGenerationConfig(**kwargs), given, *model.recipes())
     for name in ("mask_token_id", "eos_token_id", "pad_token_id"):
         if name not in values:
-            values[name] = _special_token(name, model, tokenizer)
+            values[name] = special_token_id(name, model.config, tokenizer)
     if values["mask_token_id"] is None:
         raise ValueError(
             "No mask token is known: `mask_token_id` is set neither in the generation config, nor in the model's "
@@ -358,14 +359,15 @@ def _samples(settings: dict[str, Any]) -> bool | None:
     return do_sample if do_sample is not None else temperature and temperature > 0
 
 
-def _special_token(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> Any:
-    sources = [getattr(source, name, None) for source in (model.config, tokenizer)]
-    return next((value for value in sources if value is not None), None)
+def special_token_id(name: str, *sources: Any) -> Any:
+    """Returns what the first of some configurations and tokenizers, that has it, has as `name`; or `None`."""
+    values = (getattr(source, name, None) for source in sources)
+    return next((value for value in values if value is not None), None)
 
 
 def _check_known(settings: Iterable[str]) -> None:
     unknown = sorted(
-        name for name in settings if name not in _KNOWN and name not in SETTINGS and not name.startswith("_")
+        name or "''" for name in settings if name not in _KNOWN and name not in SETTINGS and not name.startswith("_")
     )
     if unknown:
         raise ValueError(
@@ -398,4 +400,4 @@ if DiffusionGenerationConfig.__doc__:  # not under `python -OO`
     DiffusionGenerationConfig.__doc__ = DiffusionGenerationConfig.__doc__.replace("{settings}", _describe_arguments())
 
 
-__all__ = ["DiffusionGenerationConfig", "recipe_of", "resolve"]
+__all__ = ["DiffusionGenerationConfig", "recipe_of", "resolve", "special_token_id"]
