@@ -56,5 +56,5 @@ def test_files(tmp_path):
 def test_other_files_are_named(tmp_path, content, message):
     path = tmp_path / "report.json"
     path.write_text(content, errors="surrogateescape")
-    with pytest.raises(ValueError, match=f"{path} .*{message}"):
+    with pytest.raises(ValueError, match=f"`{path}` {message}"):
         read_report(tmp_path)

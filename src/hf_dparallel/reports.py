@@ -18,14 +18,23 @@ def read_report(path: str | os.PathLike) -> dict[str, Any]:
         ValueError: if it holds no JSON object.
         OSError: if there is no such file.
     """
-    file = Path(path) / REPORT_NAME if Path(path).is_dir() else Path(path)
+    return read_json(Path(path) / REPORT_NAME if Path(path).is_dir() else Path(path))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the object that a JSON file holds.
+
+    Raises:
+        ValueError: naming a file that holds something else.
+        OSError: if there is no such file.
+    """
     try:
-        report = json.loads(file.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is not JSON: {error}.") from error
-    if not isinstance(report, dict):
-        raise ValueError(f"{file} is no report: it must hold a JSON object, got a {type(report).__name__}.")
-    return report
+        raise ValueError(f"`{path}` is not JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"`{path}` must hold a JSON object, got a {type(value).__name__}.")
+    return value
 
 
 def write_json(value: Mapping[str, Any], path: str | os.PathLike) -> None:

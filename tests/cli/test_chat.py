@@ -8,19 +8,17 @@ import os
 import pty
 import re
 import select
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from transformers import AutoModelForMaskedLM
 
-import hf_dparallel
 from hf_dparallel import cli
 from hf_dparallel.cli import chat as chat_module
 
 from ..helpers import make_llada, make_tokenizer
+from ..processes import Program
 
 
 DECODING = ["--max_new_tokens", "8", "--block_length", "4", "--entropy_threshold", "1.0"]
@@ -185,22 +183,27 @@ def test_the_model_may_come_first_or_as_a_flag(talk, checkpoint, capsys):
     assert talk("/quit", flags=["--model", checkpoint])[0] == 0
 
 
+# A session of its own, so that ^C is a signal to it; the tests may run in the background, where it is ignored.
+_AT_A_TERMINAL = """
+import os, signal, sys
+os.setsid()
+terminal = os.open(sys.argv.pop(1), os.O_RDWR)
+for descriptor in range(3):
+    os.dup2(terminal, descriptor)
+sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w", buffering=1), open(2, "w", buffering=1)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from hf_dparallel.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 class Session:
     """A program at a terminal."""
 
     def __init__(self, *argv: str):
-        self.terminal, child = pty.openpty()
-        environment = os.environ | {
-            "PYTHONPATH": str(Path(hf_dparallel.__file__).parents[1]), "TERM": "xterm", "COLUMNS": "60", "LINES": "20"
-        }  # fmt: skip
-        # A session of its own, so that ^C is a signal to it; the tests may run in the background, where it is ignored.
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", "import fcntl, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-             "from hf_dparallel.cli import main; sys.exit(main(sys.argv[1:]))", *argv],
-            stdin=child, stdout=child, stderr=child, env=environment, start_new_session=True,
-        )  # fmt: skip
-        os.close(child)
+        self.terminal, self.child = pty.openpty()
+        size = {"COLUMNS": "60", "LINES": "20"}
+        self.process = Program(_AT_A_TERMINAL, os.ttyname(self.child), *argv, TERM="xterm", **size)
         self.text = ""
 
     def read_until(self, text: str, seconds: float = 120) -> str:
@@ -254,5 +257,5 @@ def test_at_a_terminal(checkpoint, tmp_path, monkeypatch):
         assert (tmp_path / "hf-dparallel" / "chat_history").read_text().startswith("5 6\n/set block_length 4\n")
     finally:
         session.process.kill()
-        session.process.wait()
         os.close(session.terminal)
+        os.close(session.child)

@@ -111,6 +111,10 @@ def test_positions_are_counted_as_the_class_counts_them():
     expected = make_roberta()(canvas).logits[:, 3:]
     columns, positions = torch.arange(3, 11)[None], torch.arange(11)[None]
     torch.testing.assert_close(model.score({"input_ids": canvas, "position_ids": positions}, columns), expected)
+    # Also behind a padding token that was decoded, which RoBERTa itself would not count.
+    canvas[0, 5] = 1
+    expected = make_roberta()(canvas, position_ids=positions + 2).logits[:, 3:]
+    torch.testing.assert_close(model.score({"input_ids": canvas, "position_ids": positions}, columns), expected)
     padded, mask = torch.tensor([[1, 1, 5, 6, 7]]), torch.tensor([[0, 0, 1, 1, 1]])
     alone, in_batch = model.generate(prompt, **settings), model.generate(padded, attention_mask=mask, **settings)
     assert torch.equal(alone[:, 3:], in_batch[:, 5:])

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Which files of a folder go to the Hub."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from transformers.utils import (
     SAFE_WEIGHTS_NAME,
 )
 
+from .. import reports
 from ..models.adapter_files import WEIGHTS_NAME as ADAPTER_WEIGHTS_NAME
 
 
@@ -107,12 +107,4 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: naming a file that holds something else.
     """
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"`{path}` is not JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"`{path}` must hold a JSON object, got a {type(value).__name__}.")
-    return value
+    return reports.read_json(path) if path.is_file() else {}

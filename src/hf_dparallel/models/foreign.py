@@ -88,6 +88,9 @@ def _new_model(cls: type[PreTrainedModel]) -> PreTrainedModel:
 def first_position(model: PreTrainedModel) -> int | None:
     """The `position_ids` entry of a first token: RoBERTa and others count from behind the padding token's id.
 
+    Decoding gives the positions itself, so that they do not depend on the tokens: by itself RoBERTa counts neither the
+    padding before a prompt nor a padding token that was decoded.
+
     Returns:
         `int`, or `None` if the model takes no positions, or counts in yet another way and has to do it itself.
     """

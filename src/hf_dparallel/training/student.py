@@ -7,6 +7,7 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..generation import configuration
 from ..models.adapters import check_not_repacked
 from ..models.foreign import enable_diffusion_generation
 from ..models.scoring import ScoringMixin
@@ -88,15 +89,16 @@ def special_token_id(
         ValueError: if none of them has it.
     """
     base = base_model(model)
-    for source in (processing_class, base.config, getattr(base, "generation_config", None)):
-        token_id = getattr(source, name, None)
-        if token_id is not None:
-            # Generation may stop at several tokens; the first is the one that texts end with.
-            return token_id[0] if isinstance(token_id, list) else token_id
-    raise ValueError(
-        f"`{name}` is needed, but neither `processing_class` nor the configuration of {type(base).__name__} has one. "
-        f"Set `processing_class.{name.removesuffix('_id')}` or `model.config.{name}`."
+    token_id = configuration.special_token_id(
+        name, processing_class, base.config, getattr(base, "generation_config", None)
     )
+    if token_id is None:
+        raise ValueError(
+            f"`{name}` is needed, but neither `processing_class` nor the configuration of {type(base).__name__} has "
+            f"one. Set `processing_class.{name.removesuffix('_id')}` or `model.config.{name}`."
+        )
+    # Generation may stop at several tokens; the first is the one that texts end with.
+    return token_id[0] if isinstance(token_id, list) else token_id
 
 
 __all__ = ["base_model", "prepare_student", "special_token_id"]
