@@ -1,13 +1,11 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Speed of decoding, and how it compares with the official dParallel code on the same weights.
+"""Speed of decoding beside the official dParallel code, on the same weights.
 
-    python benchmarks/decode.py --shape small --batch_sizes 1 8 --output benchmarks/results/decode_small.json
     python benchmarks/decode.py --shape small --against ../dParallel --against_python ../official-env/bin/python
 
-The first form is `hf-dparallel benchmark`, without need of trl. With `--against`, a checkout of
-https://github.com/czg1225/dParallel decodes the same prompt with the same random weights in the same run, with its own
-modelling code in an environment of its own (it needs transformers 4.49 and einops), and the tokens are compared. Both
-use an entropy threshold that takes about `--passes` passes.
+A checkout of https://github.com/czg1225/dParallel decodes the same prompt with the same random weights in the same
+run, with its own modelling code in an environment of its own (it needs transformers 4.49 and einops), and the tokens
+are compared. Both use an entropy threshold that takes about `--passes` passes.
 """
 
 import json
@@ -28,11 +26,9 @@ from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.benchmark import (
     BenchmarkArguments,
     benchmark_config,
-    describe_benchmark,
     measure_peak_memory,
     random_model,
     random_prompts,
-    run_benchmark,
 )
 
 
@@ -69,7 +65,7 @@ OFFICIAL_LLADA_CONFIG = {
 class AgainstArguments:
     """The other code, and where the figures go."""
 
-    against: str | None = field(default=None, metadata={"help": "A checkout of the official dParallel repository."})
+    against: str = field(metadata={"help": "A checkout of the official dParallel repository."})
     against_python: str = field(default=sys.executable, metadata={"help": "Python of an environment that runs it."})
     output: str | None = field(default=None, metadata={"help": "JSON file for the figures."})
 
@@ -193,11 +189,7 @@ def run_official(
 
 def main() -> None:
     arguments, against = HfArgumentParser([BenchmarkArguments, AgainstArguments]).parse_args_into_dataclasses()
-    if against.against is None:
-        figures = run_benchmark(arguments)
-        print(describe_benchmark(figures))
-    else:
-        figures = compare(arguments, against.against, against.against_python)
+    figures = compare(arguments, against.against, against.against_python)
     if against.output is not None:
         Path(against.output).parent.mkdir(parents=True, exist_ok=True)
         Path(against.output).write_text(json.dumps(figures, indent=2) + "\n")

@@ -116,7 +116,8 @@ def run_tests(arguments: KitArguments) -> Measurements:
     """The tests that need a GPU."""
 
     def run() -> dict[str, Any]:
-        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", str(GPU_TESTS)]
+        # Without the repository's own options, some of which need plugins.
+        command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-m", "gpu", "-q", str(GPU_TESTS)]
         result = subprocess.run(command, capture_output=True, text=True, cwd=GPU_TESTS.parents[2])
         return {"exit_code": result.returncode, "output": (result.stdout + result.stderr)[-4000:]}
 
@@ -171,7 +172,8 @@ def training(arguments: KitArguments, shape: str, load_in_4bit: bool = False) ->
         repeats=arguments.repeats,
         max_length=arguments.prompt_length + arguments.max_new_tokens,
         prompt_length=arguments.prompt_length,
-        against=arguments.against,
+        # The official loss is that of LLaDA.
+        against=arguments.against if SHAPES[shape].model_type == "llada" else None,
     )
     with tempfile.TemporaryDirectory() as folder:
         for of, run in train.measurements(settings, folder):

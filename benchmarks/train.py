@@ -45,7 +45,7 @@ from hf_dparallel.models import scoring
 class TrainingBenchmarkArguments:
     """What is trained on what."""
 
-    shape: str = field(default="small", metadata={"help": "Shape of the model, as in benchmarks/decode.py."})
+    shape: str = field(default="small", metadata={"help": "Shape of the model, as in `hf-dparallel benchmark`."})
     batch_size: int = field(default=2, metadata={"help": "Sequences of a batch; each gives two masked views."})
     max_length: int = field(default=384, metadata={"help": "Tokens of a sequence."})
     prompt_length: int = field(default=64, metadata={"help": "Tokens of its prompt."})

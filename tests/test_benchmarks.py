@@ -2,6 +2,7 @@
 """The figures of the bundled teacher, and scripts under benchmarks/."""
 
 import copy
+import importlib
 import json
 import os
 import runpy
@@ -132,6 +133,17 @@ def test_the_gpu_kit_goes_on_where_it_was_broken_off_and_past_what_fails(gpu_kit
     assert result["rows"][0] == measured
     assert [row["cache"] for row in result["rows"] if "error" in row] == ["prefix", "dual"]
     assert (tmp_path / "autoregressive-tiny.json").read_text() == "done"
+
+
+def test_the_gpu_kit_compares_with_the_official_code(gpu_kit, monkeypatch):
+    def run_official(model, prompt, runs, *others):
+        return [{"seconds": 2.0, "nfe": 3, "peak_memory_mb": 1024.0, "tokens": []} for run in runs]
+
+    monkeypatch.setattr(importlib.import_module("decode"), "run_official", run_official)
+    gpu_kit("--in_this_process", "--stages", "official-tiny", "--against", "checkout")
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in gpu_kit("--table").splitlines()]
+    assert ["tiny", "prefix", "official", "3", "2.00", "1.0", "False"] in cells
+    assert [row[2] for row in cells if row[:2] == ["tiny", "dual"]] == ["official", "ours"]
 
 
 def test_a_stage_that_dies_is_recorded(gpu_kit, tmp_path, monkeypatch):
