@@ -310,7 +310,9 @@ def resolve(
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
     if model.is_block_causal:
         defaults["block_length"] = model.config.block_length
-        if values.get("use_cache") is not False:
+        # Which would be dropped while activations are checkpointed.
+        keeps_cache = not (model.training and model.is_activation_checkpointing)
+        if values.get("use_cache") is not False and keeps_cache:
             defaults["cache_implementation"] = "block"
     values = copy.deepcopy(defaults) | values
     if "cache_implementation" in values:
