@@ -204,7 +204,7 @@ def run_here(name: str, measurements: Measurements, folder: Path) -> None:
                 with recorded_error(row):
                     row |= run()
                 result["rows"].append(row)
-                write_json(result, folder / f"{name}.unfinished")
+                write(result, folder / f"{name}.unfinished")
     finish(result, folder)
 
 
@@ -247,8 +247,14 @@ def read_unfinished(name: str, folder: Path) -> dict[str, Any]:
 
 def finish(result: dict[str, Any], folder: Path) -> None:
     """Writes the file by which a stage counts as done."""
-    write_json(result, folder / f"{result['stage']}.json")
+    write(result, folder / f"{result['stage']}.json")
     (folder / f"{result['stage']}.unfinished").unlink(missing_ok=True)
+
+
+def write(result: dict[str, Any], path: Path) -> None:
+    """Writes all of a file or nothing, whenever the process is ended."""
+    write_json(result, path.with_suffix(".new"))
+    path.with_suffix(".new").replace(path)
 
 
 def tables(folder: Path) -> str:
