@@ -75,6 +75,7 @@ setup(
         "hf_dparallel_cli": ["flags.json"],
         "hf_dparallel": [
             "py.typed",
+            "demo/student/*",
             "demo/teacher/*",
             "inspection/*.html",
             "serving/*.html",

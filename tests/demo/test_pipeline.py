@@ -9,7 +9,7 @@ from peft import PeftModel
 
 from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
 from hf_dparallel.demo import pipeline
-from hf_dparallel.demo.pipeline import DemoConfig, load_teacher, run_demo, word_problem_dataset
+from hf_dparallel.demo.pipeline import STUDENT_PATH, DemoConfig, load_teacher, run_demo, word_problem_dataset
 from hf_dparallel.evaluation.decoding import evaluate_decoding
 
 
@@ -22,6 +22,16 @@ def test_bundled_teacher_is_right_nine_times_out_of_ten():
     )
     assert figures["accuracy"] >= 0.9
     assert figures["nfe"] == 64.0
+
+
+def test_bundled_student_takes_a_fifth_of_the_passes():
+    """With the recipe that it carries."""
+    model, tokenizer = load_teacher(torch.float32)
+    model.load_adapter(str(STUDENT_PATH))
+    problems = word_problem_dataset(32, seed=3, split="test")
+    figures = evaluate_decoding(model, tokenizer, problems, numeric_answer_reward, batch_size=32)
+    assert figures["accuracy"] >= 0.9
+    assert figures["nfe"] < 64 / 5
 
 
 def test_bundled_teacher_is_small():

@@ -67,7 +67,10 @@ class ModelArguments:
 @dataclass
 class LoadingArguments(ModelArguments):
     adapter: str | None = field(
-        default=None, metadata={"help": "Adapter to put on the model: its name on the Hub, or a folder."}
+        default=None,
+        metadata={
+            "help": "Adapter to put on the model: its name on the Hub, or a folder. 'demo-student' is the bundled one."
+        },
     )
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 DEMO = "demo"
+DEMO_STUDENT = "demo-student"
 _DEMO_ROWS = 512
 _FILE_FORMATS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 # The column with the reference answer that each reward function reads.
@@ -54,7 +55,7 @@ def load_model(arguments: ModelArguments) -> tuple[PreTrainedModel, PreTrainedTo
         model = AutoModelForMaskedLM.from_pretrained(arguments.model, device_map=device, **_weights(arguments))
     if isinstance(arguments, LoadingArguments) and arguments.adapter is not None:
         with loading("adapter", arguments.adapter):
-            model.load_adapter(arguments.adapter)
+            model.load_adapter(adapter_path(arguments.adapter))
     return model.eval(), tokenizer
 
 
@@ -94,6 +95,13 @@ def demo_path() -> Path:
     from ..demo.pipeline import TEACHER_PATH
 
     return TEACHER_PATH
+
+
+def adapter_path(name: str) -> str:
+    """The adapter as `load_adapter` takes it: the folder of the bundled one, or the name itself."""
+    from ..demo.pipeline import STUDENT_PATH
+
+    return str(STUDENT_PATH) if name == DEMO_STUDENT else name
 
 
 def load_demo_teacher(dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

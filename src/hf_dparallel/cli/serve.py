@@ -31,8 +31,8 @@ class AdaptersArguments:
     adapter: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Adapters, each [NAME=]ADAPTER: its name on the Hub, or a folder. Requests choose one, or the "
-            "model itself, by its name as `model`; the first one answers requests that name none.",
+            "help": "Adapters, each [NAME=]ADAPTER: its name on the Hub, a folder, or 'demo-student'. Requests choose "
+            "one, or the model itself, by its name as `model`; the first one answers requests that name none.",
             "metavar": "ADAPTER",
         },
     )

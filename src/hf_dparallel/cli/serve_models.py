@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..serving.engine import set_adapter
 from ..serving.requests import ServedModel
-from .loading import loading
+from .loading import adapter_path, loading
 
 
 def read_names(adapters: Sequence[str]) -> dict[str, str]:
@@ -86,7 +86,7 @@ class ServedModels:
         # PEFT's names are parts of the names of modules, which have no dots.
         adapter, self._num_loaded = f"served_{self._num_loaded}", self._num_loaded + 1
         with loading("adapter", path):
-            self._base.model.load_adapter(path, adapter)
+            self._base.model.load_adapter(adapter_path(path), adapter)
         self._loaded.append(adapter)
         return self._resolved(dataclasses.replace(self._base, name=name, adapter=adapter, parent=self._base.name))
 

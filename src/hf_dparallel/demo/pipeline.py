@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 TEACHER_PATH = Path(__file__).parent / "teacher"
+# The adapter that `hf-dparallel demo` made with its defaults, in bf16.
+STUDENT_PATH = Path(__file__).parent / "student"
 MAX_NEW_TOKENS = 64
 BLOCK_LENGTH = 32
 # The paper's teacher decodes one token per pass, which takes twice as long and gives nearly the same answers.
