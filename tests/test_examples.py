@@ -22,6 +22,7 @@ from hf_dparallel.cli.arguments import CommandParser, OutputArguments
 from hf_dparallel.cli.train import ModelArguments, TrainingDataArguments
 
 from .helpers import make_dream, make_llada, make_llada2, make_sdar, make_tokenizer
+from .processes import run_in_two_processes
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -211,18 +212,27 @@ def test_accelerate_reads_its_configurations(name):
     assert config.distributed_type == LAUNCHERS[name] and config.mixed_precision == "bf16"
 
 
-def test_the_command_under_torchrun(tmp_path):
+def run_under_torchrun(*argv: str) -> None:
     """As accelerate launches it on GPUs; on CPUs it would need MPI."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    result = subprocess.run([*command, "--module", "hf_dparallel.cli", *argv], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+def run_forked(*argv: str) -> None:
+    run_in_two_processes("import sys; from hf_dparallel import cli; sys.exit(cli.main(sys.argv[1:]))", *argv)
+
+
+@pytest.mark.parametrize("run", [run_forked, pytest.param(run_under_torchrun, marks=pytest.mark.slow)])
+def test_the_command_in_two_processes(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
     make_llada().save_pretrained(tmp_path / "model")
     make_tokenizer().save_pretrained(tmp_path / "model")
     rows = [{"prompt_ids": [2, 3], "completion_ids": [4 + row, 1]} for row in range(4)]
     Dataset.from_list(rows).to_parquet(tmp_path / "rows.parquet")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command += ["--module", "hf_dparallel.cli", "train", "--config", str(CONFIGS / "llada-8b.yaml")]
-    command += ["--dataset_name", str(tmp_path / "rows.parquet"), "--model", "model", "--output_dir", "student"]
-    command += ["--max_length", "32", "--num_train_epochs", "1", "--gradient_accumulation_steps", "1"]
-    result = subprocess.run([*command, *ON_THIS_MACHINE], cwd=tmp_path, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-3000:]
+    flags = ["--dataset_name", "rows.parquet", "--model", "model", "--output_dir", "student"]
+    flags += ["--max_length", "32", "--num_train_epochs", "1", "--gradient_accumulation_steps", "1"]
+    run("train", "--config", str(CONFIGS / "llada-8b.yaml"), *flags, *ON_THIS_MACHINE)
     assert (tmp_path / "student" / "adapter_model.safetensors").is_file()
     state = json.loads((tmp_path / "student" / "checkpoint-2" / "trainer_state.json").read_text())
     # Four rows, one in each process at a time.
