@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import (
@@ -28,9 +29,11 @@ from ..helpers import (
     make_args,
     make_dataset,
     make_llada,
+    make_llada2,
     make_prompts,
     make_rows,
     make_sdar,
+    make_sdar_moe,
     make_tokenizer,
     make_trainer,
     weights_of,
@@ -218,6 +221,27 @@ def naive_loss(model, batch):
         input_ids=batch["input_ids"], position_ids=batch["position_ids"], attention_mask=visible[None, None]
     ).logits
     return 2 * certainty_forcing_loss(logits, batch["labels"])
+
+
+def test_flex_attention_is_given_a_block_mask(tmp_path):
+    masks = []
+    for attention in ("sdpa", "flex_attention"):
+        trainer = make_trainer(tmp_path, make_sdar(attn_implementation=attention), max_length=22)
+        masks.append(trainer._noisy_and_clean_mask(trainer.data_collator(make_rows(1))["position_ids"]))
+    dense, mask = masks
+    assert isinstance(mask, BlockMask) and mask.shape == (1, 1, 48, 48)
+    place = torch.arange(48)
+    assert torch.equal(mask.mask_mod(torch.tensor(0), torch.tensor(0), place[:, None], place[None]), dense[0, 0])
+
+
+@pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe])
+def test_loss_of_a_mixture_of_experts(tmp_path, make_model):
+    trainer = make_trainer(tmp_path, make_model(), peft_config=lora())
+    trained = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]
+    assert trained and not any(".experts." in name or ".gate." in name for name in trained)
+    batch = trainer.data_collator(make_rows(2))
+    trainer.model.eval()
+    torch.testing.assert_close(trainer.compute_loss(trainer.model, batch), naive_loss(trainer.model, batch))
 
 
 @pytest.mark.parametrize("chunk", [3, 1000])
