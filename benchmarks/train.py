@@ -8,6 +8,7 @@ batch. Its drawing of masks is replaced by ours, so that the two losses can be c
 (the official code averages over the tokens of all sequences of a batch, ours first over those of each).
 """
 
+import copy
 import dataclasses
 import functools
 import importlib.util
@@ -34,6 +35,7 @@ from hf_dparallel import (
 )
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.benchmark import (
+    SHAPES,
     measure_peak_memory,
     random_model,
     random_prompts,
@@ -46,6 +48,10 @@ class TrainingBenchmarkArguments:
     """What is trained on what."""
 
     shape: str = field(default="small", metadata={"help": "Shape of the model, as in `hf-dparallel benchmark`."})
+    vocab_size: int | None = field(
+        default=None,
+        metadata={"help": "Another vocabulary than that of the shape: in small shapes the head is most of the model."},
+    )
     batch_size: int = field(default=2, metadata={"help": "Sequences of a batch; each gives two masked views."})
     max_length: int = field(default=384, metadata={"help": "Tokens of a sequence."})
     prompt_length: int = field(default=64, metadata={"help": "Tokens of its prompt."})
@@ -64,7 +70,11 @@ class Step:
     """A model with an adapter, a masked batch, and the loss functions to run on them."""
 
     def __init__(self, arguments: TrainingBenchmarkArguments, output_dir: str):
-        model = random_model(arguments.shape, getattr(torch, arguments.dtype), arguments.device)
+        config = copy.deepcopy(SHAPES[arguments.shape])
+        if arguments.vocab_size is not None:
+            special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), arguments.vocab_size - 1)
+            config.update({"vocab_size": arguments.vocab_size, "mask_token_id": arguments.vocab_size - 2, **special})
+        model = random_model(config, getattr(torch, arguments.dtype), arguments.device)
         if arguments.load_in_4bit:
             model = load_in_4bit(model)
         if model.is_block_causal:

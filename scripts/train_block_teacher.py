@@ -126,5 +126,5 @@ def training_loss(
 
 
 if __name__ == "__main__":
-    arguments = parse_arguments(__doc__.splitlines()[0], num_steps=3000)
+    arguments = parse_arguments(__doc__.splitlines()[0], num_steps=800)
     TeacherTraining(arguments, build_model, ROWS_BY_KIND, training_loss).run()

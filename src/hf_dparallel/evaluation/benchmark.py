@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoModelForMaskedLM, CompileConfig, PreTrainedModel
+from transformers import AutoModelForMaskedLM, CompileConfig, PreTrainedConfig, PreTrainedModel
 
 from ..environment import describe_environment
 from ..generation.configuration import DiffusionGenerationConfig, resolve
@@ -112,9 +112,11 @@ class BenchmarkArguments:
             raise ValueError(f"`dtype` must be the name of a torch dtype, got {self.dtype!r}.")
 
 
-def random_model(shape: str, dtype: torch.dtype, device: str, attn_implementation: str = "sdpa") -> PreTrainedModel:
+def random_model(
+    shape: str | PreTrainedConfig, dtype: torch.dtype, device: str, attn_implementation: str = "sdpa"
+) -> PreTrainedModel:
     """Makes a model of one of `SHAPES` with random weights, always the same ones, directly on the device."""
-    config = SHAPES[shape]
+    config = SHAPES[shape] if isinstance(shape, str) else shape
     config._attn_implementation = attn_implementation
     with torch.device("meta"):
         model = AutoModelForMaskedLM.from_config(config, dtype=dtype)
