@@ -720,4 +720,4 @@ def test_benchmark(hf):
     rows = read_json("figures.json")["rows"]
     assert [(row["batch_size"], row["cache"]) for row in rows] == [(1, "none"), (1, "dual"), (2, "none"), (2, "dual")]
     code, _, err = hf("benchmark", "--shape", "huge")
-    assert code == 2 and "`shape` must be one of llada-8b, dream-7b, small, small-dream, tiny, got 'huge'" in err
+    assert code == 2 and "small-sdar, tiny, tiny-sdar, got 'huge'" in err

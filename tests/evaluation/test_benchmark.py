@@ -107,7 +107,7 @@ def test_shapes_are_those_of_the_published_models():
     [
         (
             {"shape": "huge"},
-            r"`shape` must be one of llada-8b, dream-7b, sdar-8b, small, small-dream, tiny, tiny-sdar, got 'huge'",
+            r"`shape` must be one of llada-8b, .*, small-sdar, tiny, tiny-sdar, got 'huge'",
         ),
         ({"caches": ["static"]}, r"`caches` must be among none, prefix, dual, block, got static"),
         ({"dtype": "floaty"}, r"`dtype` must be the name of a torch dtype"),
