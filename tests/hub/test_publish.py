@@ -532,6 +532,16 @@ def test_the_card_of_another_class_runs_too(hub, tmp_path):
     assert names["out"].nfe.tolist() == [2]
 
 
+@pytest.mark.parametrize(
+    ("architecture", "is_native"),
+    [("LLaDA2ForMaskedDiffusion", True), ("SDARMoeForMaskedDiffusion", True), ("BertForMaskedLM", False)],
+)
+def test_a_class_of_the_package_needs_no_more_lines(tmp_path, architecture, is_native):
+    (tmp_path / "training_summary.json").write_text(json.dumps({"architecture": architecture}))
+    card = make_model_card(tmp_path, "user/student", None, DiffusionGenerationConfig(entropy_threshold=0.5))
+    assert ("enable_diffusion_generation" not in card.text) is is_native
+
+
 def test_custom_generate_is_the_file_of_the_package(hub, adapter):
     push_model_to_hub(adapter, "user/student")
     files = hub.repository("user/student").files()
