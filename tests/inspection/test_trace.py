@@ -14,7 +14,7 @@ from hf_dparallel.inspection.text import answer_text, pass_lines
 from hf_dparallel.inspection.trace import DecodeTrace, Prediction, trace_decode, trace_output
 from hf_dparallel.terminal import takes_color
 
-from ..helpers import exact_model, make_dream, make_llada, make_tokenizer
+from ..helpers import exact_model, make_dream, make_llada, make_sdar, make_tokenizer
 
 
 RECIPE = DiffusionGenerationConfig(max_new_tokens=16, block_length=8, entropy_threshold=1.0, eos_token_id=34)
@@ -30,6 +30,7 @@ def make_trace(**changes) -> DecodeTrace:
         "tokens": ["five", ".", "<end>", "<end>"],
         "commit_step": [1, 0, 0, -1],
         "block_length": 2,
+        "first_block_length": 2,
         "nfe": 2,
         "tokens_per_forward": 1.5,
         "settings": {"entropy_threshold": 0.5},
@@ -87,6 +88,10 @@ def test_row_of_a_padded_batch_and_of_an_infilled_prompt():
     assert infilled.prompt == "" and len(infilled.tokens) == 5
     assert [infilled.is_given(position) for position in range(5)] == [True, False, True, True, False]
     assert infilled.blocks() == [range(0, 1), range(1, 5)]
+    short = trace_decode(model, tokenizer, [9], RECIPE.updated(max_new_tokens=10, block_length=4, eos_token_id=[]))
+    assert short.blocks() == [range(0, 4), range(4, 8), range(8, 10)]
+    shared = trace_decode(make_sdar(), tokenizer, [9], RECIPE.updated(max_new_tokens=10, block_length=4))
+    assert shared.blocks() == [range(0, 3), range(3, 7), range(7, 10)]
     assert list(pass_lines(infilled, color=False))[-1].endswith(" ".join(infilled.tokens))
 
 

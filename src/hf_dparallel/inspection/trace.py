@@ -39,7 +39,8 @@ class DecodeTrace:
         prompt (`str`): the prompt.
         tokens (`list[str]`): the text of each position in the end.
         commit_step (`list[int]`): the pass, counted from 0, that committed each position, -1 for none.
-        block_length (`int`): positions of a block, counted from the right end.
+        block_length (`int`): positions of a block; the last one may have fewer.
+        first_block_length (`int`): positions of the first block, which has fewer where the prompt shares it.
         nfe (`int`): forward passes.
         tokens_per_forward (`float`): tokens of the answer over passes.
         settings (`dict[str, Any]`): decoding settings that differ from the defaults, by name.
@@ -53,6 +54,7 @@ class DecodeTrace:
     tokens: list[str]
     commit_step: list[int]
     block_length: int
+    first_block_length: int
     nfe: int
     tokens_per_forward: float
     settings: dict[str, Any]
@@ -73,8 +75,9 @@ class DecodeTrace:
 
     def blocks(self) -> list[range]:
         """The positions of each block, from left to right."""
-        ends = range(len(self.tokens), 0, -self.block_length)
-        return [range(max(end - self.block_length, 0), end) for end in ends][::-1]
+        length = len(self.tokens)
+        starts = [0, *range(self.first_block_length, length, self.block_length)]
+        return [range(start, end) for start, end in zip(starts, [*starts[1:], length], strict=True)]
 
 
 def trace_decode(
@@ -96,7 +99,8 @@ def trace_decode(
         seed (`int`, *optional*, defaults to 0): seed of the draws with `temperature > 0`.
     """
     out = decode_with_certainty(model, tokenizer, [prompt_ids], generation_config, seed=seed)
-    return trace_output(out, tokenizer, resolve(model, generation_config, tokenizer), name)
+    config = resolve(model, generation_config, tokenizer)
+    return trace_output(out, tokenizer, config, name, is_block_causal=model.is_block_causal)
 
 
 def trace_output(
@@ -105,6 +109,7 @@ def trace_output(
     config: DiffusionGenerationConfig,
     name: str,
     row: int = 0,
+    is_block_causal: bool = False,
 ) -> DecodeTrace:
     """Returns how a row was decoded, from what `generate` has returned with `output_certainty=True`.
 
@@ -114,6 +119,8 @@ def trace_output(
         config ([`DiffusionGenerationConfig`]): every setting that it was decoded with, special tokens included.
         name (`str`): title of the decode.
         row (`int`, *optional*, defaults to 0): which answer.
+        is_block_causal (`bool`, *optional*, defaults to `False`): whether the model counts blocks from the first token
+            of the prompt.
 
     Raises:
         ValueError: if `out` has no certainty.
@@ -129,6 +136,7 @@ def trace_output(
         tokens=[texts[token] for token in out.sequences[row, -length:].tolist()],
         commit_step=out.commit_step[row].tolist(),
         block_length=config.block_length,
+        first_block_length=_first_block_length(config, len(prompt_ids), length, is_block_causal),
         nfe=int(out.nfe[row]),
         tokens_per_forward=float(out.tokens_per_forward[row]),
         settings=config.deviations(),
@@ -148,6 +156,15 @@ def _revised(
             if old != new and out.commit_step[row, position] >= 0:
                 events.setdefault(position, []).append((step, None if new < 0 else texts[new]))
     return {position: changes for position, changes in events.items() if len(changes) > 1}
+
+
+def _first_block_length(
+    config: DiffusionGenerationConfig, prompt_length: int, length: int, is_block_causal: bool
+) -> int:
+    if is_block_causal:
+        return config.block_length - prompt_length % config.block_length
+    # What is filled in has its shorter block at the beginning.
+    return config.block_length if config.max_new_tokens else length % config.block_length or config.block_length
 
 
 def _predictions(out: DiffusionGenerationOutput, row: int, step: int, texts: dict[int, str]) -> dict[int, Prediction]:
