@@ -10,9 +10,10 @@ from hf_dparallel.generation.canvas import Canvas
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.serving import engine as engine_module
+from hf_dparallel.serving.drafts import DraftReader
 from hf_dparallel.serving.engine import Engine, EngineClosedError, OverloadedError, Prompt
 
-from ..helpers import make_llada
+from ..helpers import make_llada, make_llada2, make_sdar
 from .conftest import wait_for
 
 
@@ -100,6 +101,40 @@ def test_answers_are_those_of_each_prompt_alone(model, make_engine, cache):
         assert answer.finish_reason == ("stop" if 5 in new_tokens else "length") and answer.error is None
     assert engine.num_active == engine.num_waiting == 0 and engine.num_prompts == 24
     assert engine.num_tokens == sum(len(prompt.listener.tokens) for prompt in prompts)
+
+
+@pytest.mark.parametrize(
+    ("make_model", "settings"),
+    [
+        (make_llada, {"max_active_blocks": 2}),
+        (make_sdar, {"entropy_threshold": 0.1}),
+        (make_llada2, {"confidence_threshold": 0.3, "entropy_threshold": None, "editing_threshold": 0.02}),
+    ],
+)
+def test_drafts_end_as_the_answer_whatever_was_revised(make_model, settings):
+    """The first block of a block-causal model may begin in the prompt; decided tokens may change in the open block."""
+    model, num_changed = make_model(), 0
+    engine = Engine(model, 4, 100)
+    for length in (1, 3, 4):
+        prompt = make_prompt(model, list(range(6, 6 + length)), **{"max_new_tokens": 8} | settings)
+        heard, ended = [], threading.Event()
+        prompt.drafts = DraftReader()
+        prompt.listener = lambda told, heard=heard, ended=ended: (heard.append(told), told.is_last and ended.set())
+        engine.submit([prompt])
+        assert ended.wait(60) and heard[-1].error is None
+        tokens, commit_step = [], []
+        for number, draft in enumerate(told.draft for told in heard):
+            num_changed += any(
+                step >= 0 and token != old
+                for token, old, step in zip(
+                    draft.tokens, tokens[draft.start :], commit_step[draft.start :], strict=False
+                )
+            )
+            tokens[draft.start :], commit_step[draft.start :] = draft.tokens, draft.commit_step
+            assert draft.start >= 0 and max(commit_step) <= number
+        assert tokens == [token for told in heard for token in told.tokens] and -1 not in commit_step
+    engine.close()
+    assert (num_changed > 0) is ("editing_threshold" in settings)
 
 
 def test_max_tokens_gives_the_beginning_of_the_answer_and_frees_the_slot(model, make_engine):

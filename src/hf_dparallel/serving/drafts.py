@@ -52,7 +52,8 @@ class DraftReader:
         tokens = canvas.sequences[row, columns]
         commit_step = torch.where(canvas.masked[row, columns], -1, canvas.commit_step[row, columns])
         draft = Draft(self._start, *torch.stack([tokens, commit_step]).tolist())
-        self._start = open_from - first
+        # The first block may begin in the prompt.
+        self._start = max(open_from - first, 0)
         return draft
 
     def _rest(self, row: FinishedRow) -> Draft:
