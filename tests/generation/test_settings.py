@@ -27,6 +27,7 @@ VALUES = {
     "max_new_tokens": st.sampled_from([16, 24, 33]),
     "block_length": st.sampled_from([4, 8, 32]),
     "max_active_blocks": st.just(1),
+    "suffix_length": st.integers(0, 40),
     "revocation_threshold": st.just(0.0),
     "editing_threshold": st.just(1.0),
     "max_post_steps": st.integers(0, 3),

@@ -124,6 +124,8 @@ class Canvas:
         self.revises = config.revises
         self.width_multiple = width_multiple
         self.whole_blocks = whole_blocks
+        # Whether a pass can predict masks of blocks that are not open yet.
+        self.predicts_ahead = not whole_blocks and config.suffix_length is None
         self._widest = 0
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []

@@ -151,6 +151,8 @@ class DiffusionGenerationConfig(GenerationConfig):
         """
         unset = dict.fromkeys((*settings_of("schedule", "revision", "sampling"), "cache_refresh_interval"))
         explicit = {"max_active_blocks": 1, "revocation_threshold": 0.0, "editing_threshold": 1.0, "do_sample": False}
+        if self.suffix_length is not None:
+            explicit["suffix_length"] = self.max_new_tokens
         if self.cache_implementation != "block":
             unset["cache_implementation"] = None
             explicit["use_cache"] = False
@@ -218,6 +220,11 @@ class DiffusionGenerationConfig(GenerationConfig):
             self._check_threshold_rule("max_active_blocks", "`max_active_blocks=1` if a recipe has more")
         if self.revises:
             self._check_revision()
+        if self.suffix_length is not None and self.compiles:
+            raise ValueError(
+                f"`suffix_length={self.suffix_length}` cannot be compiled: the number of columns of a pass changes. "
+                "Leave out `compile_config`."
+            )
         if self.max_new_tokens == 0 and self.denoising_steps is not None:
             raise ValueError(
                 f"`denoising_steps={self.denoising_steps}` spreads the new tokens over passes, and `max_new_tokens=0` "

@@ -151,7 +151,7 @@ class Decoder:
     def _predict(self, columns: torch.LongTensor) -> TokenPrediction:
         """Runs the model and predicts the tokens at `columns`, `(rows, columns)`."""
         # The history is of the whole canvas, if a pass can tell something about blocks that are not open.
-        scored = self.canvas.new_columns() if self.history is not None and not self.canvas.whole_blocks else columns
+        scored = self.canvas.new_columns() if self.history is not None and self.canvas.predicts_ahead else columns
         logits = self.forward.logits(scored)
         if self.processing:
             logits = self.processing(scored, logits)

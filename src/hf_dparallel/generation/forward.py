@@ -28,6 +28,7 @@ class CanvasForward:
     def __init__(self, model: PreTrainedModel, canvas: Canvas):
         self.model = model
         self.canvas = canvas
+        self.suffix_length = canvas.config.suffix_length
         self.verifies = bool(canvas.config.revocation_threshold)
         self.compile_config = canvas.config.compile_config if canvas.config.compiles else None
         self._mask_key: tuple | None = None
@@ -48,16 +49,35 @@ class CanvasForward:
 
     def logits(self, columns: torch.LongTensor) -> torch.Tensor:
         """Scores of the tokens at `columns` (`(rows, columns)`) of each row, `(rows, columns, vocab_size)`."""
-        canvas = self.canvas
-        shadow = self.make_shadow()
+        end = max(self.ends())
+        input_ids, position_ids = self.canvas.sequences[:, :end], self.canvas.position_ids[:, :end]
+        shadow = self.make_shadow(end)
         if shadow is None:
-            return self.run_model(canvas.sequences, canvas.position_ids, self.attention_mask(canvas.width), columns)
-        input_ids, position_ids, scored = shadow.appended(canvas.sequences, canvas.position_ids, columns, columns)
-        return self.run_model(input_ids, position_ids, shadow.make_mask(self.model, canvas.width), scored)
+            return self.run_model(input_ids, position_ids, self.attention_mask(end, num_keys=end), columns)
+        input_ids, position_ids, scored = shadow.appended(input_ids, position_ids, columns, columns)
+        return self.run_model(input_ids, position_ids, shadow.make_mask(self.model, end), scored)
 
-    def make_shadow(self) -> Shadow | None:
-        """What is to be computed beside the canvas in this pass, if decided tokens are verified."""
-        return make_shadow(self.canvas, int(self.model.shift_logits)) if self.verifies else None
+    def ends(self) -> list[int]:
+        """The column behind the last one that each row computes and sees."""
+        canvas = self.canvas
+        if self.suffix_length is None:
+            return [canvas.width] * len(canvas)
+        return [min(canvas.open_edges(row)[1] + self.suffix_length, canvas.width) for row in range(len(canvas))]
+
+    def key_mask(self, num_keys: int) -> torch.LongTensor:
+        """1 for each of the first columns that is seen, `(rows, num_keys)`."""
+        canvas, columns = self.canvas, torch.arange(num_keys, device=self.canvas.sequences.device)
+        mask = canvas.attention_mask[:, :num_keys]
+        if self.suffix_length is None:
+            return mask
+        open_end = (canvas.block <= canvas.open_to[:, None]).sum(dim=1, keepdim=True)
+        return mask * (columns < open_end + self.suffix_length)
+
+    def make_shadow(self, num_keys: int) -> Shadow | None:
+        """What is to be computed beside the first columns in this pass, if decided tokens are verified."""
+        if not self.verifies:
+            return None
+        return make_shadow(self.canvas, int(self.model.shift_logits), self.key_mask(num_keys))
 
     def run_model(
         self,
@@ -89,12 +109,16 @@ class CanvasForward:
         index = torch.arange(self.num_rows, device=tensor.device).clamp(max=len(tensor) - 1)
         return tensor[index]
 
-    def attention_mask(self, query_length: int, rows: torch.LongTensor | None = None) -> torch.Tensor | None:
+    def attention_mask(
+        self, query_length: int, rows: torch.LongTensor | None = None, num_keys: int | None = None
+    ) -> torch.Tensor | None:
         """The mask of all or some rows, for models of this package in the form that their attention takes.
 
         transformers would make it anew in every pass, and wait for the device to see whether it masks anything.
         """
         canvas = self.canvas
+        if self.suffix_length is not None and min(self.ends()) < canvas.width:
+            return self._suffix_mask(query_length, rows, canvas.width if num_keys is None else num_keys)
         if self.compile_config is None and not canvas.is_padded and not canvas.whole_blocks:
             return None
         if not self.model._supports_window_cache:
@@ -112,6 +136,14 @@ class CanvasForward:
             return mask
         # A block mask of flex attention cannot be cut.
         return mask[rows] if torch.is_tensor(mask) else self._make_mask(query_length, canvas.attention_mask[rows])
+
+    def _suffix_mask(self, query_length: int, rows: torch.LongTensor | None, num_keys: int) -> torch.Tensor | None:
+        """The mask of a pass in which rows do not see the whole canvas; it changes with their open blocks."""
+        if not self.canvas.is_padded and min(self.ends()) == num_keys:
+            return None
+        mask = self.key_mask(num_keys)
+        mask = mask if rows is None else mask[rows]
+        return self._make_mask(query_length, mask) if self.model._supports_window_cache else mask
 
     def _make_mask(self, query_length: int, attention_mask: torch.LongTensor) -> torch.Tensor | None:
         device = attention_mask.device
@@ -181,10 +213,11 @@ class WindowForward(CachedForward):
         """Scores of the tokens at `columns`, which are in the open blocks."""
         self.fit_cache()
         self._refreshed = {row_id: last for row_id, last in self._refreshed.items() if row_id in self.canvas.row_ids}
-        self._shadow = self.make_shadow()
+        self._shadow = self.make_shadow(self.canvas.width)
         due = [row for row in range(len(self.canvas)) if self._count_pass(row)]
         others = [row for row in range(len(self.canvas)) if row not in set(due)]
-        whole = torch.arange(self.canvas.width, device=columns.device).expand(len(self.canvas), -1)
+        ends = self.ends()
+        whole = torch.arange(max(ends), device=columns.device).expand(len(self.canvas), -1)
         if not others:
             return self._run(None, columns, whole, None)
         if self.compile_config is not None:
@@ -232,10 +265,10 @@ class WindowForward(CachedForward):
         canvas = self.canvas
         # A shifted model predicts a token one column earlier.
         lead = int(self.model.shift_logits)
-        edges = []
+        edges, ends = [], self.ends()
         for row in others:
             start, end = canvas.open_edges(row)
-            edges.append((start, end if self.suffix_is_cached else canvas.width))
+            edges.append((start, end if self.suffix_is_cached else ends[row]))
         size = max(end - max(start - lead, 0) for start, end in edges)
         if self.compile_config is not None:
             # A few lengths: 1, 2, 4, ... blocks.
@@ -428,6 +461,11 @@ def check_attention(model: PreTrainedModel, config: DiffusionGenerationConfig) -
         raise ValueError(
             f"`cache_refresh_interval={config.cache_refresh_interval}` makes an approximation better, and the block "
             "cache is exact. Leave it out."
+        )
+    if config.suffix_length is not None:
+        raise ValueError(
+            f"`suffix_length={config.suffix_length}` leaves out masks behind the open blocks, and {name} is "
+            "block-causal: it computes none of them anyway. Leave it out."
         )
     if config.revocation_threshold:
         raise ValueError(

@@ -30,7 +30,7 @@ class CertaintyHistory:
         """Adds a pass; `logits` of shape `(rows, columns, vocab_size)`, the scores at `columns`."""
         canvas = self.canvas
         certainty = measure_certainty(logits, canvas.config.mask_token_id)
-        masked = (canvas.is_open if canvas.whole_blocks else canvas.masked).gather(1, columns)
+        masked = (canvas.masked if canvas.predicts_ahead else canvas.is_open).gather(1, columns)
         # What is not masked, and what is no part of the answer, goes behind its end.
         places = canvas.place.gather(1, columns).masked_fill(~masked, canvas.width)
         by_row = zip(logits, certainty.entropy, certainty.confidence, places, strict=True)

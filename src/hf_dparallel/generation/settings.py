@@ -198,6 +198,15 @@ add_setting(
     is_swept=True,
 )
 add_setting(
+    "suffix_length",
+    "schedule",
+    int,
+    "How many masks behind the open blocks a pass computes, and lets the others see; by default all. Fewer are "
+    "faster, and an approximation.",
+    source="https://huggingface.co/papers/2508.14148",
+    is_swept=True,
+)
+add_setting(
     "revocation_threshold",
     "revision",
     float,

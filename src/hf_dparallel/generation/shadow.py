@@ -25,7 +25,7 @@ class Shadow:
         is_seen (`torch.BoolTensor` of shape `(rows, length)`): which places the others see: those that were masked
             when their block was entered. The rest is there because another row has more of them.
         is_verified (`torch.BoolTensor` of shape `(rows, width)`): the columns of the canvas that the copy predicts.
-        attention_mask (`torch.LongTensor` of shape `(rows, width)`): that of the canvas.
+        attention_mask (`torch.LongTensor` of shape `(rows, keys)`): which of the first columns of the canvas are seen.
         lead (`int`): how many places earlier the model predicts a token.
     """
 
@@ -86,12 +86,13 @@ class Shadow:
         return is_visible
 
 
-def make_shadow(canvas: Canvas, lead: int) -> Shadow | None:
+def make_shadow(canvas: Canvas, lead: int, attention_mask: torch.LongTensor) -> Shadow | None:
     """The shadow of a pass; `None` where no decided token may be revised.
 
     Args:
         canvas ([`Canvas`]): the rows being decoded.
         lead (`int`): how many places earlier the model predicts a token. The copy begins that many earlier.
+        attention_mask (`torch.LongTensor` of shape `(rows, keys)`): which of the first columns are seen.
     """
     if not any(status.num_revisable for status in canvas.status):
         return None
@@ -107,6 +108,6 @@ def make_shadow(canvas: Canvas, lead: int) -> Shadow | None:
         columns=columns,
         is_seen=is_seen,
         is_verified=is_verified,
-        attention_mask=canvas.attention_mask,
+        attention_mask=attention_mask,
         lead=lead,
     )
