@@ -106,7 +106,7 @@ def compare(
         config = benchmark_config(model, num_tokens, BLOCK_LENGTH, None if cache == "none" else cache)
         # Where everything is computed all passes cost the same, so that one in each block does.
         passes = num_tokens // BLOCK_LENGTH if cache == "none" else arguments.passes
-        config = config.updated(denoising_steps=passes, **({"use_cache": False} if cache == "none" else {}))
+        config = config.updated(denoising_steps=passes)
         seconds = seconds_of(partial(model.generate, prompts, config), repeats, llama.device)
         row = {
             "batch_size": batch_size,
