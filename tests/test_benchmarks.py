@@ -52,7 +52,7 @@ def test_every_figure_that_is_off_is_named(regression, path):
 
 
 def test_the_comparison_with_an_autoregressive_model_runs(monkeypatch, tmp_path, capsys):
-    sizes = "--shape tiny --batch_sizes 2 --prompt_lengths 32 --max_new_tokens 32 --passes 8".split()
+    sizes = ["--shape=tiny", "--batch_sizes=2", "--prompt_lengths=32", "--max_new_tokens=32", "--passes=8"]
     monkeypatch.setattr(sys, "argv", ["autoregressive.py", *sizes, "--output", str(tmp_path / "new" / "result.json")])
     # The other tests keep their threads.
     monkeypatch.setattr("torch.set_num_threads", lambda number: None)
