@@ -45,10 +45,12 @@ CANVAS = NUM_BLOCKS * BLOCK_LENGTH
 CONVERSATIONS, DRILLS, ROWS_AT_ONCE = 18, 3, 3
 SUMS_PER_DRILL = 10
 KINDS = {"problem": 0.6, "follow-up": 0.15, "later": 0.06, "sum": 0.03, "small talk": 0.05, "other": 0.11}
-# Half of the problems are long.
+# Half of the problems are long, once all lengths occur. The first ones have one step: to find the right number of a
+# question is learned on them in a hundred training steps, and was not on a mixture of all lengths in a thousand.
 STEPS = [0, *(1, 2, 3) * 5, *(4, 5, 6, 7, 8) * 3]
+TRAINING_STEPS_PER_LENGTH = 150
 WARMUP_STEPS = 50
-LEARNING_RATES = {"muon": 0.004, "adamw": 1e-3}
+LEARNING_RATES = {"muon": 0.006, "adamw": 1e-3}
 # The weights that are saved are a moving average over about a hundred steps, which are good before the decay too.
 AVERAGE_DECAY = 0.99
 STEPS_PER_LOG, STEPS_PER_SAVE = 20, 100
@@ -98,7 +100,8 @@ def copy_weights(model: LLaDAForMaskedDiffusion, tokenizer: PreTrainedTokenizerF
 def draw_rows(seed: int, step: int, tokenizer: PreTrainedTokenizerFast) -> list[Row]:
     """The rows of one step, the shortest first."""
     rng = random.Random(f"{seed} {step}")
-    conversations = generate_conversations(rng.getrandbits(32), kinds=KINDS, steps=STEPS)
+    steps = [length for length in STEPS if length <= 1 + step // TRAINING_STEPS_PER_LENGTH]
+    conversations = generate_conversations(rng.getrandbits(32), kinds=KINDS, steps=steps)
     rows = [make_row(conversation, tokenizer, rng) for conversation in islice(conversations, CONVERSATIONS)]
     rows += [make_row(make_drill(rng), tokenizer, rng) for _ in range(DRILLS)]
     return sorted(rows, key=lambda row: len(row.ids))
