@@ -12,6 +12,7 @@ from peft import LoraConfig, get_peft_model
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.cli.serve import _reload
 from hf_dparallel.cli.serve_models import ServedModels, read_names
+from hf_dparallel.serving.engine import Engine, Prompt
 
 from ..helpers import make_llada, make_tokenizer
 from ..serving.conftest import running, wait_for
@@ -86,14 +87,36 @@ def test_adapters_are_read_anew_and_a_broken_one_changes_nothing(adapters, model
         for number, (name, expected) in enumerate([("c", replaced), ("b", before)]):
             shutil.rmtree(tmp_path / "b")
             shutil.copytree(adapters[name], tmp_path / "b")
-            server.engine.call(lambda: _reload(models))
+            server.engine.call(lambda: _reload(models, server.engine))
             wait_for(lambda number=number: models.by_name["b"].adapter == f"served_{3 + 2 * number}")
             assert {name: ask(server.url, name) for name in before} == expected != before or name == "b"
         # Those before the last are kept for answers under way.
         assert set(models._base.model.peft_config) == {"served_2", "served_3", "served_4", "served_5"}
         (tmp_path / "b" / "adapter_config.json").write_text("{")
-        server.engine.call(lambda: _reload(models))
+        server.engine.call(lambda: _reload(models, server.engine))
         assert {name: ask(server.url, name) for name in before} == before
+
+
+def test_an_answer_under_way_keeps_its_adapter_however_often_all_are_read_anew(adapters, models):
+    engine, events = Engine(models._base.model, 1, 0), []
+
+    def listen(progress):
+        events.append(progress)
+        if len(events) in (1, 3, 5):
+            engine.call(lambda: _reload(models, engine))
+
+    served = models.by_name["b"]
+    config = served.generation_config.updated(confidence_threshold=None, denoising_steps=16)
+    engine.submit([Prompt(torch.tensor([5, 6, 7]), config, 16, 0, listen, adapter=served.adapter)])
+    wait_for(lambda: events and events[-1].is_last)
+    assert models.by_name["b"].adapter == "served_7"
+    expected = alone(adapters["b"], confidence_threshold=None, denoising_steps=16)
+    assert [token for event in events for token in event.tokens] == expected
+    # Whom nobody needs any more is forgotten: all but those that answer, and those which they have replaced.
+    engine.call(lambda: _reload(models, engine))
+    wait_for(lambda: models.by_name["b"].adapter == "served_9")
+    engine.close()
+    assert set(models._base.model.peft_config) == {"served_6", "served_7", "served_8", "served_9"}
 
 
 def test_names():

@@ -17,6 +17,7 @@ from .loading import load_model
 
 
 if TYPE_CHECKING:
+    from ..serving.engine import Engine
     from .serve_models import ServedModels
 
 logger = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ def serve(
     names, slots = ", ".join(models.by_name), engine.num_slots
     note(f"Serving {names} at {url}/v1, {slots} prompts at a time, and a chat at {url}. Ctrl-C stops it.")
     if hasattr(signal, "SIGHUP"):  # not on Windows
-        signal.signal(signal.SIGHUP, lambda *_: engine.call(lambda: _reload(models)))
+        signal.signal(signal.SIGHUP, lambda *_: engine.call(lambda: _reload(models, engine)))
     # uvicorn ends what is under way, and then raises the signal again; that shall not kill this process.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
@@ -170,9 +171,9 @@ def serve(
     return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
 
 
-def _reload(models: "ServedModels") -> None:
+def _reload(models: "ServedModels", engine: "Engine") -> None:
     try:
-        models.load()
+        models.load(in_use=engine.adapters)
     except Exception as error:  # noqa: BLE001  # whatever is wrong with the new ones, the server goes on
         logger.error(f"The adapters cannot be read anew, and stay as they were: {error}")
     else:

@@ -2,7 +2,7 @@
 """The models that a server answers with: one set of weights, and its adapters by name."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -66,20 +66,26 @@ class ServedModels:
         self.by_name: dict[str, ServedModel] = {}
         self.load()
 
-    def load(self) -> None:
-        """Loads all adapters, also if they are loaded already. Answers under way go on with those before."""
-        for name in self._replaced:
+    def load(self, in_use: Collection[str | None] = ()) -> None:
+        """Loads all adapters, also if they are loaded already.
+
+        Args:
+            in_use (`Collection`, *optional*): adapters, in PEFT's names, with which answers under way go on.
+        """
+        kept = [name for name in self._replaced if name in in_use]
+        for name in set(self._replaced).difference(kept):
             self._base.model.delete_adapter(name)
         before, self._loaded = self._loaded, []
         try:
             served = [self._load(name, path) for name, path in self.adapters.items()]
             served.append(self._resolved(self._base))
         except Exception:
-            self._replaced, self._loaded = self._loaded, before
+            self._replaced, self._loaded = kept + self._loaded, before
             if before:
                 self._base.model.enable_adapters()  # in all layers, as it may have ended between two
             raise
-        self._replaced = before
+        # Those before, too, for requests that are being read.
+        self._replaced = kept + before
         self.by_name.update({each.name: each for each in served})
 
     def _load(self, name: str, path: str) -> ServedModel:

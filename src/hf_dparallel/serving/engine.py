@@ -149,6 +149,12 @@ class Engine:
         return len(self._waiting)
 
     @property
+    def adapters(self) -> set[str | None]:
+        """The adapters of all prompts that are being decoded or wait."""
+        with self._changed:
+            return {prompt.adapter for prompt in (*self._active.values(), *self._waiting)}
+
+    @property
     def capacity(self) -> int:
         """Prompts that can be taken at the same time, those that wait included."""
         return self.num_slots + self.max_waiting
