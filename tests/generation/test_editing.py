@@ -169,6 +169,23 @@ def test_an_edit_is_never_sampled():
     assert out[0, 1:].tolist() == [5] * 8
 
 
+@pytest.mark.parametrize("revision", [{"editing_threshold": 0.4}, {"revocation_threshold": 0.4}])
+def test_a_token_does_not_repeat_itself(revision):
+    """What the model prefers at every place, each time another token, stays, though the row has it by then."""
+    model = make_llada()
+
+    def score(inputs, where, **kwargs):
+        # Behind a prompt of one token, and in the copy that verified commits add.
+        preferred, other = (torch.arange(64) == (where % 4 + first)[..., None] for first in (5, 30))
+        return 12.0 * preferred + 11.0 * other
+
+    model.score = score
+    settings = {"max_new_tokens": 4, "block_length": 4, "confidence_threshold": 1.0, "min_commits": 2}
+    settings |= {"repetition_penalty": 1.3}
+    out = model.generate(torch.tensor([[2]]), return_dict_in_generate=True, **settings, **revision)
+    assert (out.sequences[0].tolist(), out.num_revisions.item()) == ([2, 6, 7, 8, 5], 0)
+
+
 def test_editing_and_verifying_exclude_one_another():
     with pytest.raises(ValueError, match="are two ways to revise decided tokens"):
         make_llada().generate(

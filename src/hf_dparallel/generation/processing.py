@@ -11,7 +11,7 @@ class ScoreProcessing:
     """Processes the scores of a pass.
 
     Processors of transformers know one position per row, so each position is passed as a row of its own, with the
-    whole sequence of its row, without padding, as `input_ids`.
+    whole sequence of its row, without padding, as `input_ids`; the position itself is a mask there.
 
     Args:
         canvas ([`Canvas`]): the rows being decoded.
@@ -35,7 +35,7 @@ class ScoreProcessing:
         """Returns the processed scores; `columns` is `(rows, columns)`, `logits` `(rows, columns, vocab_size)`."""
         config, canvas = self.canvas.config, self.canvas
         if self.processors:
-            rows = [self._process(row, row_logits) for row, row_logits in enumerate(logits)]
+            rows = [self._process(row, columns[row], row_logits) for row, row_logits in enumerate(logits)]
             logits = torch.stack(rows)
         if self._banned:
             if self._banned_ids is None:
@@ -47,6 +47,11 @@ class ScoreProcessing:
                 logits[..., token_id] = logits[..., token_id].masked_fill(is_early, -torch.inf)
         return logits
 
-    def _process(self, row: int, logits: torch.Tensor) -> torch.Tensor:
-        sequence = self.canvas.sequences[row, self.canvas.prompt_start(row) :]
-        return self.processors(sequence.expand(len(logits), -1), logits.float())
+    def _process(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
+        start = self.canvas.prompt_start(row)
+        sequences = self.canvas.sequences[row, start:].expand(len(logits), -1)
+        if self.canvas.revises:
+            # A decided token that is predicted again does not repeat itself. (What fills up a row may be padding.)
+            places = (columns - start).clamp(min=0)[:, None]
+            sequences = sequences.scatter(1, places, self.canvas.config.mask_token_id)
+        return self.processors(sequences, logits.float())
