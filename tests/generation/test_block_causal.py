@@ -317,6 +317,7 @@ def test_settings_of_the_other_kind_of_attention_are_refused():
     refused = {
         "`cache_implementation='dual'` approximates": {"cache_implementation": "dual"},
         "`cache_refresh_interval=2` makes an approximation better": {"cache_refresh_interval": 2},
+        "`block_length=129` is more than the 128 tokens": {"block_length": 129},
         "`max_new_tokens=0` fills in": {"max_new_tokens": 0},
         "`revocation_threshold=0.5` verifies": {"revocation_threshold": 0.5, "entropy_threshold": 0.5},
     }

@@ -14,6 +14,7 @@ from ..attention_masks import block_causal, make_attention_mask
 from .cache import Window, WindowCache
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
+from .inputs import longest_sequence
 from .shadow import Shadow, make_shadow
 
 
@@ -441,7 +442,8 @@ def check_attention(model: PreTrainedModel, config: DiffusionGenerationConfig) -
     """Checks the settings that make sense for one kind of attention only.
 
     Raises:
-        ValueError: for a cache of the other kind, and for infilling with a model that cannot see what follows.
+        ValueError: for a cache of the other kind, for infilling with a model that cannot see what follows, and for
+            blocks that are longer than any sequence.
     """
     name, cache = type(model).__name__, config.cache_implementation
     if cache == "block" and not model.is_block_causal:
@@ -456,6 +458,13 @@ def check_attention(model: PreTrainedModel, config: DiffusionGenerationConfig) -
         raise ValueError(
             f"`cache_implementation={cache!r}` approximates keys and values that later tokens change. In {name}, "
             'which is block-causal, they change nothing, and the default, "block", is exact. Leave it out.'
+        )
+    longest = longest_sequence(model)
+    if longest is not None and config.block_length > longest:
+        raise ValueError(
+            f"`block_length={config.block_length}` is more than the {longest} tokens that the model was trained for, "
+            f"and {name}, which is block-causal, decodes whole blocks. Leave it out: the model's own is "
+            f"{model.config.block_length}."
         )
     if cache == "block" and config.cache_refresh_interval is not None:
         raise ValueError(
