@@ -54,6 +54,15 @@ def mask_of(model, length, block_length):
     return make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=model.device)
 
 
+def copies(batch):
+    """The noisy copy and the labels, at their places among 24 tokens, and the clean copy."""
+    num_noisy = batch["labels"].shape[1]
+    noisy, clean = batch["input_ids"].tensor_split([num_noisy], dim=1)
+    places = batch["position_ids"][:, :num_noisy]
+    whole = torch.full((len(noisy), 24), -100)
+    return whole.scatter(1, places, noisy), clean, whole.scatter(1, places, batch["labels"])
+
+
 # Rows
 
 
@@ -61,13 +70,24 @@ def test_literal_tensors():
     # Ratio 1 leaves nothing to chance: the first view masks all, the second nothing.
     collator = make_collator(max_length=11, mask_ratio=1.0)
     batch = collator([{"prompt_ids": [2, 3], "completion_ids": [4, 5, 6, EOS]}])
-    clean, unscored = [2, 3, 4, 5, 6, 1, 1, 1, 1, 1, 1, 1], [-100] * 12
+    clean = [2, 3, 4, 5, 6, 1, 1, 1]
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {
-        # No noisy token that is scored sees the last block.
-        "input_ids": [[2, 3] + [MASK] * 10 + clean, clean[:8] + [MASK] * 4 + clean],
-        "position_ids": [[*range(12), *range(12)]] * 2,
-        "labels": [[-100, -100, 4, 5, 6, 1, 1, 1, -100, -100, -100, -100] + unscored, unscored + unscored],
+        # The third block is padding only, and the clean copy of the second is of use to nobody.
+        "input_ids": [[2, 3] + [MASK] * 6 + clean[:4], clean + clean[:4]],
+        "position_ids": [[*range(8), *range(4)]] * 2,
+        "labels": [[-100, -100, 4, 5, 6, 1, 1, 1], [-100] * 8],
     }
+
+
+def test_blocks_of_which_nothing_is_learned_are_left_out():
+    rows = [{"prompt_ids": [2] * 9, "completion_ids": [3] * 3}, {"prompt_ids": [2] * 14, "completion_ids": [3] * 3}]
+    batch = make_collator(mask_ratio=1.0)(rows)
+    assert batch["position_ids"][0].tolist() == [*range(8, 20), *range(16)]
+    assert batch["labels"].shape == (4, 12)
+    # A draw that masks nothing in any row.
+    batch = make_collator(mask_ratio=1e-9, complementary_masking=False)(rows)
+    assert batch["position_ids"][0].tolist() == [0, 1, 2, 3]
+    assert (batch["labels"] == -100).all()
 
 
 @pytest.mark.parametrize("masking", ["semi_autoregressive", "random", "trajectory"])
@@ -77,18 +97,17 @@ def test_every_token_of_the_answer_is_scored_in_one_view(masking, padding_blocks
         return
     collator = make_collator(masking=masking, mask_ratio="random", padding_blocks=padding_blocks, max_length=22)
     rows = [row | {"commit_step": list(range(len(row["completion_ids"])))} for row in make_rows(20)]
-    batch = collator(rows)
-    (noisy, clean), (labels, of_clean) = batch["input_ids"].split(24, dim=1), batch["labels"].split(24, dim=1)
-    assert (of_clean == -100).all()
+    noisy, clean, labels = copies(collator(rows))
     for index, row in enumerate(rows):
         start = len(row["prompt_ids"])
         sequence = row["prompt_ids"] + row["completion_ids"]
         end = 24 if masking == "random" or padding_blocks else -(-len(sequence) // 4) * 4
         views = [index, index + len(rows)]
-        assert clean[views].tolist() == [sequence + [EOS] * (24 - len(sequence))] * 2
+        sequence = torch.tensor(sequence + [EOS] * (24 - len(sequence)))
+        assert torch.equal(clean[views], sequence[: clean.shape[1]].expand(2, -1))
         is_scored = labels[views] != -100
         assert is_scored.sum(dim=0).tolist() == [0] * start + [1] * (end - start) + [0] * (24 - end)
-        assert torch.equal(noisy[views][:, :end], torch.where(is_scored, MASK, clean[views])[:, :end])
+        assert torch.equal(noisy[views][:, start:end], torch.where(is_scored, MASK, sequence)[:, start:end])
 
 
 def test_each_block_has_its_own_ratio():
@@ -212,25 +231,25 @@ def test_masks_and_losses_of_the_published_code_of_llada2(golden_dir):
 
 def naive_loss(model, batch):
     """The loss by way of the logits of all positions, with a mask written out by its rule."""
-    block = torch.arange(batch["labels"].shape[1] // 2) // 4
-    same, earlier = block[:, None] == block[None], block[:, None] > block[None]
-    of_noisy = torch.cat([same, earlier], dim=1)
-    of_clean = torch.cat([torch.zeros_like(same), same | earlier], dim=1)
+    num_noisy = batch["labels"].shape[1]
+    noisy, clean = (batch["position_ids"][0] // 4).tensor_split([num_noisy])
+    of_noisy = torch.cat([noisy[:, None] == noisy, noisy[:, None] > clean], dim=1)
+    of_clean = torch.cat([torch.zeros(len(clean), num_noisy, dtype=torch.bool), clean[:, None] >= clean], dim=1)
     visible = torch.cat([of_noisy, of_clean])
     logits = model(
         input_ids=batch["input_ids"], position_ids=batch["position_ids"], attention_mask=visible[None, None]
     ).logits
-    return 2 * certainty_forcing_loss(logits, batch["labels"])
+    return 2 * certainty_forcing_loss(logits[:, :num_noisy], batch["labels"])
 
 
 def test_flex_attention_is_given_a_block_mask(tmp_path):
     masks = []
     for attention in ("sdpa", "flex_attention"):
         trainer = make_trainer(tmp_path, make_sdar(attn_implementation=attention), max_length=22)
-        masks.append(trainer._noisy_and_clean_mask(trainer.data_collator(make_rows(1))["position_ids"]))
+        masks.append(trainer._noisy_and_clean_mask(torch.tensor([[*range(4, 24), *range(20)]]), 20))
     dense, mask = masks
-    assert isinstance(mask, BlockMask) and mask.shape == (1, 1, 48, 48)
-    place = torch.arange(48)
+    assert isinstance(mask, BlockMask) and mask.shape == (1, 1, 40, 40)
+    place = torch.arange(40)
     assert torch.equal(mask.mask_mod(torch.tensor(0), torch.tensor(0), place[:, None], place[None]), dense[0, 0])
 
 
@@ -250,7 +269,6 @@ def test_loss_and_gradients_in_chunks_are_those_of_the_naive_loss(tmp_path, monk
     adapter = lora(target_modules=["q_proj", "lm_head"], init_lora_weights=False)
     trainer = make_trainer(tmp_path, make_sdar(), peft_config=adapter, max_length=22)
     batch = trainer.data_collator(make_rows(4))
-    assert batch["labels"].shape == (8, 48)
     trainable = [weight for weight in trainer.model.parameters() if weight.requires_grad]
     trainer.model.train()
     expected = naive_loss(trainer.model, batch)
@@ -261,21 +279,18 @@ def test_loss_and_gradients_in_chunks_are_those_of_the_naive_loss(tmp_path, monk
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_one_mask_for_all_rows_of_a_length(tmp_path, monkeypatch):
-    made = []
-    trainer = make_trainer(tmp_path, make_sdar(), rows=4, num_train_epochs=2, eval_dataset=make_dataset(3))
-    monkeypatch.setattr(
-        "hf_dparallel.training.trainer.make_attention_mask",
-        lambda *args, **kwargs: made.append(1) or make_attention_mask(*args, **kwargs),
-    )
-    trainer.train()
+def test_evaluation_puts_predictions_at_their_places(tmp_path):
+    dataset, seen = make_dataset(5), []
+    trainer = make_trainer(tmp_path, make_sdar(), eval_dataset=dataset, per_device_eval_batch_size=2)
+    trainer.compute_metrics = lambda prediction: seen.append(prediction) or {}
     metrics = trainer.evaluate()
-    assert len(made) == 1
-    # Evaluation has the masks of the first epoch.
-    trainer.data_collator.set_epoch(0)
+    predictions, labels = (torch.from_numpy(x) for x in (seen[0].predictions, seen[0].label_ids))
+    whole = trainer.data_collator(list(dataset))
+    assert torch.equal(labels.transpose(0, 1).flatten(0, 1), copies(whole)[2])
+    assert torch.equal(predictions == -100, labels == -100)
+    # All rows in one batch need other columns, which changes nothing.
     with torch.no_grad():
-        expected = naive_loss(trainer.model, trainer.data_collator(make_rows(3)))
-    assert metrics["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
+        assert metrics["eval_loss"] == pytest.approx(naive_loss(trainer.model, whole).item(), rel=1e-5)
 
 
 def test_a_student_learns(tmp_path):

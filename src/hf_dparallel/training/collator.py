@@ -87,10 +87,10 @@ class DataCollatorForSemiAutoregressiveMasking:
 
     With `block_causal`, for models whose attention is causal across blocks, all blocks of the answer are active at
     once, each masked with a draw of its own. Blocks are counted from the first token of the prompt, as those models
-    decode. A row then is twice as long: the noisy copy of the sequence, and the clean one in which each noisy block
-    finds the blocks before it. Both have the same positions, and only the noisy one has labels. The attention mask is
-    left to the trainer (section B.6 of https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole
-    blocks.
+    decode. A row then is two copies of the sequence: a noisy one, and a clean one in which each noisy block finds the
+    blocks before it. Both have the same positions, and only the noisy one has labels. Blocks of which no row of the
+    batch learns anything are left out. The attention mask is left to the trainer (section B.6 of
+    https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
 
     The masks depend only on the tokens of the row, on `seed` and on the epoch (see [`set_epoch`]), not on the batch,
     the order or the number of workers. A resumed run therefore sees the masks of an uninterrupted one, and copies of a
@@ -221,7 +221,9 @@ class DataCollatorForSemiAutoregressiveMasking:
         Returns:
             `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), max_length)`: `input_ids`; `labels`,
             the clean tokens where they are scored and -100 elsewhere; `attention_mask`, all ones. With `block_causal`
-            of twice that length, and with `position_ids` instead of `attention_mask`.
+            `labels` of shape `(num_views * len(examples), num_noisy)`, and `input_ids` and `position_ids` (instead of
+            `attention_mask`) of shape `(num_views * len(examples), num_noisy + num_clean)`: the blocks that the batch
+            needs of the noisy copies, then those of the clean ones.
         """
         sequences, masked, scored = zip(*(self._mask(example) for example in examples), strict=True)
         clean = torch.stack(sequences).repeat(self.num_views, 1)
@@ -232,11 +234,24 @@ class DataCollatorForSemiAutoregressiveMasking:
         labels = clean.masked_fill(~scored, IGNORE_INDEX)
         if not self.block_causal:
             return {"input_ids": noisy, "attention_mask": torch.ones_like(clean), "labels": labels}
+        noisy_part, clean_part = self._needed_parts(scored)
+        positions = torch.arange(self.padded_length)
         return {
-            "input_ids": torch.cat([noisy, clean], dim=1),
-            "position_ids": torch.arange(self.padded_length).repeat(len(clean), 2),
-            "labels": torch.cat([labels, torch.full_like(clean, IGNORE_INDEX)], dim=1),
+            "input_ids": torch.cat([noisy[:, noisy_part], clean[:, clean_part]], dim=1),
+            "position_ids": torch.cat([positions[noisy_part], positions[clean_part]]).repeat(len(clean), 1),
+            "labels": labels[:, noisy_part],
         }
+
+    def _needed_parts(self, scored: torch.BoolTensor) -> tuple[slice, slice]:
+        """The blocks that a batch needs of the noisy copies and of the clean ones.
+
+        No loss comes from noisy blocks before and behind the scored ones, nor does a scored block see the clean copy
+        of the last one or of later blocks.
+        """
+        blocks = scored.any(dim=0).nonzero() // self.block_length
+        # There is nothing scored where a draw masks nothing; one block keeps the loss connected to the weights.
+        first, last = (int(blocks.min()), int(blocks.max())) if len(blocks) else (0, 0)
+        return slice(first * self.block_length, (last + 1) * self.block_length), slice(0, last * self.block_length)
 
     def _mask(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The padded sequence `(length,)`, and for each view what is masked and what is scored `(views, length)`."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset
 from transformers import (
     DataCollator,
@@ -164,7 +165,6 @@ class CertaintyForcingTrainer(PublishingMixin):
         check_can_be_pushed(args, model)
         if data_collator is None:
             data_collator = _default_collator(args, model, processing_class)
-        self._masks: dict[int, torch.Tensor | BlockMask] = {}
         callbacks = list(callbacks or [])
         self._eval_collator = data_collator
         self._columns: tuple[str, ...] = TOKENIZED_COLUMNS
@@ -265,8 +265,10 @@ class CertaintyForcingTrainer(PublishingMixin):
         mode = "train" if model.training else "eval"
         inputs = dict(inputs)
         labels = inputs.pop("labels")
-        if getattr(self.data_collator, "block_causal", False):
-            inputs["attention_mask"] = self._noisy_and_clean_mask(inputs["position_ids"])
+        if self._is_block_causal:
+            positions = inputs["position_ids"]
+            inputs["attention_mask"] = self._noisy_and_clean_mask(positions, labels.shape[1])
+            labels = pad(labels, (0, positions.shape[1] - labels.shape[1]), value=IGNORE_INDEX)
         function = functools.partial(token_terms, temperature=self.args.certainty_temperature)
         scored = labels != IGNORE_INDEX
         by_token = base_model(self.model).score(inputs, scored, function, labels, forward=model)
@@ -280,22 +282,24 @@ class CertaintyForcingTrainer(PublishingMixin):
         self._record(terms, mode)
         return (loss, {"predictions": by_token.predicted}) if return_outputs else loss
 
-    def _noisy_and_clean_mask(self, position_ids: torch.LongTensor) -> torch.Tensor | BlockMask:
-        """The attention mask of rows of a noisy and a clean copy, which is made once for all rows of a length."""
+    @property
+    def _is_block_causal(self) -> bool:
+        return getattr(self.data_collator, "block_causal", False)
+
+    def _noisy_and_clean_mask(self, position_ids: torch.LongTensor, num_noisy: int) -> torch.Tensor | BlockMask:
+        """The attention mask of rows of a noisy and a clean copy, which is the same for all of them."""
         rows, length = position_ids.shape
-        if length not in self._masks:
-            model, device = base_model(self.model), position_ids.device
-            self._masks[length] = make_attention_mask(
-                model.config,
-                noisy_and_clean(
-                    position_ids[:1] // self.data_collator.block_length,
-                    torch.arange(length, device=device)[None] < length // 2,
-                ),
-                (1, length, length),
-                dtype=model.dtype,
-                device=device,
-            )
-        mask = self._masks[length]
+        model, device = base_model(self.model), position_ids.device
+        mask = make_attention_mask(
+            model.config,
+            noisy_and_clean(
+                position_ids[:1] // self.data_collator.block_length,
+                torch.arange(length, device=device)[None] < num_noisy,
+            ),
+            (1, length, length),
+            dtype=model.dtype,
+            device=device,
+        )
         # For each row, because a model on several GPUs of one process is given some rows on each.
         return mask.expand(rows, -1, -1, -1) if torch.is_tensor(mask) else mask
 
@@ -356,6 +360,11 @@ class CertaintyForcingTrainer(PublishingMixin):
             return loss, None, None
         predictions = torch.full_like(labels, IGNORE_INDEX)
         predictions[labels != IGNORE_INDEX] = predicted
+        if self._is_block_causal:
+            # Batches have other columns, and a place in what is returned is that in the sequence.
+            columns = inputs["position_ids"][:, : labels.shape[1]].to(labels.device)
+            whole = labels.new_full((len(labels), self.data_collator.padded_length), IGNORE_INDEX)
+            predictions, labels = (whole.scatter(1, columns, x) for x in (predictions, labels))
         # The Trainer cuts the last batch to its number of sequences along the first dimension.
         predictions, labels = (x.unflatten(0, (self._num_views, -1)).transpose(0, 1) for x in (predictions, labels))
         return loss, predictions, labels
