@@ -8,6 +8,7 @@ import httpx
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.cli.serve import _reload
@@ -92,6 +93,13 @@ def test_adapters_are_read_anew_and_a_broken_one_changes_nothing(adapters, model
             assert {name: ask(server.url, name) for name in before} == expected != before or name == "b"
         # Those before the last are kept for answers under way.
         assert set(models._base.model.peft_config) == {"served_2", "served_3", "served_4", "served_5"}
+        file = tmp_path / "b" / "adapter_model.safetensors"
+        save_file({name: weight[:, :-1].contiguous() for name, weight in load_file(file).items()}, file)
+        for _ in range(2):
+            server.engine.call(lambda: _reload(models, server.engine))
+            assert {name: ask(server.url, name) for name in before} == before
+        # What was read of it is forgotten, but for the last time, and those that were replaced.
+        assert set(models._base.model.peft_config) == {"served_4", "served_5", "served_8", "served_9"}
         (tmp_path / "b" / "adapter_config.json").write_text("{")
         server.engine.call(lambda: _reload(models, server.engine))
         assert {name: ask(server.url, name) for name in before} == before

@@ -80,7 +80,9 @@ class ServedModels:
             served = [self._load(name, path) for name, path in self.adapters.items()]
             served.append(self._resolved(self._base))
         except Exception:
-            self._replaced, self._loaded = kept + self._loaded, before
+            # Of one with weights of another shape, a part is left in the model.
+            left = [name for name in self._loaded if name in getattr(self._base.model, "peft_config", {})]
+            self._replaced, self._loaded = kept + left, before
             if before:
                 self._base.model.enable_adapters()  # in all layers, as it may have ended between two
             raise
@@ -91,9 +93,9 @@ class ServedModels:
     def _load(self, name: str, path: str) -> ServedModel:
         # PEFT's names are parts of the names of modules, which have no dots.
         adapter, self._num_loaded = f"served_{self._num_loaded}", self._num_loaded + 1
+        self._loaded.append(adapter)
         with loading("adapter", path):
             self._base.model.load_adapter(adapter_path(path), adapter)
-        self._loaded.append(adapter)
         return self._resolved(dataclasses.replace(self._base, name=name, adapter=adapter, parent=self._base.name))
 
     def _resolved(self, served: ServedModel) -> ServedModel:
