@@ -62,6 +62,7 @@ RULES = {
     "entropy_budget": st.sampled_from([0.0, 0.5]),
     "confidence_factor": st.sampled_from([0.5, 1.0]),
     "kl_threshold": st.sampled_from([0.01, 0.1]),
+    "soft_threshold": st.sampled_from([0.0, 0.5]),
 }
 SAMPLING = st.sampled_from(
     [{}, {}, {"temperature": 0.0}, {"temperature": 0.7}, {"do_sample": True}, {"do_sample": False}]

@@ -108,6 +108,8 @@ class Canvas:
     # The masks, and decided tokens that keep their row in its block.
     unsettled: torch.BoolTensor
     commit_step: torch.LongTensor
+    # The probability of each decided token, if it counts after the pass that decided it.
+    confidence: torch.FloatTensor
     # (rows,)
     nfe: torch.LongTensor
     step_in_block: torch.LongTensor
@@ -142,6 +144,7 @@ class Canvas:
             "masked": False,
             "unsettled": False,
             "commit_step": -1,
+            "confidence": 1,
         }
 
     def __len__(self) -> int:
@@ -213,6 +216,7 @@ class Canvas:
             "masked": masked,
             "unsettled": masked,
             "commit_step": torch.full_like(sequences, -1),
+            "confidence": torch.ones_like(sequences, dtype=torch.float32),
             "nfe": torch.zeros_like(first_block),
             "step_in_block": torch.zeros_like(first_block),
             "open_from": first_block,
@@ -265,11 +269,12 @@ class Canvas:
         tokens: torch.LongTensor,
         accepted: torch.BoolTensor,
         unsettled: torch.BoolTensor | None = None,
+        confidence: torch.FloatTensor | None = None,
     ) -> None:
         """Writes the accepted tokens of a pass and counts the pass; all arguments are `(rows, columns)`.
 
         Where a decided token is accepted it is revised; the mask token takes it back. A row stays in its block also
-        where tokens are `unsettled`, though they are decided.
+        where tokens are `unsettled`, though they are decided. The `confidence` is kept for the next pass.
         """
         is_new = torch.zeros_like(self.masked).scatter_(1, columns, accepted)
         self.sequences = torch.where(is_new, self.sequences.scatter(1, columns, tokens), self.sequences)
@@ -284,6 +289,8 @@ class Canvas:
         self.unsettled = self.masked
         if unsettled is not None:
             self.unsettled = self.masked | torch.zeros_like(self.masked).scatter_(1, columns, unsettled)
+        if confidence is not None:
+            self.confidence = self.confidence.scatter(1, columns, confidence.to(self.confidence.dtype))
         self.nfe += 1
         self.step_in_block += 1
         self.row_nfe = [nfe + 1 for nfe in self.row_nfe]

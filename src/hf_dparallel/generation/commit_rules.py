@@ -2,8 +2,8 @@
 """Which masked tokens to commit in a pass. A rule is one function here, with its setting above it.
 
 A rule gets the prediction of a pass, `masked` (which of its tokens may be committed, `(rows, tokens)`) and the value
-of its setting, and returns the tokens to commit, `(rows, tokens)`. Every rule commits at least the most certain masked
-token of each row that has one, so that decoding always ends.
+of its setting, and returns the tokens to commit, `(rows, tokens)`. Every rule commits at least one masked token of
+each row that has one, the most certain or the first, so that decoding always ends.
 """
 
 import math
@@ -237,6 +237,22 @@ class StableAndConfident:
             passes = (last_passes[before] + 1) * (divergence < self.threshold) * is_same.any(dim=-1)
         self._last[row_id] = (places, probs, passes)
         return passes
+
+
+@commit_rule(
+    "soft_threshold",
+    float,
+    help="Soft decoding: commit the masked tokens before the first one below this probability. Until the block is "
+    "left, each pass decides all committed tokens anew, and sees them mixed with the mask token. For models that "
+    "were trained for it.",
+    noun="a probability",
+    maximum=1,
+    source="https://huggingface.co/papers/2604.08302",
+)
+def commit_prefix(prediction, masked, threshold):
+    stops = masked & ~(prediction.confidence >= threshold)
+    # The masks of a row come first, from left to right.
+    return masked & ((stops.cumsum(dim=-1) == 0) | most_certain(-prediction.columns.float(), masked))
 
 
 add_setting(

@@ -179,12 +179,17 @@ class DiffusionGenerationConfig(GenerationConfig):
     @property
     def revises(self) -> bool:
         """Whether decided tokens of the open block may change."""
-        return bool(self.revocation_threshold) or self.edits
+        return bool(self.revocation_threshold) or self.edits or self.is_soft
 
     @property
     def edits(self) -> bool:
         """Whether decided tokens of the open blocks may be replaced."""
         return self.editing_threshold is not None and self.editing_threshold < 1
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether decided tokens of the open blocks are decided anew in each pass."""
+        return self.soft_threshold is not None
 
     @property
     def eos_token_ids(self) -> list[int]:
@@ -251,13 +256,20 @@ class DiffusionGenerationConfig(GenerationConfig):
             )
 
     def _check_revision(self) -> None:
-        name, off = ("editing_threshold", 1) if self.edits else ("revocation_threshold", 0)
-        if self.edits and self.revocation_threshold:
+        ways = {
+            "soft_threshold": self.is_soft,
+            "editing_threshold": self.edits,
+            "revocation_threshold": self.revocation_threshold,
+        }
+        name, *others = (name for name, is_set in ways.items() if is_set)
+        if others:
+            other = others[0]
             raise ValueError(
-                f"`editing_threshold={self.editing_threshold}` and `revocation_threshold={self.revocation_threshold}` "
-                "are two ways to revise decided tokens. Remove one of them, or set `revocation_threshold=0` or "
-                "`editing_threshold=1` if a recipe has it."
+                f"`{name}={getattr(self, name)}` and `{other}={getattr(self, other)}` are two ways to revise decided "
+                "tokens. Remove one of them, or set `revocation_threshold=0` or `editing_threshold=1` if a recipe has "
+                "it."
             )
+        off = 1 if self.edits else 0
         self._check_threshold_rule(name, f"`{name}={off}` if a recipe has another")
         if self.compiles:
             raise ValueError(

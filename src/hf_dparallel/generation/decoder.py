@@ -18,7 +18,7 @@ from .history import CertaintyHistory
 from .inputs import check_generators
 from .prediction import TokenPrediction, predict_tokens
 from .processing import ScoreProcessing
-from .revision import make_revision
+from .revision import Change, make_revision
 from .stopping import StopCheck, TimeLimit
 from .streaming import DraftStream
 
@@ -135,13 +135,14 @@ class Decoder:
         prediction = self._predict(columns)
         # Pick the predictions to commit, by the commit rule; at least one in each row.
         accepted = self.rule(prediction, masked)
-        tokens, unsettled = prediction.tokens, None
+        considered, change = masked, Change(prediction.tokens, accepted)
         if self.revision is not None:
-            tokens, accepted, unsettled = self.revision(prediction, masked, accepted)
+            considered = masked | self.canvas.revisable.gather(1, columns)
+            change = self.revision(prediction, masked, accepted)
         # Write them into the canvas.
-        self.canvas.commit(columns, tokens, accepted, unsettled)
+        self.canvas.commit(columns, *change)
         # Move on: a row whose block is decided enters its next block, a row whose answer has ended leaves.
-        self.canvas.advance((masked & prediction.entropy.isnan()).any(dim=1))
+        self.canvas.advance((considered & prediction.entropy.isnan()).any(dim=1))
         for check in (self.stop_check, self.time_limit):
             if check is not None:
                 check.update()

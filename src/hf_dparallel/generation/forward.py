@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The forward pass of decoding: which part of the canvas is computed, and which is remembered."""
 
+import inspect
 import weakref
 from collections.abc import Collection
 from typing import Any
@@ -15,6 +16,7 @@ from .cache import Window, WindowCache
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
 from .inputs import longest_sequence
+from .mixture import mix_embeddings
 from .shadow import Shadow, make_shadow
 
 
@@ -31,6 +33,7 @@ class CanvasForward:
         self.canvas = canvas
         self.suffix_length = canvas.config.suffix_length
         self.verifies = bool(canvas.config.revocation_threshold)
+        self.is_soft = canvas.config.is_soft
         self.compile_config = canvas.config.compile_config if canvas.config.compiles else None
         self._mask_key: tuple | None = None
         self._masks: dict[int, torch.Tensor | None] = {}
@@ -54,7 +57,8 @@ class CanvasForward:
         input_ids, position_ids = self.canvas.sequences[:, :end], self.canvas.position_ids[:, :end]
         shadow = self.make_shadow(end)
         if shadow is None:
-            return self.run_model(input_ids, position_ids, self.attention_mask(end, num_keys=end), columns)
+            mask, weights = self.attention_mask(end, num_keys=end), self.weights(None, slice(end))
+            return self.run_model(input_ids, position_ids, mask, columns, weights=weights)
         input_ids, position_ids, scored = shadow.appended(input_ids, position_ids, columns, columns)
         return self.run_model(input_ids, position_ids, shadow.make_mask(self.model, end), scored)
 
@@ -80,6 +84,14 @@ class CanvasForward:
             return None
         return make_shadow(self.canvas, int(self.model.shift_logits), self.key_mask(num_keys))
 
+    def weights(self, rows: torch.LongTensor | None, columns: torch.LongTensor | slice) -> torch.FloatTensor | None:
+        """How much of the mixture of some columns is the token, if decided tokens are mixed with the mask token."""
+        if not self.is_soft:
+            return None
+        weights = self.canvas.confidence.masked_fill(~self.canvas.revisable, 1)
+        weights = weights if rows is None else weights[rows]
+        return weights[:, columns] if isinstance(columns, slice) else weights.gather(1, columns)
+
     def run_model(
         self,
         input_ids: torch.LongTensor,
@@ -87,9 +99,14 @@ class CanvasForward:
         attention_mask: torch.Tensor | None,
         scored: torch.LongTensor,
         cache: WindowCache | None = None,
+        weights: torch.FloatTensor | None = None,
     ) -> torch.Tensor:
         """Runs the model, with the head at the places `scored` of `input_ids`, compiled or as it is."""
         inputs = {"input_ids": input_ids, "position_ids": position_ids}
+        if weights is not None:
+            embeddings = self.model.get_input_embeddings()
+            del inputs["input_ids"]
+            inputs["inputs_embeds"] = mix_embeddings(embeddings, input_ids, weights, self.canvas.config.mask_token_id)
         caching = {} if cache is None else {"past_key_values": cache}
         if self.compile_config is None:
             return self.model.score({**inputs, "attention_mask": attention_mask, **caching}, scored)
@@ -315,7 +332,8 @@ class WindowForward(CachedForward):
         else:
             writable = torch.ones_like(window, dtype=torch.bool) if writable is None else writable
             self.cache.select(Window(None, self.repeated(window), self.repeated(writable)))
-        return self.run_model(input_ids, position_ids, mask, scored, cache=self.cache)
+        weights = self.weights(rows, window)
+        return self.run_model(input_ids, position_ids, mask, scored, self.cache, weights)
 
 
 class BlockForward(CachedForward):
@@ -362,7 +380,9 @@ class BlockForward(CachedForward):
             self.cache.select(Window(index, shared, num_keys=shared.stop))
             mask = self._shared_mask(rows, index, shared, position_ids[:, shared])
             scored = (columns - shared.start).clamp(0, shared.stop - shared.start - 1)
-            return self.run_model(sequences[:, shared], position_ids[:, shared], mask, scored, cache=self.cache)
+            input_ids, position_ids = sequences[:, shared], position_ids[:, shared]
+            weights = self.weights(index, shared)
+            return self.run_model(input_ids, position_ids, mask, scored, self.cache, weights)
         num_keys = max(ends)
         if self.compile_config is not None:
             # A few lengths: 1, 2, 4, ... blocks.
@@ -375,7 +395,8 @@ class BlockForward(CachedForward):
         position_ids = position_ids.gather(1, window)
         mask = self.block_mask(position_ids, num_keys, index)
         scored = (columns - first).clamp(0, size - 1)
-        return self.run_model(sequences.gather(1, window), position_ids, mask, scored, cache=self.cache)
+        input_ids, weights = sequences.gather(1, window), self.weights(index, window)
+        return self.run_model(input_ids, position_ids, mask, scored, self.cache, weights)
 
     def _shared_mask(
         self, rows: list[int], index: torch.LongTensor | None, window: slice, position_ids: torch.LongTensor
@@ -415,7 +436,8 @@ def check_supported(model: PreTrainedModel, config: DiffusionGenerationConfig) -
     Raises:
         ValueError: if a cache or compilation is asked for, and the model is not one of this package, or is trained
             with activation checkpointing; if tokens are to be verified, and the model or its attention takes no mask
-            of four dimensions; and for what makes no sense with its attention.
+            of four dimensions; if they are to be mixed, and the model takes no embeddings; and for what makes no
+            sense with its attention.
     """
     check_attention(model, config)
     attention = str(model.config.get_text_config()._attn_implementation)
@@ -424,6 +446,11 @@ def check_supported(model: PreTrainedModel, config: DiffusionGenerationConfig) -
             f"`revocation_threshold={config.revocation_threshold}` hides tokens from some places of a pass, by a mask "
             f"of four dimensions and by position ids, which {type(model).__name__} with {attention!r} attention does "
             'not take. Load the model with `attn_implementation="sdpa"`, or leave it out.'
+        )
+    if config.is_soft and "inputs_embeds" not in inspect.signature(model.forward).parameters:
+        raise ValueError(
+            f"`soft_threshold={config.soft_threshold}` feeds mixtures of embeddings, and {type(model).__name__} takes "
+            "no `inputs_embeds`. Use another commit rule, such as `confidence_threshold`."
         )
     if not model._supports_window_cache and (config.cache_implementation or config.compiles):
         name = "cache_implementation" if config.cache_implementation else "compile_config"

@@ -18,11 +18,13 @@ class Change(NamedTuple):
         tokens (`torch.LongTensor`): the tokens; the mask token takes one back.
         accepted (`torch.BoolTensor`): which of them are written.
         unsettled (`torch.BoolTensor`, *optional*): tokens that keep a row in its block though they are decided.
+        confidence (`torch.FloatTensor`, *optional*): probabilities that the next pass needs.
     """
 
     tokens: torch.LongTensor
     accepted: torch.BoolTensor
     unsettled: torch.BoolTensor | None = None
+    confidence: torch.FloatTensor | None = None
 
 
 class Revision(Protocol):
@@ -88,6 +90,34 @@ class Editing:
         return Change(tokens, accepted | edited, (masked | edited) & ~is_over[:, None])
 
 
+class SoftDecoding:
+    """Decides every decided token anew, whatever its probability (DMax).
+
+    A pass sees a decided token as a mixture of its embedding and that of the mask token ([`~mixture.mix_embeddings`]).
+    A block is left when it is decided and either all its tokens have a probability of at least 0.9 or the pass has
+    changed none of them, and at the latest after `block_length` passes (https://huggingface.co/papers/2604.08302).
+    """
+
+    SURE = 0.9
+
+    def __init__(self, config: Any, canvas: Canvas):
+        self.canvas = canvas
+        self.block_length = config.block_length
+
+    def __call__(self, prediction: TokenPrediction, masked: torch.BoolTensor, accepted: torch.BoolTensor) -> Change:
+        canvas, columns = self.canvas, prediction.columns
+        is_decided = canvas.revisable.gather(1, columns)
+        changed = accepted | (is_decided & (prediction.tokens != canvas.sequences.gather(1, columns)))
+        is_unsure = (masked | is_decided) & (prediction.confidence < self.SURE)
+        block = canvas.block.gather(1, columns)
+        is_same = block[:, :, None] == block[:, None, :]
+        has_changed, has_unsure = ((is_same & marked[:, None, :]).any(dim=2) for marked in (changed, is_unsure))
+        # The steps are those since the first open block was entered.
+        is_over = (canvas.step_in_block + 1 >= self.block_length)[:, None] & (block == canvas.open_from[:, None])
+        unsettled = (masked | is_decided) & has_changed & has_unsure & ~is_over
+        return Change(prediction.tokens, changed, unsettled, prediction.confidence)
+
+
 def _probability(prediction: TokenPrediction, tokens: torch.LongTensor) -> torch.Tensor:
     """Probability of `tokens`, from that of the predicted tokens."""
     logits = prediction.logits
@@ -97,6 +127,8 @@ def _probability(prediction: TokenPrediction, tokens: torch.LongTensor) -> torch
 
 def make_revision(config: Any, canvas: Canvas) -> Revision | None:
     """The revision that a resolved configuration asks for, if any."""
+    if config.is_soft:
+        return SoftDecoding(config, canvas)
     if config.edits:
         return Editing(config, canvas)
     return VerifiedCommits(config, canvas) if config.revocation_threshold else None
