@@ -4,6 +4,7 @@
 They are forked from a server that has imported the libraries, which takes as long as most of these tests together.
 """
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -64,7 +65,12 @@ def _run(source: str, argv: list[str], folder: str, environment: dict[str, str],
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["program", *argv]
-    exec(compile(source, "program", "exec"), {"__name__": "__main__"})
+    # As at the end of a process that was not forked.
+    atexit._clear()
+    try:
+        exec(compile(source, "program", "exec"), {"__name__": "__main__"})
+    finally:
+        atexit._run_exitfuncs()
 
 
 def run_program(source: str, *arguments) -> tuple[int, str]:

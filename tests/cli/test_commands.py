@@ -413,7 +413,7 @@ def test_generate_reads_files_and_stdin_and_streams(hf, checkpoint, tmp_path, mo
     code, out, _ = hf(*flags, "--prompt", "5 6", "--stream")
     assert code == 0 and "\033[33m" in out and out.endswith("\n")
     code, _, err = hf(*flags, "--prompt", " ")
-    assert code == 1 and "The prompt from `prompt` is empty" in err
+    assert code == 2 and "`prompt` is empty" in err
 
 
 def test_generate_raw_leaves_the_chat_template_out(hf, checkpoint):

@@ -226,7 +226,7 @@ def test_tensors_and_generators_on_the_cpu_are_refused(devices):
     for inputs, message in (
         ({"input_ids": ids, "attention_mask": mask}, r"`input_ids` is on cpu and .* cuda:0. Pass `\*\*inputs.to"),
         ({"input_ids": ids.to("cuda"), "attention_mask": mask}, "`attention_mask` is on cpu"),
-        ({"input_ids": ids.to("cuda"), "temperature": 1.0, "generator": rng("cpu", 0)}, "`generator` is on cpu and"),
+        ({"input_ids": ids.to("cuda"), "temperature": 1.0, "generator": rng("cpu", 0)}, "A `generator` is on cpu and"),
     ):
         with pytest.raises(ValueError, match=message):
             model.generate(**inputs, **SETTINGS)
@@ -235,5 +235,5 @@ def test_tensors_and_generators_on_the_cpu_are_refused(devices):
 def test_generators_of_another_device_are_refused(devices):
     model = devices.move(small_llada())
     rows = model.generate_many(PROMPTS, generator_for=lambda index: torch.Generator(), temperature=1.0, **SETTINGS)
-    with pytest.raises(ValueError, match="A generator is on cpu and the prompts are on cuda.*Make it there"):
+    with pytest.raises(ValueError, match="A `generator` is on cpu and the prompts are on cuda.*Make it there"):
         next(rows)

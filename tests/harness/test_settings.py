@@ -68,11 +68,13 @@ def test_settings_without_a_recipe_leave_nothing_to_it(settings):
         "do_sample",
         *values,
         "cache_refresh_interval",
+        "suffix_length",
     }
     model = make_llada()
     plain = resolve(model, tokenizer=make_tokenizer(), **alone)
     recipe = {"top_k": 5, "top_p": 0.5, "repetition_penalty": 1.5, "min_new_tokens": 3, "suppress_tokens": [5]}
     recipe |= {"bad_words_ids": [[6]], "stop_strings": ["a"], "stop_at_eos": False, "max_active_blocks": 2}
+    recipe |= {"suffix_length": 3}
     model.generation_config = DiffusionGenerationConfig(confidence_factor=2.0, **recipe, **values)
     assert resolve(model, tokenizer=make_tokenizer(), **alone).settings() == plain.settings() | {"mask_token_id": 62}
 

@@ -161,13 +161,13 @@ def test_buttons_step_and_play(page):
     # From the end it plays from the start, and stops at the end.
     step.click()
     page.driver.execute_script("const wait = setInterval; window.setInterval = (work, delay) => wait(work, 20)")
-    play.click()
     page.driver.set_script_timeout(20)
     seen = page.driver.execute_async_script(
         "const done = arguments[0], seen = new Set(), button = document.getElementById('play');"
         "new MutationObserver(() => { seen.add(document.getElementById('shown').textContent);"
         "  if (button.textContent === 'Play') done([...seen]); })"
-        ".observe(document.body, {childList: true, characterData: true, subtree: true})"
+        ".observe(document.body, {childList: true, characterData: true, subtree: true});"
+        "button.click()"
     )
     assert seen[-1] == f"{last} of {last}" and len(seen) >= last - 1
     assert play.text == "Play" and page.shown() == last

@@ -35,7 +35,6 @@ HELP = """\
 /help            shows this
 /exit            ends the program, as do /quit and Ctrl-D; Ctrl-C stops an answer"""
 # Lines that were typed earlier, also in other conversations.
-_HISTORY = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hf-dparallel" / "chat_history"
 _HISTORY_LINES = 1000
 _COMMANDS = [line.split()[0] for line in HELP.splitlines()]
 
@@ -98,14 +97,15 @@ def read_lines() -> Iterator[str]:
 
 def _keep_history(readline: ModuleType) -> None:
     """Begins with the lines of earlier conversations, and adds those of this one at the end."""
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hf-dparallel"
     readline.set_history_length(_HISTORY_LINES)
     with contextlib.suppress(OSError):  # there is none yet
-        readline.read_history_file(_HISTORY)
+        readline.read_history_file(folder / "chat_history")
 
     def write() -> None:
         with contextlib.suppress(OSError):  # a home that cannot be written to
-            _HISTORY.parent.mkdir(parents=True, exist_ok=True)
-            readline.write_history_file(_HISTORY)
+            folder.mkdir(parents=True, exist_ok=True)
+            readline.write_history_file(folder / "chat_history")
 
     atexit.register(write)
 

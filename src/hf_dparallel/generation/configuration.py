@@ -151,8 +151,6 @@ class DiffusionGenerationConfig(GenerationConfig):
         """
         unset = dict.fromkeys((*settings_of("schedule", "revision", "sampling"), "cache_refresh_interval"))
         explicit = {"max_active_blocks": 1, "revocation_threshold": 0.0, "editing_threshold": 1.0, "do_sample": False}
-        if self.suffix_length is not None:
-            explicit["suffix_length"] = self.max_new_tokens
         if self.cache_implementation != "block":
             unset["cache_implementation"] = None
             explicit["use_cache"] = False
@@ -368,9 +366,9 @@ def _without_contradictions(settings: dict[str, Any], above: dict[str, Any]) -> 
     if _samples(above) is not None and _samples(settings) not in (None, _samples(above)):
         dropped |= {"do_sample", "temperature"}
     if above.get("use_cache") is False:
-        dropped |= {"cache_implementation", "cache_refresh_interval"}
+        dropped |= {"cache_implementation", "cache_refresh_interval", "suffix_length"}
     if above.get("cache_implementation") is not None:
-        dropped |= {"use_cache", "cache_refresh_interval"}
+        dropped |= {"use_cache", "cache_refresh_interval", "suffix_length"}
     return {name: value for name, value in settings.items() if name not in dropped}
 
 

@@ -80,7 +80,7 @@ def check_generators(generators: Iterable[torch.Generator], device: torch.device
     for generator in generators:
         if generator.device.type != device.type:
             raise ValueError(
-                f"A generator is on {generator.device} and the prompts are on {device}. Make it there: "
+                f"A `generator` is on {generator.device} and the prompts are on {device}. Make it there: "
                 f"`torch.Generator({device.type!r})`."
             )
 

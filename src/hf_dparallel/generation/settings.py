@@ -299,8 +299,8 @@ add_setting(
     "use_cache",
     "cache",
     bool,
-    "`False` turns off the cache that a recipe asks for, or that block-causal models have by default; `True` changes "
-    "nothing.",
+    "`False` turns off the cache and the suffix window that a recipe asks for, and the cache that block-causal models "
+    "have by default; `True` changes nothing.",
     default=False,
 )
 add_setting(
