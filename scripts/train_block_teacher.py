@@ -111,7 +111,7 @@ def training_loss(
     positions = torch.cat([torch.arange(length), torch.arange(context)])[None]
     attention_mask = make_attention_mask(
         model.config,
-        noisy_and_clean(positions // BLOCK_LENGTH, torch.arange(length + context)[None] < length),
+        noisy_and_clean(positions // BLOCK_LENGTH, length),
         (1, length + context, length + context),
         dtype=model.dtype,
         device=model.device,

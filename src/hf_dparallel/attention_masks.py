@@ -27,7 +27,7 @@ def block_causal(query_block: torch.LongTensor, key_block: torch.LongTensor) -> 
     return is_visible
 
 
-def noisy_and_clean(block: torch.LongTensor, is_noisy: torch.BoolTensor) -> Visibility:
+def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
     """The mask of rows that hold a noisy and a clean copy of the same tokens, so that all blocks are learned at once.
 
     A noisy block sees itself and the clean copies of the blocks before it, which is what it meets in decoding; the
@@ -35,14 +35,14 @@ def noisy_and_clean(block: torch.LongTensor, is_noisy: torch.BoolTensor) -> Visi
 
     Args:
         block (`torch.LongTensor` of shape `(rows, length)`): the number of the block that each position is in.
-        is_noisy (`torch.BoolTensor` of shape `(rows, length)`): whether a position is in the noisy copy.
+        num_noisy (`int`): how many positions, the first ones, are in the noisy copy.
     """
 
     def is_visible(row, head, query, key):
-        query_block, key_block, query_is_noisy = block[row, query], block[row, key], is_noisy[row, query]
+        query_block, key_block, query_is_noisy = block[row, query], block[row, key], query < num_noisy
         within = query_is_noisy & (key_block == query_block)
         context = (key_block < query_block) | ((key_block == query_block) & ~query_is_noisy)
-        return torch.where(is_noisy[row, key], within, context)
+        return torch.where(key < num_noisy, within, context)
 
     return is_visible
 

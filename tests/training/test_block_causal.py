@@ -48,8 +48,7 @@ def make_collator(**settings):
 def mask_of(model, length, block_length):
     """The mask of one row whose two copies have `length` tokens each."""
     positions = torch.arange(length).repeat(2)[None]
-    is_noisy = torch.arange(2 * length)[None] < length
-    visible = noisy_and_clean(positions // block_length, is_noisy)
+    visible = noisy_and_clean(positions // block_length, length)
     shape = (1, 2 * length, 2 * length)
     return make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=model.device)
 

@@ -289,16 +289,13 @@ class CertaintyForcingTrainer(PublishingMixin):
     def _noisy_and_clean_mask(self, position_ids: torch.LongTensor, num_noisy: int) -> torch.Tensor | BlockMask:
         """The attention mask of rows of a noisy and a clean copy, which is the same for all of them."""
         rows, length = position_ids.shape
-        model, device = base_model(self.model), position_ids.device
+        model = base_model(self.model)
         mask = make_attention_mask(
             model.config,
-            noisy_and_clean(
-                position_ids[:1] // self.data_collator.block_length,
-                torch.arange(length, device=device)[None] < num_noisy,
-            ),
+            noisy_and_clean(position_ids[:1] // self.data_collator.block_length, num_noisy),
             (1, length, length),
             dtype=model.dtype,
-            device=device,
+            device=position_ids.device,
         )
         # For each row, because a model on several GPUs of one process is given some rows on each.
         return mask.expand(rows, -1, -1, -1) if torch.is_tensor(mask) else mask
