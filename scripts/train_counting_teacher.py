@@ -32,18 +32,19 @@ from typing import NamedTuple
 
 import torch
 from torch.nn.functional import cross_entropy, pad
+from train_demo_teacher import BLOCK_LENGTH, SUMS_PER_DRILL, split_parameters
+from train_demo_teacher import build_model as build_llada
 from transformers import PreTrainedTokenizerFast
 
-from hf_dparallel import DiffusionGenerationConfig, LLaDAConfig, LLaDAForMaskedDiffusion
+from hf_dparallel import LLaDAForMaskedDiffusion
 from hf_dparallel.demo.conversations import Conversation, generate_conversations
 from hf_dparallel.demo.tokenizer import build_conversation_tokenizer
 from hf_dparallel.demo.word_problems import draw_equation
 
 
-NUM_BLOCKS, BLOCK_LENGTH = 8, 32
+NUM_BLOCKS = 8
 CANVAS = NUM_BLOCKS * BLOCK_LENGTH
 CONVERSATIONS, DRILLS, ROWS_AT_ONCE = 18, 3, 3
-SUMS_PER_DRILL = 10
 KINDS = {"problem": 0.6, "follow-up": 0.15, "later": 0.06, "sum": 0.03, "small talk": 0.05, "other": 0.11}
 # Half of the problems are long, once all lengths occur. The first ones have one step: to find the right number of a
 # question is learned on them in a hundred training steps, and was not on a mixture of all lengths in a thousand.
@@ -65,23 +66,8 @@ class Row(NamedTuple):
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> LLaDAForMaskedDiffusion:
-    """A LLaDA of 1.4 million parameters."""
-    config = LLaDAConfig(
-        vocab_size=len(tokenizer),
-        d_model=128,
-        n_layers=6,
-        n_heads=4,
-        mlp_hidden_size=384,
-        max_sequence_length=768,
-        rope_theta=10000.0,
-        mask_token_id=tokenizer.mask_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    model = LLaDAForMaskedDiffusion(config)
-    model.generation_config = DiffusionGenerationConfig(max_new_tokens=CANVAS, block_length=BLOCK_LENGTH)
-    return model
+    """A LLaDA of 1.4 million parameters, of the shape of the demo's teacher."""
+    return build_llada(tokenizer, max_sequence_length=768, max_new_tokens=CANVAS)
 
 
 def copy_weights(model: LLaDAForMaskedDiffusion, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -241,10 +227,7 @@ class Training:
         if args.init_from:
             copy_weights(self.model, self.tokenizer, args.init_from)
         self.average = copy.deepcopy(self.model)
-        # Muon for the matrices of the blocks, AdamW for embedding, head and norms.
-        matrices = [parameter for parameter in self.model.model.layers.parameters() if parameter.ndim == 2]
-        ids = {id(parameter) for parameter in matrices}
-        others = [parameter for parameter in self.model.parameters() if id(parameter) not in ids]
+        matrices, others = split_parameters(self.model)
         self.optimizers = {
             "muon": Muon(matrices, lr=LEARNING_RATES["muon"]),
             "adamw": torch.optim.AdamW(others, lr=LEARNING_RATES["adamw"], betas=(0.9, 0.98), weight_decay=0.0),

@@ -45,7 +45,9 @@ STEPS_PER_LOG = 50
 STEPS_PER_SAVE = 250
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast) -> LLaDAForMaskedDiffusion:
+def build_model(
+    tokenizer: PreTrainedTokenizerFast, max_sequence_length: int = 256, max_new_tokens: int = MAX_NEW_TOKENS
+) -> LLaDAForMaskedDiffusion:
     """A LLaDA of 1.3 million parameters."""
     config = LLaDAConfig(
         vocab_size=len(tokenizer),
@@ -53,7 +55,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LLaDAForMaskedDiffusion:
         n_layers=6,
         n_heads=4,
         mlp_hidden_size=384,
-        max_sequence_length=256,
+        max_sequence_length=max_sequence_length,
         rope_theta=10000.0,
         mask_token_id=tokenizer.mask_token_id,
         bos_token_id=tokenizer.bos_token_id,
@@ -61,7 +63,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LLaDAForMaskedDiffusion:
         pad_token_id=tokenizer.pad_token_id,
     )
     model = LLaDAForMaskedDiffusion(config)
-    model.generation_config = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH)
+    model.generation_config = DiffusionGenerationConfig(max_new_tokens=max_new_tokens, block_length=BLOCK_LENGTH)
     return model
 
 
@@ -138,6 +140,13 @@ def mask_results(ids: torch.Tensor, equals_id: int) -> tuple[torch.BoolTensor, t
     return masked, masked
 
 
+def split_parameters(model: PreTrainedModel) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
+    """The matrices of the blocks, which Muon trains, and all other parameters: embedding, head and norms."""
+    matrices = [parameter for parameter in model.model.layers.parameters() if parameter.ndim == 2]
+    ids = {id(parameter) for parameter in matrices}
+    return matrices, [parameter for parameter in model.parameters() if id(parameter) not in ids]
+
+
 def build_optimizers(
     model: PreTrainedModel, num_steps: int
 ) -> list[tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]]:
@@ -145,9 +154,7 @@ def build_optimizers(
 
     After 900 steps the loss was 1.25 with Muon and 1.57 with AdamW alone (learning rate 2e-3).
     """
-    matrices = [parameter for parameter in model.model.layers.parameters() if parameter.ndim == 2]
-    ids = {id(parameter) for parameter in matrices}
-    others = [parameter for parameter in model.parameters() if id(parameter) not in ids]
+    matrices, others = split_parameters(model)
     optimizers = (
         torch.optim.Muon(matrices, lr=0.02, weight_decay=0.01),
         torch.optim.AdamW(others, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0),
