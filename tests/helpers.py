@@ -53,42 +53,31 @@ def make_llada(**overrides) -> LLaDAForMaskedDiffusion:
     return _sharpened(LLaDAForMaskedDiffusion(LLaDAConfig(**(settings | overrides))))
 
 
+# What the classes with the names of transformers have in common.
+_SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 128,
+    "mask_token_id": 63,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+}
+
+
 def make_dream(**overrides) -> DreamForMaskedDiffusion:
     """A random Dream of the same size."""
-    settings = {
-        "vocab_size": 64,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 64,
-        "max_position_embeddings": 128,
-        "mask_token_id": 63,
-        "bos_token_id": 1,
-        "eos_token_id": 1,
-        "pad_token_id": 1,
-    }
+    settings = _SIZES | {"bos_token_id": 1}
     torch.manual_seed(0)
     return _sharpened(DreamForMaskedDiffusion(DreamConfig(**(settings | overrides))))
 
 
 def make_sdar(**overrides) -> SDARForMaskedDiffusion:
     """A random SDAR of the same size, with blocks of 4 tokens."""
-    settings = {
-        "vocab_size": 64,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 12,
-        "intermediate_size": 64,
-        "max_position_embeddings": 128,
-        "block_size": 4,
-        "mask_token_id": 63,
-        "bos_token_id": 1,
-        "eos_token_id": 1,
-        "pad_token_id": 1,
-    }
+    settings = _SIZES | {"head_dim": 12, "block_size": 4, "bos_token_id": 1}
     torch.manual_seed(0)
     return _sharpened(SDARForMaskedDiffusion(SDARConfig(**(settings | overrides))))
 
@@ -103,24 +92,14 @@ def make_sdar_moe(**overrides) -> SDARMoeForMaskedDiffusion:
 
 def make_llada2(**overrides) -> LLaDA2ForMaskedDiffusion:
     """A random LLaDA2 of the same size, with blocks of 4 tokens: a dense layer, and one of 8 experts in 4 groups."""
-    settings = {
-        "vocab_size": 64,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+    settings = _SIZES | {
         "head_dim": 12,
-        "intermediate_size": 64,
+        "block_length": 4,
         "moe_intermediate_size": 16,
         "num_experts": 8,
         "num_experts_per_tok": 2,
         "n_group": 4,
         "topk_group": 2,
-        "max_position_embeddings": 128,
-        "block_length": 4,
-        "mask_token_id": 63,
-        "eos_token_id": 1,
-        "pad_token_id": 1,
     }
     torch.manual_seed(0)
     model = _sharpened(LLaDA2ForMaskedDiffusion(LLaDA2Config(**(settings | overrides))))
