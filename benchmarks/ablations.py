@@ -1,47 +1,87 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The paper's ablations (Tables 3 and 4), its baseline and our variants, on the bundled teacher over several seeds.
+"""The paper's ablations (Tables 3 and 4), its baseline and our variants, decoded in several ways, over several seeds.
 
     python benchmarks/ablations.py --folder ablations --output benchmarks/results/ablations.json
+    python benchmarks/ablations.py --problems long --teacher counting_teacher/model --folder ablations-long
 
-Every variant is the demo's distillation with other settings of the same trainer. What is in `folder` already is not
-run again, so several processes may share it, each with variants of its own (`--variants`), once a first one has made
-the trajectories of a seed.
+Every variant is the demo's distillation with other settings of the same trainer. Its adapter is kept, and so is every
+figure, in a file of its own. What is in `folder` already is not made again: more ways to decode (`--decodings`) need
+no new training, and several processes may share the folder, each with variants of its own (`--variants`), once a first
+one has made the trajectories of a seed.
+
+Of each way to decode, the setting with the fewest passes that keeps the accuracy is chosen on tuning problems, and
+reported on held-out ones. The AUP is that of the tuning problems, on which all settings of a way are measured.
 """
 
 import argparse
+import functools
+import itertools
 import json
 import os
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
+from peft import PeftModel
 from transformers import PreTrainedModel, set_seed
 
+from hf_dparallel import (
+    DiffusionGenerationConfig,
+    evaluate_decoding,
+    filter_trajectories,
+    generate_trajectories,
+    numeric_answer_reward,
+)
 from hf_dparallel.demo.pipeline import (
+    BLOCK_LENGTH,
     MAX_NEW_TOKENS,
+    TRAJECTORY_RECIPE,
     DemoConfig,
     distil,
-    evaluate_settings,
     fewest_passes,
     load_teacher,
-    make_trajectories,
-    tuning_grid,
     word_problem_dataset,
 )
+from hf_dparallel.demo.testbed import conversation_dataset
 from hf_dparallel.environment import describe_environment
+from hf_dparallel.evaluation.aup import accuracy_under_parallelism
+from hf_dparallel.inspection.plots import plot_tradeoff
 
 
-FEW_STEPS = {"denoising_steps": MAX_NEW_TOKENS // 4}
-FIXED = {"entropy_threshold": 0.5}
-# The paper decodes its baseline in a fixed number of steps.
-IN_FEW_STEPS = ("dparallel", "consistency-distillation")
+class Testbed(NamedTuple):
+    """What is asked (called with number, seed and split), and the length of the canvas for the answers."""
+
+    problems: Callable[..., Dataset]
+    max_new_tokens: int
+
+
+TESTBEDS = {
+    "two-step": Testbed(word_problem_dataset, MAX_NEW_TOKENS),
+    # The longest replies have 137 tokens.
+    "long": Testbed(functools.partial(conversation_dataset, steps=range(4, 9)), 160),
+}
 
 # By name: its row in the table, and its settings of `CertaintyForcingConfig`.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dparallel": ("both losses, semi-AR masking, random ratio (the demo)", {}),
+    "fine-tuning": (
+        "fine-tuning: masks over the whole answer, cross-entropy alone",
+        {"masking": "random", "certainty_weight": 0.0},
+    ),
+    "consistency-distillation": (
+        "consistency distillation",
+        {
+            "masking": "trajectory",
+            "block_length": None,  # the whole answer
+            "complementary_masking": False,
+            "certainty_weight": 0.0,
+        },
+    ),
+    "trajectory": ("teacher's order", {"masking": "trajectory"}),
     "consistency-only": ("consistency loss only", {"certainty_weight": 0.0}),
     "certainty-only": ("certainty loss only", {"consistency_weight": 0.0}),
     "no-semi-ar": ("both losses, no semi-AR masking", {"masking": "random"}),
@@ -49,16 +89,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ratio-50": ("mask ratio 50 %", {"mask_ratio": 0.5}),
     "ratio-75": ("mask ratio 75 %", {"mask_ratio": 0.75}),
     "ratio-100": ("mask ratio 100 %", {"mask_ratio": 1.0}),
-    "consistency-distillation": (
-        "consistency distillation",
-        {
-            "masking": "trajectory",
-            "block_length": MAX_NEW_TOKENS,
-            "complementary_masking": False,
-            "certainty_weight": 0.0,
-        },
-    ),
-    "trajectory": ("teacher's order", {"masking": "trajectory"}),
     "trajectory-one-view": ("teacher's order, one view", {"masking": "trajectory", "complementary_masking": False}),
     "trajectory-one-view-400": (
         "teacher's order, one view, twice the steps",
@@ -75,71 +105,152 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "progressive-ratio": ("mask ratio 25 to 100 %", {"initial_mask_ratio": 0.25, "mask_ratio": 1.0}),
-    "whole-answer": ("one block of 64", {"block_length": MAX_NEW_TOKENS}),
+    "whole-answer": ("one block, the whole answer", {"block_length": None}),
     "weight-4": ("weight of the certainty loss 4", {"certainty_weight": 4.0}),
 }
+TEACHER = "teacher"
+# The paper decodes its baseline in a fixed number of steps.
+IN_FEW_STEPS = (TEACHER, "dparallel", "consistency-distillation")
+
+
+def decodings(max_new_tokens: int) -> dict[str, list[dict[str, Any]]]:
+    """By name of a way to decode, its settings: a curve of passes and accuracy."""
+    # Between 0.5 and 0.7 lies ln 2, an even choice between two tokens.
+    verified = [(0.5, 0.7), (0.7, 0.5), (0.7, 0.7), (0.7, 0.9), (0.8, 0.7), (1.1, 0.7)]
+    return {
+        "one token per pass": [{}],
+        "entropy threshold 0.5": [{"entropy_threshold": 0.5}],
+        "entropy threshold": [{"entropy_threshold": value} for value in (0.3, 0.5, 0.7, 0.8, 1.1)],
+        "verified commits": [_verified(*pair) for pair in verified],
+        "two blocks": [{"max_active_blocks": 2, "entropy_threshold": value} for value in (0.5, 0.7)],
+        "two blocks, verified": [{"max_active_blocks": 2, **_verified(0.7, 0.7)}],
+        "soft decoding": [{"soft_threshold": value} for value in (0.0, 0.3, 0.5, 0.8, 0.95)],
+        "confidence threshold": [{"confidence_threshold": value} for value in (0.9, 0.8, 0.7, 0.6, 0.5)],
+        "few steps": [{"denoising_steps": max_new_tokens // 4}],
+    }
+
+
+def _verified(entropy: float, revocation: float) -> dict[str, float]:
+    return {"entropy_threshold": entropy, "revocation_threshold": revocation}
+
+
+def decodes_so(name: str, decoding: str) -> bool:
+    """Whether a way to decode is for a model: some are for the teacher, or for students that were trained for it."""
+    return {
+        "soft decoding": "on_policy_ratio" in VARIANTS.get(name, ("", {}))[1],
+        "confidence threshold": name == TEACHER,
+        "few steps": name in IN_FEW_STEPS,
+    }.get(decoding, True)
 
 
 class Ablations:
-    """Runs variants on one seed's problems. Results go to `folder`, one file each."""
+    """Trains and measures on one seed's problems. Adapters and figures go to `folder`, a folder for each model."""
 
-    def __init__(self, folder: Path, seed: int, teacher: str | None):
-        self.folder = folder / f"seed-{seed}"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.config = DemoConfig(output_dir=str(self.folder), teacher=teacher, seed=seed)
-        self.teacher, self.tokenizer = load_teacher(path=teacher)
-        self.tuning = word_problem_dataset(self.config.num_tuning_problems, seed + 1, split="test")
-        self.held_out = word_problem_dataset(self.config.num_problems, seed + 2, split="test")
+    def __init__(self, folder: Path, testbed: Testbed, config: DemoConfig):
+        self.folder = folder / f"seed-{config.seed}"
+        self.testbed = testbed
+        self.config = config
+        self.teacher, self.tokenizer = load_teacher(path=config.teacher)
+        self.problems = {
+            "tuning": testbed.problems(config.num_tuning_problems, config.seed + 1, split="test"),
+            "held-out": testbed.problems(config.num_problems, config.seed + 2, split="test"),
+        }
+        self._student: tuple[str, PreTrainedModel] = (TEACHER, self.teacher)
 
-    def baselines(self) -> dict[str, Any]:
-        """The teacher at one token per pass, on both sets of problems, and in few steps; and its trajectories."""
-        return self._once("teacher", self._run_teacher)
+    def run(self, name: str, ways: list[str]) -> dict[str, Any]:
+        """Trains a student if there is none yet, and measures it, or the teacher, with each way to decode."""
+        training = {} if name == TEACHER else self._once(name, "training", lambda: self._train(name))
+        all_ways = decodings(self.testbed.max_new_tokens)
+        accuracy = self._measure(TEACHER, "tuning", {})["accuracy"]
+        measured = {}
+        for way in (way for way in ways if decodes_so(name, way)):
+            curve = [self._measure(name, "tuning", settings) for settings in all_ways[way]]
+            chosen = fewest_passes(curve, accuracy)["recipe"]
+            measured[way] = {"curve": curve, "chosen": self._measure(name, "held-out", chosen)}
+        return {**training, "decodings": measured}
 
-    def run(self, name: str) -> dict[str, Any]:
-        """Trains and measures a variant."""
-        return self._once(name, lambda: self._run_variant(name))
+    def _train(self, name: str) -> dict[str, Any]:
+        settings = VARIANTS[name][1]
+        trajectories = self._trajectories()
+        longest = max(map(len, trajectories["prompt_ids"])) + self.testbed.max_new_tokens
+        lengths = {"max_length": longest, "block_length": settings.get("block_length", BLOCK_LENGTH) or longest}
+        config = DemoConfig(**{**vars(self.config), "output_dir": str(self.folder / name)})
+        set_seed(self.config.seed)
+        start = time.time()
+        distil(trajectories, self.tokenizer, config, self.teacher.dtype, **{**settings, **lengths})
+        return {"settings": settings, "train_seconds": time.time() - start}
 
-    def _once(self, name: str, run) -> dict[str, Any]:
-        path = self.folder / f"{name}.json"
+    def _trajectories(self) -> Dataset:
+        path = self.folder / "trajectories.parquet"
         if not path.exists():
-            print(f"\n{self.folder.name}: {name}", flush=True)
+            problems = self.testbed.problems(self.config.num_trajectories, self.config.seed, split="train")
+            options = {"batch_size": self.config.batch_size, "num_workers": self.config.num_workers}
+            recipe = self._recipe(TRAJECTORY_RECIPE)
+            rows = generate_trajectories(self.teacher, self.tokenizer, problems, recipe, **options)
+            kept = filter_trajectories(rows, self.tokenizer, numeric_answer_reward)
+            kept.to_parquet(path.with_suffix(f".{os.getpid()}"))
+            os.replace(path.with_suffix(f".{os.getpid()}"), path)
+        return Dataset.from_parquet(str(path))
+
+    def _measure(self, name: str, problems: str, settings: dict[str, Any]) -> dict[str, Any]:
+        title = " ".join(f"{setting}={value}" for setting, value in settings.items()) or "one token per pass"
+        return self._once(name, f"{problems} {title}", lambda: self._evaluate(name, problems, settings))
+
+    def _evaluate(self, name: str, problems: str, settings: dict[str, Any]) -> dict[str, Any]:
+        if self._student[0] != name:
+            self._student = name, self._load(name)
+        options = {"batch_size": self.config.batch_size, "num_workers": self.config.num_workers}
+        model, dataset, recipe = self._student[1], self.problems[problems], self._recipe(settings)
+        metrics = evaluate_decoding(model, self.tokenizer, dataset, numeric_answer_reward, recipe, **options)
+        return {**metrics, "recipe": settings}
+
+    def _load(self, name: str) -> PreTrainedModel:
+        if name == TEACHER:
+            return self.teacher
+        model, _ = load_teacher(torch.float32, self.config.teacher)
+        student = PeftModel.from_pretrained(model, str(self.folder / name / "adapter")).merge_and_unload()
+        return student.to(self.teacher.dtype).eval()
+
+    def _recipe(self, settings: dict[str, Any]) -> DiffusionGenerationConfig:
+        max_new_tokens = self.testbed.max_new_tokens
+        return DiffusionGenerationConfig(max_new_tokens=max_new_tokens, block_length=BLOCK_LENGTH, **settings)
+
+    def _once(self, name: str, figures: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        path = self.folder / name / f"{figures}.json"
+        if not path.exists():
+            print(f"\n{self.folder.name}, {name}: {figures}", flush=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_suffix(f".{os.getpid()}")
-            temporary.write_text(json.dumps(run(), indent=2) + "\n")
+            temporary.write_text(json.dumps(make(), indent=2) + "\n")
             os.replace(temporary, path)
         return json.loads(path.read_text())
 
-    def _run_teacher(self) -> dict[str, Any]:
-        make_trajectories(self.teacher, self.tokenizer, self.config)
-        return {
-            "tuning": self._evaluate(self.teacher, self.tuning, {}),
-            "original": self._evaluate(self.teacher, self.held_out, {}),
-            "few_steps": self._evaluate(self.teacher, self.held_out, FEW_STEPS),
-            "fixed": self._evaluate(self.teacher, self.held_out, FIXED),
-        }
 
-    def _run_variant(self, name: str) -> dict[str, Any]:
-        settings = VARIANTS[name][1]
-        set_seed(self.config.seed)
-        trajectories = Dataset.from_parquet(str(self.folder / "trajectories.parquet"))
-        start = time.time()
-        student = distil(trajectories, self.tokenizer, self.config, self.teacher.dtype, **settings)
-        train_seconds = time.time() - start
-        grid = tuning_grid()["entropy_threshold"]
-        curve = evaluate_settings(student, self.tokenizer, self.tuning, self.config, grid)
-        chosen = fewest_passes(curve, self.baselines()["tuning"]["accuracy"])["recipe"]
-        fixed = self._evaluate(student, self.held_out, FIXED)
-        return {
-            "settings": settings,
-            "train_seconds": train_seconds,
-            "curve": curve,
-            "fixed": fixed,
-            "chosen": fixed if chosen == FIXED else self._evaluate(student, self.held_out, chosen),
-            "few_steps": self._evaluate(student, self.held_out, FEW_STEPS) if name in IN_FEW_STEPS else None,
-        }
+Runs = dict[int, dict[str, dict[str, Any]]]
 
-    def _evaluate(self, model: PreTrainedModel, problems: Dataset, recipe: dict[str, Any]) -> dict[str, Any]:
-        (metrics,) = evaluate_settings(model, self.tokenizer, problems, self.config, [recipe])
-        return metrics
+
+def table(runs: Runs, names: list[str], ways: list[str]) -> str:
+    """A Markdown table of models and ways to decode, mean ± standard deviation over seeds."""
+    lines = [
+        "| Training | Decoding | Chosen settings | Passes | Tokens per pass | Accuracy (%) | AUP |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, way in itertools.product(names, ways):
+        if not decodes_so(name, way):
+            continue
+        chosen = [run[name]["decodings"][way]["chosen"] for run in runs.values()]
+        values = [", ".join(f"{value:g}" for value in figures["recipe"].values()) or "–" for figures in chosen]
+        passes, tokens = ([figures[key] for figures in chosen] for key in ("nfe", "tokens_per_forward"))
+        lines.append(
+            f"| {title(name)} | {way} | {'; '.join(values)} | {spread(passes)} | {spread(tokens)} | "
+            f"{spread([100 * figures['accuracy'] for figures in chosen])} | {spread(aups(runs, name, way))} |"
+        )
+    return "\n".join(lines)
+
+
+def title(name: str) -> str:
+    """The row of a model in the table."""
+    return "none (the teacher)" if name == TEACHER else VARIANTS[name][0]
 
 
 def spread(values: list[float]) -> str:
@@ -148,51 +259,70 @@ def spread(values: list[float]) -> str:
     return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
-def table(runs: list[dict[str, dict[str, Any]]], names: list[str]) -> str:
-    """A Markdown table of the variants, mean ± standard deviation over seeds."""
-    lines = [
-        "| Training | Passes at 0.5 | Accuracy at 0.5 | Chosen threshold | Passes | Accuracy | Accuracy, 16 passes |",
-        "| --- | ---: | ---: | --- | ---: | ---: | ---: |",
-    ]
-    for name in names:
-        results = [run[name] for run in runs]
-        chosen = [result["chosen"] for result in results]
-        lines.append(
-            f"| {VARIANTS[name][0]} | {_column(results, 'fixed', 'nfe')} | {_column(results, 'fixed', 'accuracy')} | "
-            f"{', '.join(str(figures['recipe']['entropy_threshold']) for figures in chosen)} | "
-            f"{_column(results, 'chosen', 'nfe')} | {_column(results, 'chosen', 'accuracy')} | "
-            f"{_column(results, 'few_steps', 'accuracy') if name in IN_FEW_STEPS else '–'} |"
-        )
-    return "\n".join(lines)
+def aups(runs: Runs, name: str, way: str) -> list[float]:
+    """For each seed, the AUP of a way to decode, against the best accuracy of all models and ways of the seed.
+
+    Its curve begins with one token per pass, and has no points that another one beats in both accuracy and speed.
+    """
+    found = []
+    for run in runs.values():
+        ways = [measured["curve"] for model in run.values() for measured in model["decodings"].values()]
+        best = max(point["accuracy"] for curve in ways for point in curve)
+        measured = run[name]["decodings"]
+        points = [*measured.get("one token per pass", {"curve": []})["curve"], *measured[way]["curve"]]
+        curve = pareto_front([(point["answer_tokens_per_forward"], 100 * point["accuracy"]) for point in points])
+        found.append(accuracy_under_parallelism(*zip(*curve, strict=True), max_accuracy=100 * best))
+    return found
 
 
-def _column(results: list[dict[str, Any]], decoding: str, figure: str) -> str:
-    scale = 100 if figure == "accuracy" else 1
-    return spread([scale * result[decoding][figure] for result in results])
+def pareto_front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other one beats in both numbers, the smallest first number first."""
+    front: list[tuple[float, float]] = []
+    for point in sorted(points, reverse=True):
+        if not front or point[1] > front[-1][1]:
+            front.append(point)
+    return front[::-1]
+
+
+def draw(run: dict[str, dict[str, Any]], ways: list[str], path: Path) -> None:
+    """Draws accuracy against tokens per pass on the tuning problems of one seed, a line for each model and way."""
+    curves = {
+        f"{name}, {way}": sorted(model["decodings"][way]["curve"], key=lambda point: point["tokens_per_forward"])
+        for name, model in run.items()
+        for way in ways
+        if len(model["decodings"].get(way, {"curve": []})["curve"]) > 1
+    }
+    plot_tradeoff(curves).savefig(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ways = list(decodings(MAX_NEW_TOKENS))
+    parser.add_argument("--problems", default="two-step", choices=list(TESTBEDS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
-    parser.add_argument("--teacher", help="folder of the teacher")
+    parser.add_argument("--variants", nargs="+", default=[TEACHER, *VARIANTS], choices=[TEACHER, *VARIANTS])
+    parser.add_argument("--decodings", nargs="+", default=ways, choices=ways)
+    parser.add_argument("--teacher", help="folder of the teacher; that of the long problems has no default")
     parser.add_argument("--folder", type=Path, required=True, help="for the runs, a folder for each seed")
     parser.add_argument("--output", type=Path, help="JSON file for the figures")
+    parser.add_argument("--picture", type=Path, help="PNG file for the curves of the first seed")
+    for name in ("num_trajectories", "num_train_steps", "num_tuning_problems", "num_problems"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(DemoConfig, name))
     args = parser.parse_args()
-    runs = []
+    if args.problems == "long" and args.teacher is None:
+        parser.error("--problems long needs --teacher: scripts/train_counting_teacher.py makes one")
+    sizes = {name: value for name, value in vars(args).items() if name.startswith("num_")}
+    runs: Runs = {}
     for seed in args.seeds:
-        ablations = Ablations(args.folder, seed, args.teacher)
-        runs.append({"teacher": ablations.baselines(), **{name: ablations.run(name) for name in args.variants}})
-    print(table(runs, args.variants))
-    teachers = [run["teacher"] for run in runs]
-    for decoding in ("original", "few_steps", "fixed"):
-        print(f"teacher, {decoding}: {_column(teachers, decoding, 'nfe')}, {_column(teachers, decoding, 'accuracy')}")
+        config = DemoConfig(teacher=args.teacher, seed=seed, **sizes)
+        ablations = Ablations(args.folder, TESTBEDS[args.problems], config)
+        runs[seed] = {name: ablations.run(name, args.decodings) for name in args.variants}
+    print(table(runs, args.variants, args.decodings))
+    if args.picture is not None:
+        draw(runs[args.seeds[0]], args.decodings, args.picture)
     if args.output is not None:
-        result = {
-            "runs": dict(zip(args.seeds, runs, strict=True)),
-            "num_threads": torch.get_num_threads(),
-            "environment": describe_environment(),
-        }
+        environment = describe_environment()
+        result = {"problems": args.problems, **sizes, "runs": runs, "environment": environment}
         args.output.write_text(json.dumps(result, indent=2) + "\n")
 
 

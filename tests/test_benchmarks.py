@@ -4,6 +4,7 @@
 import copy
 import importlib
 import json
+import math
 import os
 import runpy
 import shlex
@@ -189,3 +190,25 @@ def test_an_unknown_model_is_refused(tmp_path):
     command = ["bash", str(BENCHMARKS / "reproduce.sh"), "llada-9b", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 2 and "choose llada-8b, llada-1.5 or dream-7b" in result.stderr
+
+
+def test_the_ablations_compare_ways_to_decode():
+    ablations = runpy.run_path(str(BENCHMARKS / "ablations.py"))
+    points = [(2.0, 90.0), (1.0, 80.0), (4.0, 70.0), (3.0, 70.0)]
+    assert ablations["pareto_front"](points) == [points[0], points[2]]
+
+    def point(nfe: float, accuracy: float, **recipe: float) -> dict:
+        speed = {"nfe": nfe, "tokens_per_forward": 60 / nfe, "answer_tokens_per_forward": 60 / nfe}
+        return {**speed, "accuracy": accuracy, "recipe": recipe}
+
+    one = {"curve": [point(60, 0.95)], "chosen": point(60, 0.94)}
+    fast = [point(6, 0.93, entropy_threshold=0.7), point(5, 0.5, entropy_threshold=0.8)]
+    measured = {"decodings": {"one token per pass": one, "entropy threshold": {"curve": fast, "chosen": fast[0]}}}
+    runs = {seed: {"dparallel": measured} for seed in (0, 1)}
+    table = ablations["table"](runs, ["dparallel"], ["one token per pass", "entropy threshold", "soft decoding"])
+    *_, one_at_a_time, parallel = table.splitlines()
+    assert one_at_a_time.endswith("| one token per pass | –; – | 60.0 ± 0.0 | 1.0 ± 0.0 | 94.0 ± 0.0 | 95.0 ± 0.0 |")
+    # One pass a token at 95 %, and from there to 10 tokens a pass, where 93 % have lost some of their weight.
+    aup = 95 + 9 * (95 + 93 * math.exp(-3 * (1 - 93 / 95))) / 2
+    expected = f"| entropy threshold | 0.7; 0.7 | 6.0 ± 0.0 | 10.0 ± 0.0 | 93.0 ± 0.0 | {aup:.1f} ± 0.0 |"
+    assert parallel.endswith(expected)
