@@ -110,6 +110,32 @@ def test_text_completions_of_several_prompts(served, client):
     assert ids.choices[0].text == expected[0]
 
 
+def test_logprobs(served, client):
+    text, _, num_tokens, _ = alone(served, PROBLEMS[1])
+    asked = chat(PROBLEMS[1]) | {"logprobs": True, "top_logprobs": 2}
+    (choice,) = client.chat.completions.create(**asked).choices
+    whole = choice.logprobs.content
+    assert len(whole) == num_tokens and b"".join(bytes(each.bytes) for each in whole).decode() == text
+    # At temperature 0 each token is the likeliest one.
+    assert all(each.top_logprobs[0].model_dump() == each.model_dump(exclude={"top_logprobs"}) for each in whole)
+    assert all(each.top_logprobs[0].logprob >= each.top_logprobs[1].logprob for each in whole)
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**asked, stream=True)]
+    assert [each for chunk in chunks if chunk.logprobs for each in chunk.logprobs.content] == whole
+    stopped = client.chat.completions.create(**asked, stop=[whole[3].token]).choices[0].logprobs.content
+    assert stopped == whole[:4]
+    plain = client.chat.completions.create(**chat(PROBLEMS[1])).choices[0]
+    assert plain.logprobs is None and plain.message.content == text
+    answer = client.responses.create(
+        model="demo", input=PROBLEMS[1], top_logprobs=2, include=["message.output_text.logprobs"]
+    )
+    said = answer.output[0].content[0].logprobs
+    assert [each.model_dump() for each in said] == [each.model_dump() for each in whole]
+    with client.responses.stream(model="demo", input=PROBLEMS[1], top_logprobs=2) as stream:
+        deltas = [event.logprobs for event in stream if event.type == "response.output_text.delta"]
+        assert [each.logprob for delta in deltas for each in delta] == [each.logprob for each in whole]
+        assert stream.get_final_response().output[0].content[0].logprobs == said
+
+
 def test_several_answers_to_one_prompt(served, client):
     drawn = client.chat.completions.create(**chat(PROBLEMS[2]), temperature=2.0, seed=5, n=3)
     expected = [
@@ -150,6 +176,7 @@ def test_responses(served, client):
         ({"text": {"format": {"type": "json_object"}}}, "text", "`text` is supported as"),
         ({"instructions": 3}, "instructions", "`instructions` must be a text"),
         ({"n": 2}, "n", "`n` is a field of /v1/chat/completions"),
+        ({"include": ["web_search_call.results"]}, "include", '`include` is supported as ["message.output_text.'),
     ],
 )
 def test_responses_that_are_refused(served, fields, param, message):
@@ -284,11 +311,11 @@ def test_api_key(served):
 
 def test_errors_have_the_form_of_openai(client):
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(**chat("x"), logprobs=True)
+        client.chat.completions.create(**chat("x"), presence_penalty=1)
     assert refused.value.body == {
-        "message": "`logprobs=True` is not supported. Leave it out.",
+        "message": "`presence_penalty=1` is not supported. Leave it out.",
         "type": "invalid_request_error",
-        "param": "logprobs",
+        "param": "presence_penalty",
         "code": None,
     }
     with pytest.raises(openai.NotFoundError, match="`gpt-9` does not exist"):

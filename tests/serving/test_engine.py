@@ -9,6 +9,7 @@ import torch
 from hf_dparallel.generation.canvas import Canvas
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
+from hf_dparallel.generation.logprobs import CommitLogprobs
 from hf_dparallel.serving import engine as engine_module
 from hf_dparallel.serving.drafts import DraftReader
 from hf_dparallel.serving.engine import Engine, EngineClosedError, OverloadedError, Prompt
@@ -24,12 +25,13 @@ class Listener:
     """Collects what comes for a prompt."""
 
     def __init__(self):
-        self.tokens, self.finish_reason, self.error, self.nfe = [], None, None, 0
+        self.tokens, self.logprobs, self.finish_reason, self.error, self.nfe = [], [], None, None, 0
         self.ended = threading.Event()
 
     def __call__(self, progress):
         assert not self.ended.is_set() and (progress.tokens or progress.is_last)
         self.tokens += progress.tokens
+        self.logprobs += progress.logprobs
         self.finish_reason, self.error, self.nfe = progress.finish_reason, progress.error, progress.nfe
         if progress.is_last:
             self.ended.set()
@@ -101,6 +103,41 @@ def test_answers_are_those_of_each_prompt_alone(model, make_engine, cache):
         assert answer.finish_reason == ("stop" if 5 in new_tokens else "length") and answer.error is None
     assert engine.num_active == engine.num_waiting == 0 and engine.num_prompts == 24
     assert engine.num_tokens == sum(len(prompt.listener.tokens) for prompt in prompts)
+
+
+def test_logprobs_are_of_the_pass_that_committed_each_token_last(model, make_engine):
+    """Oracle: another forward pass over what stood before that one, of each row alone."""
+    settings = [
+        {},
+        {"temperature": 0.8},
+        {"revocation_threshold": 0.9, "entropy_bound": 2.0, "entropy_threshold": None},
+    ]
+    prompts = [make_prompt(model, [2 + n] * (1 + n % 4), seed=n, **settings[n % 3]) for n in range(8)]
+    for n, prompt in enumerate(prompts[:6]):
+        prompt.logprobs = CommitLogprobs(n % 4)
+    num_revisions = 0
+    for prompt, answer in zip(prompts, ask(make_engine(num_slots=8), prompts), strict=True):
+        if prompt.logprobs is None:
+            assert not answer.logprobs
+            continue
+        prompt.config.output_certainty = True
+        generator = torch.Generator().manual_seed(prompt.seed)
+        ids, length = prompt.input_ids, len(answer.tokens)
+        alone = model.generate(ids[None], prompt.config, generator=generator, return_dict_in_generate=True)
+        num_revisions += alone.num_revisions.item()
+        standing = alone.standing[0, alone.commit_step[0, :length]]
+        canvases = torch.cat([ids.expand(length, -1), standing.masked_fill(standing < 0, 63)], dim=1)
+        with torch.no_grad():
+            logits = model(canvases).logits[:, len(ids) :]
+        log_probs = logits.diagonal().T.log_softmax(-1)
+        expected = log_probs.gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
+        assert [each.logprob for each in answer.logprobs] == pytest.approx(expected.tolist(), abs=1e-9)
+        log_probs[:, 63] = -torch.inf
+        top = log_probs.topk(prompt.logprobs.num_top)
+        told = [list(zip(*each.top, strict=True)) or [(), ()] for each in answer.logprobs]
+        assert [list(token_ids) for token_ids, _ in told] == top.indices.tolist()
+        assert torch.allclose(torch.tensor([values for _, values in told], dtype=torch.double), top.values)
+    assert num_revisions > 0
 
 
 @pytest.mark.parametrize(
@@ -304,7 +341,9 @@ def test_nan_ends_its_own_request_only(model, make_engine):
     seen = []
     model.model.embed_tokens.register_forward_hook(lambda module, args, output: seen.append(args[0]))
     model.lm_head.register_forward_hook(spoil)
-    good, bad = ask(make_engine(), [make_prompt(model, [6, 3]), make_prompt(model, [9, 3])])
+    prompts = [make_prompt(model, [6, 3]), make_prompt(model, [9, 3])]
+    prompts[1].logprobs = CommitLogprobs()
+    good, bad = ask(make_engine(), prompts)
     assert good.finish_reason and isinstance(bad.error, FloatingPointError)
 
 

@@ -39,8 +39,10 @@ NAMES = (
     "stream_options",
     "seed",
     "n",
+    "logprobs",
+    "top_logprobs",
 )
-UNSUPPORTED = ("tools", "logprobs", "response_format", "user", "unknown")
+UNSUPPORTED = ("tools", "response_format", "user", "unknown")
 
 
 def random_value(rng: random.Random):

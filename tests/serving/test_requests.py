@@ -149,13 +149,15 @@ def test_prompts_of_text_completions(served):
         ({"n": 10, "temperature": 1}, "n", "`n` asks for 10 answers. Ask for at most 9"),
         ({"n": 0}, "n", "`n` must be a positive integer, got 0"),
         ({"n": True}, "n", "`n` must be a positive integer, got True"),
-        ({"logprobs": 0}, "logprobs", "`logprobs=0` is not supported"),
+        ({"logprobs": 0}, "logprobs", "`logprobs` must be true or false, got 0"),
+        ({"top_logprobs": 3}, "top_logprobs", "`top_logprobs=3` needs `logprobs`"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "`top_logprobs` must be an integer from 0 to 20"),
+        ({"logprobs": True, "top_logprobs": True}, "top_logprobs", "`top_logprobs` must be an integer from 0 to 20"),
         ({"presence_penalty": False}, "presence_penalty", "`presence_penalty=False` is not supported"),
         ({"tools": [{"type": "function"}]}, "tools", "is not supported"),
         ({"response_format": {"type": "json_object"}}, "response_format", "is not supported"),
-        ({"logprobs": True}, "logprobs", "`logprobs=True` is not supported"),
         ({"presence_penalty": 0.5}, "presence_penalty", "`presence_penalty=0.5` is not supported"),
-        ({"treshold": 0.5}, "treshold", "Unknown field `treshold`. Fields: messages, model, max_tokens"),
+        ({"treshold": 0.5}, "treshold", "Unknown field `treshold`. Fields: messages, logprobs, top_logprobs, model"),
         ({"prompt": "hello"}, "prompt", "Unknown field `prompt`"),
         ({"eos_token_id": 3}, "eos_token_id", "Unknown field"),
         ({"max_tokens": 0}, "max_tokens", "`max_tokens` must be a positive integer, got 0"),
@@ -213,6 +215,14 @@ def test_a_resolved_recipe_keeps_its_passes_per_token(served):
     assert chat(served, max_new_tokens=32).config.denoising_steps == 32
     threshold = chat(served, max_new_tokens=32, entropy_threshold=0.5).config
     assert (threshold.denoising_steps, threshold.entropy_threshold) == (None, 0.5)
+
+
+def test_logprobs_are_of_chats(served):
+    assert chat(served, logprobs=True).num_logprobs == 0 and chat(served, top_logprobs=0).num_logprobs is None
+    assert read_text_request({"prompt": "Mia", "logprobs": False}, served, 9).num_logprobs is None
+    for value in (0, 5, True):
+        with pytest.raises(RequestError, match=f"`logprobs={value}` is not supported. Leave it out."):
+            read_text_request({"prompt": "Mia", "logprobs": value}, served, 9)
 
 
 @pytest.mark.parametrize("prompt", [None, [], [[]], 3, ["a", 3], {"a": 1}, [True], [["a"]]])

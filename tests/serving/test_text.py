@@ -1,10 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Text from tokens that come in groups of any size."""
+"""Text from tokens that come in groups of any size, and their log-probabilities."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_dparallel.generation.logprobs import TokenLogprobs
 from hf_dparallel.serving.engine import Progress
+from hf_dparallel.serving.logprobs import LogprobText
 from hf_dparallel.serving.text import AnswerText
 
 
@@ -58,3 +60,28 @@ def test_half_a_character_at_the_very_end_is_shown(byte_tokenizer):
     answer = AnswerText(byte_tokenizer)
     assert answer.add(Progress(byte_tokenizer("aé")["input_ids"][:2], 1)) == "a"
     assert answer.add(Progress([], 2, "length")) == "\ufffd"
+
+
+def said(tokenizer, tokens: list[int], top: list[tuple[int, float]]) -> list[dict]:
+    text = LogprobText(tokenizer)
+    for token in tokens:  # in groups of any size
+        text.add([token], [TokenLogprobs(-0.5, top)])
+    return text.said
+
+
+def test_the_bytes_of_all_tokens_are_the_text(served, byte_tokenizer):
+    problem = "Mia has 14 pens . <|eot_id|>"
+    for tokenizer, text in ((byte_tokenizer, "a é漢\n<eos>"), (served.tokenizer, problem)):
+        tokens = tokenizer(text)["input_ids"]
+        entries = said(tokenizer, tokens, [])
+        assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == text[: text.index("<")].rstrip(
+            " "
+        )
+        assert entries[-1] == {"token": text[text.index("<") :], "bytes": [], "logprob": -0.5, "top_logprobs": []}
+
+
+def test_a_byte_that_is_no_character_and_a_token_that_cannot_be(byte_tokenizer):
+    first, second = byte_tokenizer("é")["input_ids"]
+    entry = said(byte_tokenizer, [first], [(second, -float("inf"))])[0]
+    assert (entry["token"], entry["bytes"]) == ("\ufffd", [0xC3])
+    assert entry["top_logprobs"] == [{"token": "\ufffd", "bytes": [0xA9], "logprob": -9999.0}]

@@ -16,6 +16,7 @@ from .configuration import DiffusionGenerationConfig
 from .forward import make_forward
 from .history import CertaintyHistory
 from .inputs import check_generators
+from .logprobs import CommitLogprobs
 from .prediction import TokenPrediction, predict_tokens
 from .processing import ScoreProcessing
 from .revision import Change, make_revision
@@ -80,6 +81,7 @@ class Decoder:
         self.generator_for = generator_for
         self._generators: dict[int, torch.Generator] = {}
         self._added_at: dict[int, float] = {}
+        self._logprobs: dict[int, CommitLogprobs] = {}
 
     def __len__(self) -> int:
         return len(self.canvas)
@@ -99,8 +101,14 @@ class Decoder:
         if self.stream is not None:
             self.stream.start()
 
-    def add_prompts(self, prompts: Mapping[int, torch.LongTensor]) -> None:
-        """Adds prompts of any lengths, `(prompt_length,)` each, by numbers that are not in use."""
+    def add_prompts(
+        self, prompts: Mapping[int, torch.LongTensor], logprobs: Mapping[int, CommitLogprobs] | None = None
+    ) -> None:
+        """Adds prompts of any lengths, `(prompt_length,)` each, by numbers that are not in use.
+
+        Of some of them, `logprobs` collects the log-probabilities.
+        """
+        self._logprobs |= logprobs or {}
         ids, is_prompt = (
             pad_sequence(rows, batch_first=True, padding_side="left")
             for rows in (list(prompts.values()), [torch.ones_like(ids) for ids in prompts.values()])
@@ -117,6 +125,7 @@ class Decoder:
         for row_id in row_ids:
             del self._added_at[row_id]
             self._generators.pop(row_id, None)
+            self._logprobs.pop(row_id, None)
             if self.history is not None:
                 self.history.discard(row_id)
 
@@ -139,6 +148,8 @@ class Decoder:
         if self.revision is not None:
             considered = masked | self.canvas.revisable.gather(1, columns)
             change = self.revision(prediction, masked, accepted)
+        if self._logprobs:
+            self._record_logprobs(prediction, change)
         # Write them into the canvas.
         self.canvas.commit(columns, *change)
         # Move on: a row whose block is decided enters its next block, a row whose answer has ended leaves.
@@ -171,8 +182,19 @@ class Decoder:
             columns,
         )
 
+    def _record_logprobs(self, prediction: TokenPrediction, change: Change) -> None:
+        places = self.canvas.place.gather(1, prediction.columns)
+        for row, row_id in enumerate(self.canvas.row_ids):
+            if row_id in self._logprobs:
+                written = change.accepted[row]
+                logits = prediction.logits[row, written]
+                self._logprobs[row_id].record(
+                    places[row, written], change.tokens[row, written], logits, self.config.mask_token_id
+                )
+
     def _decoded(self, row: FinishedRow) -> DecodedRow:
         self._generators.pop(row.index, None)
+        self._logprobs.pop(row.index, None)
         certainty = self.history.pop(row.index) if self.history is not None else {}
         seconds = time.perf_counter() - self._added_at.pop(row.index)
         return DecodedRow(**vars(row), **certainty, seconds=seconds, error=self._error(row))

@@ -20,9 +20,11 @@ from starlette.routing import Route
 
 from ..generation.configuration import resolve
 from ..generation.inputs import longest_sequence
+from ..generation.logprobs import CommitLogprobs
 from ..generation.settings import SETTINGS
 from .drafts import DraftReader, DraftText
 from .engine import Engine, EngineClosedError, OverloadedError, Progress, Prompt
+from .logprobs import LogprobText
 from .monitoring import Metrics, Monitor
 from .page import render_page
 from .requests import (
@@ -33,7 +35,7 @@ from .requests import (
     read_chat_request,
     read_text_request,
 )
-from .responses import ResponseForm, error_body, usage
+from .responses import Answer, Part, ResponseForm, error_body, usage
 from .responses_api import ResponsesForm, read_responses_request
 from .text import AnswerText
 
@@ -62,6 +64,7 @@ class Answers:
         self._engine = engine
         self._nfe = [0] * len(prompts)
         self._draft_texts = [DraftText(served.tokenizer) for _ in prompts]
+        self._logprob_texts = [LogprobText(served.tokenizer) for _ in prompts]
         self._events: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
         self._prompts = [
             Prompt(
@@ -73,6 +76,7 @@ class Answers:
                 client,
                 DraftReader() if request.include_drafts else None,
                 served.adapter,
+                None if request.num_logprobs is None else CommitLogprobs(request.num_logprobs),
             )
             for index, ids in enumerate(prompts)
         ]
@@ -83,10 +87,8 @@ class Answers:
         except EngineClosedError as error:
             raise RequestError(str(error), status=503) from error
 
-    async def parts(self) -> AsyncIterator[tuple[int, str, dict[str, Any] | None]]:
-        """Yields the number of an answer, the text that follows in it and a draft, if drafts are asked for.
-
-        It ends when all answers have ended.
+    async def parts(self) -> AsyncIterator[Part]:
+        """Yields what follows in the answers, until all have ended.
 
         Raises:
             RequestError: if an answer cannot be finished.
@@ -99,23 +101,30 @@ class Answers:
             if progress.error is not None:
                 raise _failure(progress.error)
             self._nfe[index] = progress.nfe
-            part = text.add(progress)
-            if text.finish_reason is not None:
+            num_before = text.num_tokens
+            part = Part(index, text.add(progress))
+            part.finish_reason = text.finish_reason
+            if part.finish_reason is not None:
                 self._engine.give_up([self._prompts[index]])
-            draft = None
             if progress.draft is not None:
                 tokens = self._draft_texts[index].tokens(progress.draft)
-                draft = {"nfe": progress.nfe, "start": progress.draft.start, "tokens": tokens}
-            if part or draft is not None or text.finish_reason is not None:
-                yield index, part, draft
+                part.draft = {"nfe": progress.nfe, "start": progress.draft.start, "tokens": tokens}
+            # A stop string may have ended the answer before the last of the tokens.
+            logprobs = progress.logprobs[: text.num_tokens - num_before]
+            part.logprobs = self._logprob_texts[index].add(progress.tokens[: len(logprobs)], logprobs)
+            if not part.is_empty or part.finish_reason is not None:
+                yield part
 
     def give_up(self) -> None:
         """Frees the slots, if that has not happened yet."""
         self._engine.give_up(self._prompts)
 
-    def whole(self) -> list[tuple[str, str]]:
-        """Text and finish reason of each answer, when all have ended."""
-        return [(text.text, str(text.finish_reason)) for text in self.texts]
+    def whole(self) -> list[Answer]:
+        """Each answer, when all have ended."""
+        return [
+            Answer(text.text, str(text.finish_reason), logprobs.said)
+            for text, logprobs in zip(self.texts, self._logprob_texts, strict=True)
+        ]
 
     def usage(self) -> dict[str, Any]:
         """What the answers have cost."""
@@ -153,14 +162,9 @@ class AnswerStream(StreamingResponse):
         for event in form.first_events():
             yield event
         try:
-            async for index, part, draft in answers.parts():
-                finish_reason = answers.texts[index].finish_reason
-                if part or draft is not None:
-                    for event in form.events(index, part, draft):
-                        yield event
-                if finish_reason is not None:
-                    for event in form.end_events(index, finish_reason):
-                        yield event
+            async for part in answers.parts():
+                for event in form.events(part):
+                    yield event
         except RequestError as error:
             # The status has been sent.
             yield form.error_event(error)

@@ -20,6 +20,7 @@ from transformers.utils import logging
 from ..generation.canvas import Canvas
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import DecodedRow, Decoder
+from ..generation.logprobs import CommitLogprobs, TokenLogprobs
 from ..generation.settings import SETTINGS
 from .drafts import Draft, DraftReader
 
@@ -48,6 +49,7 @@ class Progress:
         finish_reason (`str`, *optional*): in the last one: "stop" after an end-of-sequence token, "length" otherwise.
         error (`Exception`, *optional*): in the last one: why there are no more tokens.
         draft ([`Draft`], *optional*): what stands of the answer, decided or not, if that was asked for.
+        logprobs (`list[TokenLogprobs]`): of each of the tokens, if that was asked for.
     """
 
     tokens: list[int]
@@ -55,6 +57,7 @@ class Progress:
     finish_reason: str | None = None
     error: Exception | None = None
     draft: Draft | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     @property
     def is_last(self) -> bool:
@@ -75,6 +78,7 @@ class Prompt:
         client (`str`): who asks. Clients take turns, however many different settings each of them sends.
         drafts ([`DraftReader`], *optional*): with one, the listener is told of each pass what stands after it.
         adapter (`str`, *optional*): the adapter that is active in its passes, by default none.
+        logprobs ([`CommitLogprobs`], *optional*): with one, the listener is told of each token's log-probability.
     """
 
     input_ids: torch.LongTensor
@@ -85,6 +89,7 @@ class Prompt:
     client: str = ""
     drafts: DraftReader | None = None
     adapter: str | None = None
+    logprobs: CommitLogprobs | None = None
     num_sent: int = field(default=0, init=False)
     settings: tuple[Any, ...] = field(init=False)
 
@@ -288,7 +293,9 @@ class Engine:
         try:
             set_adapter(self.model, group.adapter)
             if group.entering:
-                group.decoder.add_prompts(group.entering)
+                asked = {row_id: self._active[row_id].logprobs for row_id in group.entering}
+                logprobs = {row_id: each for row_id, each in asked.items() if each is not None}
+                group.decoder.add_prompts(group.entering, logprobs)
                 group.entering = {}
             finished = {row.index: row for row in group.decoder.step()}
             progress = group.decoder.progress()
@@ -328,6 +335,8 @@ class Engine:
         elif is_last:
             ends = bool(tokens) and tokens[-1] in prompt.config.eos_token_ids
             progress.finish_reason = "stop" if ends else "length"
+        if prompt.logprobs is not None and progress.error is None:
+            progress.logprobs = prompt.logprobs.read(prompt.num_sent, len(tokens))
         if progress.tokens or progress.draft is not None or progress.is_last:
             self.num_tokens += len(progress.tokens)
             prompt.num_sent = len(tokens)

@@ -31,6 +31,10 @@ _FIELDS = (
     "user",
     "metadata",
 )
+# Fields of a chat only.
+_CHAT_FIELDS = ("messages", "logprobs", "top_logprobs")
+# OpenAI's limit.
+_MAX_TOP_LOGPROBS = 20
 # Fields of OpenAI's that are not supported, with the values at which they do nothing; clients send those unasked.
 _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
@@ -112,7 +116,8 @@ class ServedModel:
 class CompletionRequest:
     """A request that can be answered: its prompts, each `(prompt_length,)`, and what all of them share.
 
-    Each prompt is answered `n` times.
+    Each prompt is answered `n` times. With `num_logprobs`, the log-probabilities of its tokens are told, and beside
+    each those of so many of the likeliest ones.
     """
 
     prompts: list[torch.LongTensor]
@@ -124,6 +129,7 @@ class CompletionRequest:
     stream: bool
     include_usage: bool
     include_drafts: bool
+    num_logprobs: int | None = None
 
 
 def read_chat_request(body: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
@@ -132,11 +138,12 @@ def read_chat_request(body: dict[str, Any], served: ServedModel, max_prompts: in
     Raises:
         RequestError: if it cannot be answered as it is meant.
     """
-    _check_fields(body, "messages")
+    _check_fields(body, _CHAT_FIELDS)
     if served.tokenizer.chat_template is None:
         raise RequestError("This model has no chat template. Use /v1/completions.", "messages")
     messages = _read_messages(body.get("messages"))
     request = _read_request(body, served)
+    request.num_logprobs = _read_logprobs(body)
     try:
         ids = _encode_chat(messages, served.tokenizer)
     except jinja2.TemplateError as error:
@@ -152,7 +159,7 @@ def read_text_request(body: dict[str, Any], served: ServedModel, max_prompts: in
     Raises:
         RequestError: if it cannot be answered as it is meant.
     """
-    _check_fields(body, "prompt")
+    _check_fields(body, ("prompt",))
     prompt = body.get("prompt")
     prompts = [prompt] if isinstance(prompt, str) or _is_token_ids(prompt) else prompt
     if (
@@ -187,13 +194,15 @@ def choose_model(name: Any, models: Mapping[str, ServedModel]) -> ServedModel:
     return models[name]
 
 
-def _check_fields(body: dict[str, Any], prompt_field: str) -> None:
-    known = (prompt_field, *_FIELDS, *_requestable_settings())
+def _check_fields(body: dict[str, Any], own: tuple[str, ...]) -> None:
+    known = (*own, *_FIELDS, *_requestable_settings())
     for name, value in body.items():
+        if name in known:
+            continue
         if name in _NEUTRAL_VALUES:
             if value is not None and not _is_neutral(name, value):
                 raise RequestError(f"`{name}={_shortened(value)}` is not supported. Leave it out.", name)
-        elif name not in known:
+        else:
             raise RequestError(f"Unknown field `{_shortened(name)}`. Fields: {', '.join(known)}.", name)
 
 
@@ -288,6 +297,21 @@ def _read_request(body: dict[str, Any], served: ServedModel) -> CompletionReques
         include_usage=bool(options.get("include_usage")),
         include_drafts=bool(body.get("stream") and options.get("include_drafts")),
     )
+
+
+def _read_logprobs(body: dict[str, Any]) -> int | None:
+    """How many of the likeliest tokens to tell of beside each token; `None` to tell of none."""
+    _check_type(body, "logprobs", bool, "true or false")
+    _check_type(body, "top_logprobs", int, f"an integer from 0 to {_MAX_TOP_LOGPROBS}")
+    num_top = body.get("top_logprobs") or 0
+    if not 0 <= num_top <= _MAX_TOP_LOGPROBS:
+        raise RequestError(
+            f"`top_logprobs` must be an integer from 0 to {_MAX_TOP_LOGPROBS}, got {_shortened(num_top)}.",
+            "top_logprobs",
+        )
+    if num_top and not body.get("logprobs"):
+        raise RequestError(f"`top_logprobs={num_top}` needs `logprobs`. Set that to true.", "top_logprobs")
+    return num_top if body.get("logprobs") else None
 
 
 def _read_settings(body: dict[str, Any], served: ServedModel) -> tuple[DiffusionGenerationConfig, int]:

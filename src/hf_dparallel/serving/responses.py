@@ -5,9 +5,43 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from .requests import RequestError
+
+
+@dataclass
+class Part:
+    """What follows in an answer.
+
+    Args:
+        index (`int`): number of the answer.
+        text (`str`): its further text.
+        draft (`dict`, *optional*): what stands of it, if drafts are asked for.
+        logprobs (`list[dict]`): its further tokens with their log-probabilities, if those are asked for.
+        finish_reason (`str`, *optional*): "stop" or "length" at its end.
+    """
+
+    index: int
+    text: str
+    draft: dict[str, Any] | None = None
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to tell but that it has ended."""
+        return not self.text and self.draft is None and not self.logprobs
+
+
+@dataclass
+class Answer:
+    """A whole answer: its text, why it has ended, and its tokens' log-probabilities, if those are asked for."""
+
+    text: str
+    finish_reason: str
+    logprobs: list[dict[str, Any]]
 
 
 class ResponseForm:
@@ -29,11 +63,16 @@ class ResponseForm:
             "model": model_name,
         }
 
-    def whole(self, answers: list[tuple[str, str]], usage: dict[str, Any]) -> dict[str, Any]:
-        """The whole response: text and finish reason of each answer."""
+    def whole(self, answers: list[Answer], usage: dict[str, Any]) -> dict[str, Any]:
+        """The whole response."""
         choices = [
-            {"index": index, **self._content(text), "logprobs": None, "finish_reason": finish_reason}
-            for index, (text, finish_reason) in enumerate(answers)
+            {
+                "index": index,
+                **self._content(answer.text),
+                "logprobs": _logprobs(answer.logprobs),
+                "finish_reason": answer.finish_reason,
+            }
+            for index, answer in enumerate(answers)
         ]
         return self._head | {"object": self._kind, "choices": choices, "usage": usage}
 
@@ -42,17 +81,18 @@ class ResponseForm:
         if self.is_chat:
             yield self._event(0, {"delta": {"role": "assistant", "content": ""}})
 
-    def events(self, index: int, text: str, draft: dict[str, Any] | None) -> Iterator[str]:
-        """What follows in an answer, and a draft of it, if there is one."""
-        content = {"delta": {"content": text}} if self.is_chat else {"text": text}
-        yield self._event(index, content if draft is None else content | {"draft": draft})
+    def events(self, part: Part) -> Iterator[str]:
+        """What follows in an answer, and its end."""
+        if not part.is_empty:
+            content: dict[str, Any] = {"delta": {"content": part.text}} if self.is_chat else {"text": part.text}
+            if part.draft is not None:
+                content["draft"] = part.draft
+            yield self._event(part.index, content, logprobs=part.logprobs)
+        if part.finish_reason is not None:
+            yield self._event(part.index, {"delta": {}} if self.is_chat else {"text": ""}, part.finish_reason)
 
-    def end_events(self, index: int, finish_reason: str) -> Iterator[str]:
-        """The end of an answer."""
-        yield self._event(index, {"delta": {}} if self.is_chat else {"text": ""}, finish_reason)
-
-    def last_events(self, answers: list[tuple[str, str]], usage: dict[str, Any]) -> Iterator[str]:
-        """The end of all answers, whose texts and finish reasons are given."""
+    def last_events(self, answers: list[Answer], usage: dict[str, Any]) -> Iterator[str]:
+        """The end of all answers."""
         if self.include_usage:
             yield server_sent_event(self._chunk([]) | {"usage": usage})
         yield server_sent_event("[DONE]")
@@ -61,8 +101,14 @@ class ResponseForm:
         """The end of a stream that cannot be finished; its status has been sent."""
         return server_sent_event(error_body(error))
 
-    def _event(self, index: int, content: dict[str, Any], finish_reason: str | None = None) -> str:
-        choice = {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+    def _event(
+        self,
+        index: int,
+        content: dict[str, Any],
+        finish_reason: str | None = None,
+        logprobs: list[dict[str, Any]] | None = None,
+    ) -> str:
+        choice = {"index": index, **content, "logprobs": _logprobs(logprobs), "finish_reason": finish_reason}
         return server_sent_event(self._chunk([choice]))
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -70,6 +116,10 @@ class ResponseForm:
 
     def _content(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
+
+
+def _logprobs(tokens: list[dict[str, Any]] | None) -> dict[str, Any] | None:
+    return {"content": tokens, "refusal": None} if tokens else None
 
 
 def usage(prompt_tokens: int, completion_tokens: int, nfe: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .requests import CompletionRequest, RequestError, ServedModel, read_chat_request
-from .responses import error_body
+from .responses import Answer, Part, error_body
 
 
 # What the fields of a chat are called here.
@@ -19,9 +19,10 @@ _NAMES = {"input": "messages", "max_output_tokens": "max_tokens"}
 _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "text": ({"format": {"type": "text"}},),
     "truncation": ("disabled",),
-    "include": ([],),
     "background": (False,),
 }
+# What is told beside the text of an answer, if a request says so.
+_INCLUDABLE = ["message.output_text.logprobs"]
 # Responses are not stored, whatever a client wishes; it is told so.
 _IGNORED = ("store",)
 _TEXT_PARTS = ("input_text", "output_text")
@@ -33,15 +34,19 @@ def read_responses_request(body: dict[str, Any], served: ServedModel, max_prompt
     Raises:
         RequestError: if it cannot be answered as it is meant.
     """
-    for name in ("messages", "max_tokens", "max_completion_tokens", "n", "stop", "stream_options"):
+    for name in ("messages", "max_tokens", "max_completion_tokens", "n", "stop", "stream_options", "logprobs"):
         if name in body:
             raise RequestError(f"`{name}` is a field of /v1/chat/completions. Leave it out.", name)
     for name, allowed in _NEUTRAL_VALUES.items():
         if body.get(name) is not None and body[name] not in allowed:
             raise RequestError(f"`{name}` is supported as {json.dumps(allowed[0])} only. Leave it out.", name)
-    skipped = {"instructions", *_NEUTRAL_VALUES, *_IGNORED}
+    include = body.get("include") or []
+    if not isinstance(include, list) or any(name not in _INCLUDABLE for name in include):
+        raise RequestError(f"`include` is supported as {json.dumps(_INCLUDABLE)} only. Leave it out.", "include")
+    skipped = {"instructions", "include", *_NEUTRAL_VALUES, *_IGNORED}
     chat = {_NAMES.get(name, name): value for name, value in body.items() if name not in skipped}
     chat["messages"] = _messages(body.get("instructions"), body.get("input"))
+    chat["logprobs"] = bool(include or body.get("top_logprobs"))
     try:
         return read_chat_request(chat, served, max_prompts)
     except RequestError as error:
@@ -77,14 +82,14 @@ class ResponsesForm:
         self._place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
         self._num_events = 0
 
-    def whole(self, answers: list[tuple[str, str]], usage: dict[str, Any]) -> dict[str, Any]:
-        """The whole response: text and finish reason of the answer."""
-        ((text, finish_reason),) = answers
-        is_cut = finish_reason == "length"
+    def whole(self, answers: list[Answer], usage: dict[str, Any]) -> dict[str, Any]:
+        """The whole response."""
+        (answer,) = answers
+        is_cut = answer.finish_reason == "length"
         return self._head | {
             "status": "incomplete" if is_cut else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": [self._message("incomplete" if is_cut else "completed", [_part(text)])],
+            "output": [self._message("incomplete" if is_cut else "completed", [_part(answer.text, answer.logprobs)])],
             "usage": {
                 "input_tokens": usage["prompt_tokens"],
                 "input_tokens_details": {"cached_tokens": 0},
@@ -101,22 +106,19 @@ class ResponsesForm:
         begun = self._head | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
         yield self._event("response.created", response=begun)
         yield self._event("response.output_item.added", output_index=0, item=self._message("in_progress", []))
-        yield self._event("response.content_part.added", **self._place, part=_part(""))
+        yield self._event("response.content_part.added", **self._place, part=_part("", []))
 
-    def events(self, index: int, text: str, draft: dict[str, Any] | None) -> Iterator[str]:
-        """What follows in the answer."""
-        yield self._event("response.output_text.delta", **self._place, delta=text, logprobs=[])
+    def events(self, part: Part) -> Iterator[str]:
+        """What follows in the answer; its end is that of the response."""
+        if not part.is_empty:
+            yield self._event("response.output_text.delta", **self._place, delta=part.text, logprobs=part.logprobs)
 
-    def end_events(self, index: int, finish_reason: str) -> Iterator[str]:
-        """The end of the answer: nothing, as that of the response says all."""
-        return iter(())
-
-    def last_events(self, answers: list[tuple[str, str]], usage: dict[str, Any]) -> Iterator[str]:
+    def last_events(self, answers: list[Answer], usage: dict[str, Any]) -> Iterator[str]:
         """The end of the response."""
         response = self.whole(answers, usage)
         (item,) = response["output"]
         (part,) = item["content"]
-        yield self._event("response.output_text.done", **self._place, text=part["text"], logprobs=[])
+        yield self._event("response.output_text.done", **self._place, text=part["text"], logprobs=part["logprobs"])
         yield self._event("response.content_part.done", **self._place, part=part)
         yield self._event("response.output_item.done", output_index=0, item=item)
         yield self._event(f"response.{response['status']}", response=response)
@@ -166,5 +168,5 @@ def _message(item: Any) -> Any:
     return message
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
