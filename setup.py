@@ -76,7 +76,7 @@ setup(
         "hf_dparallel": [
             "py.typed",
             "demo/student/*",
-            "demo/teacher/*",
+            "demo/student/teacher/*",
             "inspection/*.html",
             "serving/*.html",
             "harness/tasks/*.yaml",

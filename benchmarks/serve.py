@@ -26,7 +26,8 @@ import uvicorn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.demo.pipeline import TEACHER_PATH, load_teacher
+from hf_dparallel.demo import TEACHER
+from hf_dparallel.demo.pipeline import load_teacher
 from hf_dparallel.demo.word_problems import generate_word_problems
 from hf_dparallel.serving.app import make_app
 from hf_dparallel.serving.engine import Engine
@@ -148,10 +149,10 @@ def transformers_server(model: PreTrainedModel) -> Iterator[tuple[str, str]]:
 
     ModelManager._load_model = lambda *args, **kwargs: model
     port = 18437
-    serve = Serve(force_model=str(TEACHER_PATH), port=port, device="cpu", dtype="float32", non_blocking=True)
+    serve = Serve(force_model=TEACHER, port=port, device="cpu", dtype="float32", non_blocking=True)
     while not serve.server.started:
         time.sleep(0.01)
-    yield f"http://127.0.0.1:{port}", str(TEACHER_PATH)
+    yield f"http://127.0.0.1:{port}", TEACHER
     serve.kill_server()
 
 

@@ -4,7 +4,10 @@
     python examples/adapters.py --trajectories trajectories/filtered.parquet --output_dir runs/adapters
     python examples/adapters.py --model Dream-org/Dream-v0-Instruct-7B --trajectories dream.parquet \
         --output_dir runs/dream-adapters
+    python examples/adapters.py --model demo --trajectories trajectories/filtered.parquet --output_dir runs/demo \
+        --max_length 128 --max_new_tokens 64
 
+`demo` is a tiny model that comes with the package; `hf-dparallel trajectories --model demo` makes its trajectories.
 One adapter is trained with the certainty loss, the other without, which is the ablation of the paper's Table 3. The
 file is what `hf-dparallel trajectories` or examples/convert_trajectories.py writes. examples/distill.py has the other
 arguments of the training; here are only those that a first try needs.
@@ -19,6 +22,7 @@ from peft import LoraConfig, PeftModel
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer
+from hf_dparallel.demo import NAMES
 
 
 CERTAINTY_WEIGHTS = {"dparallel": 2.0, "consistency_only": 0.0}
@@ -26,7 +30,7 @@ CERTAINTY_WEIGHTS = {"dparallel": 2.0, "consistency_only": 0.0}
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="GSAI-ML/LLaDA-8B-Instruct", help="on the Hub, or a folder")
+    parser.add_argument("--model", default="GSAI-ML/LLaDA-8B-Instruct", help="on the Hub, a folder, or demo")
     parser.add_argument("--trajectories", required=True, help="a .parquet file")
     parser.add_argument("--output_dir", required=True)
     parser.add_argument("--num_train_epochs", type=float, default=1.0)
@@ -67,6 +71,7 @@ def count_passes(model, row: dict, max_new_tokens: int) -> int:
 
 def main() -> None:
     args = parse_args()
+    args.model = NAMES.get(args.model, args.model)
     tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
     trajectories = Dataset.from_parquet(args.trajectories).filter(
         lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= args.max_length

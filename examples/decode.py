@@ -4,6 +4,10 @@
     python examples/decode.py
     python examples/decode.py --model Dream-org/Dream-v0-Instruct-7B
     python examples/decode.py --adapter runs/llada-8b-dparallel   # the student that examples/distill.py trained
+    python examples/decode.py --model demo --adapter demo-student --max_new_tokens 64 \
+        --prompt "Mia has 14 pens . Then Mia finds 6 more . Later Mia sells 5 pens . How many pens are left ?"
+
+`demo` is a tiny model that comes with the package, and `demo-student` an adapter of it.
 
 The adapter makes the difference: without it, the model is certain of few tokens at a time.
 """
@@ -12,7 +16,7 @@ import argparse
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-import hf_dparallel  # noqa: F401 (registers the models with the Auto classes)
+from hf_dparallel.demo import NAMES
 
 
 QUESTION = "Natalia sold 48 clips in April, and half as many in May. How many clips did she sell altogether?"
@@ -20,8 +24,8 @@ QUESTION = "Natalia sold 48 clips in April, and half as many in May. How many cl
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="GSAI-ML/LLaDA-8B-Instruct", help="on the Hub, or a folder")
-    parser.add_argument("--adapter", help="on the Hub, or a folder")
+    parser.add_argument("--model", default="GSAI-ML/LLaDA-8B-Instruct", help="on the Hub, a folder, or demo")
+    parser.add_argument("--adapter", help="on the Hub, a folder, or demo-student")
     parser.add_argument("--prompt", default=QUESTION)
     parser.add_argument("--max_new_tokens", type=int, default=256, help="a multiple of 32, the length of a block")
     parser.add_argument("--entropy_threshold", type=float, default=0.5, help="in nats; the paper has 0.45 or 0.5")
@@ -30,10 +34,11 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
-    model = AutoModelForMaskedLM.from_pretrained(args.model, dtype="auto", device_map="auto")
+    name = NAMES.get(args.model, args.model)
+    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
+    model = AutoModelForMaskedLM.from_pretrained(name, dtype="auto", device_map="auto")
     if args.adapter:
-        model.load_adapter(args.adapter)
+        model.load_adapter(NAMES.get(args.adapter, args.adapter))
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": args.prompt}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
     ).to(model.device)

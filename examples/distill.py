@@ -5,6 +5,10 @@
     python examples/distill.py --config examples/configs/dream-7b.yaml
     torchrun --nproc_per_node 8 examples/distill.py --config examples/configs/llada-8b.yaml \
         --gradient_accumulation_steps 8
+    python examples/distill.py --model demo --dataset demo --max_new_tokens 64 --max_length 128 --use_peft \
+        --learning_rate 1e-3 --num_train_epochs 1 --output_dir runs/demo
+
+The last one is a try of a minute: `demo` is a tiny model that comes with the package, and 64 of its word problems.
 
 All arguments of `CertaintyForcingConfig` (and so of `TrainingArguments`) and of TRL's `ModelConfig` are flags, which
 override the file. `--model` and `--dataset` point elsewhere. Without a file: LLaDA-8B, all weights.
@@ -25,12 +29,14 @@ from hf_dparallel import (
     generate_trajectories,
     numeric_answer_reward,
 )
+from hf_dparallel.demo import NAMES, word_problem_dataset
 
 
 @dataclass
 class ModelArguments(ModelConfig):
     model_name_or_path: str = field(
-        default="GSAI-ML/LLaDA-8B-Instruct", metadata={"help": "On the Hub, or a folder.", "aliases": ["--model"]}
+        default="GSAI-ML/LLaDA-8B-Instruct",
+        metadata={"help": "On the Hub, a folder, demo.", "aliases": ["--model"]},
     )
     lora_task_type: str | None = field(default=None, metadata={"help": "PEFT has none for masked language models."})
 
@@ -47,6 +53,14 @@ class ExampleArguments:
     entropy_threshold: float = field(default=0.5, metadata={"help": "For the student's decoding, in nats."})
 
 
+def load_prompts(example: ExampleArguments) -> Dataset:
+    """The questions as chats."""
+    if example.dataset == ["demo"]:
+        return word_problem_dataset(64, seed=0)
+    questions = load_dataset(*example.dataset, split=example.split)
+    return questions.map(lambda row: {"prompt": [{"role": "user", "content": row["question"]}]})
+
+
 def collect_trajectories(model, tokenizer, prompts: Dataset, example: ExampleArguments, output_dir: str) -> Dataset:
     """The teacher's own answers, one token per pass. A run that was killed goes on from the shards in the folder."""
     recipe = DiffusionGenerationConfig(max_new_tokens=example.max_new_tokens, block_length=32)
@@ -56,10 +70,10 @@ def collect_trajectories(model, tokenizer, prompts: Dataset, example: ExampleArg
 
 
 def main(example: ExampleArguments, args: CertaintyForcingConfig, model_args: ModelArguments) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path, padding_side="left")
-    model = AutoModelForMaskedLM.from_pretrained(model_args.model_name_or_path, dtype=model_args.dtype).to(args.device)
-    questions = load_dataset(*example.dataset, split=example.split)
-    prompts = questions.map(lambda row: {"prompt": [{"role": "user", "content": row["question"]}]})
+    name = NAMES.get(model_args.model_name_or_path, model_args.model_name_or_path)
+    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
+    model = AutoModelForMaskedLM.from_pretrained(name, dtype=model_args.dtype).to(args.device)
+    prompts = load_prompts(example)
 
     # 1. The teacher answers.
     trajectories = collect_trajectories(model, tokenizer, prompts, example, args.output_dir)

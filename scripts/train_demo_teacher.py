@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Trains the bundled teacher from scratch: a tiny LLaDA on arithmetic word problems.
 
-    python scripts/train_demo_teacher.py --output_dir src/hf_dparallel/demo/teacher
+    python scripts/train_demo_teacher.py --output_dir src/hf_dparallel/demo/student/teacher
 
 The loss is the mean cross-entropy over the scored masked tokens (Eq. 3 of https://huggingface.co/papers/2509.26488
 without its 1/t weight, which only adds variance at this size). Each batch of 32 has

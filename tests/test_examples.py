@@ -1,9 +1,11 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The scripts and configurations under examples/: they run on tiny checkpoints, and say what the paper says."""
 
+import ast
 import json
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +51,11 @@ def run_example(monkeypatch, tmp_path, capsys):
     return run
 
 
+def in_docstring(name: str) -> tuple[str, int]:
+    """What a script says of itself, and how `re` finds commands of several lines in it."""
+    return ast.get_docstring(ast.parse((EXAMPLES / name).read_text()), clean=False), re.MULTILINE | re.DOTALL
+
+
 def write_questions(folder: Path, checkpoint: str) -> None:
     """Questions in the columns of GSM8K, with the answers that the model gives."""
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(checkpoint), make_tokenizer()
@@ -65,6 +72,19 @@ def write_questions(folder: Path, checkpoint: str) -> None:
 def test_decode(run_example, checkpoint):
     out = run_example("decode.py", "--model", checkpoint, "--prompt", "5 6", "--max_new_tokens", "32")
     assert "{'denoising_steps': 32}: " in out and "{'entropy_threshold': 0.5}: " in out
+
+
+def test_decode_with_the_bundled_student(run_example):
+    (command,) = re.findall(r"^    python \S+ (--model demo .*?)\n\n", *in_docstring("decode.py"))
+    out = run_example("decode.py", *shlex.split(command.replace("\\\n", " ")))
+    assert out.count("The answer is 15 .") == 2 and "{'denoising_steps': 64}: 64 forward passes" in out
+
+
+@pytest.mark.slow
+def test_distill_the_bundled_teacher(run_example):
+    (command,) = re.findall(r"^    python \S+ (--model demo .*?)\n\n", *in_docstring("distill.py"))
+    out = run_example("distill.py", *shlex.split(command.replace("\\\n", " ")), "--report_to", "none")
+    assert "The first question took 64 forward passes; now it takes " in out
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_wheel_without_the_teacher_is_refused(wheel, tmp_path):
         for name in whole.namelist():
             if not name.endswith("model.safetensors"):
                 copy.writestr(name, whole.read(name))
-    with pytest.raises(SystemExit, match=r"lacks \[.*'hf_dparallel/demo/teacher/model.safetensors'\]"):
+    with pytest.raises(SystemExit, match=r"lacks \[.*'hf_dparallel/demo/student/teacher/model.safetensors'\]"):
         WHEEL_TEST["check_wheel"](incomplete)
 
 

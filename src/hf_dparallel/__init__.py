@@ -7,6 +7,7 @@ Importing the package registers LLaDA, Dream, SDAR and LLaDA2 with the Auto clas
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import demo as demo
 from ._version import __version__ as __version__
 from .certainty import confidence_from_logits as confidence_from_logits
 from .certainty import entropy_from_logits as entropy_from_logits

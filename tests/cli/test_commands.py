@@ -20,10 +20,9 @@ import yaml
 from transformers import AutoModelForMaskedLM
 
 import hf_dparallel
-from hf_dparallel import DiffusionGenerationConfig, cli
+from hf_dparallel import DiffusionGenerationConfig, cli, demo
 from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.cli.loading import load_split, load_tokenizer
-from hf_dparallel.demo import pipeline
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
 from hf_dparallel.generation.configuration import resolve
@@ -689,26 +688,22 @@ def test_train_resumes_evaluates_and_drops_long_rows(hf, checkpoint, tmp_path):
 
 
 def test_demo_names_the_bundled_model_and_problems(hf, monkeypatch, checkpoint):
-    def load_teacher(dtype=None):
-        seen.append(dtype)
-        return make_llada(), make_tokenizer()
-
-    def word_problem_dataset(num_rows, seed, split):
-        seen.append((num_rows, split))
-        prompts = [[{"role": "user", "content": str(row)}] for row in range(num_rows)]
-        return datasets.Dataset.from_dict({"prompt": prompts, "answer": ["-1"] * num_rows})
-
-    seen = []
-    monkeypatch.setattr(pipeline, "load_teacher", load_teacher)
-    monkeypatch.setattr(pipeline, "TEACHER_PATH", checkpoint)
-    monkeypatch.setattr(pipeline, "word_problem_dataset", word_problem_dataset)
+    monkeypatch.setitem(demo.NAMES, "demo", checkpoint)
     flags = ["--model", "demo", "--dataset", "demo", *DECODING]
     assert hf("evaluate", *flags, "--num_samples", "3", "--json", "e.json")[0] == 0
     assert read_json("e.json")["num_prompts"] == 3
     assert hf("trajectories", *flags, "--num_samples", "2", "--reward", "none", "--output_dir", "out")[0] == 0
+    assert load_split("out")["prompt"][0] == demo.word_problem_dataset(1, seed=0)["prompt"][0]
     flags = ["--model", "demo", "--dataset_name", "out/filtered.parquet", "--max_steps", "1", *TRAINING]
-    assert hf("train", *flags)[0] == 0
-    assert seen == [(3, "test"), (2, "train"), torch.float32]
+    assert hf("train", *flags, "--max_length", "64")[0] == 0
+
+
+@pytest.mark.parametrize("flags", [["demo-student"], ["demo", "--adapter", "demo-student"]])
+def test_the_bundled_student_by_its_name(hf, flags):
+    question = "Mia has 14 pens . Then Mia finds 6 more . Later Mia sells 5 pens . How many pens are left ?"
+    code, out, _ = hf("generate", *flags, "--prompt", question, "--json", "g.json")
+    assert code == 0 and "The answer is 15" in out
+    assert read_json("g.json")["nfe"] < 20  # with its recipe
 
 
 def test_benchmark(hf):

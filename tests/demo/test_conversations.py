@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from hf_dparallel.demo import TEACHER
 from hf_dparallel.demo.conversations import (
     MAX_STEPS,
     REFUSAL,
     Conversation,
     generate_conversations,
 )
-from hf_dparallel.demo.pipeline import TEACHER_PATH, load_teacher
+from hf_dparallel.demo.pipeline import load_teacher
 from hf_dparallel.demo.testbed import conversation_dataset, reply_reward
 from hf_dparallel.demo.tokenizer import build_conversation_tokenizer
 from hf_dparallel.demo.word_problems import LARGEST_NUMBER, extract_answer
@@ -185,7 +186,7 @@ def test_a_training_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch)
 def test_a_training_starts_from_the_words_that_a_teacher_knows():
     model = TRAINING["build_model"](TOKENIZER)
     before = model.model.embed_tokens.weight.clone()
-    TRAINING["copy_weights"](model, TOKENIZER, TEACHER_PATH)
+    TRAINING["copy_weights"](model, TOKENIZER, TEACHER)
     teacher, tokenizer = load_teacher(torch.float32)
     torch.testing.assert_close(model.model.layers[3].mlp.up_proj.weight, teacher.model.layers[3].mlp.up_proj.weight)
     for known in ("Then", "17"):

@@ -2,14 +2,16 @@
 """The demo from end to end, small, and the bundled teacher."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
-from hf_dparallel.demo import pipeline
-from hf_dparallel.demo.pipeline import STUDENT_PATH, DemoConfig, load_teacher, run_demo, word_problem_dataset
+from hf_dparallel.demo import STUDENT, TEACHER, pipeline, word_problem_dataset
+from hf_dparallel.demo.pipeline import DemoConfig, load_teacher, run_demo
 from hf_dparallel.evaluation.decoding import evaluate_decoding
 
 
@@ -26,20 +28,36 @@ def test_bundled_teacher_is_right_nine_times_out_of_ten():
 
 def test_bundled_student_takes_a_fifth_of_the_passes():
     """With the recipe that it carries."""
-    model, tokenizer = load_teacher(torch.float32)
-    model.load_adapter(str(STUDENT_PATH))
+    model = AutoModelForMaskedLM.from_pretrained(STUDENT, dtype="float32")
     problems = word_problem_dataset(32, seed=3, split="test")
+    tokenizer = AutoTokenizer.from_pretrained(STUDENT)
     figures = evaluate_decoding(model, tokenizer, problems, numeric_answer_reward, batch_size=32)
     assert figures["accuracy"] >= 0.9
     assert figures["nfe"] < 64 / 5
 
 
+def test_the_folder_of_the_student_is_that_of_an_adapter_and_of_a_model():
+    """`python scripts/bundle_student.py` writes it."""
+    teacher, student = Path(TEACHER), Path(STUDENT)
+    assert (student / "config.json").read_text() == (teacher / "config.json").read_text()
+    assert AutoConfig.from_pretrained(TEACHER).dtype == torch.float32
+    assert (student / "tokenizer.json").read_text() == (teacher / "tokenizer.json").read_text()
+    model = AutoModelForMaskedLM.from_pretrained(STUDENT)
+    base = AutoModelForMaskedLM.from_pretrained(TEACHER)
+    assert set(json.loads((student / "model.safetensors.index.json").read_text())["weight_map"].values()) == {
+        "teacher/model.safetensors"
+    }
+    base.load_adapter(STUDENT)
+    ids = torch.arange(3, 20)[None]
+    assert model(ids).logits.equal(base(ids).logits)
+    model.disable_adapters()
+    assert not model(ids).logits.equal(base(ids).logits)
+
+
 def test_bundled_teacher_is_small():
     teacher, _ = load_teacher(torch.float32)
     assert 1e6 < teacher.num_parameters() < 2e6
-    from hf_dparallel.demo.pipeline import TEACHER_PATH
-
-    assert sum(file.stat().st_size for file in TEACHER_PATH.iterdir()) < 4e6
+    assert sum(file.stat().st_size for file in Path(TEACHER).iterdir()) < 4e6
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from hf_dparallel import DiffusionGenerationConfig
 from .server import Repository, running_hub
 
 
-TEACHER = Path(hf_dparallel.__file__).parent / "demo" / "teacher"
+TEACHER = Path(hf_dparallel.demo.TEACHER)
 BASE = "user/teacher"
 RECIPE = {"max_new_tokens": 32, "block_length": 16, "entropy_threshold": 0.4}
 

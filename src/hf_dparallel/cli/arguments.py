@@ -41,7 +41,7 @@ class ModelArguments:
 
     model: str = field(
         metadata={
-            "help": "Model or adapter: its name on the Hub, or a folder. 'demo' is the bundled teacher.",
+            "help": "Model or adapter: its name on the Hub, a folder, 'demo' (the bundled teacher) or 'demo-student'.",
             "metavar": "MODEL",
         }
     )

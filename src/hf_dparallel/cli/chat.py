@@ -18,13 +18,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_cli.usage import did_you_mean
 
+from ..demo import NAMES
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.inputs import longest_sequence
 from ..generation.settings import SETTINGS
 from .answer_streamer import AnswerStreamer
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments
 from .console import count, note, say, write_json
-from .loading import DEMO, load_model
+from .loading import load_model
 
 
 HELP = """\
@@ -62,7 +63,7 @@ def run(argv: Sequence[str]) -> None:
     chat = Chat(model, tokenizer, decoding.to_generation_config(), decoding.seed, arguments.system_prompt)
     if sys.stdin.isatty():
         note(f"Chat with {loading.model}. /help shows the commands.")
-        if loading.model == DEMO:
+        if loading.model in NAMES:
             note("The bundled model knows one question at a time: /reset before the next.")
     for line in read_lines():
         with contextlib.suppress(KeyboardInterrupt):

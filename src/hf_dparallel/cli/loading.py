@@ -2,7 +2,6 @@
 """Models, datasets and reward functions by the names that users give them."""
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -24,6 +23,7 @@ from transformers.utils import cached_file, find_adapter_config_file
 
 from ..data.rewards import numeric_answer_reward
 from ..data.trajectory_folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
+from ..demo import NAMES, word_problem_dataset
 from .arguments import DatasetArguments, LoadingArguments, ModelArguments
 
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ..data.rewards import RewardFunction
 
 
+# The bundled word problems, as the name of a dataset.
 DEMO = "demo"
-DEMO_STUDENT = "demo-student"
 _DEMO_ROWS = 512
 _FILE_FORMATS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 # The column with the reference answer that each reward function reads.
@@ -46,16 +46,14 @@ def load_model(arguments: ModelArguments) -> tuple[PreTrainedModel, PreTrainedTo
         OSError: if there is no such model or adapter.
     """
     device = torch.device(arguments.device) if arguments.device else PartialState().device
-    if arguments.model == DEMO:
-        arguments = dataclasses.replace(arguments, model=str(demo_path()))
-        # So that figures do not depend on the batch.
-        arguments.dtype = "float32" if arguments.dtype == "auto" else arguments.dtype
-    with loading("model", arguments.model):
-        tokenizer = load_tokenizer(arguments.model, arguments.revision)
-        model = AutoModelForMaskedLM.from_pretrained(arguments.model, device_map=device, **_weights(arguments))
+    name = NAMES.get(arguments.model, arguments.model)
+    with loading("model", name):
+        tokenizer = load_tokenizer(name, arguments.revision)
+        model = AutoModelForMaskedLM.from_pretrained(name, device_map=device, **_weights(arguments))
     if isinstance(arguments, LoadingArguments) and arguments.adapter is not None:
-        with loading("adapter", arguments.adapter):
-            model.load_adapter(adapter_path(arguments.adapter))
+        adapter = NAMES.get(arguments.adapter, arguments.adapter)
+        with loading("adapter", adapter):
+            model.load_adapter(adapter)
     return model.eval(), tokenizer
 
 
@@ -88,27 +86,6 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(f"`{config}` does not name the base model of an adapter: {error!r}.") from error
     return AutoTokenizer.from_pretrained(name, padding_side="left", **where)
-
-
-def demo_path() -> Path:
-    """The folder of the bundled teacher."""
-    from ..demo.pipeline import TEACHER_PATH
-
-    return TEACHER_PATH
-
-
-def adapter_path(name: str) -> str:
-    """The adapter as `load_adapter` takes it: the folder of the bundled one, or the name itself."""
-    from ..demo.pipeline import STUDENT_PATH
-
-    return str(STUDENT_PATH) if name == DEMO_STUDENT else name
-
-
-def load_demo_teacher(dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Returns the bundled teacher, in float32 by default so that figures do not depend on the batch, and tokenizer."""
-    from ..demo.pipeline import load_teacher
-
-    return load_teacher(torch.float32 if dtype == "auto" else getattr(torch, dtype))
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> list[int]:
@@ -150,8 +127,6 @@ def load_split(
     Of a folder of `hf-dparallel trajectories` these are the rows that were kept.
     """
     if name == DEMO:
-        from ..demo.pipeline import word_problem_dataset
-
         return word_problem_dataset(num_rows or _DEMO_ROWS, seed=0, split=split)
     path = Path(name)
     if (path / MANIFEST_NAME).is_file():

@@ -6,10 +6,11 @@ from collections.abc import Collection, Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..demo import NAMES
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..serving.engine import set_adapter
 from ..serving.requests import ServedModel
-from .loading import adapter_path, loading
+from .loading import loading
 
 
 def read_names(adapters: Sequence[str]) -> dict[str, str]:
@@ -94,8 +95,9 @@ class ServedModels:
         # PEFT's names are parts of the names of modules, which have no dots.
         adapter, self._num_loaded = f"served_{self._num_loaded}", self._num_loaded + 1
         self._loaded.append(adapter)
+        path = NAMES.get(path, path)
         with loading("adapter", path):
-            self._base.model.load_adapter(adapter_path(path), adapter)
+            self._base.model.load_adapter(path, adapter)
         return self._resolved(dataclasses.replace(self._base, name=name, adapter=adapter, parent=self._base.name))
 
     def _resolved(self, served: ServedModel) -> ServedModel:

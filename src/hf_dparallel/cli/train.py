@@ -12,12 +12,13 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from ..data.dataset import prepare_dataset
+from ..demo import NAMES
 from ..training.config import CertaintyForcingConfig
 from ..training.student import special_token_id
 from ..training.trainer import CertaintyForcingTrainer
 from .arguments import CommandParser, OutputArguments
 from .console import note, say_table, write_json
-from .loading import DEMO, load_demo_teacher, load_split, loading
+from .loading import DEMO, load_split, loading
 
 
 @dataclass
@@ -48,7 +49,7 @@ class ModelArguments(ModelConfig):
 
     model_name_or_path: str = field(
         metadata={
-            "help": "The student, a copy of the teacher: its name on the Hub, or a folder. 'demo' is the bundled "
+            "help": "The student, a copy of the teacher: its name on the Hub, a folder, or 'demo' for the bundled "
             "teacher.",
             "aliases": ["--model"],
         }
@@ -112,14 +113,13 @@ def load_student(arguments: ModelArguments) -> tuple[PreTrainedModel, PreTrained
     Raises:
         OSError: if there is no such model.
     """
-    if arguments.model_name_or_path == DEMO:
-        return load_demo_teacher(arguments.dtype)
+    name = NAMES.get(arguments.model_name_or_path, arguments.model_name_or_path)
     quantization = get_quantization_config(arguments)
     revision = {"revision": arguments.model_revision}
-    with loading("model_name_or_path", arguments.model_name_or_path):
-        tokenizer = AutoTokenizer.from_pretrained(arguments.model_name_or_path, **revision)
+    with loading("model_name_or_path", name):
+        tokenizer = AutoTokenizer.from_pretrained(name, **revision)
         model = AutoModelForMaskedLM.from_pretrained(
-            arguments.model_name_or_path,
+            name,
             dtype=arguments.dtype,
             attn_implementation=arguments.attn_implementation,
             **({} if quantization is None else {"quantization_config": quantization}),

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +24,12 @@ from ..inspection.text import answer_text
 from ..inspection.trace import trace_decode
 from ..reports import write_report
 from ..terminal import takes_color
-from .word_problems import generate_word_problems
+from . import TEACHER, word_problem_dataset
 
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-TEACHER_PATH = Path(__file__).parent / "teacher"
-# The adapter that `hf-dparallel demo` made with its defaults, in bf16.
-STUDENT_PATH = Path(__file__).parent / "student"
 MAX_NEW_TOKENS = 64
 BLOCK_LENGTH = 32
 # The paper's teacher decodes one token per pass, which takes twice as long and gives nearly the same answers.
@@ -66,23 +62,10 @@ def load_teacher(
     dtype: torch.dtype | None = None, path: str | Path | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads a teacher and its tokenizer, by default the bundled one in the dtype in which this CPU decodes faster."""
-    path = path or TEACHER_PATH
+    path = path or TEACHER
     tokenizer = AutoTokenizer.from_pretrained(path)
     dtype = dtype if dtype is not None else _faster_dtype()
     return AutoModelForMaskedLM.from_pretrained(path, dtype=dtype).eval(), tokenizer
-
-
-def word_problem_dataset(num_rows: int, seed: int, split: str = "train") -> "Dataset":
-    """Makes a dataset of word problems with the columns `prompt` (conversational) and `answer`."""
-    from datasets import Dataset
-
-    problems = list(islice(generate_word_problems(seed, split), num_rows))
-    return Dataset.from_dict(
-        {
-            "prompt": [[{"role": "user", "content": problem.question}] for problem in problems],
-            "answer": [str(problem.answer) for problem in problems],
-        }
-    )
 
 
 def run_demo(config: DemoConfig) -> dict[str, Any]:
@@ -148,7 +131,7 @@ def _faster_dtype() -> torch.dtype:
     """Times both, once: bf16 is twice as fast on CPUs with instructions for it, and slower on all others."""
     tokens = torch.zeros(8, 100, dtype=torch.long)
     dtypes = (torch.bfloat16, torch.float32)
-    models = {dtype: AutoModelForMaskedLM.from_pretrained(TEACHER_PATH, dtype=dtype) for dtype in dtypes}
+    models = {dtype: AutoModelForMaskedLM.from_pretrained(TEACHER, dtype=dtype) for dtype in dtypes}
     seconds: dict[torch.dtype, list[float]] = {dtype: [] for dtype in dtypes}
     # In turns, the best of each, and in one thread: what else runs on the machine must not choose, as answers depend
     # on the choice.
