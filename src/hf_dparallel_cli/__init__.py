@@ -19,7 +19,7 @@ from importlib.metadata import version
 from types import ModuleType
 
 from .completion import completion_script
-from .usage import Usage, did_you_mean
+from .usage import Usage, UsageError, did_you_mean, fail
 
 
 COMMANDS = {
@@ -48,7 +48,18 @@ _EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code. Wrong usage and `--help` raise `SystemExit`, as argparse does."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            print(end="", flush=True)
+    except BrokenPipeError:
+        # Who reads the output, such as `head`, has seen enough. Nothing may be written at the end of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(argv: list[str]) -> int:
     parser = _make_parser()
     if argv and argv[0][0:1] != "-" and argv[0] not in COMMANDS:
         parser.error(f"invalid choice: {argv[0]!r}{did_you_mean(argv[0], COMMANDS)}. Commands: {', '.join(COMMANDS)}")
@@ -71,7 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"hf-dparallel {name}: interrupted", file=sys.stderr)
         return 130
+    except UsageError as error:
+        fail(f"hf-dparallel {name}", _one_line(error))
     except Exception as error:
+        print(end="", flush=True)  # raises the same error again if it was in the output
         if os.environ.get("HF_DPARALLEL_DEBUG"):
             raise
         print(f"hf-dparallel {name}: error: {_one_line(error)}", file=sys.stderr)

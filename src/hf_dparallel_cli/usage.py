@@ -20,6 +20,10 @@ from typing import Any, NoReturn
 _TYPES = {"int": int, "float": float}
 
 
+class UsageError(ValueError):
+    """Wrong usage that only the libraries, or a model, can tell."""
+
+
 class Usage:
     """What a command is told by its flags.
 
@@ -54,11 +58,20 @@ class Usage:
         given, unknown = parser.parse_known_args(with_flags(argv, self.positionals))
         if unknown and self.knows_all:
             fail(self.prog, f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(unknown[0], self.names())}")
+        for flag in itertools.chain(*self.groups.values()):
+            self._check_range(flag, getattr(given, flag["names"][0].lstrip("-")))
         required = [flag["names"] for flag in itertools.chain(*self.groups.values()) if flag.get("required")]
         missing = ["/".join(names) for names in required if getattr(given, names[0].lstrip("-")) is None]
         # A file may have them.
         if missing and given.config is None:
             fail(self.prog, f"the following arguments are required: {', '.join(missing)}")
+
+    def _check_range(self, flag: dict[str, Any], value: Any) -> None:
+        if value is None or "range" not in flag:
+            return
+        low, high = flag["range"]
+        if not low <= value <= high or (flag["excludes_minimum"] and value == low):
+            fail(self.prog, f"`{flag['names'][0].lstrip('-')}` must be {flag['rule']}, got {value}")
 
     def names(self) -> list[str]:
         """All flags, each in its first spelling."""

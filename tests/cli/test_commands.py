@@ -109,6 +109,7 @@ def test_help_and_wrong_usage_load_no_library():
         *([command, "--help"] for command in cli.COMMANDS),
     ]
     wrong = [["chart"], ["train", "--bad"], ["generate", "m", "--top_k", "x"], ["evaluate", "m", "--reward", "nice"]]
+    wrong += [["chat", "m", "--top_p", "0"], ["chat", "m", "--top_p", "nan"], ["chat", "m", "--max_post_steps", "257"]]
     program = _WITHOUT_LIBRARIES.format(argvs=[*right, *wrong])
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     codes = [line.split()[-1] for line in result.stdout.splitlines() if line.startswith("exit")]
@@ -186,6 +187,18 @@ def test_there_are_no_bars_and_no_noise_in_a_file():
     assert re.fullmatch(r"(Empty answer: )?\d+ forward passes?, \d\.\d\d tokens per forward pass\n", result.stderr)
 
 
+def test_output_that_nobody_reads_to_its_end():
+    program = "import sys; from hf_dparallel_cli import main; sys.exit(main({}))"
+    for argv in (["generate", "--help"], ["--completion", "bash"]):
+        reader = subprocess.Popen(["head", "-c", "1"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", program.format(argv)], stdout=reader.stdin, stderr=subprocess.PIPE
+        )
+        reader.stdin.close()
+        assert writer.communicate()[1] == b"" and writer.returncode == 0
+        reader.wait()
+
+
 def test_version(hf):
     assert hf("--version")[:2] == (0, f"hf-dparallel {hf_dparallel.__version__}\n")
 
@@ -221,6 +234,20 @@ def test_wrong_usage_is_2(hf, argv, message):
     assert message in last_line(err)
     if argv and argv[0] in cli.COMMANDS:
         assert err.count("\n") == 1 and err.startswith(f"hf-dparallel {argv[0]}: error: ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["generate", "demo", "--prompt", "1", "--denoising_steps", "65"], "at most `max_new_tokens`, got"),
+        (["evaluate", "demo", "--dataset", "demo", "--min_new_tokens", "65"], "`min_new_tokens=65` is more than"),
+        (["chat", "demo", "--max_active_blocks", "2"], "`max_active_blocks=2` needs a commit rule with a threshold"),
+        (["serve", "demo", "--port", "0", "--adapter", "a=x", "a=y"], "`adapter` has 'a' twice"),
+    ],
+)
+def test_settings_that_contradict_a_recipe_are_wrong_usage(hf, argv, message):
+    code, out, err = hf(*argv)
+    assert code == 2 and not out and message in last_line(err)
 
 
 @pytest.mark.parametrize(

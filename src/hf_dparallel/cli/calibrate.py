@@ -13,7 +13,7 @@ from .._version import __version__
 from ..evaluation.calibration import Trial, calibrate
 from ..evaluation.decoding import EvaluatedAnswers, evaluate_answers
 from ..evaluation.sweep import parse_sweep
-from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
+from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..hashes import dataset_hash
 from ..hub.files import CALIBRATION_NAME
 from ..reports import markdown_table
@@ -26,7 +26,7 @@ from .arguments import (
     RewardArguments,
 )
 from .console import make_folder, say, write_json
-from .loading import REFERENCE_COLUMNS, get_reward, load_model, load_prompts
+from .loading import REFERENCE_COLUMNS, get_reward, load_model, load_prompts, resolve_settings
 
 
 if TYPE_CHECKING:
@@ -135,7 +135,9 @@ def recipes_to_try(
 ) -> tuple[dict[str, Any], dict[str, DiffusionGenerationConfig]]:
     """Returns the settings of the reference, and by description the whole recipes of all that is decoded with."""
     recipes = {
-        describe(settings): resolve(model, None, tokenizer, **arguments.canvas() | settings)
+        describe(settings): resolve_settings(
+            model, DiffusionGenerationConfig(**arguments.canvas() | settings), tokenizer
+        )
         for settings in arguments.candidates()
     }
     first = next(iter(recipes.values()))

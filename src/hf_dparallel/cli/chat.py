@@ -16,16 +16,16 @@ import torch
 import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel_cli.usage import did_you_mean
+from hf_dparallel_cli.usage import UsageError, did_you_mean
 
 from ..demo import NAMES
-from ..generation.configuration import DiffusionGenerationConfig, resolve
+from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import longest_sequence
 from ..generation.settings import SETTINGS
 from .answer_streamer import AnswerStreamer
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments
 from .console import count, note, say, write_json
-from .loading import load_model
+from .loading import load_model, resolve_settings
 
 
 HELP = """\
@@ -249,7 +249,7 @@ class Chat:
 
     def _resolved(self, config: DiffusionGenerationConfig) -> DiffusionGenerationConfig:
         """All settings, the model's own included."""
-        resolved = resolve(self.model, config, self.tokenizer)
+        resolved = resolve_settings(self.model, config, self.tokenizer)
         if resolved.max_new_tokens == 0:
-            raise ValueError("`max_new_tokens` must be a positive integer, got 0.")
+            raise UsageError("`max_new_tokens` must be a positive integer, got 0.")
         return resolved

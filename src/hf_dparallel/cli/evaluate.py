@@ -21,7 +21,7 @@ from .arguments import (
     RewardArguments,
 )
 from .console import make_folder, note, say, say_table, write_json
-from .loading import REFERENCE_COLUMNS, get_reward, load_model, load_prompts
+from .loading import REFERENCE_COLUMNS, get_reward, load_model, load_prompts, resolve_settings
 
 
 @dataclass
@@ -118,6 +118,8 @@ def run_on_dataset(
     model, tokenizer = load_model(loading)
     make_folder(reporting.output_dir)
     recipes = reporting.recipes(decoding.to_generation_config())
+    for recipe in recipes.values():
+        resolve_settings(model, recipe, tokenizer)
     options = {"batch_size": batch.batch_size, "num_workers": batch.num_workers}
     evaluated = evaluate_recipes(model, tokenizer, dataset, reward_function, recipes, seed=decoding.seed, **options)
     measured = {

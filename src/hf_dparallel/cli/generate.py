@@ -13,7 +13,7 @@ from ..generation.rows import row_generator
 from .answer_streamer import AnswerStreamer
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments, PromptArguments
 from .console import count, note, say, write_json
-from .loading import encode_prompt, load_model
+from .loading import encode_prompt, load_model, resolve_settings
 
 
 @dataclass
@@ -56,7 +56,7 @@ def answer(
     start = time.perf_counter()
     out = model.generate(
         input_ids=torch.tensor([prompt_ids], device=model.device),
-        generation_config=decoding.to_generation_config(),
+        generation_config=resolve_settings(model, decoding.to_generation_config(), tokenizer),
         streamer=streamer,
         tokenizer=tokenizer,
         # That of the first row in `inspect`, which so shows this decode.

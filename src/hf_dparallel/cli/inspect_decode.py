@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.prompts import tokenize_prompts
-from ..generation.configuration import DiffusionGenerationConfig, resolve
+from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.output import DiffusionGenerationOutput
 from ..inspection.certainty import answer_confidence_and_accuracy, committed_confidence, decode_with_certainty
 from ..inspection.page import write_page
@@ -32,7 +32,7 @@ from .arguments import (
     check_positive,
 )
 from .console import say, write_json
-from .loading import encode_prompt, get_reward, load_model, load_prompts
+from .loading import encode_prompt, get_reward, load_model, load_prompts, resolve_settings
 
 
 # At which the accuracy of whole answers is drawn against their confidence.
@@ -105,7 +105,7 @@ def run(argv: Sequence[str]) -> None:
     model, tokenizer = load_model(loading)
     if page.compare and not has_adapter(model):
         raise ValueError("`compare` shows the model with and without its adapter, and it has none. Add --adapter.")
-    recipe = resolve(model, decoding.to_generation_config(), tokenizer)
+    recipe = resolve_settings(model, decoding.to_generation_config(), tokenizer)
     report: dict[str, Any] = {}
     if text is not None:
         prompt_ids = encode_prompt(tokenizer, text, prompt.raw)

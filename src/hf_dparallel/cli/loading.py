@@ -21,9 +21,12 @@ from transformers import (
 )
 from transformers.utils import cached_file, find_adapter_config_file
 
+from hf_dparallel_cli.usage import UsageError
+
 from ..data.rewards import numeric_answer_reward
 from ..data.trajectory_folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
 from ..demo import NAMES, word_problem_dataset
+from ..generation.configuration import DiffusionGenerationConfig, resolve
 from .arguments import DatasetArguments, LoadingArguments, ModelArguments
 
 
@@ -72,6 +75,20 @@ def _weights(arguments: ModelArguments) -> dict[str, Any]:
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
         )
     return weights
+
+
+def resolve_settings(
+    model: PreTrainedModel, given: DiffusionGenerationConfig, tokenizer: PreTrainedTokenizerBase
+) -> DiffusionGenerationConfig:
+    """Returns all settings that a command decodes with, before it decodes.
+
+    Raises:
+        UsageError: if those that were given contradict one another or the recipe of the model.
+    """
+    try:
+        return resolve(model, given, tokenizer)
+    except ValueError as error:
+        raise (UsageError(str(error)) if given.settings() else error) from error
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:

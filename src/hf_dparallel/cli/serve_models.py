@@ -6,24 +6,26 @@ from collections.abc import Collection, Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_dparallel_cli.usage import UsageError
+
 from ..demo import NAMES
-from ..generation.configuration import DiffusionGenerationConfig, resolve
+from ..generation.configuration import DiffusionGenerationConfig
 from ..serving.engine import set_adapter
 from ..serving.requests import ServedModel
-from .loading import loading
+from .loading import loading, resolve_settings
 
 
 def read_names(adapters: Sequence[str]) -> dict[str, str]:
     """Returns adapters, each `NAME=ADAPTER` or `ADAPTER`, by the names that requests call them.
 
     Raises:
-        ValueError: if two have the same name.
+        UsageError: if two have the same name.
     """
     names: dict[str, str] = {}
     for text in adapters:
         name, is_named, path = text.partition("=")
         if name in names:
-            raise ValueError(f"`adapter` has {name!r} twice. Give one of them another name: NAME=ADAPTER.")
+            raise UsageError(f"`adapter` has {name!r} twice. Give one of them another name: NAME=ADAPTER.")
         names[name] = path if is_named else text
     return names
 
@@ -43,7 +45,7 @@ class ServedModels:
 
     Raises:
         OSError: if there is no such adapter.
-        ValueError: if two have the same name, or the settings contradict the recipe of one.
+        UsageError: if two have the same name, or the settings contradict the recipe of one.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class ServedModels:
         generation_config: DiffusionGenerationConfig,
     ):
         if name in adapters:
-            raise ValueError(f"An adapter has the name of the model, {name!r}. Give it another: NAME=ADAPTER.")
+            raise UsageError(f"An adapter has the name of the model, {name!r}. Give it another: NAME=ADAPTER.")
         self.adapters = adapters
         # MODEL may be an adapter itself, and is then active.
         own = model.active_adapters()[0] if getattr(model, "_hf_peft_config_loaded", False) else None
@@ -103,5 +105,5 @@ class ServedModels:
     def _resolved(self, served: ServedModel) -> ServedModel:
         """The same with all settings, while its own recipe is the active one."""
         set_adapter(served.model, served.adapter)
-        config = resolve(served.model, served.generation_config, served.tokenizer)
+        config = resolve_settings(served.model, served.generation_config, served.tokenizer)
         return dataclasses.replace(served, generation_config=config)

@@ -21,7 +21,7 @@ from .arguments import (
     OutputArguments,
 )
 from .console import say_table, write_json
-from .loading import get_reward, load_model, load_prompts
+from .loading import get_reward, load_model, load_prompts, resolve_settings
 
 
 @dataclass
@@ -64,7 +64,7 @@ def run(argv: Sequence[str]) -> None:
         model,
         tokenizer,
         dataset,
-        decoding.to_generation_config(),
+        resolve_settings(model, decoding.to_generation_config(), tokenizer),
         batch_size=batch.batch_size,
         output_dir=arguments.output_dir,
         seed=decoding.seed,

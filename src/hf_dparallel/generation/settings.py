@@ -82,10 +82,17 @@ class Setting:
             return f"one of {self.choices}"
         if self.type not in (int, float):
             return self.noun or "True or False"
+        upper = f" up to {self.maximum:,g}" if self.maximum != _LARGEST else ""
         if self.type is int and not self.noun:
-            return "a positive integer" if self.minimum == 1 else "0 or a positive integer"
-        upper = f" and up to {self.maximum:,g}" if self.maximum != _LARGEST else ""
+            return ("a positive integer" if self.minimum == 1 else "0 or a positive integer") + upper
+        upper = upper and f" and{upper}"
         return f"{self.noun or 'a number'} {'above' if self.above_minimum else 'of at least'} {self.minimum:g}{upper}"
+
+    @property
+    def full_rule(self) -> str:
+        """The same with the limit that all numbers have."""
+        is_open = self.maximum == _LARGEST and self.type in (int, float)
+        return f"{self.rule} (and at most {_LARGEST:,})" if is_open else self.rule
 
     def read(self, value: Any) -> Any:
         """Returns a value, in Python's own type, if it is allowed.
@@ -98,8 +105,7 @@ class Setting:
         # Scalars and arrays of numpy and torch become numbers and lists.
         value = _as_python(value)
         if not self._allows(value):
-            limit = f" (and at most {_LARGEST:,})" if self.maximum == _LARGEST and self.type in (int, float) else ""
-            raise ValueError(f"`{self.name}` must be {self.rule}{limit}, got {_shortened(value)}.")
+            raise ValueError(f"`{self.name}` must be {self.full_rule}, got {_shortened(value)}.")
         return float(value) if self.type is float else value
 
     def _allows(self, value: Any) -> bool:
@@ -238,6 +244,7 @@ add_setting(
     "With `editing_threshold`: how many passes look for edits after the last mask of a block is decided. The block is "
     "left before if one of them finds none.",
     default=16,
+    maximum=256,
     is_swept=True,
 )
 add_setting(
