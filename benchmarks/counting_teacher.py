@@ -78,7 +78,7 @@ class Bench:
                 messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
             )
             out = self.model.generate(**inputs, generation_config=self.recipe(SHORT))
-            ids = out.sequences[0, inputs["input_ids"].shape[1] :]
+            ids = out[0, inputs["input_ids"].shape[1] :]
             reply = self.tokenizer.decode(ids, skip_special_tokens=True)
             messages.append({"role": "assistant", "content": reply})
             (right,) = reply_reward([reply], [expected])

@@ -1,12 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Data sets of conversations about counting things, and what a right reply is: the long testbed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..data.rewards import numeric_answer_reward
-from .conversations import MAX_STEPS, generate_conversations
+from .conversations import MAX_STEPS, Conversation, generate_conversations
 
 
 if TYPE_CHECKING:
@@ -24,9 +24,14 @@ def conversation_dataset(
 
     The arguments are those of [`generate_conversations`], with one kind of conversation.
     """
+    return as_dataset(islice(generate_conversations(seed, split, {kind: 1.0}, steps), num_rows))
+
+
+def as_dataset(conversations: Iterable[Conversation]) -> "Dataset":
+    """Makes a dataset of conversations with the same columns."""
     from datasets import Dataset
 
-    conversations = list(islice(generate_conversations(seed, split, {kind: 1.0}, steps), num_rows))
+    conversations = list(conversations)
     return Dataset.from_dict(
         {
             "prompt": [list(conversation.messages) for conversation in conversations],
