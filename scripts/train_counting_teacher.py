@@ -138,7 +138,10 @@ def draw_masked(
         chosen = draws[steps[:, 0]] < rng.choice((0.5, 1.0))
         chosen[rng.randrange(len(steps))] = True
         scored = torch.isin(position, steps[chosen][:, [0, 2]])
-        return scored | torch.isin(position, torch.cat([steps[chosen][:, 3], copies[chosen]])), scored, num_blocks
+        hidden = torch.isin(position, torch.cat([steps[chosen][:, 3], copies[chosen]]))
+        if rng.random() < 0.5:
+            scored[numbers[0]] = hidden[steps[0, 1]] = True
+        return scored | hidden, scored, num_blocks
     if state < 0.4:
         masked = draws < rng.uniform(0.02, 1.0)
         return masked, masked, num_blocks
@@ -148,7 +151,9 @@ def draw_masked(
         ratio = torch.where(position < start, rng.choice((0.0, 0.15)), rng.uniform(0.02, 1.0))
         scored = (position < end) & (draws < ratio)
         return scored | (position >= end), scored, min(block + 1 + draw_masked_blocks(rng), NUM_BLOCKS)
-    cuts = steps[:, rng.choice((0, 3))] if rng.random() < 0.8 else steps[:0, 0]
+    cuts = (
+        torch.cat([numbers[:1], steps[:, rng.choice((0, 3))]]) if len(steps) and rng.random() < 0.8 else steps[:0, 0]
+    )
     cut = int(cuts[rng.randrange(len(cuts))]) if len(cuts) else rng.randint(0, num_words)
     masked = position >= cut
     num_blocks = (cut + 7) // BLOCK_LENGTH + 1 + draw_masked_blocks(rng)

@@ -147,8 +147,12 @@ def _tell_problem(rng: random.Random, steps: Sequence[int], teller: Teller) -> C
     num_steps = rng.choice(steps)
     total = start = rng.randint(0 if num_steps < 2 else 3, LARGEST_NUMBER)
     changes = []
+    told = {start}
     for _ in range(num_steps):
-        sign, change, total = _draw_change(rng, total)
+        # The numbers of a problem mostly differ, so that each is found by the one before it, and not by counting.
+        draws = [_draw_change(rng, total) for _ in range(4)]
+        sign, change, total = next((draw for draw in draws if draw[1] not in told), draws[0])
+        told.add(change)
         changes.append((sign, change))
     return _conversation(teller.question(start, changes), write_solution(rng, start, changes), "problem", total)
 
