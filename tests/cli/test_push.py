@@ -5,6 +5,7 @@ import json
 
 import pytest
 from datasets import Dataset
+from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
 from ..hub.conftest import BASE, TEACHER
@@ -45,6 +46,29 @@ def test_push_data(hub, hf, tmp_path):
     assert BASE.encode() in hub.repository("user/data", "datasets").files()["README.md"]
 
 
+def test_a_dry_run_shows_what_would_be_pushed_without_the_network(hub, adapter, hf, tmp_path):
+    Dataset.from_dict({"prompt_ids": [[2]], "completion_ids": [[3]]}).to_parquet(tmp_path / "rows.parquet")
+    flags = {adapter: [], "rows.parquet": ["--repo_type", "dataset"]}
+    for index, (path, kind) in enumerate(flags.items()):
+        code, out, err = hf("push", path, "user/new", *kind, "--dry_run", "--private", "--json", f"{index}.json")
+        assert code == 0 and "Nothing was sent" in err and "\n# new\n" in out
+    assert not hub.requests
+    hf("push", adapter, "user/new")
+    pushed = {name: len(content) for name, content in hub.repository("user/new").files().items()}
+    assert json.loads((tmp_path / "0.json").read_text()) == {"repo_id": "user/new", "files": pushed}
+    assert set(json.loads((tmp_path / "1.json").read_text())["files"]) == {
+        "README.md",
+        "data/train-00000-of-00001.parquet",
+    }
+
+
+def test_an_answer_of_generate_is_an_example(hub, adapter, hf):
+    assert hf("generate", "--model", adapter, "--prompt", PROMPT, "--json", "a.json")[0] == 0
+    code, out, _ = hf("push", adapter, "user/student", "--example", "a.json", "--dry_run")
+    (shown,) = ModelCard(out).data.widget
+    assert code == 0 and shown["messages"] == [{"role": "user", "content": PROMPT}] and shown["output"]["text"]
+
+
 def test_the_name_that_is_reported_has_the_owner(hub, adapter, hf, tmp_path):
     code, out, _ = hf("push", adapter, "student", "--json", "push.json")
     assert code == 0 and "user/student" in out
@@ -68,6 +92,8 @@ def test_the_name_that_is_reported_has_the_owner(hub, adapter, hf, tmp_path):
         (["folder", "user/name", "--entropy_threshold", "-1"], 2, "`entropy_threshold` must be a number of nats"),
         (["folder", "user/name"], 1, "`folder` is no folder"),
         (["adapter", "user/student", "--report", "missing.json"], 1, "missing.json"),
+        (["adapter", "user/student", "--example", "missing.json", "--dry_run"], 1, "missing.json"),
+        (["adapter", "user/na me", "--dry_run"], 1, "`repo_id=user/na me` is no name of a repository"),
         (["adapter", "stranger/student"], 1, "The token may not write there"),
     ],
 )

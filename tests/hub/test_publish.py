@@ -22,7 +22,7 @@ from transformers import (
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation, push_model_to_hub
 from hf_dparallel.generation.configuration import recipe_of
 from hf_dparallel.hub import publish
-from hf_dparallel.hub.card import make_model_card
+from hf_dparallel.hub.card import PICTURE_NAME, make_model_card
 
 from .conftest import BASE, RECIPE, TEACHER, save_adapter
 from .server import Repository
@@ -398,6 +398,34 @@ def test_the_card_says_what_the_model_is(hub, adapter, tmp_path):
         "## Licence",
     ):
         assert text in re.sub(" +", " ", card.text)
+
+
+EXAMPLE = {"prompt": 'Say "5 | 6"\n```', "text": "5 6", "nfe": 2, "tokens_per_forward": 1.5}
+
+
+def test_an_example_and_the_picture_of_certainty_are_shown(hub, adapter, tmp_path):
+    push_model_to_hub(adapter, "user/student")
+    card = card_of(hub)
+    assert "![" not in card.text and set(card.data.widget[0]) == {"messages"}
+
+    (adapter / PICTURE_NAME).write_bytes(b"\x89PNG\xff")
+    (tmp_path / "example.json").write_text(json.dumps(EXAMPLE))
+    push_model_to_hub(adapter, "user/student", example=tmp_path / "example.json")
+    card = card_of(hub)
+    asked = [{"role": "user", "content": EXAMPLE["prompt"]}]
+    assert card.data.widget == [{"messages": asked, "output": {"text": "5 6"}}]
+    assert f"]({PICTURE_NAME})" in card.text and "2 forward passes, 1.5 tokens per pass" in card.text
+    assert PICTURE_NAME in hub.repository("user/student").files()
+    names: dict = {}
+    exec(next(line for line in lines_of(card).splitlines() if line.startswith("prompt = ")), names)
+    assert names["prompt"] == EXAMPLE["prompt"]
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", json.dumps(EXAMPLE | {"nfe": "two"})])
+def test_examples_that_are_none_are_refused(adapter, tmp_path, text):
+    (tmp_path / "example.json").write_text(text)
+    with pytest.raises(ValueError, match=r"example\.json"):
+        push_model_to_hub(adapter, "user/student", example=tmp_path / "example.json")
 
 
 def test_texts_of_the_card_are_texts(hub, adapter, tmp_path):

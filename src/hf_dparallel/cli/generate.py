@@ -35,7 +35,8 @@ def run(argv: Sequence[str]) -> None:
     loading, prompt, stream, decoding, output = make_parser().parse(argv)
     text = prompt.read()
     model, tokenizer = load_model(loading)
-    figures = answer(model, tokenizer, encode_prompt(tokenizer, text, prompt.raw), decoding, stream.stream)
+    prompt_ids = encode_prompt(tokenizer, text, prompt.raw)
+    figures = {"prompt": text, **answer(model, tokenizer, prompt_ids, decoding, stream.stream)}
     if not stream.stream:
         say(figures["text"])
     empty = "" if figures["text"] else "Empty answer: "

@@ -15,13 +15,16 @@ from ..generation.configuration import DiffusionGenerationConfig
 from ..models.masked_diffusion import MaskedDiffusionHead
 from ..reports import escape_markdown, markdown_table
 from .files import SUMMARY_NAME, has_tokenizer, read_json
-from .reports import read_report
+from .reports import read_example, read_report
 
 
 TAGS = ("dparallel", "diffusion-lm", "masked-diffusion")
 DRAFT_MARK = "<!-- Written by hf-dparallel, and anew at each push. To keep your edits, remove this line. -->"
 # In the card that PEFT saves beside an adapter, as long as nobody has filled it in.
 _PEFT_DRAFT_MARKS = ("# Model Card for Model ID", "[More Information Needed]")
+# Of the figures that `hf-dparallel inspect --figures` draws, the one for the card.
+PICTURE_NAME = "confidence_maps.png"
+_PROMPT = "Mia has 14 pens . Mia finds 6 more . Mia sells 5 pens . How many pens are left ?"
 _TEMPLATE = Path(__file__).parent / "templates" / "model_card.md"
 
 
@@ -32,6 +35,7 @@ def make_model_card(
     recipe: DiffusionGenerationConfig,
     calibration: Mapping[str, Any] | None = None,
     report: str | os.PathLike | None = None,
+    example: str | os.PathLike | None = None,
     dataset_name: str | None = None,
     license: str | None = None,
     tags: str | Sequence[str] | None = None,
@@ -41,11 +45,13 @@ def make_model_card(
     `calibration` says how the recipe was found; `report` and the arguments after it are as in [`push_model_to_hub`].
 
     Raises:
-        ValueError: if the report is none.
+        ValueError: if the report is none, or the example.
     """
     folder, title = Path(folder), repo_id.split("/")[-1]
     adapter, summary = read_json(folder / ADAPTER_CONFIG_NAME), read_json(folder / SUMMARY_NAME)
     measured = read_report(report, recipe.settings()) if report is not None else None
+    answer = read_example(example) if example is not None else {"prompt": _PROMPT}
+    has_chat_template = _has_chat_template(folder if has_tokenizer(folder) else base_model)
     tokenizer = repo_id if has_tokenizer(folder) or base_model is None else base_model
     settings = _settings(adapter, summary)
     tags = [tags] if isinstance(tags, str) else list(tags or ())
@@ -59,6 +65,7 @@ def make_model_card(
         datasets=[dataset_name] if dataset_name else None,
         model_name=title,
         eval_results=measured.eval_results() if measured else None,
+        widget=[_widget(answer, has_chat_template)],
     )
     return ModelCard.from_template(
         data,
@@ -69,7 +76,10 @@ def make_model_card(
         is_adapter=bool(adapter),
         is_native="architecture" not in summary or summary["architecture"] in _native_classes(),
         tokenizer=tokenizer,
-        has_chat_template=_has_chat_template(folder if has_tokenizer(folder) else base_model),
+        has_chat_template=has_chat_template,
+        prompt=json.dumps(answer["prompt"], ensure_ascii=False),
+        example=answer if "text" in answer else None,
+        picture=PICTURE_NAME if (folder / PICTURE_NAME).is_file() else None,
         mask_token_id=recipe.mask_token_id,
         recipe=json.dumps(recipe.settings(), indent=2),
         calibration=json.dumps(calibration, indent=2) if calibration else None,
@@ -93,11 +103,20 @@ def _native_classes() -> set[str]:
 
 
 def _has_chat_template(tokenizer: str | Path | None) -> bool:
-    """Whether a tokenizer has a chat template. If it cannot be read from here, yes: nearly all have one."""
+    """Whether a tokenizer has a chat template. If it is not on this machine, yes: nearly all have one."""
+    if tokenizer is None:
+        return True
     try:
-        return tokenizer is None or AutoTokenizer.from_pretrained(tokenizer).chat_template is not None
+        return AutoTokenizer.from_pretrained(tokenizer, local_files_only=True).chat_template is not None
     except (OSError, ValueError):
         return True
+
+
+def _widget(answer: Mapping[str, Any], is_chat: bool) -> dict[str, Any]:
+    """A prompt, and its answer if there is one, as the widget on the page of a model takes them."""
+    prompt = answer["prompt"]
+    asked = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"text": prompt}
+    return {**asked, "output": {"text": answer["text"]}} if "text" in answer else asked
 
 
 def _adapter_tags(adapter: Mapping[str, Any]) -> list[str]:

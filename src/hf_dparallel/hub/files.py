@@ -14,8 +14,8 @@ from transformers.utils import (
     SAFE_WEIGHTS_NAME,
 )
 
-from .. import reports
 from ..models.adapter_files import WEIGHTS_NAME as ADAPTER_WEIGHTS_NAME
+from ..reports import read_json as read_json_object
 
 
 CARD_NAME = "README.md"
@@ -107,4 +107,4 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: naming a file that holds something else.
     """
-    return reports.read_json(path) if path.is_file() else {}
+    return read_json_object(path) if path.is_file() else {}

@@ -29,7 +29,7 @@ from .files import (
     read_json,
     select_files,
 )
-from .upload import full_name, upload_files
+from .upload import check_name, full_name, upload_files
 
 
 logger = logging.get_logger(__name__)
@@ -46,6 +46,7 @@ def push_model_to_hub(
     base_model: str | None = None,
     generation_config: DiffusionGenerationConfig | None = None,
     report: str | os.PathLike | None = None,
+    example: str | os.PathLike | None = None,
     dataset_name: str | None = None,
     license: str | None = None,
     tags: str | list[str] | None = None,
@@ -61,7 +62,7 @@ def push_model_to_hub(
     One commit holds the weights (safetensors), the configuration, the recipe (`generation_config.json`), a card
     (`README.md`), `custom_generate/`, and the tokenizer if it is in the folder. All else in the folder stays there:
     optimizer states, `training_args.bin`, checkpoints, logs. Files that are edited on the way (the name of the base
-    model) are not changed in the folder.
+    model) are not changed in the folder. [`files_to_push`] returns all these files and sends nothing.
 
     A card that you have written, here or on the Hub, is kept; one that hf-dparallel or PEFT has drafted is written
     anew. Weights of an earlier push that are not among the new ones are deleted in the same commit, and so are files
@@ -78,6 +79,8 @@ def push_model_to_hub(
             Settings of the recipe that take the place of the saved ones.
         report (`str` or `os.PathLike`, *optional*):
             JSON file with measured figures for the card: what `hf-dparallel evaluate --json` or `demo` wrote.
+        example (`str` or `os.PathLike`, *optional*):
+            JSON file with an answer for the card and its widget: what `hf-dparallel generate --json` wrote.
         dataset_name (`str`, *optional*):
             Name on the Hub of the data that it was trained on, for the card.
         license (`str`, *optional*):
@@ -97,29 +100,24 @@ def push_model_to_hub(
     """
     folder = Path(folder)
     kind = kind_of(folder)
-    config = read_json(folder / (ADAPTER_CONFIG_NAME if kind == "adapter" else CONFIG_NAME))
-    summary = read_json(folder / SUMMARY_NAME)
-    base_model = check_base_model(
-        base_model or config.get("base_model_name_or_path") or summary.get("base_model"), kind
-    )
-    recipe, calibration = _read_recipe(folder, generation_config)
     repo_id = full_name(repo_id, token)
-    card = make_model_card(folder, repo_id, base_model, recipe, calibration, report, dataset_name, license, tags)
-    edited = {GENERATION_CONFIG_NAME: recipe.to_json_string().encode()}
-    if kind == "adapter":
-        config["base_model_name_or_path"] = base_model
-        edited[ADAPTER_CONFIG_NAME] = _to_json(config)
-    if summary:
-        edited[SUMMARY_NAME] = _to_json({**summary, "base_model": base_model})
-    files: dict[str, Content] = {**select_files(folder, kind), **_companions(folder, card), **edited}
-    if not calibration:
-        files.pop(CALIBRATION_NAME, None)
-    check_contents(files, folder)
+    files = files_to_push(
+        folder,
+        repo_id,
+        base_model=base_model,
+        generation_config=generation_config,
+        report=report,
+        example=example,
+        dataset_name=dataset_name,
+        license=license,
+        tags=tags,
+    )
     logger.info(f"Uploading {', '.join(files)}.")
+    pushed = _describe(json.loads(_read(files[WEIGHT_PATTERNS[kind][0]])))
     return upload_files(
         files,
         repo_id,
-        check_existing=functools.partial(_check_same_kind, repo_id=repo_id, pushed=_describe(config)),
+        check_existing=functools.partial(_check_same_kind, repo_id=repo_id, pushed=pushed),
         replaces=[*WEIGHT_PATTERNS[kind], CALIBRATION_NAME, *(TOKENIZER_PATTERNS if has_tokenizer(folder) else [])],
         private=private,
         revision=revision,
@@ -127,6 +125,48 @@ def push_model_to_hub(
         token=token,
         commit_message=commit_message or f"Upload {kind} with hf-dparallel",
     )
+
+
+def files_to_push(
+    folder: str | os.PathLike,
+    repo_id: str,
+    *,
+    base_model: str | None = None,
+    generation_config: DiffusionGenerationConfig | None = None,
+    **facts: Any,
+) -> dict[str, Content]:
+    """Returns what [`push_model_to_hub`] would upload, after all checks that need no network.
+
+    Args:
+        folder, repo_id, base_model, generation_config, facts: as in [`push_model_to_hub`]; `facts` are those for the
+            card, from `report` to `tags`.
+
+    Returns:
+        `dict[str, Path | bytes]`: by the name in the repository, the file here, or the content if it was made now.
+
+    Raises:
+        ValueError, OSError: as [`push_model_to_hub`].
+    """
+    check_name(repo_id)
+    folder = Path(folder)
+    kind = kind_of(folder)
+    config = read_json(folder / WEIGHT_PATTERNS[kind][0])
+    summary = read_json(folder / SUMMARY_NAME)
+    base_model = check_base_model(
+        base_model or config.get("base_model_name_or_path") or summary.get("base_model"), kind
+    )
+    recipe, calibration = _read_recipe(folder, generation_config)
+    card = make_model_card(folder, repo_id, base_model, recipe, calibration, **facts)
+    edited = {GENERATION_CONFIG_NAME: recipe.to_json_string().encode()}
+    if kind == "adapter":
+        edited[ADAPTER_CONFIG_NAME] = _to_json({**config, "base_model_name_or_path": base_model})
+    if summary:
+        edited[SUMMARY_NAME] = _to_json({**summary, "base_model": base_model})
+    files: dict[str, Content] = {**select_files(folder, kind), **_companions(folder, card), **edited}
+    if not calibration:
+        files.pop(CALIBRATION_NAME, None)
+    check_contents(files, folder)
+    return files
 
 
 def write_companions(folder: str | os.PathLike, card: ModelCard) -> None:
@@ -210,6 +250,10 @@ def _describe(config: dict[str, Any]) -> str:
     if "base_model_name_or_path" in config:
         return f"an adapter of {config['base_model_name_or_path']}"
     return f"a model of type {config.get('model_type')} ({', '.join(config.get('architectures') or ['no class'])})"
+
+
+def _read(content: Content) -> bytes:
+    return content if isinstance(content, bytes) else content.read_bytes()
 
 
 def _to_json(value: dict[str, Any]) -> bytes:

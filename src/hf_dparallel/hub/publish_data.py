@@ -16,7 +16,7 @@ from ..reports import escape_markdown, markdown_table
 from .card import DRAFT_MARK, TAGS
 from .contents import check_contents
 from .files import CARD_NAME, Content, hub_name
-from .upload import full_name, upload_files
+from .upload import check_name, full_name, upload_files
 
 
 _TEMPLATE = Path(__file__).parent / "templates" / "data_card.md"
@@ -68,6 +68,33 @@ def push_trajectories_to_hub(
             local folder, or the repository holds something else.
         OSError: if there is no such file, or the Hub refuses.
     """
+    repo_id = full_name(repo_id, token)
+    return upload_files(
+        data_to_push(path, repo_id, teacher, license),
+        repo_id,
+        repo_type="dataset",
+        check_existing=functools.partial(_check_no_other_data, repo_id=repo_id),
+        replaces=_SHARDS,
+        private=private,
+        revision=revision,
+        create_pr=create_pr,
+        token=token,
+        commit_message=commit_message or "Upload trajectories with hf-dparallel",
+    )
+
+
+def data_to_push(
+    path: str | os.PathLike, repo_id: str, teacher: str | None = None, license: str | None = None
+) -> dict[str, Content]:
+    """Returns what [`push_trajectories_to_hub`] would upload, after all checks that need no network.
+
+    Returns:
+        `dict[str, Path | bytes]`: by the name in the repository, the file here, or the content if it was made now.
+
+    Raises:
+        ValueError, OSError: as [`push_trajectories_to_hub`].
+    """
+    check_name(repo_id)
     path = Path(path)
     shards = [path] if path.is_file() and path.suffix == ".parquet" else trajectory_files(path)
     rows = _read_rows(shards)
@@ -80,25 +107,13 @@ def push_trajectories_to_hub(
             f"The teacher is {teacher!r}, which is a folder of this machine or no name of a repository. Name it as it "
             "is called on the Hub: `teacher=` (`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
         )
-    repo_id = full_name(repo_id, token)
     card = _make_card(rows, run, repo_id, teacher, license, read_description(shards[0].parent))
     files: dict[str, Content] = {
         f"data/train-{index:05d}-of-{len(shards):05d}.parquet": shard for index, shard in enumerate(shards)
     }
     files[CARD_NAME] = f"{card}\n".encode()
     check_contents(files, path.parent)
-    return upload_files(
-        files,
-        repo_id,
-        repo_type="dataset",
-        check_existing=functools.partial(_check_no_other_data, repo_id=repo_id),
-        replaces=_SHARDS,
-        private=private,
-        revision=revision,
-        create_pr=create_pr,
-        token=token,
-        commit_message=commit_message or "Upload trajectories with hf-dparallel",
-    )
+    return files
 
 
 def _read_rows(shards: Sequence[Path]) -> Any:

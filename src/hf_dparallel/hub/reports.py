@@ -1,17 +1,17 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Measured figures for a model card, from what `hf-dparallel evaluate --json` and `hf-dparallel demo` write."""
+"""Measured figures and an example for a model card, from what `hf-dparallel` commands wrote with `--json`."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PureWindowsPath
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from huggingface_hub import EvalResult
 
-from .. import reports
 from ..generation.commit_rules import commit_rules
-from ..reports import markdown_table
+from ..reports import markdown_table, read_json
+from ..reports import read_report as read_report_file
 from .files import hub_name
 
 
@@ -70,7 +70,7 @@ def read_report(path: str | os.PathLike, recipe: Mapping[str, Any]) -> Report:
         ValueError: if it is no report.
         OSError: if there is no such file.
     """
-    report = reports.read_report(path)
+    report = read_report_file(path)
     rows = report.get("rows", [{"method": "This model", **report}])
     missing = [name for name in _METRICS if not all(isinstance(row.get(name), int | float) for row in rows)]
     if missing or not rows:
@@ -86,3 +86,18 @@ def read_report(path: str | os.PathLike, recipe: Mapping[str, Any]) -> Report:
     matching = [row for row, rule in zip(rows, rules, strict=True) if rule and rule.items() <= recipe.items()]
     num_prompts = report.get("num_prompts") or report.get("conditions", {}).get("num_prompts")
     return Report(rows, (matching or rows)[-1], dataset, num_prompts)
+
+
+def read_example(path: str | os.PathLike) -> dict[str, Any]:
+    """Reads an answer with its prompt and its cost, which `hf-dparallel generate --json` wrote.
+
+    Raises:
+        ValueError: if it is none.
+        OSError: if there is no such file.
+    """
+    example = read_json(Path(path))
+    kinds = {"prompt": str, "text": str, "nfe": int, "tokens_per_forward": float}
+    missing = [name for name, kind in kinds.items() if not isinstance(example.get(name), kind)]
+    if missing:
+        raise ValueError(f"`example={path}` has no {missing[0]}. Give what `hf-dparallel generate --json FILE` wrote.")
+    return example

@@ -8,7 +8,7 @@ from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 from transformers.utils import logging
 
 from .card import is_replaceable
@@ -80,6 +80,16 @@ def full_name(repo_id: str, token: str | None) -> str:
         return repo_id
     with _explained_refusals(repo_id):
         return f"{HfApi(token=token).whoami()['name']}/{repo_id}"
+
+
+def check_name(repo_id: str) -> None:
+    """Checks that there can be a repository of this name.
+
+    Raises:
+        ValueError: if not.
+    """
+    with _explained_refusals(repo_id):
+        validate_repo_id(repo_id)
 
 
 @contextlib.contextmanager
