@@ -139,6 +139,7 @@ LAYERS = [
         "models",
         "data",
         "serving",
+        "diffusers",
     ),
     ("inspection",),
     (

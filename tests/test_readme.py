@@ -43,6 +43,7 @@ PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").gl
 AS_THEY_STAND = ["README.md", "docs/quickstart.md", "docs/inspect.md"]
 # Pages that need more than is given here, such as a server, and the test that runs their blocks.
 RUN_ELSEWHERE = {
+    "docs/diffusers.md": "test_diffusers.py",
     "docs/evaluation.md": "harness/test_docs.py",
     "docs/hub.md": "hub/test_docs.py",
     "docs/metrics.md": "evaluation/test_metrics.py",

@@ -57,6 +57,12 @@ def make_rule(config: Any, canvas: Any) -> Callable:
     return rule if config.min_commits == 1 else partial(_with_at_least, rule, config.min_commits)
 
 
+def is_of_one_pass(name: str) -> bool:
+    """Whether a rule looks at the predictions of a pass only, so that decoders of other packages can call it."""
+    # Soft decoding is more than its rule.
+    return name in _RULES and not isinstance(_RULES[name], type) and name != "soft_threshold"
+
+
 def _with_value(rule: Callable, value: Any, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
     return rule(prediction, masked, value)
 
@@ -316,4 +322,4 @@ def commit_rules() -> tuple[str, ...]:
     return settings_of("rule")
 
 
-__all__ = ["commit_rule", "commit_rules", "make_rule", "most_certain"]
+__all__ = ["commit_rule", "commit_rules", "is_of_one_pass", "make_rule", "most_certain"]
