@@ -82,6 +82,29 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "trajectory": ("teacher's order", {"masking": "trajectory"}),
+    "on-policy": ("half of the rows on policy", {"on_policy_ratio": 0.5}),
+    "dmax": (
+        "half of the rows on policy, mask ratio 75 %, cross-entropy alone (DMax)",
+        {"on_policy_ratio": 0.5, "mask_ratio": 0.75, "certainty_weight": 0.0},
+    ),
+    "soft-targets": (
+        "teacher's order, soft targets from its 4th step on (TAD)",
+        {"masking": "trajectory", "near_steps": 4},
+    ),
+    "sharpened-targets": (
+        "soft targets of temperature 0.5, no certainty loss (SPEED)",
+        {"near_steps": 0, "teacher_temperature": 0.5, "certainty_weight": 0.0},
+    ),
+    "overconfidence": ("penalty on certain wrong tokens (WINO+)", {"overconfidence_weight": 1.0}),
+    "on-policy-overconfidence": (
+        "half of the rows on policy, penalty on certain wrong tokens",
+        {"on_policy_ratio": 0.5, "overconfidence_weight": 1.0},
+    ),
+    "on-policy-trajectory": (
+        "half of the rows on policy, teacher's order",
+        {"on_policy_ratio": 0.5, "masking": "trajectory"},
+    ),
+    "suffix-window": ("no masks behind the block", {"suffix_length": 0}),
     "consistency-only": ("consistency loss only", {"certainty_weight": 0.0}),
     "certainty-only": ("certainty loss only", {"consistency_weight": 0.0}),
     "no-semi-ar": ("both losses, no semi-AR masking", {"masking": "random"}),

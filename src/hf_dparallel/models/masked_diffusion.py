@@ -152,6 +152,15 @@ class MaskedDiffusionHead(ScoringMixin):
         output = forward(**inputs, logits_to_keep=where, labels=labels, head_function=function)
         return output.logits if function is None else output.head_output
 
+    def head_states(self, inputs, where, forward=None):
+        """As in [`ScoringMixin.head_states`]: the hidden states that the head runs on."""
+        forward = forward or self.__call__  # type: ignore[operator]
+        return forward(**inputs, logits_to_keep=where, skip_head=True).logits
+
+    def apply_head(self, states):
+        """As in [`ScoringMixin.apply_head`]."""
+        return self.lm_head(states)
+
     @can_return_tuple
     def forward(
         self,
@@ -165,6 +174,7 @@ class MaskedDiffusionHead(ScoringMixin):
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: int | torch.Tensor | None = None,
         head_function: Callable[[torch.Tensor, torch.LongTensor], Terms] | None = None,
+        skip_head: bool = False,
         **kwargs,
     ) -> MaskedDiffusionOutput:
         r"""
@@ -198,6 +208,8 @@ class MaskedDiffusionHead(ScoringMixin):
                 `(num_positions, vocab_size)`, and with their `labels`, and returns a `NamedTuple` of tensors. The
                 output has it as `head_output`, and no `logits`. Only the logits of one call are in memory at a time,
                 in the backward pass too, where all but the last are computed again.
+            skip_head (`bool`, *optional*, defaults to `False`):
+                Whether `logits` are to be the hidden states that the head would run on.
 
         Returns:
             [`MaskedDiffusionOutput`] with `logits` of shape `(batch_size, num_positions, vocab_size)`.
@@ -216,7 +228,9 @@ class MaskedDiffusionHead(ScoringMixin):
             hidden_states = shift_predictions(hidden_states, position_ids)
         hidden_states = select_positions(hidden_states, logits_to_keep)
         fields: dict[str, Any] = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
-        if head_function is not None:
+        if skip_head:
+            fields["logits"] = hidden_states
+        elif head_function is not None:
             kept_labels = select_labels(labels, logits_to_keep)
             fields["head_output"] = apply_in_chunks(
                 self.lm_head, head_function, hidden_states, kept_labels, self.config.vocab_size

@@ -70,6 +70,16 @@ class ScoringMixin:
             return logits
         return apply_in_chunks(nn.Identity(), function, logits, select_labels(labels, where), logits.shape[-1])
 
+    def head_states(
+        self, inputs: dict[str, torch.Tensor], where: torch.BoolTensor, forward: Callable[..., Any] | None = None
+    ) -> torch.Tensor:
+        """What [`apply_head`] makes the logits at `where` of, `(num_true, size)`: here the logits themselves."""
+        return self.score(inputs, where, forward=forward)
+
+    def apply_head(self, states: torch.Tensor) -> torch.Tensor:
+        """The logits `(num_states, vocab_size)` of some of the [`head_states`]."""
+        return states
+
 
 def accepted_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Returns those of `inputs` that the forward pass of a model takes."""

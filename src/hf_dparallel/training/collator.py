@@ -5,7 +5,7 @@ import hashlib
 import math
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,6 +21,9 @@ MASKING_SETTINGS = (
     "initial_block_length",
     "initial_mask_ratio",
     "padding_blocks",
+    "suffix_length",
+    "on_policy_ratio",
+    "near_steps",
     "max_length",
 )
 MASKINGS = ("semi_autoregressive", "random", "trajectory")
@@ -43,11 +46,18 @@ def check_masking_settings(settings: Any) -> None:
             "`initial_mask_ratio` must be a number in (0, 1], from which the ratio goes to the number `mask_ratio`, "
             f"got initial_mask_ratio={initial_ratio!r} and mask_ratio={ratio!r}."
         )
-    if settings.masking == "random" and settings.initial_block_length is not None:
-        raise ValueError(
-            f"`initial_block_length={settings.initial_block_length}` has no meaning with `masking='random'`, which "
-            "has no blocks. Leave it out."
-        )
+    for name in ("suffix_length", "near_steps"):
+        value = getattr(settings, name)
+        if value is not None and not (isinstance(value, int) and value >= 0):
+            raise ValueError(f"`{name}` must be 0 or a positive integer, got {value!r}.")
+    if not (isinstance(settings.on_policy_ratio, int | float) and 0 <= settings.on_policy_ratio <= 1):
+        raise ValueError(f"`on_policy_ratio` must be a number from 0 to 1, got {settings.on_policy_ratio!r}.")
+    for name in ("initial_block_length", "suffix_length"):
+        if settings.masking == "random" and getattr(settings, name) is not None:
+            raise ValueError(
+                f"`{name}={getattr(settings, name)}` has no meaning with `masking='random'`, which has no blocks. "
+                "Leave it out."
+            )
     if settings.masking == "random" and settings.padding_blocks:
         raise ValueError(
             "`padding_blocks=True` has no meaning with `masking='random'`, which masks all padding anyway."
@@ -57,6 +67,17 @@ def check_masking_settings(settings: Any) -> None:
             '`masking` must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole response, '
             f'as for Dream) or "trajectory" (what the teacher committed last in a block), got {settings.masking!r}.'
         )
+
+
+class _Row(NamedTuple):
+    """A view of a sequence: its tokens; which are masked, scored, visible, late, each `(length,)`; if on policy."""
+
+    sequence: torch.LongTensor
+    masked: torch.BoolTensor
+    scored: torch.BoolTensor
+    visible: torch.BoolTensor
+    late: torch.BoolTensor
+    on_policy: bool
 
 
 def _is_ratio(value: Any) -> bool:
@@ -92,6 +113,15 @@ class DataCollatorForSemiAutoregressiveMasking:
     batch learns anything are left out. The attention mask is left to the trainer (section B.6 of
     https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
 
+    Three more settings change what a row sees or what it is scored on:
+
+    - `suffix_length`: a row has only so many masked tokens behind its active block, as decoding with the same setting
+      has. The others are cut off, or hidden by `attention_mask`.
+    - `on_policy_ratio`: this share of the rows is marked in `on_policy`. The trainer replaces their masked tokens by
+      the guesses of the student, and all tokens of their active block are scored, masked or not.
+    - `near_steps`: marks in `late` the masked tokens that the teacher has committed this many steps, or more, after
+      the first masked one of the block, read from `commit_step`. 0 marks all. The trainer gives them soft targets.
+
     The masks depend only on the tokens of the row, on `seed` and on the epoch (see [`set_epoch`]), not on the batch,
     the order or the number of workers. A resumed run therefore sees the masks of an uninterrupted one, and copies of a
     row have the same masks in an epoch: for more masks, train for more epochs instead of repeating rows.
@@ -117,6 +147,12 @@ class DataCollatorForSemiAutoregressiveMasking:
         padding_blocks (`bool`, *optional*, defaults to `False`):
             Whether blocks of nothing but padding, of which there are more the shorter the answer is, can be active
             too, as in the paper. Needed for decoding with `stop_at_eos=False` only.
+        suffix_length (`int`, *optional*):
+            How many masked tokens behind the active block a row sees; by default all.
+        on_policy_ratio (`float`, *optional*, defaults to 0.0):
+            Share of the rows that the student learns on its own guesses.
+        near_steps (`int`, *optional*):
+            From which step after the first masked token on tokens have soft targets; by default none has.
         max_length (`int`, *optional*, defaults to 384):
             Length of all sequences, prompt included.
         seed (`int`, *optional*, defaults to 0):
@@ -161,6 +197,9 @@ class DataCollatorForSemiAutoregressiveMasking:
     initial_block_length: int | None = None
     initial_mask_ratio: float | None = None
     padding_blocks: bool = False
+    suffix_length: int | None = None
+    on_policy_ratio: float = 0.0
+    near_steps: int | None = None
     max_length: int = 384
     seed: int = 0
     vocab_size: int | None = None
@@ -169,11 +208,15 @@ class DataCollatorForSemiAutoregressiveMasking:
 
     def __post_init__(self):
         check_masking_settings(self)
-        if self.block_causal and self.initial_block_length is not None:
-            raise ValueError(
-                f"`initial_block_length={self.initial_block_length}` has no meaning for a block-causal model, whose "
-                "blocks are those of its attention. Leave it out."
-            )
+        reasons = {
+            "initial_block_length": "whose blocks are those of its attention",
+            "suffix_length": "which never sees what follows a block",
+        }
+        for name, reason in reasons.items():
+            if self.block_causal and getattr(self, name) is not None:
+                raise ValueError(
+                    f"`{name}={getattr(self, name)}` has no meaning for a block-causal model, {reason}. Leave it out."
+                )
         # The epoch and the number of epochs, in shared memory, so that workers that are already running (persistent
         # ones) see a new epoch.
         self._epoch = torch.tensor([0, 1]).share_memory_()
@@ -191,7 +234,11 @@ class DataCollatorForSemiAutoregressiveMasking:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
-        return (*TOKENIZED_COLUMNS, "commit_step") if self.masking == "trajectory" else TOKENIZED_COLUMNS
+        return (*TOKENIZED_COLUMNS, "commit_step") if self._needs_steps else TOKENIZED_COLUMNS
+
+    @property
+    def _needs_steps(self) -> bool:
+        return self.masking == "trajectory" or bool(self.near_steps)
 
     def check_epochs(self, num_epochs: int) -> None:
         """Raises a `ValueError` if a setting is to change over the epochs, and there are not several."""
@@ -223,24 +270,29 @@ class DataCollatorForSemiAutoregressiveMasking:
             the clean tokens where they are scored and -100 elsewhere; `attention_mask`, all ones. With `block_causal`
             `labels` of shape `(num_views * len(examples), num_noisy)`, and `input_ids` and `position_ids` (instead of
             `attention_mask`) of shape `(num_views * len(examples), num_noisy + num_clean)`: the blocks that the batch
-            needs of the noisy copies, then those of the clean ones.
+            needs of the noisy copies, then those of the clean ones. With `suffix_length`, fewer columns, and
+            `attention_mask` hides what a row does not see. With `on_policy_ratio`, `on_policy` of shape
+            `(num_views * len(examples),)`; with `near_steps`, `late` of the shape of `labels`.
         """
-        sequences, masked, scored = zip(*(self._mask(example) for example in examples), strict=True)
-        clean = torch.stack(sequences).repeat(self.num_views, 1)
-        # (sequences, views, length) -> all first views, then all second views
-        masked = torch.stack(masked).transpose(0, 1).flatten(0, 1)
-        scored = torch.stack(scored).transpose(0, 1).flatten(0, 1)
+        rows = [row for example in examples for row in self._mask(example)]
+        # First views, then second views, of all sequences.
+        rows = [row for view in range(self.num_views) for row in rows[view :: self.num_views]]
+        clean, masked, scored, visible, late = (torch.stack(field) for field in list(zip(*rows, strict=True))[:5])
         noisy = clean.masked_fill(masked, self.mask_token_id)
         labels = clean.masked_fill(~scored, IGNORE_INDEX)
-        if not self.block_causal:
-            return {"input_ids": noisy, "attention_mask": torch.ones_like(clean), "labels": labels}
-        noisy_part, clean_part = self._needed_parts(scored)
-        positions = torch.arange(self.padded_length)
-        return {
-            "input_ids": torch.cat([noisy[:, noisy_part], clean[:, clean_part]], dim=1),
-            "position_ids": torch.cat([positions[noisy_part], positions[clean_part]]).repeat(len(clean), 1),
-            "labels": labels[:, noisy_part],
-        }
+        batch = {"labels": labels} | ({"late": late} if self.near_steps is not None else {})
+        if self.block_causal:
+            noisy_part, clean_part = self._needed_parts(scored)
+            positions = torch.arange(self.padded_length)
+            batch = {name: tensor[:, noisy_part] for name, tensor in batch.items()}
+            batch["input_ids"] = torch.cat([noisy[:, noisy_part], clean[:, clean_part]], dim=1)
+            batch["position_ids"] = torch.cat([positions[noisy_part], positions[clean_part]]).repeat(len(clean), 1)
+        else:
+            batch = {"input_ids": noisy, "attention_mask": visible.long(), **batch}
+            batch = {name: tensor[:, : visible.sum(dim=1).max()] for name, tensor in batch.items()}
+        if self.on_policy_ratio:
+            batch["on_policy"] = torch.tensor([row.on_policy for row in rows])
+        return batch
 
     def _needed_parts(self, scored: torch.BoolTensor) -> tuple[slice, slice]:
         """The blocks that a batch needs of the noisy copies and of the clean ones.
@@ -253,23 +305,39 @@ class DataCollatorForSemiAutoregressiveMasking:
         first, last = (int(blocks.min()), int(blocks.max())) if len(blocks) else (0, 0)
         return slice(first * self.block_length, (last + 1) * self.block_length), slice(0, last * self.block_length)
 
-    def _mask(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The padded sequence `(length,)`, and for each view what is masked and what is scored `(views, length)`."""
+    def _mask(self, example: dict[str, Any]) -> list[_Row]:
+        """The views of a sequence."""
         prompt, completion, commit_step = self.read_row(example)
         sequence = torch.full((self.padded_length,), self.eos_token_id)
         sequence[: len(prompt)] = prompt
         sequence[len(prompt) : len(prompt) + len(completion)] = completion
 
         generator = self._generator(prompt, completion)
-        scored = torch.zeros(self.num_views, len(sequence), dtype=torch.bool)
+        nothing = torch.zeros(self.num_views, len(sequence), dtype=torch.bool)
+        drawn, active, late = nothing, nothing[0].clone(), nothing.clone()
         for start, end in self._draw_active_spans(len(prompt), len(completion), generator):
-            drawn = self._draw_masked(commit_step[start - len(prompt) : end - len(prompt)], generator)
-            scored[0, start:end] = drawn
-            if self.complementary_masking:
-                scored[1, start:end] = ~drawn
-        masked = scored.clone()
-        masked[:, end:] = True
-        return sequence, masked, scored
+            steps = commit_step[start - len(prompt) : end - len(prompt)]
+            of_first_view = self._draw_masked(steps, generator)
+            for view, span in enumerate((of_first_view, ~of_first_view)[: self.num_views]):
+                drawn[view, start:end] = span
+                late[view, start:end] = self._late(span, steps)
+            active[start:end] = True
+        # Drawn last, so that the masks are those without it.
+        on_policy = torch.rand(self.num_views, generator=generator) < self.on_policy_ratio
+        behind, width = torch.arange(len(sequence)) >= end, len(sequence)
+        if self.suffix_length is not None:
+            width = min(end + self.suffix_length, width)
+        visible = torch.arange(len(sequence)) < width
+        return [
+            _Row(sequence, drawn[view] | behind, active if alone else drawn[view], visible, late[view], alone)
+            for view, alone in enumerate(on_policy.tolist())
+        ]
+
+    def _late(self, masked: torch.BoolTensor, steps: torch.Tensor) -> torch.BoolTensor:
+        """Which masked tokens of a block the teacher has committed `near_steps` after the first of them, or later."""
+        if self.near_steps is None or not masked.any():
+            return torch.zeros_like(masked)
+        return masked & (steps - steps[masked].min() >= self.near_steps)
 
     def _draw_active_spans(
         self, prompt_length: int, completion_length: int, generator: torch.Generator
@@ -355,7 +423,7 @@ class DataCollatorForSemiAutoregressiveMasking:
             )
 
     def _read_steps(self, example: dict[str, Any]) -> torch.Tensor:
-        if self.masking != "trajectory":
+        if not self._needs_steps:
             return torch.zeros(self.padded_length)
         steps = torch.as_tensor(example["commit_step"], dtype=torch.long)
         if len(steps) != len(example["completion_ids"]):

@@ -41,6 +41,17 @@ class CertaintyForcingConfig(TrainingArguments):
         padding_blocks (`bool`, *optional*, defaults to `False`):
             Whether to train also on blocks of nothing but padding, as the paper does. Without it, decode with
             `stop_at_eos=True`.
+        suffix_length (`int`, *optional*):
+            How many masked tokens behind the active block a row sees; by default all. Decode with the same setting.
+            Not for block-causal models, which never see what follows a block.
+        on_policy_ratio (`float`, *optional*, defaults to `0.0`):
+            Share of the rows in which the masked tokens of the active block are replaced by the student's own
+            guesses, right or wrong, and all tokens of the block are scored: the student learns to correct itself.
+            Costs one pass without gradients.
+        near_steps (`int`, *optional*):
+            Masked tokens that the teacher committed this many passes or more after the first of them are learned from
+            the distribution of the base model, whose adapter is switched off, instead of from the trajectory. 0:
+            all of them. Needs an adapter and, unless 0, the column `commit_step`. Costs one pass without gradients.
         max_length (`int`, *optional*, defaults to `384`):
             Length in tokens to which prompt and completion together are padded with EOS. Longer rows are an error.
             For block-causal models rounded up to whole blocks.
@@ -53,6 +64,10 @@ class CertaintyForcingConfig(TrainingArguments):
             Weight of the certainty-forcing loss, β in Eq. 8.
         consistency_weight (`float`, *optional*, defaults to `1.0`):
             Weight of the cross-entropy on the trajectory.
+        teacher_temperature (`float`, *optional*, defaults to `1.0`):
+            Temperature of the base model's distribution, with `near_steps`. Below 1 it is sharper.
+        overconfidence_weight (`float`, *optional*, defaults to `0.0`):
+            Weight of the penalty on wrong predictions of more than 0.6, whose entropy is raised.
 
     > [!NOTE]
     > These parameters have default values different from [`~transformers.TrainingArguments`]:
@@ -129,6 +144,24 @@ class CertaintyForcingConfig(TrainingArguments):
         default=False,
         metadata={"help": "Whether to train also on blocks of nothing but padding, as the paper does."},
     )
+    suffix_length: int | None = field(
+        default=None,
+        metadata={"help": "How many masked tokens behind the active block a row sees; by default all."},
+    )
+    on_policy_ratio: float = field(
+        default=0.0,
+        metadata={
+            "help": "Share of the rows whose masked tokens are replaced by the student's own guesses, and whose "
+            "active block is scored as a whole."
+        },
+    )
+    near_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Learn tokens that the teacher committed this many passes or more after the first masked one from "
+            "the distribution of the base model. 0: all."
+        },
+    )
     max_length: int = field(
         default=384,
         metadata={"help": "Length in tokens to which prompt and completion together are padded with EOS."},
@@ -142,6 +175,12 @@ class CertaintyForcingConfig(TrainingArguments):
         default=2.0, metadata={"help": "Weight of the certainty-forcing loss, beta in Eq. 8 of the paper."}
     )
     consistency_weight: float = field(default=1.0, metadata={"help": "Weight of the cross-entropy on the trajectory."})
+    teacher_temperature: float = field(
+        default=1.0, metadata={"help": "Temperature of the base model's distribution, with `near_steps`."}
+    )
+    overconfidence_weight: float = field(
+        default=0.0, metadata={"help": "Weight of the penalty on wrong predictions of more than 0.6."}
+    )
 
     def __post_init__(self):
         self.mask_ratio = _number_or_text(self.mask_ratio)
@@ -157,7 +196,14 @@ class CertaintyForcingConfig(TrainingArguments):
             raise ValueError(
                 f"`certainty_temperature` must be positive, got {self.certainty_temperature}. The paper uses 0.5."
             )
-        for name in ("certainty_weight", "consistency_weight"):
+        if not 0 < self.teacher_temperature < float("inf"):
+            raise ValueError(f"`teacher_temperature` must be positive, got {self.teacher_temperature}.")
+        if self.teacher_temperature != 1.0 and self.near_steps is None:
+            raise ValueError(
+                f"`teacher_temperature={self.teacher_temperature}` has no meaning without `near_steps`, with which "
+                "tokens are learned from the teacher's distribution. Set it, or leave both out."
+            )
+        for name in ("certainty_weight", "consistency_weight", "overconfidence_weight"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"`{name}` must be a number of at least 0, got {getattr(self, name)}.")
         if self.train_sampling_strategy == "group_by_length":

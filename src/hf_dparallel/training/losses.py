@@ -7,11 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..certainty import entropy_from_logits
+from ..certainty import confidence_from_logits, entropy_from_logits
 
 
 # The label of a token that is not scored.
 IGNORE_INDEX = -100
+# The probability above which a wrong prediction is penalized, as in WINO+.
+OVERCONFIDENT = 0.6
 
 
 class TokenTerms(NamedTuple):
@@ -23,15 +25,18 @@ class TokenTerms(NamedTuple):
         sharpened_entropy (`torch.FloatTensor` of shape `(num_scored,)`):
             Entropy at the training temperature, in nats.
         entropy (`torch.FloatTensor` of shape `(num_scored,)`):
-            Entropy at temperature 1, in nats. Detached.
+            Entropy at temperature 1, in nats. Detached, unless overconfidence is penalized.
         predicted (`torch.LongTensor` of shape `(num_scored,)`):
             The likeliest token.
+        overconfident (`torch.BoolTensor` of shape `(num_scored,)`):
+            Whether it is wrong and has a probability above `OVERCONFIDENT`. `False` unless that is penalized.
     """
 
     cross_entropy: torch.Tensor
     sharpened_entropy: torch.Tensor
     entropy: torch.Tensor
     predicted: torch.Tensor
+    overconfident: torch.Tensor
 
 
 @dataclass
@@ -44,6 +49,9 @@ class CertaintyForcingTerms:
         certainty (`torch.Tensor` of shape `(rows,)`):
             Mean entropy at the training temperature of the scored tokens that the model predicts correctly, in nats
             (Eqs. 6 and 7). 0 for a row without any.
+        overconfidence (`torch.Tensor` of shape `(rows,)`):
+            Minus the mean entropy at temperature 1 of the scored tokens that the model predicts wrongly with a
+            probability above `OVERCONFIDENT`, in nats. 0 for a row without any, and unless it is penalized.
         num_masked (`torch.Tensor` of shape `(rows,)`):
             Number of scored tokens. Detached, like all that follow.
         num_correct (`torch.Tensor` of shape `(rows,)`):
@@ -54,17 +62,21 @@ class CertaintyForcingTerms:
 
     consistency: torch.Tensor
     certainty: torch.Tensor
+    overconfidence: torch.Tensor
     num_masked: torch.Tensor
     num_correct: torch.Tensor
     entropy: torch.Tensor
 
-    def objective(self, certainty_weight: float = 2.0, consistency_weight: float = 1.0) -> torch.Tensor:
-        """Eq. 8 for every row: the weighted sum of consistency and certainty, of shape `(rows,)`."""
-        return consistency_weight * self.consistency + certainty_weight * self.certainty
+    def objective(
+        self, certainty_weight: float = 2.0, consistency_weight: float = 1.0, overconfidence_weight: float = 0.0
+    ) -> torch.Tensor:
+        """Eq. 8 for every row, of shape `(rows,)`: the weighted sum of the terms."""
+        objective = consistency_weight * self.consistency + certainty_weight * self.certainty
+        return objective + overconfidence_weight * self.overconfidence if overconfidence_weight else objective
 
 
 def certainty_forcing_terms(
-    logits: torch.Tensor, labels: torch.Tensor, *, temperature: float = 0.5
+    logits: torch.Tensor, labels: torch.Tensor, *, temperature: float = 0.5, penalizes: bool = False
 ) -> CertaintyForcingTerms:
     r"""
     The terms of the certainty-forcing loss, row by row.
@@ -80,6 +92,8 @@ def certainty_forcing_terms(
             The clean tokens where they are scored, -100 elsewhere.
         temperature (`float`, *optional*, defaults to 0.5):
             Temperature of the certainty term, `T` in Eq. 7. The prediction itself does not depend on it.
+        penalizes (`bool`, *optional*, defaults to `False`):
+            Whether `overconfidence` is computed, which takes memory.
 
     Returns:
         [`CertaintyForcingTerms`]
@@ -90,18 +104,25 @@ def certainty_forcing_terms(
     if not temperature > 0:
         raise ValueError(f"`temperature` must be positive, got {temperature}. The paper uses temperature=0.5.")
     logits, targets = _select_scored(logits, labels)
-    return sum_by_row(token_terms(logits, targets, temperature), labels)
+    return sum_by_row(token_terms(logits, targets, temperature, penalizes), labels)
 
 
-def token_terms(logits: torch.Tensor, targets: torch.Tensor, temperature: float) -> TokenTerms:
+def token_terms(
+    logits: torch.Tensor, targets: torch.Tensor, temperature: float, penalizes: bool = False
+) -> TokenTerms:
     """Computes the terms of scored tokens from their logits `(num_scored, vocab_size)` and labels `(num_scored,)`."""
-    with torch.no_grad():
-        entropy, predicted = entropy_from_logits(logits), logits.argmax(dim=-1)
+    with torch.set_grad_enabled(penalizes and torch.is_grad_enabled()):
+        entropy = entropy_from_logits(logits)
+    predicted = logits.argmax(dim=-1)
+    overconfident = torch.zeros_like(predicted, dtype=torch.bool)
+    if penalizes:
+        overconfident = (predicted != targets) & (confidence_from_logits(logits.detach()) > OVERCONFIDENT)
     return TokenTerms(
         nn.functional.cross_entropy(logits.float(), targets, reduction="none"),
         entropy_from_logits(logits, temperature),
         entropy,
         predicted,
+        overconfident,
     )
 
 
@@ -114,7 +135,7 @@ def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> CertaintyForcingTerms
             "policy."
         )
     # A model can be spread over several devices, and end on another one than that of the labels.
-    cross_entropy, sharpened_entropy, entropy, predicted = (field.to(labels.device) for field in terms)
+    cross_entropy, sharpened_entropy, entropy, predicted, overconfident = (field.to(labels.device) for field in terms)
     rows, positions = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
     # The set of correct predictions is a constant: no gradient flows through its choice (Eq. 6).
     correct = (predicted == labels[rows, positions]).float()
@@ -126,9 +147,10 @@ def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> CertaintyForcingTerms
     return CertaintyForcingTerms(
         consistency=row_sum(cross_entropy) / num_masked.clamp(min=1),
         certainty=row_sum(sharpened_entropy * correct) / num_correct.clamp(min=1),
+        overconfidence=-row_sum(entropy * overconfident) / row_sum(overconfident.float()).clamp(min=1),
         num_masked=num_masked,
         num_correct=num_correct,
-        entropy=row_sum(entropy) / num_masked.clamp(min=1),
+        entropy=row_sum(entropy.detach()) / num_masked.clamp(min=1),
     )
 
 
@@ -139,6 +161,7 @@ def certainty_forcing_loss(
     temperature: float = 0.5,
     certainty_weight: float = 2.0,
     consistency_weight: float = 1.0,
+    overconfidence_weight: float = 0.0,
 ) -> torch.Tensor:
     r"""
     The certainty-forcing loss, Eq. 8 of https://huggingface.co/papers/2509.26488, averaged over rows.
@@ -161,6 +184,9 @@ def certainty_forcing_loss(
             Weight of the certainty term, β in the paper.
         consistency_weight (`float`, *optional*, defaults to 1.0):
             Weight of the cross-entropy.
+        overconfidence_weight (`float`, *optional*, defaults to 0.0):
+            Weight of the entropy of wrong predictions of more than 0.6, which is raised
+            (https://huggingface.co/papers/2605.16941).
 
     Returns:
         `torch.Tensor`: a float32 scalar, in nats.
@@ -181,8 +207,8 @@ def certainty_forcing_loss(
 
     ```
     """
-    terms = certainty_forcing_terms(logits, labels, temperature=temperature)
-    return terms.objective(certainty_weight, consistency_weight).mean()
+    terms = certainty_forcing_terms(logits, labels, temperature=temperature, penalizes=overconfidence_weight > 0)
+    return terms.objective(certainty_weight, consistency_weight, overconfidence_weight).mean()
 
 
 def _select_scored(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

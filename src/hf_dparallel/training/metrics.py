@@ -12,14 +12,15 @@ class MetricSums:
     """Sums over sequences, kept on the device until they are logged."""
 
     def __init__(self, device: torch.device):
-        self._sums = torch.zeros(6, device=device)
+        self._sums = torch.zeros(7, device=device)
 
     @staticmethod
     def values_by_sequence(terms: CertaintyForcingTerms, num_views: int) -> torch.Tensor:
-        """The summands, of shape `(sequences, 6)`, the views of a sequence added up."""
+        """The summands, of shape `(sequences, 7)`, the views of a sequence added up."""
         by_view = (
             terms.consistency,
             terms.certainty,
+            terms.overconfidence,
             terms.entropy * terms.num_masked,
             terms.num_correct,
             terms.num_masked,
@@ -34,12 +35,13 @@ class MetricSums:
         """The averages since the last call (of all processes, if `reduce` adds them up); none without sequences."""
         sums = reduce(self._sums).tolist()
         self._sums = torch.zeros_like(self._sums)
-        consistency, certainty, entropy, num_correct, num_masked, num_sequences = sums
+        consistency, certainty, overconfidence, entropy, num_correct, num_masked, num_sequences = sums
         if num_sequences == 0:
             return {}
         return {
             "consistency_loss": consistency / num_sequences,
             "certainty_loss": certainty / num_sequences,
+            "overconfidence_loss": overconfidence / num_sequences,
             "masked_entropy": entropy / max(num_masked, 1),
             "masked_accuracy": num_correct / max(num_masked, 1),
         }

@@ -33,9 +33,11 @@ from ..generation.inputs import vocabulary_size
 from .checkpoints import all_finite, explained_write_errors, forget_checkpoint, last_complete_checkpoint
 from .collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
-from .losses import IGNORE_INDEX, CertaintyForcingTerms, sum_by_row, token_terms
+from .losses import IGNORE_INDEX, CertaintyForcingTerms, TokenTerms, sum_by_row, token_terms
 from .metrics import MetricSums
+from .on_policy import fill_with_guesses
 from .publishing import PublishingMixin, check_can_be_pushed
+from .soft_targets import SoftTargets
 from .student import base_model, prepare_student, special_token_id
 
 
@@ -78,9 +80,12 @@ class CertaintyForcingTrainer(PublishingMixin):
     Besides `loss`, it logs the following, averaged over the sequences since the last log (over the evaluation set,
     with prefix `eval_`):
 
-    - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
+    - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence; with
+      `near_steps` of late tokens the divergence from the base model.
     - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed alike.
       `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`.
+    - `overconfidence_loss`, with `overconfidence_weight`: minus the entropy of wrong predictions of more than 0.6, in
+      nats, summed alike; `loss` has `overconfidence_weight` times it, too.
     - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
     - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
 
@@ -171,6 +176,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         self._needed_of_rows: dict[str, Any] = {}
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             _check_blocks(data_collator, base_model(model))
+            _check_teacher(data_collator, model)
             callbacks.append(MaskingEpochCallback(data_collator))
             # What is recorded beside the weights are the masks of the training, whoever has made the collator.
             args = copy.copy(args)
@@ -264,16 +270,17 @@ class CertaintyForcingTrainer(PublishingMixin):
         """
         mode = "train" if model.training else "eval"
         inputs = dict(inputs)
-        labels = inputs.pop("labels")
+        labels, on_policy, late = (inputs.pop(name, None) for name in ("labels", "on_policy", "late"))
         if self._is_block_causal:
             positions = inputs["position_ids"]
             inputs["attention_mask"] = self._noisy_and_clean_mask(positions, labels.shape[1])
-            labels = pad(labels, (0, positions.shape[1] - labels.shape[1]), value=IGNORE_INDEX)
-        function = functools.partial(token_terms, temperature=self.args.certainty_temperature)
-        scored = labels != IGNORE_INDEX
-        by_token = base_model(self.model).score(inputs, scored, function, labels, forward=model)
+            num_clean = positions.shape[1] - labels.shape[1]
+            labels = pad(labels, (0, num_clean), value=IGNORE_INDEX)
+            late = pad(late, (0, num_clean)) if late is not None else None
+        by_token = self._token_terms(model, inputs, labels, on_policy, late)
         terms = sum_by_row(by_token, labels)
-        objective = terms.objective(self.args.certainty_weight, self.args.consistency_weight)
+        args = self.args
+        objective = terms.objective(args.certainty_weight, args.consistency_weight, args.overconfidence_weight)
 
         num_sequences = labels.shape[0] / self._num_views
         if num_items_in_batch is not None and mode == "train":
@@ -281,6 +288,31 @@ class CertaintyForcingTrainer(PublishingMixin):
         loss = objective.sum() / num_sequences
         self._record(terms, mode)
         return (loss, {"predictions": by_token.predicted}) if return_outputs else loss
+
+    def _token_terms(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        labels: torch.LongTensor,
+        on_policy: torch.BoolTensor | None,
+        late: torch.BoolTensor | None,
+    ) -> TokenTerms:
+        """The terms of the scored tokens, by one pass with gradients and those that come before it."""
+        base = base_model(self.model)
+        function: Callable[..., TokenTerms] = functools.partial(
+            token_terms,
+            temperature=self.args.certainty_temperature,
+            penalizes=self.args.overconfidence_weight > 0,
+        )
+        scored = labels != IGNORE_INDEX
+        if late is not None:
+            # Before the guesses: the teacher sees masks there.
+            temperature = self.args.teacher_temperature
+            function = SoftTargets(self.model, model, inputs, labels, late, temperature, function)
+            labels = function.numbers
+        if on_policy is not None:
+            inputs = fill_with_guesses(base, model, inputs, scored, on_policy, self.data_collator.mask_token_id)
+        return base.score(inputs, scored, function, labels, forward=model)
 
     @property
     def _is_block_causal(self) -> bool:
@@ -333,13 +365,14 @@ class CertaintyForcingTrainer(PublishingMixin):
         output = super().evaluation_loop(
             dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix=metric_key_prefix
         )
-        metrics = self._metrics["eval"].drain()
+        metrics = self._drain_metrics("eval")
         if metrics:
             # The Trainer averages over batches, and takes rows for sequences when it drops the repeated ones of the
             # last batch. These sums are over sequences.
             metrics["loss"] = (
                 self.args.consistency_weight * metrics["consistency_loss"]
                 + self.args.certainty_weight * metrics["certainty_loss"]
+                + self.args.overconfidence_weight * metrics.get("overconfidence_loss", 0.0)
             )
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
@@ -357,9 +390,10 @@ class CertaintyForcingTrainer(PublishingMixin):
             return loss, None, None
         predictions = torch.full_like(labels, IGNORE_INDEX)
         predictions[labels != IGNORE_INDEX] = predicted
-        if self._is_block_causal:
+        if self._is_block_causal or getattr(self.data_collator, "suffix_length", None) is not None:
             # Batches have other columns, and a place in what is returned is that in the sequence.
-            columns = inputs["position_ids"][:, : labels.shape[1]].to(labels.device)
+            every_column = torch.arange(labels.shape[1]).expand_as(labels)
+            columns = inputs.get("position_ids", every_column)[:, : labels.shape[1]].to(labels.device)
             whole = labels.new_full((len(labels), self.data_collator.padded_length), IGNORE_INDEX)
             predictions, labels = (whole.scatter(1, columns, x) for x in (predictions, labels))
         # The Trainer cuts the last batch to its number of sequences along the first dimension.
@@ -369,11 +403,17 @@ class CertaintyForcingTrainer(PublishingMixin):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs `logs`; the training loss together with its terms since the last log."""
         if "loss" in logs:
-            metrics = self._metrics["train"].drain(self.accelerator.reduce)
+            metrics = self._drain_metrics("train", self.accelerator.reduce)
             if not all(map(math.isfinite, metrics.values())):
                 raise FloatingPointError(self._divergence())
             logs = {**logs, **metrics}
         super().log(logs, start_time)
+
+    def _drain_metrics(self, mode: str, *reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
+        metrics = self._metrics[mode].drain(*reduce)
+        if not self.args.overconfidence_weight:
+            metrics.pop("overconfidence_loss", None)
+        return metrics
 
     def _divergence(self) -> str:
         last = last_complete_checkpoint(self.args.output_dir)
@@ -498,6 +538,24 @@ def _check_blocks(collator: DataCollatorForSemiAutoregressiveMasking, model: Pre
             f"`data_collator` has block_length={collator.block_length}, but blocks of {type(model).__name__} have "
             f"{model.config.block_length} tokens. Use the same, or set `model.config.block_length`."
         )
+
+
+def _check_teacher(collator: DataCollatorForSemiAutoregressiveMasking, model: nn.Module) -> None:
+    """Raises a `ValueError` if the base model is to be the teacher, and is not what the student started from."""
+    if collator.near_steps is None:
+        return
+    if not hasattr(model, "disable_adapter"):
+        raise ValueError(
+            f"`near_steps={collator.near_steps}` learns from the base model, whose adapter is switched off for that. "
+            "A model that is trained as a whole has no such base: pass `peft_config`, or leave out `near_steps`."
+        )
+    for config in model.peft_config.values():
+        way = getattr(config, "init_lora_weights", True)
+        if isinstance(way, str) and way not in ("gaussian", "eva", "orthogonal"):
+            raise ValueError(
+                f"`near_steps={collator.near_steps}` learns from the base model, whose weights "
+                f"`init_lora_weights={way!r}` has changed. Leave out one of them."
+            )
 
 
 __all__ = ["CertaintyForcingTrainer", "MaskingEpochCallback"]

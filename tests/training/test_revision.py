@@ -1,0 +1,290 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Training for revision: rows of the student's own guesses, soft targets, the penalty on certain wrong tokens."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM
+
+from hf_dparallel import DataCollatorForSemiAutoregressiveMasking, certainty_forcing_loss
+from hf_dparallel.training.losses import certainty_forcing_terms
+
+from ..helpers import (
+    EOS,
+    MASK,
+    lora,
+    make_dataset,
+    make_dream,
+    make_llada,
+    make_rows,
+    make_sdar,
+    make_trainer,
+    weights_of,
+)
+
+
+def make_collator(**settings):
+    return DataCollatorForSemiAutoregressiveMasking(MASK, EOS, **({"block_length": 4, "max_length": 24} | settings))
+
+
+def rows_with_steps(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        row | {"commit_step": torch.randint(5, (len(row["completion_ids"]),), generator=generator).tolist()}
+        for row in make_rows(count, seed)
+    ]
+
+
+# Rows
+
+
+@pytest.mark.parametrize("block_causal", [False, True])
+def test_rows_on_policy_have_the_same_masks_and_all_tokens_of_the_block_scored(block_causal):
+    rows = make_rows(40)
+    plain = make_collator(block_causal=block_causal)(rows)
+    mixed, all_rows = (make_collator(block_causal=block_causal, on_policy_ratio=ratio)(rows) for ratio in (0.5, 1.0))
+    assert "on_policy" not in plain and all_rows["on_policy"].all()
+    assert 20 < mixed["on_policy"].sum() < 60
+    assert torch.equal(mixed["input_ids"], plain["input_ids"]) and torch.equal(
+        all_rows["input_ids"], plain["input_ids"]
+    )
+    # What either view masks is the block.
+    either = plain["labels"].view(2, 40, -1).amax(dim=0).repeat(2, 1)
+    assert torch.equal(all_rows["labels"], either)
+    assert torch.equal(mixed["labels"], torch.where(mixed["on_policy"][:, None], either, plain["labels"]))
+
+
+def test_late_tokens_are_those_that_the_teacher_decides_steps_after_the_first_masked_one():
+    rows = rows_with_steps(30)
+    batch = make_collator(near_steps=2, mask_ratio="random")(rows)
+    found = set()
+    for index, row in enumerate(rows * 2):
+        start = len(row["prompt_ids"])
+        steps = row["commit_step"] + [row["commit_step"][-1]] * 24
+        scored = (batch["labels"][index] != -100).nonzero().flatten().tolist()
+        first = min((steps[place - start] for place in scored), default=0)
+        expected = [place for place in scored if steps[place - start] >= first + 2]
+        assert batch["late"][index].nonzero().flatten().tolist() == expected
+        found |= {bool(expected), len(expected) < len(scored)}
+    assert found == {True, False}
+
+
+def test_without_near_steps_all_masked_tokens_are_late():
+    batch = make_collator(near_steps=0, on_policy_ratio=0.5)(make_rows(10))
+    assert torch.equal(batch["late"], (batch["labels"] != -100) & (batch["input_ids"] == MASK))
+
+
+@pytest.mark.parametrize("length", [0, 3, 100])
+def test_rows_see_only_so_many_masks_behind_their_block(length):
+    rows = make_rows(20)
+    whole, cut = make_collator()(rows), make_collator(suffix_length=length)(rows)
+    width = cut["labels"].shape[1]
+    for index in range(40):
+        places = (whole["labels"].view(2, 20, -1)[:, index % 20] != -100).any(dim=0).nonzero()
+        end = min(int(places.max()) + 1 + length, 24)
+        assert cut["attention_mask"][index].tolist() == [1] * end + [0] * (width - end)
+        for name in ("input_ids", "labels"):
+            assert torch.equal(cut[name][index], whole[name][index, :width])
+    assert width == 24 if length == 100 else width <= 24
+    if length == 100:
+        assert torch.equal(cut["attention_mask"], whole["attention_mask"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"suffix_length": -1}, "`suffix_length` must be 0 or a positive integer, got -1"),
+        ({"near_steps": 1.5}, "`near_steps` must be 0 or a positive integer, got 1.5"),
+        ({"on_policy_ratio": 1.5}, "`on_policy_ratio` must be a number from 0 to 1, got 1.5"),
+        ({"on_policy_ratio": float("nan")}, "`on_policy_ratio` must be a number from 0 to 1, got nan"),
+        ({"suffix_length": 4, "masking": "random"}, "`suffix_length=4` has no meaning with `masking='random'`"),
+        ({"suffix_length": 4, "block_causal": True}, "no meaning for a block-causal model, which never sees what"),
+    ],
+)
+def test_what_cannot_be_collated(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_collator(**settings)
+
+
+def test_what_cannot_be_trained(tmp_path):
+    for settings, message in [
+        ({"near_steps": 2}, "`near_steps=2` learns from the base model.*pass `peft_config`"),
+        ({"teacher_temperature": 0.5}, "`teacher_temperature=0.5` has no meaning without `near_steps`"),
+        ({"teacher_temperature": 0.0, "near_steps": 0}, "`teacher_temperature` must be positive, got 0.0"),
+        ({"overconfidence_weight": -1.0}, "`overconfidence_weight` must be a number of at least 0, got -1.0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make_trainer(tmp_path, rows=2, **settings)
+    with pytest.raises(ValueError, match="`init_lora_weights='olora'` has changed"):
+        make_trainer(tmp_path, rows=2, peft_config=lora(init_lora_weights="olora"), near_steps=2)
+    with pytest.raises(ValueError, match="commit_step"):
+        data = make_dataset(2).remove_columns("commit_step")
+        make_trainer(tmp_path, peft_config=lora(), train_dataset=data, near_steps=1)
+
+
+# The loss
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_penalty_raises_the_entropy_of_certain_wrong_tokens(seed):
+    generator = torch.Generator().manual_seed(seed)
+    logits = (torch.randn(4, 9, 5, generator=generator) * 3).requires_grad_()
+    labels = torch.randint(-1, 5, (4, 9), generator=generator)
+    labels[labels == -1] = -100
+    expected = torch.zeros(4)
+    for row in range(4):
+        entropies = []
+        for token, label in zip(logits[row], labels[row], strict=True):
+            p = token.softmax(dim=-1)
+            if label != -100 and p.argmax() != label and p.max() > 0.6:
+                entropies.append(-(p * p.log()).sum())
+        if entropies:
+            expected[row] = -torch.stack(entropies).mean()
+    terms = certainty_forcing_terms(logits, labels, penalizes=True)
+    torch.testing.assert_close(terms.overconfidence, expected)
+    assert expected.min() < 0 and not terms.entropy.requires_grad
+    loss = certainty_forcing_loss(logits, labels, overconfidence_weight=0.7)
+    torch.testing.assert_close(loss, certainty_forcing_loss(logits, labels) + 0.7 * expected.mean())
+    (gradient,) = torch.autograd.grad(loss - certainty_forcing_loss(logits, labels), logits)
+    (expected_gradient,) = torch.autograd.grad(0.7 * expected.mean(), logits)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
+
+
+def all_logits(model, batch, ids):
+    """The logits of all positions of a batch with other tokens; block-causal masks are written out by their rule."""
+    if "attention_mask" in batch:
+        return model(input_ids=ids, attention_mask=batch["attention_mask"]).logits
+    num_noisy = batch["labels"].shape[1]
+    noisy, clean = (batch["position_ids"][0] // 4).tensor_split([num_noisy])
+    of_noisy = torch.cat([noisy[:, None] == noisy, noisy[:, None] > clean], dim=1)
+    of_clean = torch.cat([torch.zeros(len(clean), num_noisy, dtype=torch.bool), clean[:, None] >= clean], dim=1)
+    mask = torch.cat([of_noisy, of_clean])[None, None]
+    return model(input_ids=ids, position_ids=batch["position_ids"], attention_mask=mask).logits
+
+
+def naive_loss(trainer, batch):
+    """The loss of a batch token by token, with the logits of all positions."""
+    model, args, labels = trainer.model, trainer.args, batch["labels"]
+    masked_ids, width = batch["input_ids"], labels.shape[1]
+    ids = masked_ids.clone()
+    with torch.no_grad():
+        guesses = (
+            all_logits(model.eval(), batch, masked_ids).index_fill(2, torch.tensor(MASK), -torch.inf).argmax(dim=-1)
+        )
+        if "late" in batch:
+            with model.disable_adapter():
+                teacher = all_logits(model, batch, masked_ids)
+    for row, place in (labels != -100).nonzero().tolist():
+        if "on_policy" in batch and batch["on_policy"][row] and ids[row, place] == MASK:
+            ids[row, place] = guesses[row, place]
+    logits = all_logits(model.train(), batch, ids)[:, :width].double()
+    total = logits.sum() * 0
+    for row in range(len(labels)):
+        consistency, certainty, overconfidence = [], [], []
+        for place in (labels[row] != -100).nonzero().flatten().tolist():
+            log_p, label = logits[row, place].log_softmax(dim=-1), labels[row, place]
+            if "late" in batch and batch["late"][row, place]:
+                q = (teacher[row, place].double() / args.teacher_temperature).softmax(dim=-1)
+                consistency.append((q * (q.log() - log_p)).sum())
+            else:
+                consistency.append(-log_p[label])
+            if log_p.argmax() == label:
+                sharp = (logits[row, place] / args.certainty_temperature).log_softmax(dim=-1)
+                certainty.append(-(sharp.exp() * sharp).sum())
+            elif log_p.max().exp() > 0.6:
+                overconfidence.append((log_p.exp() * log_p).sum())
+        weights = (args.consistency_weight, args.certainty_weight, args.overconfidence_weight)
+        for weight, terms in zip(weights, (consistency, certainty, overconfidence), strict=True):
+            total = total + (weight * torch.stack(terms).mean() if terms else 0)
+    return total / (len(labels) / trainer.data_collator.num_views)
+
+
+REVISIONS = {
+    "on policy": {"on_policy_ratio": 0.5},
+    "soft targets": {"near_steps": 2, "teacher_temperature": 0.5},
+    "penalty": {"overconfidence_weight": 1.0},
+    "all": {"on_policy_ratio": 0.5, "near_steps": 1, "overconfidence_weight": 0.5, "masking": "trajectory"},
+}
+
+
+@pytest.mark.parametrize(
+    ("make_model", "revision"),
+    [(make_llada, "on policy"), (make_dream, "soft targets"), (make_llada, "penalty")]
+    + [(make, "all") for make in (make_llada, make_dream, make_sdar)],
+)
+@pytest.mark.parametrize("chunk", [3, 1000])
+def test_loss_and_gradients_are_those_of_the_naive_loss(tmp_path, monkeypatch, make_model, revision, chunk):
+    monkeypatch.setattr("hf_dparallel.models.scoring._CHUNK_NUMEL", chunk * 64)
+    # The head is adapted, too: that of the teacher is not.
+    adapter = lora(target_modules=["q_proj", "lm_head"], init_lora_weights=False)
+    window = {"suffix_length": 3} if revision == "all" and make_model is not make_sdar else {}
+    trainer = make_trainer(tmp_path, make_model(), 2, adapter, mask_ratio="random", **REVISIONS[revision], **window)
+    batch = trainer.data_collator(rows_with_steps(4))
+    trainable = [weight for weight in trainer.model.parameters() if weight.requires_grad]
+    expected = naive_loss(trainer, batch)
+    trainer.model.train()
+    loss = trainer.compute_loss(trainer.model, batch)
+    assert trainer.model.training and all(weight.requires_grad for weight in trainable)
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-5)
+    expected_gradients = torch.autograd.grad(expected, trainable)
+    for gradient, expected_gradient in zip(torch.autograd.grad(loss, trainable), expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_a_window_that_covers_the_rows_changes_nothing(tmp_path):
+    rows = make_rows(4)
+    losses = []
+    for window in ({}, {"suffix_length": 24}, {"suffix_length": 0}):
+        trainer = make_trainer(tmp_path, rows=2, **window)
+        losses.append(trainer.compute_loss(trainer.model, trainer.data_collator(rows)).item())
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_the_loss_on_guesses_is_that_of_the_published_code(golden_dir, tmp_path):
+    """DMax's. One of its cases is left out: it guesses tokens that have no loss, far behind the end of the text."""
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / "llada2" / "model", dtype=torch.float32)
+    cases = [json.loads(line) for line in (golden_dir / "dmax" / "train_loss.jsonl").read_text().splitlines()]
+    for case in (case for case in cases if case["case"] != 9):
+        model.config.block_length = case["block_size"]
+        settings = {"certainty_weight": 0.0, "complementary_masking": False, "block_length": case["block_size"]}
+        trainer = make_trainer(tmp_path, model, 2, **settings)
+        noisy, clean, labels = (torch.tensor(case[name]) for name in ("noisy_input_ids", "input_ids", "labels"))
+        batch = {
+            "input_ids": torch.cat([noisy, clean], dim=1),
+            "position_ids": torch.arange(case["seq_len"]).repeat(len(noisy), 2),
+            "labels": labels,
+            "on_policy": torch.full((len(noisy),), case["flag"]),
+        }
+        trainer.data_collator.mask_token_id = 249
+        model.zero_grad()
+        loss = trainer.compute_loss(model, batch)
+        assert loss.item() == pytest.approx(case["total_loss"], rel=1e-4), case["case"]
+        loss.backward()
+        norm = torch.stack([weight.grad.norm() for weight in model.parameters() if weight.grad is not None]).norm()
+        assert norm.item() == pytest.approx(case["grad_norm_all"], rel=1e-3), case["case"]
+
+
+# The trainer
+
+
+@pytest.mark.parametrize("make_model", [make_llada, make_sdar])
+def test_a_whole_model_in_half_precision_learns_on_its_guesses(tmp_path, make_model):
+    trainer = make_trainer(tmp_path, make_model(), rows=2, on_policy_ratio=1.0, overconfidence_weight=1.0, bf16=True)
+    before = weights_of(trainer.model)
+    trainer.train()
+    assert not any(torch.equal(weight, before[name]) for name, weight in trainer.model.named_parameters())
+    assert "overconfidence_loss" in trainer.state.log_history[0]
+
+
+def test_evaluation_with_all_settings(tmp_path):
+    dataset, seen = make_dataset(5), []
+    settings = REVISIONS["all"] | {"suffix_length": 2}
+    adapter = lora(init_lora_weights=False)
+    trainer = make_trainer(tmp_path, None, 2, adapter, None, dataset, per_device_eval_batch_size=2, **settings)
+    trainer.compute_metrics = lambda prediction: seen.append(prediction) or {}
+    metrics = trainer.evaluate()
+    labels = torch.from_numpy(seen[0].label_ids)
+    assert labels.shape == (5, 2, 24) and torch.equal(torch.from_numpy(seen[0].predictions) == -100, labels == -100)
+    expected = naive_loss(trainer, trainer._eval_collator(list(dataset)))
+    assert metrics["eval_loss"] == pytest.approx(expected.item(), rel=1e-4)
