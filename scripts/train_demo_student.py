@@ -2,8 +2,7 @@
 """Distils the bundled teacher into the bundled student: an adapter for all kinds of its conversations.
 
     python scripts/train_demo_student.py --output_dir demo_student
-    cp demo_student/adapter/{adapter_config.json,adapter_model.safetensors,generation_config.json} \
-        src/hf_dparallel/demo/student
+    python scripts/bundle_student.py demo_student/adapter
 
 It is the demo's distillation on other prompts: problems of 1 to 8 steps, follow-up questions, sums, small talk and
 what is to be refused.
@@ -16,7 +15,6 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
 from hf_dparallel import (
@@ -26,8 +24,9 @@ from hf_dparallel import (
     filter_trajectories,
     generate_trajectories,
 )
+from hf_dparallel.demo import TEACHER
 from hf_dparallel.demo.conversations import generate_conversations
-from hf_dparallel.demo.pipeline import BLOCK_LENGTH, TEACHER_PATH, TRAJECTORY_RECIPE
+from hf_dparallel.demo.pipeline import BLOCK_LENGTH, TRAJECTORY_RECIPE
 from hf_dparallel.demo.testbed import as_dataset, reply_reward
 
 
@@ -54,7 +53,7 @@ def make_trajectories(args: argparse.Namespace) -> Dataset:
 
 
 def distil(trajectories: Dataset, args: argparse.Namespace) -> None:
-    """Trains the adapter, and writes it in bf16 under the name of the bundled teacher, with its recipe."""
+    """Trains the adapter, and writes it with its recipe."""
     model = AutoModelForMaskedLM.from_pretrained(args.teacher, dtype=torch.float32)
     config = CertaintyForcingConfig(
         str(args.output_dir / "checkpoints"),
@@ -81,11 +80,7 @@ def distil(trajectories: Dataset, args: argparse.Namespace) -> None:
     )
     trainer.train()
     folder = args.output_dir / "adapter"
-    trainer.model.peft_config["default"].base_model_name_or_path = "demo"
     trainer.save_model(str(folder))
-    weights = load_file(folder / "adapter_model.safetensors")
-    weights = {name: weight.to(torch.bfloat16).contiguous() for name, weight in weights.items()}
-    save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     recipe = DiffusionGenerationConfig(
         **model.generation_config.to_diff_dict() | {"max_new_tokens": MAX_NEW_TOKENS} | STUDENT_RECIPE
     )
@@ -95,7 +90,7 @@ def distil(trajectories: Dataset, args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output_dir", type=Path, required=True)
-    parser.add_argument("--teacher", type=Path, default=TEACHER_PATH)
+    parser.add_argument("--teacher", type=Path, default=TEACHER)
     parser.add_argument("--num_trajectories", type=int, default=1536)
     parser.add_argument("--num_train_steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)

@@ -10,7 +10,7 @@ from hf_dparallel.demo import TEACHER
 from hf_dparallel.diffusers import CommitRuleScheduler
 
 from .helpers import make_llada, make_llada2, make_sdar
-from .test_readme import ROOT, SMALLER, run_blocks
+from .test_readme import ROOT, run_blocks
 
 
 BLOCK_LENGTH = 4
@@ -105,12 +105,10 @@ def test_the_scheduler_of_diffusers_takes_a_pass_more_for_a_block():
     assert torch.equal(tokens, expected) and nfe < passes <= nfe + 16 // BLOCK_LENGTH
 
 
-def test_the_page_runs(monkeypatch, tmp_path, capsys):
+def test_the_page_runs(tmp_path, capsys):
     make_sdar(vocab_size=256).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(TEACHER).save_pretrained(tmp_path)
-    monkeypatch.setitem(SMALLER, "JetLM/SDAR-1.7B-Chat", tmp_path.as_posix())
-    monkeypatch.setitem(SMALLER, "gen_length=256", "gen_length=8")
-    names = run_blocks(ROOT / "docs" / "diffusers.md")
+    names = run_blocks(ROOT / "docs" / "diffusers.md", {"JetLM/SDAR-1.7B-Chat": str(tmp_path)})
     assert capsys.readouterr().out == f"{names['out'].texts[0]}\n"
 
 

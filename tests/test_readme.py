@@ -1,60 +1,38 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The README and every page of docs/: Python runs, commands parse, links lead somewhere.
+"""The README and every page of docs/: Python and commands run as pasted, links lead somewhere.
 
-Pages are found by their names. The blocks of a page run one after the other in one namespace, on the bundled teacher
-and a few problems. The pages in `AS_THEY_STAND` run so; on others the names in `GIVEN` and the public
-names of the package may be used without saying where they come from.
+Pages are found by their names. The Python blocks of a page run one after the other in one namespace, which is empty
+before: nothing is given to them, made smaller or replaced but names on the Hub.
 """
 
-import ast
-import functools
 import itertools
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import datasets
-import peft
 import pytest
-import torch
-import transformers
 import yaml
 from markdown.extensions.toc import slugify
+from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 import hf_dparallel
 from hf_dparallel.cli import COMMANDS, main
 from hf_dparallel.cli.arguments import CommandParser
-from hf_dparallel.demo.pipeline import load_teacher, word_problem_dataset
-from hf_dparallel.demo.word_problems import generate_word_problems
 
 
 ROOT = Path(__file__).parents[1]
-TEACHER = Path(hf_dparallel.__file__).parent / "demo" / "teacher"
-# What pages say and what is run: the bundled teacher answers in 64 tokens at most.
-SMALLER = {
-    "GSAI-ML/LLaDA-8B-Instruct": TEACHER.as_posix(),
-    "max_new_tokens=256": "max_new_tokens=64",
-    "max_new_tokens=128": "max_new_tokens=64",
-}
 # docs/index.md is the README.
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if path.stem != "index")]
-AS_THEY_STAND = ["README.md", "docs/quickstart.md", "docs/inspect.md"]
-# Pages that need more than is given here, such as a server, and the test that runs their blocks.
+# Pages that need more, such as a server or a Hub, or must be undone, and the test that runs their blocks.
 RUN_ELSEWHERE = {
+    "docs/add_a_rule.md": "generation/test_add_a_rule.py",
     "docs/diffusers.md": "test_diffusers.py",
     "docs/evaluation.md": "harness/test_docs.py",
     "docs/hub.md": "hub/test_docs.py",
     "docs/metrics.md": "evaluation/test_metrics.py",
     "docs/serving.md": "serving/test_docs.py",
-}
-# Python blocks that cannot run here: (page, a line of the block) -> why.
-NOT_RUN: dict[tuple[str, str], str] = {
-    (
-        "docs/decoding.md",
-        'model = AutoModelForMaskedLM.from_pretrained("answerdotai/ModernBERT-base")',
-    ): "a model of another class, which is not bundled; tests/models/test_foreign.py gives one `generate`",
 }
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
@@ -74,57 +52,19 @@ def python_blocks(page: str | Path) -> list[str]:
     return blocks(page, "python")
 
 
-def run_blocks(page: str | Path, given: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Runs the Python blocks of a page in one namespace, which it returns."""
-    namespace = {"__name__": "__main__", **(given or {})}
+def run_blocks(page: str | Path, on_the_hub: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Runs the Python blocks of a page in one namespace, which it returns.
+
+    Args:
+        page (`str`): the page.
+        on_the_hub (`dict[str, str]`, *optional*): by names of models on the Hub, folders that take their place.
+    """
+    namespace: dict[str, Any] = {"__name__": "__main__"}
     for index, source in enumerate(python_blocks(page), start=1):
-        if any(name == page and line in source.splitlines() for name, line in NOT_RUN):
-            continue
-        for said, run in SMALLER.items():
-            source = source.replace(said, run)
+        for name, folder in (on_the_hub or {}).items():
+            source = source.replace(f'"{name}"', repr(folder))
         exec(compile(source, f"{page}, block {index}", "exec"), namespace)
     return namespace
-
-
-def word_problems_as_gsm8k(*args, **kwargs) -> datasets.Dataset:
-    """Stands for `load_dataset("openai/gsm8k", ...)`: the same columns, in the language of the bundled teacher."""
-    problems = itertools.islice(generate_word_problems(seed=0, split="train"), 4)
-    rows = [{"question": p.question, "answer": f"{p.solution}\n#### {p.answer}"} for p in problems]
-    return datasets.Dataset.from_list(rows)
-
-
-def tokenized_solutions(split: str) -> datasets.Dataset:
-    """What `generate_trajectories` would make of a perfect teacher's answers."""
-    _, tokenizer = load_teacher()
-    rows = []
-    for problem in itertools.islice(generate_word_problems(seed=0, split=split), 4):
-        completion_ids = tokenizer(problem.solution)["input_ids"] + [tokenizer.eos_token_id]
-        row = {"prompt_ids": tokenizer(problem.question)["input_ids"], "completion_ids": completion_ids}
-        rows.append({**row, "commit_step": list(range(len(completion_ids))), "nfe": 64, "answer": problem.answer})
-    return datasets.Dataset.from_list(rows)
-
-
-@functools.wraps(hf_dparallel.CertaintyForcingConfig)
-def small_training(*args, **kwargs) -> hf_dparallel.CertaintyForcingConfig:
-    """The settings of a page, for one step on a CPU."""
-    steps = {name: 1 for name in ("eval_steps", "save_steps") if name in kwargs}
-    return small_training.__wrapped__(
-        *args, **{**kwargs, **steps, "max_steps": 1, "max_length": 128, "use_cpu": True, "report_to": "none"}
-    )
-
-
-GIVEN: dict[str, Callable[[], Any]] = {
-    "torch": lambda: torch,
-    "model": lambda: load_teacher()[0],
-    "tokenizer": lambda: load_teacher()[1],
-    "texts": lambda: [problem.question for problem in itertools.islice(generate_word_problems(seed=0), 3)],
-    "problems": lambda: word_problem_dataset(2, seed=0, split="test"),
-    "trajectories": lambda: tokenized_solutions("train"),
-    "held_out": lambda: tokenized_solutions("test"),
-    "LoraConfig": lambda: peft.LoraConfig,
-    "AutoModelForMaskedLM": lambda: transformers.AutoModelForMaskedLM,
-    "BitsAndBytesConfig": lambda: transformers.BitsAndBytesConfig,
-}
 
 
 PUBLIC_NAMES = {
@@ -134,54 +74,52 @@ PUBLIC_NAMES = {
 }
 
 
-def given_names(page: str) -> dict[str, Any]:
-    """Those of the given and the public names that the page uses."""
-    if page in AS_THEY_STAND:
-        return {}
-    trees = [ast.parse(source) for source in python_blocks(page)]
-    used = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    public = {name: getattr(hf_dparallel, name) for name in used & PUBLIC_NAMES}
-    return public | {name: make() for name, make in GIVEN.items() if name in used}
-
-
 @pytest.fixture(autouse=True)
-def _small(tmp_path, monkeypatch):
+def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(hf_dparallel, "CertaintyForcingConfig", small_training)
-    monkeypatch.setattr(datasets, "load_dataset", word_problems_as_gsm8k)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if page not in AS_THEY_STAND and python_blocks(page) and page not in RUN_ELSEWHERE],
-)
-def test_python_runs(page):
-    run_blocks(page, given_names(page))
+@pytest.fixture(scope="module")
+def modern_bert(tmp_path_factory) -> str:
+    """The folder of a tiny ModernBERT with the published vocabulary."""
+    folder = tmp_path_factory.mktemp("bert")
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    ModernBertForMaskedLM(ModernBertConfig(**shape)).save_pretrained(folder)
+    return str(folder)
 
 
-def test_readme_decodes_trains_and_loads_the_adapter(tmp_path, capsys):
-    names = run_blocks("README.md")
-
-    assert "forward passes" in capsys.readouterr().out
-    assert 0 < len(names["trajectories"]) <= 4
-    assert (tmp_path / "llada-dparallel" / "adapter_model.safetensors").is_file()
-    assert names["sequences"].shape == names["out"].sequences.shape
-
-
-def test_quickstart_decodes_a_batch(capsys):
-    names = run_blocks("docs/quickstart.md")
-
-    assert names["out"].nfe.shape == (2,)
-    assert names["sequences"].equal(names["out"].sequences)
-    assert capsys.readouterr().out.count("tokens per pass") == 2
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page) and page not in RUN_ELSEWHERE])
+def test_python_runs(page, modern_bert, capsys, tmp_path):
+    names = run_blocks(page, {"answerdotai/ModernBERT-base": modern_bert})
+    check = CHECKS.get(page)
+    if check is not None:
+        check(names, capsys.readouterr().out, tmp_path)
 
 
-def test_inspect_writes_a_page_and_figures(tmp_path):
-    names = run_blocks("docs/inspect.md")
+def check_readme(names, printed, folder):
+    text, cost, of_student = printed.splitlines()[:3]
+    assert text == of_student == names["answer"](names["messages"])[0]["generated_text"][-1]["content"]
+    assert re.fullmatch(r"\d+ forward passes, \d+\.\d tokens per pass", cost)
+    assert 0 < len(names["trajectories"]) <= len(names["prompts"])
+    assert (folder / "student" / "adapter_model.safetensors").is_file()
+    assert (
+        names["student"].active_adapters() == ["default"] and names["sequences"].shape == names["out"].sequences.shape
+    )
 
+
+def check_quickstart(names, printed, folder):
+    assert printed.count("tokens per pass") == 2
+    assert names["sequences"].equal(names["model"].generate(**names["inputs"], entropy_threshold=0.5))
+    assert printed.count("The answer is 15 .") >= 2
+
+
+def check_inspect(names, printed, folder):
     assert [trace.nfe for trace in names["traces"]] == [int(out.nfe) for out in names["decodes"].values()]
-    assert "One prompt, two recipes" in (tmp_path / "decode.html").read_text()
-    assert len(list(tmp_path.glob("*.png"))) == 4
+    assert "One prompt, two recipes" in (folder / "decode.html").read_text()
+    assert len(list(folder.glob("*.png"))) == 4
+
+
+CHECKS = {"README.md": check_readme, "docs/quickstart.md": check_quickstart, "docs/inspect.md": check_inspect}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
@@ -196,12 +134,7 @@ def test_first_pages_use_public_names_only(page):
 @pytest.mark.parametrize(("page", "test"), RUN_ELSEWHERE.items())
 def test_pages_that_are_run_elsewhere_are(page, test):
     source = read(f"tests/{test}")
-    assert f'"{Path(page).name}"' in source and re.search(r"run_blocks\(|python_blocks\(", source)
-
-
-def test_blocks_that_are_not_run_exist():
-    for page, line in NOT_RUN:
-        assert any(line in source.splitlines() for source in python_blocks(page)), (page, line)
+    assert f'{Path(page).name}"' in source and re.search(r"run_blocks\(|python_blocks\(", source)
 
 
 # Commands.
@@ -265,6 +198,32 @@ def test_commands_parse(page, parse_only):
         for word in words:
             if word.endswith((".py", ".yaml")) and word.partition("/")[0] in ("examples", "scripts", "benchmarks"):
                 assert (ROOT / word).is_file(), word
+
+
+def runs_here(argv: list[str]) -> bool:
+    """Whether a command needs only what comes with the package, and ends by itself within minutes."""
+    is_bundled = "GSAI-ML/LLaDA-8B-Instruct" not in argv and not any(text.startswith("examples/") for text in argv)
+    return is_bundled and argv[0] not in ("chat", "demo", "push", "serve")
+
+
+OWN_COMMANDS = {
+    page: [argv for argv in map(arguments_of_ours, shell_commands(page)) if argv and runs_here(argv)]
+    for page in ("README.md", "docs/quickstart.md", "docs/inspect.md", "docs/evaluation.md")
+}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_first_commands_run(page, capsys):
+    argv = next(argv for argv in OWN_COMMANDS[page] if argv[0] == "generate")
+    assert main(argv) == 0
+    assert "The answer is 15 ." in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", OWN_COMMANDS)
+def test_commands_run(page, capfd):
+    for argv in OWN_COMMANDS[page]:
+        assert main(argv) == 0, (argv, capfd.readouterr().err)
 
 
 def test_a_flag_that_does_not_exist_is_noticed(parse_only):

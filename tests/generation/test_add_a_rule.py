@@ -9,21 +9,15 @@ from hf_dparallel.generation import commit_rules
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.settings import SETTINGS, describe_settings
 
-from ..helpers import make_llada, make_tokenizer
-from ..test_readme import python_blocks
+from ..helpers import make_llada
+from ..test_readme import run_blocks
 
 
 @pytest.fixture
 def margin_rule():
     """The rule of the page, and all as before afterwards."""
     settings, rules = dict(SETTINGS), dict(commit_rules._RULES)
-    texts = ["2 3 4", "5"]
-    (source,) = python_blocks("docs/add_a_rule.md")
-    tokenizer = make_tokenizer()
-    tokenizer.padding_side = "left"
-    namespace = {"model": make_llada(), "tokenizer": tokenizer, "texts": texts}
-    exec(compile(source, "docs/add_a_rule.md", "exec"), namespace)
-    yield namespace
+    yield run_blocks("docs/add_a_rule.md")
     for table, before in ((SETTINGS, settings), (commit_rules._RULES, rules)):
         table.clear()
         table.update(before)
