@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    DataCollator,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
 
 from ..data.prompts import tokenize_prompts
 from ..data.rewards import numeric_answer_reward
@@ -202,11 +209,12 @@ def distil(
     tokenizer: PreTrainedTokenizerBase,
     config: DemoConfig,
     dtype: torch.dtype,
+    data_collator: DataCollator | None = None,
     **settings: Any,
 ) -> PreTrainedModel:
     """Trains a LoRA adapter on the trajectories and returns the student with the adapter merged, in `dtype`.
 
-    `settings` of [`CertaintyForcingConfig`] replace the demo's own.
+    `data_collator` and `settings` of [`CertaintyForcingConfig`] replace the demo's own.
     """
     from peft import LoraConfig
 
@@ -237,6 +245,7 @@ def distil(
         args,
         train_dataset=trajectories,
         processing_class=tokenizer,
+        data_collator=data_collator,
         peft_config=LoraConfig(r=32, lora_alpha=64),
     )
     trainer.train()
