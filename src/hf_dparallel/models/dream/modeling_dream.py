@@ -1,12 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Dream (https://huggingface.co/papers/2508.15487): a bidirectional Qwen2 whose logits are shifted by one."""
 
-from torch import nn
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrainedModel
 
 from ...generation.mixin import DiffusionGenerationMixin
 from ..adapters import AdapterLoadingMixin
 from ..masked_diffusion import MaskedDiffusionHead, make_bidirectional
+from ..vocabulary_head import VocabularyHead
 from .configuration_dream import DreamConfig
 
 
@@ -46,7 +46,7 @@ class DreamForMaskedDiffusion(
     def __init__(self, config: DreamConfig):
         super().__init__(config)
         self.model = DreamModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = VocabularyHead(config.hidden_size, config.vocab_size)
         self.post_init()
 
 

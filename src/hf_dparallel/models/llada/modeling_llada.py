@@ -9,6 +9,7 @@ from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrained
 from ...generation.mixin import DiffusionGenerationMixin
 from ..adapters import AdapterLoadingMixin
 from ..masked_diffusion import MaskedDiffusionHead, make_bidirectional
+from ..vocabulary_head import VocabularyHead
 from .configuration_llada import LLaDAConfig
 
 
@@ -78,7 +79,7 @@ class LLaDAForMaskedDiffusion(
     def __init__(self, config: LLaDAConfig):
         super().__init__(config)
         self.model = LLaDAModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = VocabularyHead(config.hidden_size, config.vocab_size)
         self.post_init()
 
 

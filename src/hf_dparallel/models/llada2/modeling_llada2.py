@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """LLaDA2 (https://huggingface.co/papers/2512.15745): a block-causal mixture of experts, built as GLM-4-MoE is."""
 
-from torch import nn
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
     register_checkpoint_conversion_mapping,
@@ -13,6 +12,7 @@ from ...generation.mixin import DiffusionGenerationMixin
 from ..adapters import AdapterLoadingMixin
 from ..block_causal import BlockCausalBackbone
 from ..masked_diffusion import MaskedDiffusionHead
+from ..vocabulary_head import VocabularyHead
 from .configuration_llada2 import LLaDA2Config
 
 
@@ -74,7 +74,7 @@ class LLaDA2ForMaskedDiffusion(
     def __init__(self, config: LLaDA2Config):
         super().__init__(config)
         self.model = LLaDA2Model(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = VocabularyHead(config.hidden_size, config.vocab_size)
         self.post_init()
 
 

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """SDAR (https://huggingface.co/papers/2510.06303): a block-causal Qwen3, dense or a mixture of experts."""
 
-from torch import nn
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
     register_checkpoint_conversion_mapping,
@@ -13,6 +12,7 @@ from ...generation.mixin import DiffusionGenerationMixin
 from ..adapters import AdapterLoadingMixin
 from ..block_causal import BlockCausalBackbone
 from ..masked_diffusion import MaskedDiffusionHead
+from ..vocabulary_head import VocabularyHead
 from .configuration_sdar import SDARConfig, SDARMoeConfig
 
 
@@ -50,7 +50,7 @@ class SDARForMaskedDiffusion(MaskedDiffusionHead, AdapterLoadingMixin, Diffusion
     def __init__(self, config: SDARConfig):
         super().__init__(config)
         self.model = SDARModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = VocabularyHead(config.hidden_size, config.vocab_size)
         self.post_init()
 
 
@@ -80,7 +80,7 @@ class SDARMoeForMaskedDiffusion(
     def __init__(self, config: SDARMoeConfig):
         super().__init__(config)
         self.model = SDARMoeModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = VocabularyHead(config.hidden_size, config.vocab_size)
         self.post_init()
 
 
