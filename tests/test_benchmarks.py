@@ -212,3 +212,12 @@ def test_the_ablations_compare_ways_to_decode():
     aup = 95 + 9 * (95 + 93 * math.exp(-3 * (1 - 93 / 95))) / 2
     expected = f"| entropy threshold | 0.7; 0.7 | 6.0 ± 0.0 | 10.0 ± 0.0 | 93.0 ± 0.0 | {aup:.1f} ± 0.0 |"
     assert parallel.endswith(expected)
+
+
+def test_rows_of_one_block_are_in_the_blocks_of_a_block_causal_model():
+    make_collator = runpy.run_path(str(BENCHMARKS / "block_rows.py"))["OneBlockCollator"]
+    collator = make_collator(mask_token_id=0, eos_token_id=99, block_length=4, mask_ratio=1.0, max_length=12)
+    rows = [{"prompt_ids": [1, 2, number], "completion_ids": [11, 12, 13, 99]} for number in range(3, 12)]
+    scored = {tuple((row != -100).nonzero().flatten().tolist()) for row in collator(rows)["labels"][: len(rows)]}
+    # One token of the answer shares the block of the prompt.
+    assert scored == {(3,), (4, 5, 6, 7)}

@@ -225,17 +225,54 @@ def test_published_names_are_translated(tmp_path, alpha_pattern, translated):
     assert not any("k_proj.lora" in name or "gate_proj.lora" in name for name, _ in model.named_parameters())
 
 
-def test_published_names_of_llada2_are_translated_and_its_fused_attention_is_refused(tmp_path):
+def test_published_names_of_llada2_are_translated(tmp_path):
     ours = save_adapter(tmp_path / "ours", make_llada2, target_modules=["o_proj"])
     published = save_adapter(tmp_path / "published", make_llada2, target_modules=["o_proj"])
     edit_weights(published, lambda w: {n.replace("self_attn.o_proj", "attention.dense"): t for n, t in w.items()})
     edit_config(published, target_modules=["dense"])
     assert torch.equal(logits(adapted(published, make_llada2)), logits(adapted(ours, make_llada2)))
 
-    edit_weights(published, lambda w: {n.replace("dense", "query_key_value"): t for n, t in w.items()})
-    edit_config(published, target_modules=["query_key_value"])
-    with pytest.raises(ValueError, match="query_key_value"):
-        adapted(published, make_llada2)
+
+def save_fused_adapter(folder: Path, rows: int, **settings) -> dict[str, torch.Tensor]:
+    """A LoRA of LLaDA2's `query_key_value` and `dense` in the published names."""
+    save_adapter(folder, make_llada2, target_modules=["o_proj"])
+    names = {"query_key_value.lora_A": (4, 32), "query_key_value.lora_B": (rows, 4), "dense.lora_A": (4, 48)}
+    names["dense.lora_B"] = (32, 4)
+    generator = torch.Generator().manual_seed(0)
+    weights = {
+        f"base_model.model.model.layers.{layer}.attention.{name}.weight": 0.1 * torch.randn(shape, generator=generator)
+        for layer in range(2)
+        for name, shape in names.items()
+    }
+    edit_weights(folder, lambda _: weights)
+    edit_config(folder, target_modules=["query_key_value", "dense"], **settings)
+    return weights
+
+
+def test_a_lora_of_the_fused_attention_of_llada2_becomes_three(tmp_path):
+    model = make_llada2()
+    attention = [layer.self_attn for layer in model.model.layers]
+    sizes = [getattr(attention[0], f"{name}_proj").out_features for name in "qkv"]
+    weights = save_fused_adapter(tmp_path, sum(sizes), alpha_pattern={"query_key_value": 24})
+    loaded = adapted(tmp_path, make_llada2)
+    for layer, module in enumerate(attention):
+        prefix = f"base_model.model.model.layers.{layer}.attention"
+        fused, dense = (
+            weights[f"{prefix}.{name}.lora_B.weight"] @ weights[f"{prefix}.{name}.lora_A.weight"]
+            for name in ("query_key_value", "dense")
+        )
+        for name, change in zip("qkv", fused.split(sizes), strict=True):
+            getattr(module, f"{name}_proj").weight.data += 24 / 4 * change
+        module.o_proj.weight.data += loaded.peft_config["default"].lora_alpha / 4 * dense
+    torch.testing.assert_close(logits(loaded), logits(model), rtol=1e-5, atol=1e-4)
+    loaded.save_pretrained(tmp_path / "again")
+    torch.testing.assert_close(logits(adapted(tmp_path / "again", make_llada2)), logits(loaded))
+
+
+def test_a_lora_of_a_fused_attention_of_another_size_is_refused(tmp_path):
+    save_fused_adapter(tmp_path, 8)
+    with pytest.raises(ValueError, match="has 8 rows, and the modules"):
+        adapted(tmp_path, make_llada2)
 
 
 @pytest.mark.parametrize(

@@ -455,8 +455,8 @@ def check_supported(model: PreTrainedModel, config: DiffusionGenerationConfig) -
     if not model._supports_window_cache and (config.cache_implementation or config.compiles):
         name = "cache_implementation" if config.cache_implementation else "compile_config"
         raise ValueError(
-            f"`{name}={getattr(config, name)!r}` needs a model of this package (LLaDA, Dream, SDAR), and this is a "
-            f"{type(model).__name__}. Leave it out."
+            f"`{name}={getattr(config, name)!r}` needs a model of this package (LLaDA, Dream, SDAR, LLaDA2), and this "
+            f"is a {type(model).__name__}. Leave it out."
         )
     if config.cache_implementation and model.training and model.is_activation_checkpointing:
         raise ValueError(
@@ -475,9 +475,9 @@ def check_attention(model: PreTrainedModel, config: DiffusionGenerationConfig) -
     name, cache = type(model).__name__, config.cache_implementation
     if cache == "block" and not model.is_block_causal:
         raise ValueError(
-            f"`cache_implementation='block'` is for block-causal models (SDAR): in {name}, decided tokens see all "
-            'later ones, and their keys and values change with them. Set "prefix" or "dual", which approximate them, '
-            "or none."
+            f"`cache_implementation='block'` is for block-causal models (SDAR, LLaDA2): in {name}, decided tokens "
+            'see all later ones, and their keys and values change with them. Set "prefix" or "dual", which are '
+            "approximations, or none."
         )
     if not model.is_block_causal:
         return

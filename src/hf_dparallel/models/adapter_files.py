@@ -7,14 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file, has_file, logging
 from transformers.utils.hub import resolve_revision
 
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.settings import SETTINGS
-from .masked_diffusion import to_own_names
+from .masked_diffusion import split_modules, to_own_names
 
 
 if TYPE_CHECKING:
@@ -131,14 +133,59 @@ class AdapterFiles:
                 f"`{path}` is damaged ({error}). Delete it, and download or save the adapter again."
             ) from error
 
+    def split_weights(self, model: PreTrainedModel, config: "PeftConfig") -> dict[str, torch.Tensor] | None:
+        """Returns its weights, of which those of a LoRA of a module that is several in `model` are cut into theirs.
+
+        `None` if it has no such module.
+
+        Raises:
+            ValueError: if the module has another size.
+        """
+        parts_of = _parts_of(model, config)
+        if not any(_module_and_rest(name)[0].rpartition(".")[2] in parts_of for name in self.weight_shapes()):
+            return None
+        weights: dict[str, torch.Tensor] = {}
+        for name, weight in load_file(str(self._path(WEIGHTS_NAME))).items():
+            module, rest = _module_and_rest(name)
+            parent, _, child = module.rpartition(".")
+            parts = [f"{parent}.{part}" for part in parts_of.get(child, [child])]
+            # All see the same input, and each makes some rows of the output.
+            is_shared = len(parts) == 1 or rest.startswith(".lora_A")
+            pieces = [weight] * len(parts) if is_shared else _cut(model, name, weight, parts)
+            # Copies, for what shares memory cannot be saved.
+            weights |= {f"{part}{rest}": piece.clone() for part, piece in zip(parts, pieces, strict=True)}
+        return weights
+
     def _path(self, filename: str) -> str | None:
         return cached_file(self.name, filename, _raise_exceptions_for_missing_entries=False, **self.download)
 
 
-def adapted_modules(model: PreTrainedModel, config: "PeftConfig", weight_names: Iterable[str]) -> dict[str, str]:
-    """Returns the modules that an adapter has weights for: the name in `model` of each name in its file.
+def _parts_of(model: PreTrainedModel, config: "PeftConfig") -> dict[str, list[str]]:
+    """By the name of a published module, the names of the modules of `model` that a LoRA of it is cut into."""
+    return split_modules(model) if config.peft_type == "LORA" else {}
 
-    They differ where the adapter was trained with the published code of LLaDA, which names its modules otherwise.
+
+def _module_and_rest(weight: str) -> tuple[str, str]:
+    module, marker, rest = weight.partition(".lora_")
+    return module, marker + rest
+
+
+def _cut(model: PreTrainedModel, name: str, weight: torch.Tensor, modules: list[str]) -> tuple[torch.Tensor, ...]:
+    names = to_own_names(model, [f"{module.removeprefix(_PEFT_PREFIX)}." for module in modules]).values()
+    sizes = [model.get_submodule(own_name[:-1]).out_features for own_name in names]
+    if len(weight) != sum(sizes):  # type: ignore[arg-type]
+        raise ValueError(
+            f"{name!r} has {len(weight)} rows, and the modules that it is for have {sizes} outputs. Was the adapter "
+            "trained on a model of another size?"
+        )
+    return weight.split(sizes)
+
+
+def adapted_modules(model: PreTrainedModel, config: "PeftConfig", weight_names: Iterable[str]) -> dict[str, list[str]]:
+    """Returns the modules that an adapter has weights for: the names in `model` of each name in its file.
+
+    They differ where the adapter was trained with the published code of LLaDA, which names its modules otherwise, or
+    of LLaDA2, which has one module for several.
     """
     from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
 
@@ -146,7 +193,11 @@ def adapted_modules(model: PreTrainedModel, config: "PeftConfig", weight_names: 
     weights = (weight.removeprefix(_PEFT_PREFIX).partition(marker) for weight in weight_names)
     # With a dot at the end, as in the name of a weight.
     published = {f"{module}.": None for module, found, _ in weights if found}
-    return {name[:-1]: own_name[:-1] for name, own_name in to_own_names(model, published).items()}
+    parts_of, modules = _parts_of(model, config), {}
+    for name, own_name in to_own_names(model, published).items():
+        parent, _, child = own_name[:-1].rpartition(".")
+        modules[name[:-1]] = [f"{parent}.{part}".lstrip(".") for part in parts_of.get(child, [child])]
+    return modules
 
 
 def check_ranks(config: "PeftConfig", weight_shapes: dict[str, list[int]]) -> None:
@@ -178,7 +229,7 @@ def check_ranks(config: "PeftConfig", weight_shapes: dict[str, list[int]]) -> No
     config.rank_pattern = {module: min(rank, largest) for module, rank in pattern.items()}
 
 
-def translate_config(config: "PeftConfig", modules: dict[str, str]) -> None:
+def translate_config(config: "PeftConfig", modules: dict[str, list[str]]) -> None:
     """Rewrites, in place, the module names of a configuration whose weights are under other names than the model's.
 
     The names are those of the modules that have weights: PEFT is content if any name matches, so that the lists of
@@ -186,11 +237,12 @@ def translate_config(config: "PeftConfig", modules: dict[str, str]) -> None:
     """
     from peft.utils.other import get_pattern_key
 
-    if all(published == ours for published, ours in modules.items()):
+    if all([published] == ours for published, ours in modules.items()):
         return
-    config.target_modules = set(modules.values())
+    published_of = {name: published for published, ours in modules.items() for name in ours}
+    config.target_modules = set(published_of)
     config.layers_to_transform = config.layers_pattern = config.exclude_modules = None
     for setting in ("rank_pattern", "alpha_pattern"):
         pattern = getattr(config, setting, None) or {}
-        keys = {ours: get_pattern_key(pattern.keys(), published) for published, ours in modules.items()}
+        keys = {ours: get_pattern_key(pattern.keys(), published) for ours, published in published_of.items()}
         setattr(config, setting, {ours: pattern[key] for ours, key in keys.items() if key in pattern})

@@ -49,8 +49,9 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         r"""
         Loads an adapter, with its recipe, and makes it the active one.
 
-        Weights that are named as in the published LLaDA files (an adapter that was trained with the published code)
-        are translated. With `hotswap=True` the adapter takes the place of a loaded one of that name.
+        Weights that are named as in the published files (an adapter that was trained with the published code) are
+        translated, and a LoRA of LLaDA2's `query_key_value` becomes one for each of its three parts. With
+        `hotswap=True` the adapter takes the place of a loaded one of that name.
 
         Args:
             peft_model_id (`str`, *optional*):
@@ -84,13 +85,17 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         files = AdapterFiles(peft_model_id, download | {key: value for key, value in given.items() if value})
         recipe = files.recipe(self.config.max_position_embeddings)
         loaded = getattr(self, "peft_config", {}).get(name)
+        source: dict[str, Any] = {"peft_model_id": peft_model_id, "download_kwargs": files.download}
         if kwargs.get("use_safetensors", load_config.use_safetensors if load_config else None) is not False:
             peft_config = files.config_for(self, peft_config)
+            weights = files.split_weights(self, peft_config)
+            if weights is not None:
+                source = {"adapter_state_dict": weights}
             if loaded is not None and hotswap is True:
                 _check_replacement(loaded, peft_config)
         conversions = getattr(self, "_weight_conversions", None)
         with _without_load_report():
-            info = super().load_adapter(peft_model_id, name, peft_config, download_kwargs=files.download, **kwargs)
+            info = super().load_adapter(adapter_name=name, peft_config=peft_config, **source, **kwargs)
         # transformers would write the merged model under the names that it has just read the adapter with.
         self._weight_conversions = conversions
         self._check_fit(info, name, files.name, keep=loaded is not None)

@@ -58,6 +58,16 @@ def to_own_names(model: PreTrainedModel, names: Iterable[str]) -> dict[str, str]
     return own_names
 
 
+def split_modules(model: PreTrainedModel) -> dict[str, list[str]]:
+    """By the name of a module of published files that is several modules in `model`, their names."""
+    rules = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightConverter)]
+    patterns = {rule.source_patterns[0]: rule.target_patterns for rule in rules if len(rule.target_patterns) > 1}
+    return {
+        source.removesuffix(".weight"): [target.removesuffix(".weight") for target in targets]
+        for source, targets in patterns.items()
+    }
+
+
 def to_own_weights(
     model: PreTrainedModel, weights: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

@@ -74,8 +74,8 @@ class CertaintyForcingTrainer(PublishingMixin):
     The loss of a sequence is Eq. 8 of the paper, summed over its two complementary views; that of a step is the mean
     over its sequences, whether they come in one batch, by gradient accumulation, or from several processes.
 
-    A block-causal model (SDAR) learns all blocks of an answer in each step, from rows that hold a noisy and a clean
-    copy of the sequence. Then the loss of a view is the mean over the masked tokens of all its blocks.
+    A block-causal model (SDAR, LLaDA2) learns all blocks of an answer in each step, from rows that hold a noisy and a
+    clean copy of the sequence. Then the loss of a view is the mean over the masked tokens of all its blocks.
 
     Besides `loss`, it logs the following, averaged over the sequences since the last log (over the evaluation set,
     with prefix `eval_`):
