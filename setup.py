@@ -19,6 +19,13 @@ def read_version() -> str:
     return match[1]
 
 
+def read_description() -> str:
+    """Returns the README for the package index: links into the repository, which are dead there, as names of files."""
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"\[([^]]+)\]\(#[^)]*\)", r"\1", text)
+    return re.sub(r"\[([^]]+)\]\((?!https?://)([^)#]+)[^)]*\)", r"\1 (`\2`)", text)
+
+
 # The tests of models, decoding, training and the command line have run with these lower bounds, and all tests with the
 # versions of constraints.txt, both with torch 2.13; `make wheel-test` installs either. transformers 5.22 fails. The
 # bound of torch is that of transformers, and not tested: a new torch is the most costly thing to ask of a cluster.
@@ -63,7 +70,7 @@ setup(
     name="hf-dparallel",
     version=read_version(),
     description="Masked diffusion language models that decode many tokens per forward pass (dParallel)",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description=read_description(),
     long_description_content_type="text/markdown",
     author="The hf-dparallel authors",
     license="Apache-2.0",

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What is in the wheel. `make wheel-test` also installs it, and decodes an answer with it."""
 
+import email
 import re
 import runpy
 import shutil
@@ -48,6 +49,15 @@ def test_the_lower_bounds_are_at_most_the_versions_that_are_tested(wheel):
     assert {"transformers", "peft", "trl"} <= set(lowest) <= set(pins) and "torch" not in lowest
     for name, version in lowest.items():
         assert [int(part) for part in version.split(".")] <= [int(part) for part in pins[name].split(".")]
+
+
+def test_the_description_for_the_index_has_no_link_into_the_repository(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        description = email.message_from_bytes(archive.read(name)).get_payload()
+    links = re.findall(r"\]\(([^)]*)\)", description)
+    assert len(links) > 2 and all(link.startswith("https://") for link in links)
+    assert "training (`docs/training.md`)" in description
 
 
 def test_the_command_is_installed(wheel):

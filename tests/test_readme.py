@@ -35,6 +35,8 @@ RUN_ELSEWHERE = {
     "docs/serving.md": "serving/test_docs.py",
 }
 
+# Packages of others that pages name.
+NOT_OURS = ("openai", "deepspeed")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", flags=re.MULTILINE | re.DOTALL)
@@ -135,6 +137,21 @@ def test_first_pages_use_public_names_only(page):
 def test_pages_that_are_run_elsewhere_are(page, test):
     source = read(f"tests/{test}")
     assert f'{Path(page).name}"' in source and re.search(r"run_blocks\(|python_blocks\(", source)
+
+
+def test_the_text_on_installing_is_the_same_everywhere():
+    """Every extra is in the table of the README, and pages and messages install what it says."""
+    section = read("README.md").partition("<!-- install:start -->")[2].partition("<!-- install:end -->")[0]
+    (table,) = re.findall(r"^EXTRAS = \{\n(.*?)^\}", read("setup.py"), flags=re.MULTILINE | re.DOTALL)
+    extras = set(re.findall(r"^    \"(\w+)\":", table, flags=re.MULTILINE))
+    assert set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)) == extras
+    sources = [path.relative_to(ROOT) for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".md", ".html")]
+    texts = {page: read(page) for page in [*PAGES, *sources]} | {"README.md": read("README.md").replace(section, "")}
+    for page, text in texts.items():
+        for package in re.findall(r"pip install +['\"]?([^'\"`\s]+)", text):
+            name, _, extra = package.rstrip("].").partition("[")
+            assert name == "hf-dparallel" or name in NOT_OURS, (page, package)
+            assert set(filter(None, extra.split(","))) <= extras, (page, package)
 
 
 # Commands.

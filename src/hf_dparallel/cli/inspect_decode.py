@@ -79,7 +79,7 @@ class PlotArguments(DatasetArguments, BatchSizeArguments):
         if (self.figures is None) != (self.dataset is None):
             raise ValueError("`figures` and `dataset` go together: --figures DIR draws the prompts of --dataset.")
         if self.figures is not None and find_spec("matplotlib") is None:
-            raise ValueError("`figures` needs the library matplotlib: `pip install matplotlib`.")
+            raise ValueError("`figures` needs matplotlib: `pip install 'hf-dparallel[viz]'`.")
 
 
 def make_parser() -> CommandParser:

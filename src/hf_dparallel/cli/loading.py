@@ -189,7 +189,7 @@ def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
     if name == "numeric":
         return numeric_answer_reward
     if find_spec("math_verify") is None:
-        raise ImportError("`reward=math` needs the library math-verify: `pip install math-verify`.")
+        raise ImportError("`reward=math` needs math-verify: `pip install 'hf-dparallel[math]'`.")
     if "prompt" in dataset.column_names and isinstance(dataset[0]["prompt"], str):
         raise ValueError("`reward=math` judges chats, but the prompts are plain text. Add --prompt_column prompt.")
     from trl.rewards import accuracy_reward
