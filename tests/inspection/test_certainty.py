@@ -138,4 +138,5 @@ def test_accuracy_of_answers(out):
     answers = [text.split()[-1] if row % 2 else "-1" for row, text in enumerate(texts)]
     dataset = Dataset.from_dict({"prompt": ["?"] * len(PROMPTS), "answer": answers})
     point = answer_confidence_and_accuracy(out, tokenizer, dataset, numeric_answer_reward)
+    assert point.pop("accuracy_interval") == pytest.approx([0.118, 0.769], abs=1e-3)
     assert point == {"confidence": pytest.approx(float(committed_confidence(out).mean())), "accuracy": 0.4}

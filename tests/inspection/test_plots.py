@@ -72,9 +72,16 @@ def test_convergence_draws_a_line_for_each_token():
 def test_confidence_and_accuracy_leaves_empty_bins_out():
     nan = torch.nan
     measured = Reliability(torch.tensor([0.1, nan, 0.9]), torch.tensor([0.0, nan, 1.0]), torch.tensor([3, 0, 5]))
-    answers = {"Teacher": [{"confidence": 0.9, "accuracy": 1.0}, {"confidence": 0.5, "accuracy": 0.25}]}
+    answers = {
+        "Teacher": [{"confidence": 0.9, "accuracy": 1.0, "label": "0.3"}, {"confidence": 0.5, "accuracy": 0.25}]
+    }
     figure = plot_confidence_and_accuracy({"first pass": {"Teacher": measured}}, answers)
     predictions, whole = panels(figure)
+    (counts,) = [axes for axes in figure.axes if axes.get_ylabel() == "Predictions"]
+    assert data(counts.lines[0]) == [pytest.approx([0.1, 0.9]), [3, 5]]
+    lines = predictions.collections[0].get_segments()
+    assert lines[1][:, 1] == pytest.approx([0.566, 1.0], abs=1e-3)  # five of five, by Wilson
+    assert [text.get_text() for text in whole.texts] == ["", "0.3"]
     assert data(predictions.lines[0]) == [pytest.approx([0.1, 0.9]), [0, 1]]
     assert data(whole.lines[0]) == [[0.5, 0.9], [25, 100]]
     assert len(panels(plot_confidence_and_accuracy({"first pass": {"Teacher": measured}}))) == 1

@@ -144,7 +144,7 @@ def make_plots(
     tokenizer: PreTrainedTokenizerBase,
     recipe: DiffusionGenerationConfig,
     decode: Callable[..., DiffusionGenerationOutput],
-    score: Callable[[DiffusionGenerationOutput], dict[str, float]] | None,
+    score: Callable[[DiffusionGenerationOutput], dict[str, Any]] | None,
     folder: Path,
 ) -> dict[str, Any]:
     """Decodes a dataset by several methods, writes the pictures, and returns their files and what the methods cost.
@@ -167,7 +167,11 @@ def make_plots(
     }
     answers = None if score is None else score_thresholds(model, recipe, decode, score)
     files = []
-    for name, figure in plot_certainty(decodes, tokenizer, answers).items():
+    labelled = {
+        name: [{**point, "label": str(point["confidence_threshold"])} for point in points]
+        for name, points in (answers or {}).items()
+    }
+    for name, figure in plot_certainty(decodes, tokenizer, labelled).items():
         files.append(str(folder / f"{name}.png"))
         figure.savefig(files[-1])
         say(f"Figure: {files[-1]}")
@@ -178,10 +182,10 @@ def score_thresholds(
     model: PreTrainedModel,
     recipe: DiffusionGenerationConfig,
     decode: Callable[..., DiffusionGenerationOutput],
-    score: Callable[[DiffusionGenerationOutput], dict[str, float]],
-) -> dict[str, list[dict[str, float]]]:
+    score: Callable[[DiffusionGenerationOutput], dict[str, Any]],
+) -> dict[str, list[dict[str, Any]]]:
     """Decodes at several confidence thresholds, without and with the adapter, and scores the answers."""
-    answers: dict[str, list[dict[str, float]]] = {}
+    answers: dict[str, list[dict[str, Any]]] = {}
     for name, has_it in {"without adapter": False, "with adapter": True}.items():
         if has_it and not has_adapter(model):
             continue

@@ -287,7 +287,11 @@ def _write_results(report: dict[str, Any], certainty: dict[str, torch.FloatTenso
         "Teacher, entropy": [tuning["original"], *tuning["entropy_threshold"]],
         "Student, entropy": tuning["student"],
     }
-    plot_certainty_and_tradeoff(certainty, curves).savefig(output_dir / "certainty.png")
+    labelled = {
+        curve: [{**point, "label": " ".join(map(str, point["recipe"].values()))} for point in points]
+        for curve, points in curves.items()
+    }
+    plot_certainty_and_tradeoff(certainty, labelled).savefig(output_dir / "certainty.png")
     return "\n\n".join(conclusion)
 
 

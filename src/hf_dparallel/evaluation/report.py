@@ -126,7 +126,11 @@ def write_evaluation(report: Mapping[str, Any], output_dir: str | os.PathLike, n
     if has_curve:
         from ..inspection.plots import plot_tradeoff
 
-        plot_tradeoff(curves).savefig(Path(output_dir) / "curves.png")
+        labelled = {
+            curve: [{**point, "label": point["method"].removeprefix(curve).strip()} for point in points]
+            for curve, points in curves.items()
+        }
+        plot_tradeoff(labelled).savefig(Path(output_dir) / "curves.png")
 
 
 def _interval(interval: Sequence[float] | None) -> str:

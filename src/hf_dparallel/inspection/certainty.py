@@ -6,7 +6,7 @@ Every function reads a [`DiffusionGenerationOutput`] that was made with `output_
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -37,6 +37,20 @@ class Reliability:
     confidence: torch.FloatTensor
     accuracy: torch.FloatTensor
     count: torch.LongTensor
+
+    def intervals(self) -> tuple[torch.FloatTensor, torch.FloatTensor]:
+        """Lower and upper ends of [`wilson_interval`] for the accuracy of each bin."""
+        return wilson_interval(self.accuracy, self.count)
+
+
+def wilson_interval(
+    fraction: torch.FloatTensor, count: torch.LongTensor
+) -> tuple[torch.FloatTensor, torch.FloatTensor]:
+    """95 % interval of a fraction of `count` independent cases, by the score test (Wilson 1927)."""
+    squared = 1.96**2 / count
+    center = (fraction + squared / 2) / (1 + squared)
+    half = (squared * (fraction * (1 - fraction) + squared / 4)).sqrt() / (1 + squared)
+    return center - half, center + half
 
 
 def decode_with_certainty(
@@ -122,8 +136,10 @@ def answer_confidence_and_accuracy(
     tokenizer: PreTrainedTokenizerBase,
     dataset: "Dataset",
     reward_funcs: RewardFunction | list[RewardFunction],
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Mean `confidence` of the committed tokens and `accuracy` of the answers: a point of the paper's Fig. 2a.
+
+    With `accuracy_interval`, where the accuracy would lie with other prompts of the same kind ([`wilson_interval`]).
 
     Args:
         out ([`DiffusionGenerationOutput`]): the answers to the prompts of `dataset`.
@@ -134,9 +150,12 @@ def answer_confidence_and_accuracy(
     completion_ids = [tokens[tokens >= 0].tolist() for tokens in committed_tokens(out)]
     answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
     rewards = score_completions(answered, tokenizer, reward_funcs)
+    accuracy = sum(reward is not None and reward >= 1 for reward in rewards) / len(rewards)
+    ends = wilson_interval(torch.tensor(accuracy), torch.tensor(len(rewards)))
     return {
         "confidence": committed_confidence(out).mean().item(),
-        "accuracy": sum(reward is not None and reward >= 1 for reward in rewards) / len(rewards),
+        "accuracy": accuracy,
+        "accuracy_interval": [end.item() for end in ends],
     }
 
 

@@ -29,7 +29,7 @@ _NUM_TOKENS = 160
 def plot_certainty(
     decodes: Mapping[str, DiffusionGenerationOutput],
     tokenizer: PreTrainedTokenizerBase,
-    answers: Mapping[str, Sequence[dict[str, float]]] | None = None,
+    answers: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
 ) -> dict[str, "Figure"]:
     """Draws how certainty grows in the decodes of the same prompts by several methods.
 
@@ -69,7 +69,7 @@ def plot_certainty_and_tradeoff(
         certainty (`dict[str, torch.FloatTensor]`):
             By method, the mean confidence of every position at every pass, `(num_passes, tokens)`.
         curves (`dict[str, Sequence[dict]]`):
-            By method, points with `tokens_per_forward` and `accuracy`, in the order in which they are joined.
+            As for [`plot_tradeoff`].
     """
     widths = [*[1] * len(certainty), 1.15]
     figure, (*maps, tradeoff) = _make_axes(len(widths), (4.4 * len(certainty) + 5.2, 4.2), width_ratios=widths)
@@ -84,7 +84,7 @@ def plot_tradeoff(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure"
     Args:
         curves (`dict[str, Sequence[dict]]`):
             By method, points with `tokens_per_forward` and `accuracy`, in the order in which they are joined; with
-            `accuracy_interval`, its ends are drawn too.
+            `accuracy_interval`, its ends are drawn too, and a `label`, such as the threshold, is written beside it.
     """
     figure, (axes,) = _make_axes(1, (6.4, 4.4))
     _draw_tradeoff(axes, curves)
@@ -142,36 +142,45 @@ def plot_token_convergence(convergence: Mapping[str, tuple[Sequence[str], torch.
 
 def plot_confidence_and_accuracy(
     reliability: Mapping[str, Mapping[str, Reliability]],
-    answers: Mapping[str, Sequence[dict[str, float]]] | None = None,
+    answers: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
 ) -> "Figure":
-    """Draws Fig. 2a, confidence against accuracy: of single predictions, and of whole answers.
+    """Draws Fig. 2a, confidence against accuracy: of single predictions, and of whole answers, with 95 % intervals.
+
+    Below the predictions is how many there are of each confidence.
 
     Args:
         reliability (`dict[str, dict[str, Reliability]]`):
             By title of a panel, such as the passes, and method: how often predictions are right.
         answers (`dict[str, Sequence[dict]]`, *optional*):
             By method, points with the mean `confidence` of the committed tokens and the `accuracy` of the answers, one
-            for each threshold. They are joined in the order of their confidence.
+            for each threshold; with `accuracy_interval` and `label` as for [`plot_tradeoff`]. They are joined in the
+            order of their confidence.
     """
     num_panels = len(reliability) + bool(answers)
-    figure, panels = _make_axes(num_panels, (4.6 * num_panels, 4.2))
-    for axes, (title, methods) in zip(panels, reliability.items(), strict=False):
+    size = (4.6 * num_panels, 5.2)
+    figure, all_axes = _make_axes(num_panels, size, rows=2, height_ratios=(4, 1), sharex="col")
+    panels, below = all_axes[:num_panels], all_axes[num_panels:]
+    for axes, counts, (title, methods) in zip(panels, below, reliability.items(), strict=False):
         for (method, measured), marker in zip(methods.items(), cycle(_MARKERS), strict=False):
             filled = measured.count > 0
-            axes.plot(measured.confidence[filled], measured.accuracy[filled], marker=marker, label=method)
+            confidence = measured.confidence[filled]
+            (line,) = axes.plot(confidence, measured.accuracy[filled], marker=marker, label=method)
+            low, high = measured.intervals()
+            axes.vlines(confidence, low[filled], high[filled], line.get_color(), alpha=0.35)
+            counts.plot(confidence, measured.count[filled], marker=marker, markersize=4)
         axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="perfect calibration")
-        axes.set(title=f"Predictions, {title}", xlabel="Confidence of the prediction", xlim=(0, 1.02), ylim=(0, 1.02))
+        axes.set(title=f"Predictions, {title}", xlim=(0, 1.02), ylim=(0, 1.02))
+        counts.set(xlabel="Confidence of the prediction", yscale="log")
+        counts.grid(alpha=0.3)
     panels[0].set_ylabel("Fraction committed in the end")
+    below[0].set_ylabel("Predictions")
     if answers:
         for (method, points), marker in zip(answers.items(), cycle(_MARKERS), strict=False):
-            points = sorted(points, key=lambda point: point["confidence"])
-            y = [100 * point["accuracy"] for point in points]
-            x = [point["confidence"] for point in points]
-            panels[-1].plot(x, y, marker=marker, label=method)
-            for point, place in zip(points, zip(x, y, strict=True), strict=True):
-                threshold = str(point.get("confidence_threshold", ""))
-                panels[-1].annotate(threshold, place, (4, 4), textcoords="offset points", fontsize="x-small")
+            ordered = sorted(points, key=lambda point: point["confidence"])
+            _draw_accuracy(panels[-1], ordered, "confidence", marker, method)
         panels[-1].set(title="Answers", xlabel="Mean confidence of committed tokens", ylabel="Accuracy (%)")
+        panels[-1].tick_params(labelbottom=True)
+        below[-1].set_axis_off()
     for axes in panels:
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
@@ -185,14 +194,14 @@ def _named_convergence(out: DiffusionGenerationOutput, tokenizer: PreTrainedToke
     return names, confidences.cpu()
 
 
-def _make_axes(columns: int, size: tuple[float, float], **kwargs) -> tuple["Figure", list["Axes"]]:
+def _make_axes(columns: int, size: tuple[float, float], rows: int = 1, **kwargs) -> tuple["Figure", list["Axes"]]:
     """Makes a figure without pyplot, which would keep it in memory and need a display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained", dpi=130)
     FigureCanvasAgg(figure)
-    return figure, list(figure.subplots(1, columns, squeeze=False, **kwargs)[0])
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **kwargs).flat)
 
 
 def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.FloatTensor]) -> None:
@@ -210,15 +219,22 @@ def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.Flo
 
 def _draw_tradeoff(axes: "Axes", curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     for (method, points), marker in zip(curves.items(), cycle(_MARKERS), strict=False):
-        x = [point["tokens_per_forward"] for point in points]
-        y = [100 * point["accuracy"] for point in points]
-        (line,) = axes.plot(x, y, marker=marker, label=method)
-        if all("accuracy_interval" in point for point in points):
-            low, high = zip(*(point["accuracy_interval"] for point in points), strict=True)
-            axes.vlines(x, [100 * end for end in low], [100 * end for end in high], line.get_color(), alpha=0.35)
+        _draw_accuracy(axes, points, "tokens_per_forward", marker, method)
     axes.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left")
+
+
+def _draw_accuracy(axes: "Axes", points: Sequence[Mapping[str, Any]], figure: str, marker: str, method: str) -> None:
+    """Draws the accuracy of the points of a method over another of their figures."""
+    x = [point[figure] for point in points]
+    y = [100 * point["accuracy"] for point in points]
+    (line,) = axes.plot(x, y, marker=marker, label=method)
+    if all("accuracy_interval" in point for point in points):
+        low, high = zip(*(point["accuracy_interval"] for point in points), strict=True)
+        axes.vlines(x, [100 * end for end in low], [100 * end for end in high], line.get_color(), alpha=0.35)
+    for point, place in zip(points, zip(x, y, strict=True), strict=True):
+        axes.annotate(point.get("label", ""), place, (4, 4), textcoords="offset points", fontsize="x-small")
 
 
 def _plain(text: str) -> str:
