@@ -4,6 +4,9 @@
 from pathlib import Path
 
 import pytest
+from torch.nn.attention import flex_attention
+from transformers import masking_utils
+from transformers.integrations import flex_attention as integration
 
 from hf_dparallel import DreamForMaskedDiffusion, LLaDAForMaskedDiffusion
 
@@ -24,3 +27,15 @@ def tiny_llada() -> LLaDAForMaskedDiffusion:
 @pytest.fixture
 def tiny_dream() -> DreamForMaskedDiffusion:
     return make_dream()
+
+
+@pytest.fixture
+def eager_flex_attention(monkeypatch) -> None:
+    """Flex attention as it is, without compiling it, which takes ten seconds; tests/models has a slow test of that."""
+    monkeypatch.setattr(integration, "WrappedFlexAttention", lambda training: lambda: flex_attention.flex_attention)
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+
+    def make_mask(*args, _compile, **kwargs):
+        return flex_attention.create_block_mask(*args, **kwargs)
+
+    monkeypatch.setattr(masking_utils, "create_block_mask", make_mask)

@@ -65,10 +65,10 @@ def demo(tmp_path_factory):
     output_dir = tmp_path_factory.mktemp("demo")
     config = DemoConfig(
         output_dir=str(output_dir),
-        num_trajectories=8,
+        num_trajectories=4,
         num_train_steps=2,
-        num_tuning_problems=2,
-        num_problems=2,
+        num_tuning_problems=1,
+        num_problems=1,
         batch_size=4,
     )
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -85,7 +85,7 @@ def test_report_has_the_rows_of_the_contract(demo):
     original, few_step, *_, student = report["rows"]
     assert (original["nfe"], few_step["nfe"], original["speedup"]) == (64.0, 16.0, 1.0)
     assert student["method"].startswith("Student")
-    assert report["trajectories_kept"] + report["trajectories_dropped"] == 8
+    assert report["trajectories_kept"] + report["trajectories_dropped"] == 4
     table = (output_dir / "report.md").read_text()
     assert all(row["method"] in table for row in report["rows"])
     assert (output_dir / "certainty.png").read_bytes().startswith(b"\x89PNG")

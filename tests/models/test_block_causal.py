@@ -57,6 +57,7 @@ def test_the_router_of_llada2_chooses_as_the_official_one(golden_dir):
             torch.testing.assert_close(weights.gather(1, order), official_weights, atol=1e-4, rtol=0)
 
 
+@pytest.mark.usefixtures("eager_flex_attention")
 def test_flex_attention_gives_the_same_logits():
     model = make_sdar()
     ids = torch.arange(2, 22).view(2, 10)

@@ -44,7 +44,7 @@ def official_logits(golden: dict[str, torch.Tensor], name: str, index: int) -> t
     return torch.cat([logits[:, :1], logits[:, :-1]], dim=1) if name == "dream" else logits
 
 
-# flex_attention is compiled for seconds, so that one model with fewer key than query heads stands for all.
+@pytest.mark.usefixtures("eager_flex_attention")
 @pytest.mark.parametrize(
     ("name", "attention"),
     [*itertools.product(GOLDEN_MODELS, ["eager", "sdpa"]), ("llada_gqa", "flex_attention")],
@@ -59,6 +59,12 @@ def test_logits_equal_the_official_ones(golden_dir, name, attention):
         with torch.no_grad():
             logits = model(input_ids=golden[f"input_ids_{index}"]).logits
         torch.testing.assert_close(logits, official_logits(golden, name, index), atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+def test_compiled_flex_attention(golden_dir):
+    """One model stands for all: it has fewer key than query heads."""
+    test_logits_equal_the_official_ones(golden_dir, "llada_gqa", "flex_attention")
 
 
 @pytest.mark.parametrize("name", GOLDEN_MODELS)
@@ -110,6 +116,7 @@ def test_every_position_sees_every_other(make_model, attention):
         assert not torch.allclose(model(ids).logits[0, 0], model(changed).logits[0, 0])
 
 
+@pytest.mark.usefixtures("eager_flex_attention")
 @pytest.mark.parametrize(
     ("make_model", "attention"),
     [*itertools.product([make_llada, make_dream], ["eager", "sdpa"]), (make_llada, "flex_attention")],
