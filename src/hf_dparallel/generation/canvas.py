@@ -238,6 +238,21 @@ class Canvas:
         self._eos_token_ids = sequences.new_tensor(self.config.eos_token_ids)
         self._read_status(None)
 
+    def begin(self, row: int, tokens: list[int]) -> None:
+        """Begins the answer of a row that was just added with tokens that are given."""
+        self.write(row, 0, tokens)
+        first_block = _first(self.block, self.unsettled)
+        self.open_from[row] = self.open_to[row] = first_block[row]
+        self._read_status(None)
+
+    def write(self, row: int, place: int, tokens: list[int]) -> None:
+        """Writes tokens that are given in place of the masks from a number of the answer on, up to its end."""
+        start = self.answer_start(row) + place
+        columns = slice(start, min(start + len(tokens), self.answer_end(row)))
+        self.sequences[row, columns] = self.sequences.new_tensor(tokens)[: columns.stop - start]
+        self.masked[row, columns] = self.unsettled[row, columns] = False
+        self.commit_step[row, columns] = self.row_nfe[row]
+
     def new_columns(self) -> torch.LongTensor:
         """The columns of the new tokens (when infilling, all), `(rows, columns)`, where rows end with the answer."""
         first = self.width - self.max_new_tokens if self.max_new_tokens else 0

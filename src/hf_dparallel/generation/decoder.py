@@ -14,6 +14,7 @@ from .canvas import Canvas, FinishedRow, RowProgress
 from .commit_rules import make_rule
 from .configuration import DiffusionGenerationConfig
 from .forward import make_forward
+from .guides import Guide, Guides
 from .history import CertaintyHistory
 from .inputs import check_generators
 from .logprobs import CommitLogprobs
@@ -77,6 +78,7 @@ class Decoder:
         self.stop_check = StopCheck(self.canvas, stopping_criteria) if stopping_criteria else None
         self.time_limit = TimeLimit(self.canvas, config.max_time) if config.max_time is not None else None
         self.stream = DraftStream(self.canvas, streamer) if streamer is not None else None
+        self.guides = Guides(self.canvas)
         self.history = CertaintyHistory(self.canvas) if config.output_certainty else None
         self.generator_for = generator_for
         self._generators: dict[int, torch.Generator] = {}
@@ -102,11 +104,14 @@ class Decoder:
             self.stream.start()
 
     def add_prompts(
-        self, prompts: Mapping[int, torch.LongTensor], logprobs: Mapping[int, CommitLogprobs] | None = None
+        self,
+        prompts: Mapping[int, torch.LongTensor],
+        logprobs: Mapping[int, CommitLogprobs] | None = None,
+        guides: Mapping[int, Guide] | None = None,
     ) -> None:
         """Adds prompts of any lengths, `(prompt_length,)` each, by numbers that are not in use.
 
-        Of some of them, `logprobs` collects the log-probabilities.
+        Of some of them, `logprobs` collects the log-probabilities, and `guides` say of what form the answers are.
         """
         self._logprobs |= logprobs or {}
         ids, is_prompt = (
@@ -114,6 +119,7 @@ class Decoder:
             for rows in (list(prompts.values()), [torch.ones_like(ids) for ids in prompts.values()])
         )
         self.add(list(prompts), ids, is_prompt)
+        self.guides.begin(guides or {})
 
     def progress(self) -> dict[int, RowProgress]:
         """How far each row has come, by its number."""
@@ -126,6 +132,7 @@ class Decoder:
             del self._added_at[row_id]
             self._generators.pop(row_id, None)
             self._logprobs.pop(row_id, None)
+            self.guides.discard(row_id)
             if self.history is not None:
                 self.history.discard(row_id)
 
@@ -148,6 +155,8 @@ class Decoder:
         if self.revision is not None:
             considered = masked | self.canvas.revisable.gather(1, columns)
             change = self.revision(prediction, masked, accepted)
+        if self.guides:
+            change = self.guides(prediction, change)
         if self._logprobs:
             self._record_logprobs(prediction, change)
         # Write them into the canvas.
@@ -195,6 +204,7 @@ class Decoder:
     def _decoded(self, row: FinishedRow) -> DecodedRow:
         self._generators.pop(row.index, None)
         self._logprobs.pop(row.index, None)
+        self.guides.discard(row.index)
         certainty = self.history.pop(row.index) if self.history is not None else {}
         seconds = time.perf_counter() - self._added_at.pop(row.index)
         return DecodedRow(**vars(row), **certainty, seconds=seconds, error=self._error(row))

@@ -50,5 +50,5 @@ class CommitLogprobs:
             self._of_place[place] = TokenLogprobs(logprob, list(zip(top_ids, top_logprobs, strict=True)))
 
     def read(self, start: int, end: int) -> list[TokenLogprobs]:
-        """Those of the tokens from number `start` to before `end`, all of which have been committed."""
-        return [self._of_place[place] for place in range(start, end)]
+        """Those of the tokens from number `start` to before `end`, all of which stand. What was given was sure."""
+        return [self._of_place.get(place, TokenLogprobs(0.0)) for place in range(start, end)]

@@ -24,6 +24,7 @@ from ..generation.logprobs import CommitLogprobs
 from ..generation.settings import SETTINGS
 from .drafts import DraftReader, DraftText
 from .engine import Engine, EngineClosedError, OverloadedError, Progress, Prompt
+from .json_answers import JsonGuide
 from .logprobs import LogprobText
 from .monitoring import Metrics, Monitor
 from .page import render_page
@@ -77,6 +78,7 @@ class Answers:
                 DraftReader() if request.include_drafts else None,
                 served.adapter,
                 None if request.num_logprobs is None else CommitLogprobs(request.num_logprobs),
+                JsonGuide(request.form, served.tokenizer, request.config.eos_token_ids[0]) if request.form else None,
             )
             for index, ids in enumerate(prompts)
         ]

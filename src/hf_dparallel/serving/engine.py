@@ -20,6 +20,7 @@ from transformers.utils import logging
 from ..generation.canvas import Canvas
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import DecodedRow, Decoder
+from ..generation.guides import Guide
 from ..generation.logprobs import CommitLogprobs, TokenLogprobs
 from ..generation.settings import SETTINGS
 from .drafts import Draft, DraftReader
@@ -79,6 +80,7 @@ class Prompt:
         drafts ([`DraftReader`], *optional*): with one, the listener is told of each pass what stands after it.
         adapter (`str`, *optional*): the adapter that is active in its passes, by default none.
         logprobs ([`CommitLogprobs`], *optional*): with one, the listener is told of each token's log-probability.
+        guide ([`Guide`], *optional*): says of what form the answer is.
     """
 
     input_ids: torch.LongTensor
@@ -90,6 +92,7 @@ class Prompt:
     drafts: DraftReader | None = None
     adapter: str | None = None
     logprobs: CommitLogprobs | None = None
+    guide: Guide | None = None
     num_sent: int = field(default=0, init=False)
     settings: tuple[Any, ...] = field(init=False)
 
@@ -293,9 +296,12 @@ class Engine:
         try:
             set_adapter(self.model, group.adapter)
             if group.entering:
-                asked = {row_id: self._active[row_id].logprobs for row_id in group.entering}
-                logprobs = {row_id: each for row_id, each in asked.items() if each is not None}
-                group.decoder.add_prompts(group.entering, logprobs)
+                entering = {row_id: self._active[row_id] for row_id in group.entering}
+                group.decoder.add_prompts(
+                    group.entering,
+                    {row_id: prompt.logprobs for row_id, prompt in entering.items() if prompt.logprobs is not None},
+                    {row_id: prompt.guide for row_id, prompt in entering.items() if prompt.guide is not None},
+                )
                 group.entering = {}
             finished = {row.index: row for row in group.decoder.step()}
             progress = group.decoder.progress()

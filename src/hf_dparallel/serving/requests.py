@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jinja2
+import regex
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -15,6 +16,7 @@ from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.forward import check_supported
 from ..generation.inputs import check_prompts, longest_sequence
 from ..generation.settings import SETTINGS
+from .json_answers import read_schema
 
 
 # `user` and `metadata` are for whoever reads the requests; they change nothing. Beside these a request may have
@@ -32,7 +34,7 @@ _FIELDS = (
     "metadata",
 )
 # Fields of a chat only.
-_CHAT_FIELDS = ("messages", "logprobs", "top_logprobs")
+_CHAT_FIELDS = ("messages", "response_format", "logprobs", "top_logprobs")
 # OpenAI's limit.
 _MAX_TOP_LOGPROBS = 20
 # Fields of OpenAI's that are not supported, with the values at which they do nothing; clients send those unasked.
@@ -117,7 +119,7 @@ class CompletionRequest:
     """A request that can be answered: its prompts, each `(prompt_length,)`, and what all of them share.
 
     Each prompt is answered `n` times. With `num_logprobs`, the log-probabilities of its tokens are told, and beside
-    each those of so many of the likeliest ones.
+    each those of so many of the likeliest ones. A `form` is what a JSON schema gives, see [`read_schema`].
     """
 
     prompts: list[torch.LongTensor]
@@ -130,6 +132,7 @@ class CompletionRequest:
     include_usage: bool
     include_drafts: bool
     num_logprobs: int | None = None
+    form: "list[str | regex.Pattern] | None" = None
 
 
 def read_chat_request(body: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
@@ -144,6 +147,7 @@ def read_chat_request(body: dict[str, Any], served: ServedModel, max_prompts: in
     messages = _read_messages(body.get("messages"))
     request = _read_request(body, served)
     request.num_logprobs = _read_logprobs(body)
+    request.form = _read_form(body, served, request.config)
     try:
         ids = _encode_chat(messages, served.tokenizer)
     except jinja2.TemplateError as error:
@@ -312,6 +316,31 @@ def _read_logprobs(body: dict[str, Any]) -> int | None:
     if num_top and not body.get("logprobs"):
         raise RequestError(f"`top_logprobs={num_top}` needs `logprobs`. Set that to true.", "top_logprobs")
     return num_top if body.get("logprobs") else None
+
+
+def _read_form(
+    body: dict[str, Any], served: ServedModel, config: DiffusionGenerationConfig
+) -> "list[str | regex.Pattern] | None":
+    form = body.get("response_format")
+    if form is None or form == {"type": "text"}:
+        return None
+    asked = form.get("json_schema") if isinstance(form, dict) and form.get("type") == "json_schema" else None
+    if not isinstance(asked, dict) or set(asked) - {"name", "description", "strict", "schema"}:
+        raise RequestError(
+            '`response_format` must be {"type": "text"} or {"type": "json_schema", "json_schema": {"name": ..., '
+            '"schema": ...}}. Other JSON has no keys that could be given: ask for it in a message.',
+            "response_format",
+        )
+    if config.revises or not config.stop_at_eos or not config.eos_token_ids:
+        raise RequestError(
+            "`response_format` needs tokens that stay as they are, and an end-of-sequence token that ends the answer. "
+            "Leave out settings that revise tokens, and `stop_at_eos`.",
+            "response_format",
+        )
+    try:
+        return read_schema(asked.get("schema"), served.tokenizer)
+    except ValueError as error:
+        raise RequestError(f"`response_format` cannot be answered: {error}", "response_format") from error
 
 
 def _read_settings(body: dict[str, Any], served: ServedModel) -> tuple[DiffusionGenerationConfig, int]:

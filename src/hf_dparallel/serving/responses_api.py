@@ -15,9 +15,8 @@ from .responses import Answer, Part, error_body
 
 
 # What the fields of a chat are called here.
-_NAMES = {"input": "messages", "max_output_tokens": "max_tokens"}
+_NAMES = {"input": "messages", "max_output_tokens": "max_tokens", "text": "response_format"}
 _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
-    "text": ({"format": {"type": "text"}},),
     "truncation": ("disabled",),
     "background": (False,),
 }
@@ -34,7 +33,16 @@ def read_responses_request(body: dict[str, Any], served: ServedModel, max_prompt
     Raises:
         RequestError: if it cannot be answered as it is meant.
     """
-    for name in ("messages", "max_tokens", "max_completion_tokens", "n", "stop", "stream_options", "logprobs"):
+    for name in (
+        "messages",
+        "max_tokens",
+        "max_completion_tokens",
+        "n",
+        "stop",
+        "stream_options",
+        "logprobs",
+        "response_format",
+    ):
         if name in body:
             raise RequestError(f"`{name}` is a field of /v1/chat/completions. Leave it out.", name)
     for name, allowed in _NEUTRAL_VALUES.items():
@@ -46,6 +54,7 @@ def read_responses_request(body: dict[str, Any], served: ServedModel, max_prompt
     skipped = {"instructions", "include", *_NEUTRAL_VALUES, *_IGNORED}
     chat = {_NAMES.get(name, name): value for name, value in body.items() if name not in skipped}
     chat["messages"] = _messages(body.get("instructions"), body.get("input"))
+    chat["response_format"] = _response_format(body.get("text"))
     chat["logprobs"] = bool(include or body.get("top_logprobs"))
     try:
         return read_chat_request(chat, served, max_prompts)
@@ -141,6 +150,17 @@ class ResponsesForm:
         event = {"type": kind, "sequence_number": self._num_events, **fields}
         self._num_events += 1
         return f"event: {kind}\ndata: {json.dumps(event)}\n\n"
+
+
+def _response_format(text: Any) -> Any:
+    """The format of the text as that of a chat, which has a schema one level deeper."""
+    if text is not None and (not isinstance(text, dict) or set(text) != {"format"}):
+        raise RequestError("`text` must be an object that has `format` only.", "text")
+    form = text and text["format"]
+    if isinstance(form, dict) and form.get("type") == "json_schema":
+        schema = {name: value for name, value in form.items() if name != "type"}
+        return {"type": "json_schema", "json_schema": schema}
+    return form
 
 
 def _messages(instructions: Any, given: Any) -> Any:
