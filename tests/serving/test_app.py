@@ -173,7 +173,7 @@ def test_responses(served, client):
         ({"input": [{"role": "tool"}]}, "input[0]", "`input[0]` must be an object whose `role`"),
         ({"max_output_tokens": 0}, "max_output_tokens", "`max_output_tokens` must be a positive integer"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "Unknown field `previous_response_id`"),
-        ({"text": {"format": {"type": "json_object"}}}, "text", "`text` is supported as"),
+        ({"text": {"format": {"type": "json_object"}}}, "text", "`text` must be {"),
         ({"instructions": 3}, "instructions", "`instructions` must be a text"),
         ({"n": 2}, "n", "`n` is a field of /v1/chat/completions"),
         ({"include": ["web_search_call.results"]}, "include", '`include` is supported as ["message.output_text.'),

@@ -176,6 +176,7 @@ def json_schema(**value) -> dict:
         (json_schema(type="object", properties={}), "`schema.properties.a.properties` must be an object that is not"),
         (json_schema(type="object", properties={"b": 3}), "`schema.properties.a.properties.b` must be an object"),
         (json_schema(type="null", required=["b"]), "`schema.properties.a.required` is not supported"),
+        (json_schema(type="object", properties={"<eos>": {"type": "null"}}), 'cannot write \'{"a": {"<eos>":\''),
         (json_schema(type="null") | {"stop_at_eos": False}, "Leave out settings that revise tokens"),
         (json_schema(type="null") | {"revocation_threshold": 0.5}, "Leave out settings that revise tokens"),
     ],

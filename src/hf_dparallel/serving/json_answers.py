@@ -96,7 +96,8 @@ def read_schema(schema: Any, tokenizer: PreTrainedTokenizerBase) -> "list[str | 
             raise ValueError(f"`schema` must have at most {_MOST} values.")
     for given in parts[::2]:
         ids = tokenizer(given, add_special_tokens=False)["input_ids"]
-        if tokenizer.decode(ids, clean_up_tokenization_spaces=False) != given:
+        # Without special tokens: a key that is written like one would end the answer, or begin another turn.
+        if tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) != given:
             raise ValueError(f"The tokenizer of this model cannot write {str(given)[:80]!r}.")
     return parts
 
