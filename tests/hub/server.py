@@ -178,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
         key = f"{wanted.get('type') or 'model'}s/{repo_id}"
         exists = key in self.hub.repositories
         self.hub.repositories.setdefault(key, Repository(private=wanted.get("visibility") == "private"))
-        prefix = "datasets/" if key.startswith("datasets/") else ""
+        prefix = "" if key.startswith("models/") else f"{key.partition('/')[0]}/"
         answer = {"url": f"{self.hub.address}/{prefix}{repo_id}", "name": repo_id, "id": repo_id}
         return self.json(answer, 409 if exists else 200)
 
@@ -321,7 +321,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 _REPO = r"(?P<repo_id>[^/]+/[^/]+)"
-_API = rf"/api/(?P<kind>models|datasets)/{_REPO}"
+_API = rf"/api/(?P<kind>models|datasets|spaces)/{_REPO}"
 _REVISION = r"(?P<revision>refs/[^/]+/[^/]+|[^/]+)"
 ROUTES = [
     (r"/api/whoami-v2", "whoami"),

@@ -25,11 +25,15 @@ def test_the_page_runs(hub, tmp_path, monkeypatch, capsys):
     figures = {"accuracy": 0.5, "nfe": 8.0, "tokens_per_forward": 4.0, "latency_s": 0.1, "num_prompts": 2}
     (tmp_path / "report.json").write_text(json.dumps(figures))
 
+    shutil.copytree(ROOT / "examples" / "space", tmp_path / "examples" / "space")
+
     names: dict = {}
     for index, source in enumerate(python_blocks(ROOT / "docs" / "hub.md"), start=1):
         exec(compile(source, f"hub.md, block {index}", "exec"), names)
 
-    assert index == 5
+    assert index == 6
+    space = hub.repository("user/llada-dparallel-demo", "spaces").files()
+    assert space.keys() == {"README.md", "answers.py", "app.py", "requirements.txt"}
     assert capsys.readouterr().out == "0.4\n"
     assert names["model"].active_adapters() == ["default"]
     assert (tmp_path / "llada-merged" / "model.safetensors").is_file()

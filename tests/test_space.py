@@ -1,0 +1,91 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""examples/space: base model and student side by side, without a server, and started as on the Hub."""
+
+import html
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from huggingface_hub import RepoCard
+
+from hf_dparallel import demo
+
+
+SPACE = Path(__file__).parents[1] / "examples" / "space"
+QUESTION = "Mia has 14 pens . Mia finds 6 more . Mia sells 5 pens . How many pens are left ?"
+
+
+def text_of(frame: str) -> str:
+    """What stands in a frame, without its cost."""
+    return html.unescape(re.sub("<[^>]+>", "", frame.partition("<p")[0]))
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    monkeypatch.syspath_prepend(SPACE)
+    monkeypatch.delenv("STUDENT", raising=False)
+    return import_module("answers")
+
+
+def test_both_answers_are_played_pass_by_pass(answers):
+    pair = answers.Pair()
+    frames = list(pair.play(QUESTION, 0.5))
+    base, student = zip(*frames, strict=True)
+    answer = pair.answer(QUESTION, pair.recipe.updated(entropy_threshold=0.5))  # the adapter is enabled again
+    assert text_of(student[-1]) == "".join(answer.tokens) and text_of(student[0]) == ""
+    assert answer.nfe < len(frames) - 1 == int(re.search(r"(\d+) passes", base[-1])[1])
+    for number, frame in enumerate(student[: answer.nfe]):
+        assert frame.count("--hue") == sum(0 <= step < number for step in answer.commit_step)
+        assert f">{number} passes<" in frame and "mask" in frame
+    assert set(student[answer.nfe :]) == {student[-1]} and "mask" not in base[-1] + student[-1]
+    fewer = list(pair.play(QUESTION, 0.5, base_too=True))
+    assert len(fewer) < len(frames) and fewer[-1][1] == student[-1]
+
+
+def test_texts_of_answers_are_texts(answers):
+    shown = answers.Answer(["<b>", ""], [0, -1], 1, 1.0).to_html(1)
+    assert "&lt;b&gt;" in shown and "<b>" not in shown
+
+
+def test_what_the_space_is_made_of():
+    facts = RepoCard.load(SPACE / "README.md").data.to_dict()
+    (version,) = re.findall(r"^gradio==(\S+)$", (SPACE.parents[1] / "constraints.txt").read_text(), re.MULTILINE)
+    assert (facts["sdk"], facts["sdk_version"]) == ("gradio", version)
+    assert (SPACE / facts["app_file"]).is_file() and (SPACE / "requirements.txt").read_text() == "hf-dparallel\n"
+
+
+@pytest.mark.slow
+def test_the_page_answers_its_client():
+    from gradio_client import Client
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    settings = {"GRADIO_SERVER_PORT": port, "GRADIO_ANALYTICS_ENABLED": "False", "STUDENT": demo.STUDENT}
+    with subprocess.Popen([sys.executable, "app.py"], cwd=SPACE, env=os.environ | settings) as server:
+        try:
+            client = connect(Client, f"http://127.0.0.1:{port}", server)
+            job = client.submit(QUESTION, 0.5, False, api_name="/answer")
+            base, student = job.result(timeout=120)
+            assert text_of(base) and text_of(student) and len(job.outputs()) > 20
+            with pytest.raises(Exception, match="Ask a question first"):
+                client.predict(" ", 0.5, False, api_name="/answer")
+        finally:
+            server.terminate()
+
+
+def connect(client_type, url: str, server: subprocess.Popen):
+    """Waits for the server, at most two minutes."""
+    for _ in range(240):
+        assert server.poll() is None
+        try:
+            with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=1):
+                return client_type(url, verbose=False)
+        except OSError:
+            time.sleep(0.5)
+    raise TimeoutError(url)
