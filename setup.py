@@ -45,6 +45,7 @@ EXTRAS = {
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
     "serve": ["starlette>=1.10", "uvicorn>=0.54"],  # `hf-dparallel serve`
+    "ray": ["ray[data,serve]>=2.60"],  # `hf-dparallel trajectories --ray_actors`, and the application of Ray Serve
     "viz": ["matplotlib>=3.9"],  # the pictures of `hf-dparallel demo` and `inspect`
 }
 EXTRAS["dev"] = [

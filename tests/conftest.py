@@ -1,6 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Fixtures that several test files share."""
 
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,3 +42,15 @@ def eager_flex_attention(monkeypatch) -> None:
         return flex_attention.create_block_mask(*args, **kwargs)
 
     monkeypatch.setattr(masking_utils, "create_block_mask", make_mask)
+
+
+@pytest.fixture
+def ray_cluster(monkeypatch) -> Iterator[None]:
+    """A cluster of Ray on this machine, with two CPUs, whose processes find the modules of the tests."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    import ray
+
+    ray.init(num_cpus=2, object_store_memory=80_000_000, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()

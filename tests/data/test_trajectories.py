@@ -12,7 +12,7 @@ from transformers import CompileConfig
 from transformers.utils import logging
 
 from hf_dparallel import DiffusionGenerationConfig, generate_trajectories
-from hf_dparallel.data import trajectories, trajectory_folder
+from hf_dparallel.data import teacher, trajectory_folder
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.rows import decode_rows, evaluation_mode
 
@@ -132,7 +132,7 @@ def test_restart_neither_loses_nor_repeats_a_row(small_shards, monkeypatch, tmp_
     hook.remove()
     (shard,) = tmp_path.glob("shard-*.parquet")
     decoded = []
-    monkeypatch.setattr(trajectories, "decode_rows", recording(decoded))
+    monkeypatch.setattr(teacher, "decode_rows", recording(decoded))
     rows = generate_trajectories(model, tokenizer, prompts, recipe, batch_size=2, output_dir=tmp_path)
     assert rows[:] == expected[:]
     # The rows of the shard that was being decoded are decoded again.
@@ -163,7 +163,7 @@ def test_rows_that_fail_are_left_out_and_not_tried_again(small_shards, monkeypat
             in (caplog.text)
         )
         caplog.clear()
-        monkeypatch.setattr(trajectories, "decode_rows", lambda *args, **kwargs: iter(()))
+        monkeypatch.setattr(teacher, "decode_rows", lambda *args, **kwargs: iter(()))
 
 
 def test_answers_come_as_they_are_finished():
@@ -286,7 +286,7 @@ def slow(*args, **kwargs):
     for row, answer in decode(*args, **kwargs):
         time.sleep(0.3 * (rank == "1"))
         yield row, answer
-trajectories.decode_rows = slow
+teacher.decode_rows = slow
 rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts({count}), RECIPE, 2, sys.argv[1])
 report = {{"decoded": sorted(decoded), "returned": len(rows)}}
 Path(sys.argv[1], "process-" + rank + ".json").write_text(json.dumps(report))
@@ -304,7 +304,7 @@ def test_two_processes_share_the_rows(small_shards, monkeypatch, tmp_path):
     assert not list((tmp_path / "out").glob(".*"))
     # A single process finds the whole run in the folder.
     expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(34), RECIPE)
-    monkeypatch.setattr(trajectories, "decode_rows", lambda *args, **kwargs: iter(()))
+    monkeypatch.setattr(teacher, "decode_rows", lambda *args, **kwargs: iter(()))
     model = make_llada()
     rows = generate_trajectories(model, make_tokenizer(), make_prompts(34), RECIPE, output_dir=tmp_path / "out")
     assert rows[:] == expected[:]

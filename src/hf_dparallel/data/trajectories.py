@@ -9,22 +9,18 @@ decoding trajectories of the model itself, filtered by their answers
 import contextlib
 import os
 import tempfile
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..generation.configuration import DiffusionGenerationConfig, resolve
-from ..generation.decoder import DecodedRow
-from ..generation.rows import check_batch_size, decode_rows, evaluation_mode
-from ..generation.settings import SETTINGS
-from ..hashes import dataset_hash, model_hash, stable_hash
+from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.rows import evaluation_mode
 from .claims import Claims
-from .prompts import check_new_columns, tokenize_prompts
 from .rewards import RewardFunction, named_functions, score_completions
+from .teacher import Prompts, Teacher, gather_shards
 from .trajectory_folder import ShardStore
 
 
@@ -32,8 +28,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 logger = logging.get_logger(__name__)
-
-_NEW_COLUMNS = ("prompt_ids", "completion_ids", "commit_step", "nfe")
 
 
 def generate_trajectories(
@@ -100,23 +94,18 @@ def generate_trajectories(
         raise ValueError(
             f"`output_dir` is needed with {state.num_processes} processes: they share their rows through it."
         )
-    check_batch_size(batch_size)
-    check_new_columns(dataset, _NEW_COLUMNS)
-    config = resolve(model, generation_config, tokenizer)
-    prompt_ids = tokenize_prompts(dataset, tokenizer, config.mask_token_id)
+    teacher = Teacher(model, tokenizer, generation_config, batch_size, seed, num_workers)
+    prompts = Prompts(dataset, tokenizer, teacher.config.mask_token_id)
     with contextlib.ExitStack() as stack:
-        run = {} if output_dir is None else {"seed": seed, **_describe_run(model, config, dataset, prompt_ids)}
+        run = {} if output_dir is None else teacher.describe() | prompts.describe()
         folder = Path(output_dir or stack.enter_context(tempfile.TemporaryDirectory()))
         store = ShardStore(folder, run, len(dataset))
         store.check_run()
         claims = Claims(store, state)
-        # Prompts of similar length next to one another need little padding.
-        rows = (row for shard in claims for row in sorted(store.rows(shard), key=lambda row: len(prompt_ids[row])))
-        shares = [_Shared((row, prompt_ids[row]) for row in rows)] * num_workers
         stack.enter_context(evaluation_mode(model))
-        answers = decode_rows(model, tokenizer, shares, config, batch_size, seed, raise_errors=False)
-        for shard, of_shard in _group_by_shard(_with_progress(answers, claims), store):
-            store.write(shard, *_make_rows(dataset, prompt_ids, of_shard, len(store.rows(0))))
+        answers = teacher.answer(prompts.of_shard(store, shard) for shard in claims)
+        for shard in gather_shards(_with_progress(answers, claims)):
+            store.write(shard.number, shard.rows, shard.failed)
         claims.wait()
         return store.read()
 
@@ -171,96 +160,9 @@ def filter_trajectories(
     return kept_rows
 
 
-class _Shared(Iterator):
-    """An iterator from which several threads take."""
-
-    def __init__(self, items: Iterable[Any]):
-        self._items = iter(items)
-        self._lock = threading.Lock()
-
-    def __next__(self) -> Any:
-        with self._lock:
-            return next(self._items)
-
-
 def _with_progress(answers: Iterator[Any], claims: Claims) -> Iterator[Any]:
     from tqdm.auto import tqdm
 
     # Beside other processes it is not known how many rows this one will decode.
     total = sum(len(claims.store.rows(shard)) for shard in claims.missing) if claims.state.num_processes == 1 else None
     return tqdm(answers, total=total, desc="Trajectories", disable=not claims.state.is_main_process)
-
-
-def _group_by_shard(
-    answers: Iterator[tuple[int, DecodedRow]], store: ShardStore
-) -> Iterator[tuple[int, dict[int, DecodedRow]]]:
-    """Yields the answers of a shard when they are complete, in the order of their rows."""
-    waiting: dict[int, dict[int, DecodedRow]] = {}
-    for row, answer in answers:
-        shard = store.shard(row)
-        of_shard = waiting.setdefault(shard, {})
-        of_shard[row] = answer
-        if len(of_shard) == len(store.rows(shard)):
-            yield shard, dict(sorted(waiting.pop(shard).items()))
-
-
-def _make_rows(
-    dataset: "Dataset", prompt_ids: list[list[int]], answers: dict[int, DecodedRow], shard_size: int
-) -> tuple["Dataset", dict[int, str]]:
-    """Returns the rows that were decoded, and by number why the other rows failed.
-
-    Raises:
-        FloatingPointError: if not one row of a whole shard was decoded.
-    """
-    from datasets import Dataset, Features, List, Value, concatenate_datasets
-
-    failed = {row: f"NaN at step {answer.nfe - 1}" for row, answer in answers.items() if answer.error is not None}
-    if len(failed) == shard_size:
-        raise FloatingPointError(
-            f"The logits of the model are NaN in all rows from {min(failed)} to {max(failed)}. Check the weights and "
-            "the dtype: float16 overflows in models trained in bfloat16."
-        )
-    done = {row: answer for row, answer in answers.items() if row not in failed}
-    ids = List(Value("int64"))
-    new = Dataset.from_dict(
-        {
-            "prompt_ids": [prompt_ids[row] for row in done],
-            # With `stop_at_eos=False` decoding goes on beyond the first end token.
-            "completion_ids": [answer.tokens[: answer.num_tokens].tolist() for answer in done.values()],
-            "commit_step": [answer.commit_step[: answer.num_tokens].tolist() for answer in done.values()],
-            "nfe": [answer.nfe for answer in done.values()],
-        },
-        Features({"prompt_ids": ids, "completion_ids": ids, "commit_step": ids, "nfe": Value("int64")}),
-    )
-    return concatenate_datasets([dataset.select(done), new], axis=1), failed
-
-
-def _describe_run(
-    model: PreTrainedModel, config: DiffusionGenerationConfig, dataset: "Dataset", prompt_ids: list[list[int]]
-) -> dict[str, Any]:
-    """Describes what tells a run apart from other runs, with names for people and hashes for certainty."""
-    from peft import PeftModel
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    adapters = {
-        name
-        for module in model.modules()
-        if isinstance(module, BaseTunerLayer) and not module.disable_adapters
-        for name in module.active_adapters
-    }
-    base = model.get_base_model() if isinstance(model, PeftModel) else model
-    settings = config.settings().items()
-    return {
-        "model class": type(base).__name__,
-        "model name": base.config._name_or_path,
-        "dtype": str(model.dtype),
-        "adapters": sorted(adapters),
-        "weights": model_hash(model),
-        "num_rows": len(dataset),
-        "columns": dataset.column_names,
-        "rows": dataset_hash(dataset),
-        "tokenized prompts": stable_hash(prompt_ids),
-        "generation_config": {
-            name: value for name, value in settings if SETTINGS[name].kind not in ("compile", "output")
-        },
-    }
