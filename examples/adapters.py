@@ -35,7 +35,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--output_dir", required=True)
     parser.add_argument("--num_train_epochs", type=float, default=1.0)
     parser.add_argument("--max_length", type=int, default=384, help="of prompt and answer; longer rows are dropped")
-    parser.add_argument("--max_new_tokens", type=int, default=256, help="a multiple of 32, the length of a block")
+    parser.add_argument("--max_new_tokens", type=int, default=256, help="the most tokens of an answer")
     parser.add_argument("--lora_r", type=int, default=32)
     return parser.parse_args()
 

@@ -27,7 +27,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--model", default="GSAI-ML/LLaDA-8B-Instruct", help="on the Hub, a folder, or demo")
     parser.add_argument("--adapter", help="on the Hub, a folder, or demo-student")
     parser.add_argument("--prompt", default=QUESTION)
-    parser.add_argument("--max_new_tokens", type=int, default=256, help="a multiple of 32, the length of a block")
+    parser.add_argument("--max_new_tokens", type=int, default=256, help="the most tokens of an answer")
     parser.add_argument("--entropy_threshold", type=float, default=0.5, help="in nats; the paper has 0.45 or 0.5")
     return parser.parse_args()
 

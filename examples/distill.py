@@ -48,7 +48,7 @@ class ExampleArguments:
         metadata={"help": "What `load_dataset` takes: name and configuration. It has columns question and answer."},
     )
     split: str = field(default="train", metadata={"help": "Such as 'train', or 'train[:1000]' for a first try."})
-    max_new_tokens: int = field(default=256, metadata={"help": "A multiple of 32, the length of a block."})
+    max_new_tokens: int = field(default=256, metadata={"help": "The most tokens of an answer."})
     teacher_batch_size: int = field(default=16, metadata={"help": "Questions that the teacher answers together."})
     entropy_threshold: float = field(default=0.5, metadata={"help": "For the student's decoding, in nats."})
 

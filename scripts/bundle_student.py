@@ -10,7 +10,6 @@ stored in bf16 and loaded in float32, which every CPU is fast in, and in which f
 """
 
 import argparse
-import json
 import shutil
 from pathlib import Path
 
@@ -25,20 +24,23 @@ from transformers.utils import (
 )
 
 from hf_dparallel.demo import STUDENT, TEACHER
-from hf_dparallel.reports import write_json
+from hf_dparallel.reports import read_json, write_json
 
 
 WEIGHTS_NAME = "adapter_model.safetensors"
 
 
 def bundle(adapter: Path, teacher: Path, student: Path) -> None:
-    """Writes the folder of the student; of the teacher in it, the type that it is loaded in."""
-    model_config = json.loads((teacher / CONFIG_NAME).read_text(encoding="utf-8")) | {"dtype": "float32"}
+    """Writes the folder of the student; of the teacher in it, the type that it is loaded in and its special tokens."""
+    model_config = read_json(teacher / CONFIG_NAME) | {"dtype": "float32"}
     for folder in (teacher, student):
         write_json(model_config, folder / CONFIG_NAME)
+    # Else the Trainer says that it has set them.
+    tokens = {name: model_config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    write_json(read_json(teacher / GENERATION_CONFIG_NAME) | tokens, teacher / GENERATION_CONFIG_NAME)
     weights = {name: weight.to(torch.bfloat16) for name, weight in load_file(adapter / WEIGHTS_NAME).items()}
     save_file(weights, student / WEIGHTS_NAME, metadata={"format": "pt"})
-    config = json.loads((adapter / ADAPTER_CONFIG_NAME).read_text(encoding="utf-8"))
+    config = read_json(adapter / ADAPTER_CONFIG_NAME)
     write_json(config | {"base_model_name_or_path": "demo"}, student / ADAPTER_CONFIG_NAME)
     shutil.copy(adapter / GENERATION_CONFIG_NAME, student)
     for path in (*teacher.glob("tokenizer*.json"), *teacher.glob("*.jinja")):

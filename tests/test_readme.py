@@ -36,7 +36,7 @@ RUN_ELSEWHERE = {
 }
 
 # Packages of others that pages name.
-NOT_OURS = ("openai", "deepspeed")
+NOT_OURS = ("deepspeed", "gradio", "openai")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", flags=re.MULTILINE | re.DOTALL)

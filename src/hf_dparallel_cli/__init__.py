@@ -117,7 +117,8 @@ def _quieten(is_quiet: bool) -> None:
         os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     if is_quiet or not sys.stderr.isatty():
         os.environ |= dict.fromkeys(("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
-        os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
+    # One for each shard and column, in the middle of ours.
+    os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
     if not os.environ.get("HF_DPARALLEL_DEBUG"):
         for category in (FutureWarning, DeprecationWarning, UserWarning):
             warnings.filterwarnings("ignore", category=category, module=_LIBRARIES)

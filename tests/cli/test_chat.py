@@ -123,6 +123,20 @@ def test_clear_exit_and_save(talk, tmp_path):
     assert json.loads((tmp_path / "empty.json").read_text())["messages"] == []
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "matches"),
+    [
+        ("/s", "/s", ["/set ", "/settings ", "/save "]),
+        ("entropy_t", "/set entropy_t", ["entropy_threshold "]),
+        ("0.", "/set temperature 0.", []),
+        ("/s", "what is /s", []),
+        ("", "", []),
+    ],
+)
+def test_tab_completes_commands_and_settings(text, line, matches):
+    assert [chat_module.complete(text, line, index) for index in range(len(matches) + 1)] == [*matches, None]
+
+
 def test_help_and_quit(talk):
     code, out, err = talk("/help", "/quit", "5 6")
     assert code == 0 and out == chat_module.HELP.splitlines() and not err

@@ -39,13 +39,13 @@ def traces():
 class Page:
     """A page that is open, in a window of a size."""
 
-    def __init__(self, driver, path, traces, width=1200, height=900, color_scheme="light"):
+    def __init__(self, driver, path, traces, width=1200, height=900, color_scheme="light", fragment=""):
         self.driver, self.traces = driver, traces
         write_page(traces, path)
         set_window(driver, width, height, color_scheme)
         for log in ("browser", "performance"):
             driver.get_log(log)
-        driver.get(path.as_uri())
+        driver.get(path.as_uri() + fragment)
         self.decodes = self.find(".decode")
 
     def find(self, selector, parent=None):
@@ -140,6 +140,11 @@ def test_it_opens_with_the_answers_and_what_they_cost(page):
         assert [block.get_attribute("aria-label") for block in blocks] == ["Block 1 of 2", "Block 2 of 2"]
         assert [len(page.find(".token", block)) for block in blocks] == [8, 8]
         assert blocks[0].value_of_css_property("border-top-style") == "solid"
+
+
+def test_a_link_may_name_a_pass(driver, traces, tmp_path):
+    page = Page(driver, tmp_path / "page.html", traces, fragment="#pass=2")
+    check_pass(page, 2)
 
 
 def test_slider_steps_all_decodes_together(page):

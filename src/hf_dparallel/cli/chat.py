@@ -82,6 +82,9 @@ def read_lines() -> Iterator[str]:
 
         # Lines that are pasted together are one message; Python turns this off.
         readline.parse_and_bind("set enable-bracketed-paste on")
+        readline.parse_and_bind("tab: complete")
+        readline.set_completer_delims(" ")
+        readline.set_completer(lambda text, index: complete(text, readline.get_line_buffer(), index))
         _keep_history(readline)
     while True:
         try:
@@ -94,6 +97,15 @@ def read_lines() -> Iterator[str]:
             continue
         if line:
             yield line
+
+
+def complete(text: str, line: str, index: int) -> str | None:
+    """Returns the `index`-th command, or setting after `/set`, that begins with the text at the end of a line."""
+    known = [name for name, setting in SETTINGS.items() if setting.changes_answer] if " " in line else _COMMANDS
+    if not line.startswith("/" if line == text else "/set "):
+        known = []
+    matches = [f"{name} " for name in known if name.startswith(text)]
+    return matches[index] if index < len(matches) else None
 
 
 def _keep_history(readline: ModuleType) -> None:

@@ -332,7 +332,7 @@ add_setting(
     "stop_at_eos",
     "stopping",
     bool,
-    "Whether a row is finished once an end token stands and everything before it is decided; the rest is padding.",
+    "Whether a row is finished once an end token and everything before it are decided; the rest is padding.",
     default=True,
 )
 add_setting(
