@@ -283,6 +283,10 @@ class CommandParser(HfArgumentParser):
         if not isinstance(values, dict):
             self.error(f"the file of {_CONFIG} must contain a YAML mapping, `name: value`")
         os.environ.update({name: str(value) for name, value in values.pop("env", {}).items()})
+        return self.flags_of(values)
+
+    def flags_of(self, values: dict[str, Any]) -> list[str]:
+        """Writes values by name as flags. On wrong usage, exits with code 2."""
         flags = []
         for name, value in values.items():
             if value is None:

@@ -17,6 +17,8 @@ from .loading import load_model
 
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from ..serving.engine import Engine
     from .serve_models import ServedModels
 
@@ -95,8 +97,7 @@ def run(argv: Sequence[str]) -> None:
     """Serves until it is interrupted or terminated."""
     parser = make_parser()
     loading, adapters, server, recipe, output = parser.parse(argv)
-    if "max_time" in recipe.settings:
-        parser.error("`max_time` limits one call of `generate`, and a server makes none. Remove it")
+    check_recipe(parser, recipe)
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise ImportError("`hf-dparallel serve` needs starlette and uvicorn: `pip install 'hf-dparallel[serve]'`.")
     # Before the model is loaded, which takes minutes.
@@ -105,6 +106,12 @@ def run(argv: Sequence[str]) -> None:
         note(f"Warning: anyone who reaches {server.host} can use this server. Set --api_key.")
     figures = serve(loading, adapters.adapter or [], server, recipe, listener)
     write_json(figures, output.json)
+
+
+def check_recipe(parser: CommandParser, recipe: RecipeArguments) -> None:
+    """Refuses settings that a server cannot follow."""
+    if "max_time" in recipe.settings:
+        parser.error("`max_time` limits one call of `generate`, and a server makes none. Remove it")
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -135,21 +142,9 @@ def serve(
     Raises:
         RuntimeError: if the decoding has failed as a whole.
     """
-    from ..serving.app import make_app
-    from ..serving.engine import Engine
     from ..serving.server import Server
-    from .serve_models import ServedModels, read_names
 
-    _log_to_stderr(arguments.log_level)
-    if arguments.served_model_name and adapters:
-        adapters = [f"{arguments.served_model_name}={adapters[0].rpartition('=')[2]}", *adapters[1:]]
-    name = loading.model if adapters else arguments.served_model_name or loading.model
-    by_name = read_names(adapters)
-    model, tokenizer = load_model(loading)
-    models = ServedModels(name, model, tokenizer, by_name, recipe.to_generation_config())
-    engine = Engine(model, arguments.batch_size, arguments.max_waiting)
-    hosts = _allowed_hosts(listener, arguments)
-    app = make_app(models.by_name, engine, arguments.api_key, arguments.max_request_bytes, hosts)
+    models, engine, app = make_server(loading, adapters, arguments, recipe, _is_loopback(listener))
     server = Server(app, engine, log_level=arguments.log_level, grace_seconds=arguments.grace_seconds)
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -171,6 +166,32 @@ def serve(
     return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
 
 
+def make_server(
+    loading: ModelArguments,
+    adapters: list[str],
+    arguments: ServerArguments,
+    recipe: RecipeArguments,
+    is_loopback: bool,
+) -> "tuple[ServedModels, Engine, Starlette]":
+    """Loads the model, and returns what answers requests for it, wherever they come from."""
+    from ..serving.app import make_app
+    from ..serving.engine import Engine
+    from .serve_models import ServedModels, read_names
+
+    _log_to_stderr(arguments.log_level)
+    if arguments.served_model_name and adapters:
+        adapters = [f"{arguments.served_model_name}={adapters[0].rpartition('=')[2]}", *adapters[1:]]
+    name = loading.model if adapters else arguments.served_model_name or loading.model
+    by_name = read_names(adapters)
+    model, tokenizer = load_model(loading)
+    models = ServedModels(name, model, tokenizer, by_name, recipe.to_generation_config())
+    engine = Engine(model, arguments.batch_size, arguments.max_waiting)
+    # The names by which this machine calls itself, where being on it is all that a client needs.
+    is_open = arguments.api_key is not None or not is_loopback
+    hosts = None if is_open else ["localhost", "127.0.0.1", "[::1]", arguments.host]
+    return models, engine, make_app(models.by_name, engine, arguments.api_key, arguments.max_request_bytes, hosts)
+
+
 def _reload(models: "ServedModels", engine: "Engine") -> None:
     try:
         models.load(in_use=engine.adapters)
@@ -187,13 +208,6 @@ def _log_to_stderr(level: str) -> None:
     log = logging.getLogger("hf_dparallel")
     log.handlers, log.propagate = [handler], False
     log.setLevel(level.upper())
-
-
-def _allowed_hosts(listener: socket.socket, arguments: ServerArguments) -> list[str] | None:
-    """The names by which this machine calls itself, where being on it is all that a client needs."""
-    if arguments.api_key is not None or not _is_loopback(listener):
-        return None
-    return ["localhost", "127.0.0.1", "[::1]", arguments.host]
 
 
 def _is_loopback(listener: socket.socket) -> bool:
