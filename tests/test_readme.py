@@ -239,6 +239,9 @@ def test_first_commands_run(page, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", OWN_COMMANDS)
 def test_commands_run(page, capfd):
+    """In the folder in which the Python of the page has run."""
+    if page not in RUN_ELSEWHERE:
+        run_blocks(page)
     for argv in OWN_COMMANDS[page]:
         assert main(argv) == 0, (argv, capfd.readouterr().err)
 
