@@ -223,6 +223,7 @@ LAUNCHERS = {
     "ddp": DistributedType.MULTI_GPU,
     "fsdp2": DistributedType.FSDP,
     "deepspeed_zero2": DistributedType.DEEPSPEED,
+    "deepspeed_zero3": DistributedType.DEEPSPEED,
 }
 
 
