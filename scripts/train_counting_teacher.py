@@ -5,12 +5,13 @@
         --init_from src/hf_dparallel/demo/student/teacher
 
 The loss is the mean cross-entropy over the scored masked tokens (Eq. 3 of https://huggingface.co/papers/2509.26488
-without its 1/t weight, which only adds variance at this size). The 21 rows of a step are in one of four states:
+without its 1/t weight, which only adds variance at this size). The 21 rows of a step are in one of five states:
 
 - masked uniformly, as in LLaDA's fine-tuning;
-- as semi-autoregressive decoding leaves them: context, a partly masked block, then only masks;
-- as left-to-right decoding leaves them: masked from some token on, three times out of four a result, of which the
-  next eight are scored;
+- as semi-autoregressive decoding leaves them: context, a block masked in part or as a whole, then only masks;
+- as left-to-right decoding leaves them: masked from some token on, mostly a number or the start of a sentence, of
+  which the next eight are scored;
+- problems whose operands are masked;
 - rows of bare sums, whose results are masked.
 
 Where a result is masked, so is its copy in the next sum: else the model would read it there and learn to copy and not
@@ -145,16 +146,16 @@ def draw_masked(
     if state < 0.4:
         masked = draws < rng.uniform(0.02, 1.0)
         return masked, masked, num_blocks
-    if state < 0.65:
+    if state < 0.75:
         block = rng.randrange(num_blocks)
         start, end = block * BLOCK_LENGTH, (block + 1) * BLOCK_LENGTH
-        ratio = torch.where(position < start, rng.choice((0.0, 0.15)), rng.uniform(0.02, 1.0))
+        # A block that is all masks is where decoding decides what kind of reply it is, and how many steps are left.
+        ratio = torch.where(position < start, rng.choice((0.0, 0.15)), rng.choice((1.0, rng.uniform(0.02, 1.0))))
         scored = (position < end) & (draws < ratio)
         return scored | (position >= end), scored, min(block + 1 + draw_masked_blocks(rng), NUM_BLOCKS)
-    cuts = (
-        torch.cat([numbers[:1], steps[:, rng.choice((0, 3))]]) if len(steps) and rng.random() < 0.8 else steps[:0, 0]
-    )
-    cut = int(cuts[rng.randrange(len(cuts))]) if len(cuts) else rng.randint(0, num_words)
+    sentences = (reply == tokenizer.convert_tokens_to_ids(".")).nonzero()[:, 0] + 1
+    cuts = rng.choice([numbers[:1], *steps[:, [0, 3]].T, sentences] if len(steps) else [sentences])
+    cut = int(cuts[rng.randrange(len(cuts))]) if len(cuts) and rng.random() < 0.8 else rng.randint(0, num_words)
     masked = position >= cut
     num_blocks = (cut + 7) // BLOCK_LENGTH + 1 + draw_masked_blocks(rng)
     return masked, masked & (position < cut + 8), min(num_blocks, NUM_BLOCKS)
