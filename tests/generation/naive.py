@@ -40,7 +40,11 @@ def naive_generate(
             p = p.tolist()
             token = max((v for v in range(len(p)) if v != mask_token_id), key=p.__getitem__)
             guesses[i] = (token, p[token], float("inf") if p[mask_token_id] > p[token] else entropy)
-        for i in _chosen(guesses, block_length, steps, step, **threshold):
+        chosen = _chosen(guesses, block_length, steps, step, **threshold)
+        of_first = [i for i in blocks[first] if undecided[i]]
+        if not chosen & set(of_first):
+            chosen |= {min(of_first, key=lambda i: guesses[i][2])}
+        for i in chosen:
             sequence[i] = guesses[i][0]
             undecided[i] = False
         step += 1

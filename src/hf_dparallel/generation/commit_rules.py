@@ -54,6 +54,8 @@ def make_rule(config: Any, canvas: Any) -> Callable:
         return most_confident
     rule = _RULES[name]
     rule = rule(config, canvas) if isinstance(rule, type) else partial(_with_value, rule, getattr(config, name))
+    if config.max_active_blocks > 1:
+        rule = partial(_in_first_block_too, rule, canvas)
     return rule if config.min_commits == 1 else partial(_with_at_least, rule, config.min_commits)
 
 
@@ -65,6 +67,18 @@ def is_of_one_pass(name: str) -> bool:
 
 def _with_value(rule: Callable, value: Any, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
     return rule(prediction, masked, value)
+
+
+def _in_first_block_too(
+    rule: Callable, canvas: Any, prediction: "TokenPrediction", masked: "torch.Tensor"
+) -> "torch.Tensor":
+    """Commits the most certain token of the first open block, too, if the rule commits none of that block (d3LLM)."""
+    accepted = rule(prediction, masked)
+    of_first = masked & (canvas.block.gather(1, prediction.columns) == canvas.open_from[:, None])
+    # Of a block with a committed token that one is found, which changes nothing.
+    entropy = prediction.entropy.clamp(max=-_LEAST).masked_fill(accepted, -math.inf)
+    best = entropy.where(of_first, math.inf).argmin(dim=-1, keepdim=True)
+    return accepted | (of_first & accepted.new_zeros(accepted.shape).scatter_(-1, best, True))
 
 
 def _with_at_least(rule: Callable, num: int, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
