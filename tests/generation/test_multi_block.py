@@ -16,7 +16,9 @@ def recorded_runs(golden_dir):
 
 
 def check_recorded(golden_dir, runs):
-    models = {name: AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model") for name in ("llada", "llada_gqa")}
+    models = {
+        name: AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model") for name in ("llada", "llada_gqa")
+    }
     for run in runs:
         params = run["params"]
         out = models[run["model"]].generate(

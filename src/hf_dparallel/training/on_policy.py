@@ -44,7 +44,8 @@ def fill_with_guesses(
     ids = inputs["input_ids"]
     masked = (ids == mask_token_id) & scored & on_policy[:, None]
     # All processes run the pass, as sharded weights are gathered in it: without such a row over one row, for nothing.
-    rows = on_policy if on_policy.any() else torch.arange(len(ids), device=ids.device) == 0
+    rows = on_policy.nonzero()[:, 0]
+    rows = rows if len(rows) else rows.new_zeros(1)
     shown = {name: value[rows] if torch.is_tensor(value) else value for name, value in inputs.items()}
     with torch.no_grad(), evaluation_mode(forward):
         guesses = model.score(shown, masked[rows], guess, ids[rows], forward=forward).tokens

@@ -54,7 +54,8 @@ class SoftTargets:
         self.function = function
         scored = labels != IGNORE_INDEX
         self.targets, self.is_late = labels[scored], late[scored]
-        self.numbers = torch.zeros_like(labels).masked_scatter(scored, torch.arange(len(self.targets)).to(labels))
+        numbers = torch.arange(len(self.targets), device=labels.device)
+        self.numbers = torch.zeros_like(labels).masked_scatter(scored, numbers)
         with torch.no_grad(), evaluation_mode(forward), student.disable_adapter():
             self.states = self.base.head_states(inputs, late, forward=forward)
         self.state_of = self.is_late.cumsum(dim=0) - 1
@@ -62,9 +63,10 @@ class SoftTargets:
     def __call__(self, logits: torch.Tensor, numbers: torch.LongTensor) -> TokenTerms:
         numbers = numbers.to(self.targets.device)
         terms = self.function(logits, self.targets[numbers].to(logits.device))
-        is_late = self.is_late[numbers]
-        divergence = self._divergence(logits[is_late.to(logits.device)], self.state_of[numbers[is_late]])
-        cross_entropy = terms.cross_entropy.masked_scatter(is_late.to(logits.device), divergence)
+        late = self.is_late[numbers].nonzero()[:, 0]
+        places = self.state_of[numbers[late]]
+        late = late.to(logits.device)
+        cross_entropy = terms.cross_entropy.index_copy(0, late, self._divergence(logits[late], places))
         return terms._replace(cross_entropy=cross_entropy)
 
     def _divergence(self, logits: torch.Tensor, places: torch.LongTensor) -> torch.Tensor:
