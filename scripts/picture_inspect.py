@@ -1,9 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Takes the pictures of docs/inspect.md: the page of `hf-dparallel inspect` in a browser, and its figures.
 
-    python scripts/picture_inspect.py --adapter demo_output/adapter
+    python scripts/picture_inspect.py
 
-Needs the student's adapter that `make demo` trains, Chromium with chromedriver, and the extra `[dev]`.
+Needs Chromium with chromedriver, and the extra `[dev]`.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def shrink(path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--adapter", default="demo_output/adapter")
+    parser.add_argument("--adapter", default="demo-student")
     parser.add_argument("--output_dir", type=Path, default=Path(__file__).parents[1] / "docs" / "images")
     arguments = parser.parse_args()
     model = ["--model", "demo", "--adapter", arguments.adapter]
