@@ -133,17 +133,37 @@ def is_greedy(run):
 
 
 def is_even(run):
-    """Whether the steps of a block divide it, and no end token in the prompt ends the answer before it begins."""
+    """Whether the steps of a block divide it, and no end token in the prompt ends the answer before it begins.
+
+    The others are compared with nothing. Where steps do not divide a block, the published code commits at least one
+    token more in its first passes than in its later ones, and `min_commits` is the same for all. An end token of the
+    prompt that ends the answer is a fault.
+    """
     params = run["params"]
     if run["function"] != "llada2.generate" or "quirk" in run:
         return False
     return params["block_length"] % min(params["steps"], params["gen_length"] // params["minimal_topk"]) == 0
 
 
+def is_of_dllm(run):
+    return run["function"] == "dllm.LLaDA2Sampler"
+
+
+def check_dllm(model, run):
+    """The sampler of dllm decodes the same, returns the whole canvas, and does not stop at the end token."""
+    params = run["params"]
+    assert params["steps_per_block"] == params["block_size"]
+    settings = {"block_length": params["block_size"], "confidence_threshold": params["threshold"]}
+    tokens, nfe, commit_step = decode(model, run, len(run["output_ids"]), mask_token_id=249, **settings)
+    assert tokens == run["output_ids"] and nfe == run["nfe"]
+    assert steps_in_block(commit_step, len(run["prompt_ids"]), params["block_size"]) == run["unmask_step"]
+
+
 GOLDENS = {
     "sdar": ("sdar/generation.jsonl", 229, is_greedy, check_sdar),
     "engine": ("sdar/engine.jsonl", 105, lambda run: True, check_engine),
     "llada2": ("llada2/generation.jsonl", 60, is_even, check_llada2),
+    "dllm": ("llada2/generation.jsonl", 5, is_of_dllm, check_dllm),
 }
 
 

@@ -98,18 +98,34 @@ def check_recorded(model, run):
     assert has_ended_early or out.num_revisions.item() >= run["num_edits_seen"]
 
 
-def recorded_runs(golden_dir):
+def recorded_runs(golden_dir, function):
     lines = (golden_dir / "llada2" / "generation.jsonl").read_text().splitlines()
-    return [run for run in map(json.loads, lines) if run["function"] == "llada21.generate"]
+    return [run for run in map(json.loads, lines) if run["function"] == function]
 
 
 @pytest.mark.parametrize("part", [slice(None, None, 12), pytest.param(slice(None), marks=pytest.mark.slow)])
 def test_recorded_runs(golden_dir, part):
     model = AutoModelForMaskedLM.from_pretrained(golden_dir / "llada2" / "model").eval()
-    runs = recorded_runs(golden_dir)
+    runs = recorded_runs(golden_dir, "llada21.generate")
     assert len(runs) == 79
     for run in runs[part]:
         check_recorded(model, run)
+
+
+def test_recorded_runs_of_dllm(golden_dir):
+    """Its sampler decodes the same, and returns the whole canvas, wherever the end token is in it."""
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / "llada2" / "model").eval()
+    runs = recorded_runs(golden_dir, "dllm.LLaDA21Sampler")
+    assert len(runs) == 5
+    for run in runs:
+        params = run["params"] | {
+            "gen_length": len(run["output_ids"]),
+            "block_length": run["params"]["block_size"],
+            "mask_id": 249,
+            "eos_id": 244,
+            "eos_early_stop": False,
+        }
+        check_recorded(model, run | {"params": params})
 
 
 def check_rows_are_independent(num_cases):
