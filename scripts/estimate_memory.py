@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Estimates the memory of training a LLaDA or Dream model with LoRA, before anybody has a GPU for it.
+"""Estimates the memory of training a model of this package with LoRA, before anybody has a GPU for it.
 
 python scripts/estimate_memory.py llada-8b --max_length 384
 """
@@ -18,12 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig
 
-from hf_dparallel import DreamConfig, LLaDAConfig
+from hf_dparallel import DreamConfig, LLaDA2Config, LLaDAConfig, SDARConfig
 from hf_dparallel.training.lora import add_adapter
 from hf_dparallel.training.losses import token_terms
 
 
-_MODEL_TYPES = ("llada", "Dream")
+_MODEL_TYPES = ("llada", "Dream", "sdar", "sdar_moe", "llada2_moe")
 # NF4 in blocks of 64 with a float32 scale each, as TRL asks bitsandbytes for.
 _BITS_OF_4BIT = 4 + 32 / 64
 
@@ -68,13 +68,14 @@ def estimate_training_memory(
 
     Args:
         config ([`~transformers.PreTrainedConfig`]):
-            Of a [`LLaDAForMaskedDiffusion`] or a [`DreamForMaskedDiffusion`].
+            Of a model of this package.
         dtype (`torch.dtype`, *optional*, defaults to `torch.bfloat16`):
             Of the weights; those of the adapter are float32.
         batch_size (`int`, *optional*, defaults to 1):
             Sequences on the device at a time.
         max_length (`int`, *optional*, defaults to 384), block_length (`int`, *optional*, defaults to 32):
-            Length of a sequence and of its active block, in tokens.
+            Length of a sequence and of its active block, in tokens. Block-causal models learn all blocks of their
+            own length at once, in rows of two copies; the estimate is that for a sequence without a prompt.
         num_views (`int`, *optional*, defaults to 2):
             Masked rows that a sequence gives: 2 with `complementary_masking`.
         lora_rank (`int`, *optional*, defaults to 32):
@@ -99,8 +100,10 @@ def estimate_training_memory(
         _run_step(
             _with_layers(config, num_layers),
             dtype,
-            (num_views * batch_size, max_length),
-            max(1, block_length // num_views),
+            num_views * batch_size,
+            max_length,
+            block_length,
+            num_views,
             lora_rank,
             activation_checkpointing,
         )
@@ -129,8 +132,10 @@ def _with_layers(config: PreTrainedConfig, num_layers: int) -> PreTrainedConfig:
 def _run_step(
     config: PreTrainedConfig,
     dtype: torch.dtype,
-    shape: tuple[int, int],
-    num_scored: int,
+    num_rows: int,
+    max_length: int,
+    block_length: int,
+    num_views: int,
     lora_rank: int,
     activation_checkpointing: bool,
 ) -> tuple[int, int, int, int, int]:
@@ -148,13 +153,22 @@ def _run_step(
     adapter = 4 * sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
     with FakeTensorMode():
         known = _fake_weights(model)
-        input_ids = torch.zeros(shape, dtype=torch.long)
-        scored = torch.zeros(shape[0], num_scored, dtype=torch.long)
+        length, num_active = max_length, block_length
+        if base.is_block_causal:
+            # The clean copy has no last block.
+            length, num_active = 2 * max_length - config.block_length, max_length
+        input_ids = torch.zeros(num_rows, length, dtype=torch.long)
+        scored = torch.zeros(num_rows, max(1, num_active // num_views), dtype=torch.long)
+        mask = torch.ones(num_rows, 1, length, length, dtype=torch.bool) if base.is_block_causal else None
         score = functools.partial(token_terms, temperature=0.5)
 
         with _LiveMemory(known) as memory:
             terms = model(
-                input_ids=input_ids, labels=input_ids, logits_to_keep=scored, head_function=score
+                input_ids=input_ids,
+                attention_mask=mask,
+                labels=input_ids,
+                logits_to_keep=scored,
+                head_function=score,
             ).head_output
             (terms.cross_entropy + terms.sharpened_entropy).sum().backward()
     sizes = [weight.nbytes for weight in layers]
@@ -211,13 +225,18 @@ class _LiveMemory(TorchDispatchMode):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="llada-8b, dream-7b, or a name on the Hub, or a folder")
+    parser.add_argument("model", help="llada-8b, dream-7b, sdar-8b, llada2-mini, or a name on the Hub, or a folder")
     parser.add_argument("--batch_size", type=int, default=1, help="sequences on the device at a time")
     parser.add_argument("--max_length", type=int, default=384, help="tokens of a sequence")
     parser.add_argument("--block_length", type=int, default=32, help="tokens that are scored in a sequence")
     parser.add_argument("--lora_rank", type=int, default=32, help="rank of the adapter")
     arguments = vars(parser.parse_args())
-    published = {"llada-8b": LLaDAConfig, "dream-7b": DreamConfig}
+    published = {
+        "llada-8b": LLaDAConfig,
+        "dream-7b": DreamConfig,
+        "sdar-8b": SDARConfig,
+        "llada2-mini": LLaDA2Config,
+    }
     name = arguments.pop("model")
     config = published[name]() if name in published else AutoConfig.from_pretrained(name)
     print("| Base weights | Activation checkpointing | Weights, GB | Adapter, GB | Activations, GB | Total, GB |")

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The estimate of a step's memory against the allocations of a real one."""
 
+import itertools
 import runpy
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 
 from hf_dparallel import LLaDAConfig
 
-from .helpers import lora, make_dream, make_llada, make_trainer
+from .helpers import lora, make_dream, make_llada, make_llada2, make_sdar, make_trainer
 
 
 ROOT = Path(__file__).parents[1]
@@ -19,18 +20,22 @@ measure_tensor_memory = runpy.run_path(str(ROOT / "benchmarks" / "train.py"))["m
 estimate_training_memory = SCRIPT["estimate_training_memory"]
 
 
-@pytest.mark.parametrize("make_model", [make_llada, make_dream])
-@pytest.mark.parametrize("activation_checkpointing", [False, True])
-@pytest.mark.parametrize(("batch_size", "vocab_size"), [(1, 8192), (3, 512)])
-def test_estimate_is_what_a_step_allocates(tmp_path, make_model, activation_checkpointing, batch_size, vocab_size):
-    sizes = {"n_layers": 6, "d_model": 64} if make_model is make_llada else {"num_hidden_layers": 6, "hidden_size": 64}
+CASES = itertools.product((make_llada, make_dream), (False, True), ((1, 8192), (3, 512)))
+
+
+@pytest.mark.parametrize(("make_model", "activation_checkpointing", "sizes"), [*CASES, (make_sdar, False, (1, 512))])
+def test_estimate_is_what_a_step_allocates(tmp_path, make_model, activation_checkpointing, sizes):
+    batch_size, vocab_size = sizes
+    shape = {"n_layers": 6, "d_model": 64} if make_model is make_llada else {"num_hidden_layers": 6, "hidden_size": 64}
     settings = {"max_length": 96, "block_length": 32}
     trainer = make_trainer(
-        tmp_path, make_model(vocab_size=vocab_size, **sizes), peft_config=lora(),
+        tmp_path, make_model(vocab_size=vocab_size, **shape), peft_config=lora(),
         activation_checkpointing=activation_checkpointing, **settings,
     )  # fmt: skip
     config = trainer.model.get_base_model().config
-    rows = [{"prompt_ids": [2] * 10, "completion_ids": [3] * 60}] * batch_size
+    # The estimate for block-causal models is that of an answer that fills the row.
+    lengths = (1, 95) if make_model is make_sdar else (10, 60)
+    rows = [{"prompt_ids": [2] * lengths[0], "completion_ids": [3] * lengths[1]}] * batch_size
     batch = trainer.data_collator(rows)
     trainer.model.train()
     if activation_checkpointing:
@@ -49,6 +54,12 @@ def test_estimate_is_what_a_step_allocates(tmp_path, make_model, activation_chec
     parameters = list(trainer.model.parameters())
     assert estimate.weights == sum(weight.nbytes for weight in parameters if not weight.requires_grad)
     assert estimate.adapter == 4 * sum(weight.nbytes for weight in parameters if weight.requires_grad)
+
+
+def test_experts_are_weights_that_are_not_trained():
+    model = make_llada2()
+    estimate = estimate_training_memory(model.config, max_length=16, lora_rank=4)
+    assert estimate.weights == 2 * sum(weight.numel() for weight in model.parameters()) and estimate.activations > 0
 
 
 def test_llada_8b_on_one_gpu():
