@@ -20,10 +20,13 @@ measure_tensor_memory = runpy.run_path(str(ROOT / "benchmarks" / "train.py"))["m
 estimate_training_memory = SCRIPT["estimate_training_memory"]
 
 
-CASES = itertools.product((make_llada, make_dream), (False, True), ((1, 8192), (3, 512)))
+CASES = [
+    *itertools.product((make_llada, make_dream), (False, True), ((1, 8192), (3, 512))),
+    pytest.param(make_sdar, False, (1, 512), marks=pytest.mark.slow),
+]
 
 
-@pytest.mark.parametrize(("make_model", "activation_checkpointing", "sizes"), [*CASES, (make_sdar, False, (1, 512))])
+@pytest.mark.parametrize(("make_model", "activation_checkpointing", "sizes"), CASES)
 def test_estimate_is_what_a_step_allocates(tmp_path, make_model, activation_checkpointing, sizes):
     batch_size, vocab_size = sizes
     shape = {"n_layers": 6, "d_model": 64} if make_model is make_llada else {"num_hidden_layers": 6, "hidden_size": 64}
@@ -56,6 +59,7 @@ def test_estimate_is_what_a_step_allocates(tmp_path, make_model, activation_chec
     assert estimate.adapter == 4 * sum(weight.nbytes for weight in parameters if weight.requires_grad)
 
 
+@pytest.mark.slow
 def test_experts_are_weights_that_are_not_trained():
     model = make_llada2()
     estimate = estimate_training_memory(model.config, max_length=16, lora_rank=4)
