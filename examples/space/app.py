@@ -32,12 +32,12 @@ pair = Pair()
 def introduction() -> str:
     """Which models these are, with links to their cards if they are on the Hub."""
     if Path(STUDENT).exists():
-        models = "The small model that comes with hf-dparallel, without and with its adapter,"
+        models = "The small model that comes with hf-dparallel answers a question without and with its adapter."
     else:
         base, student = (f"[{name}](https://huggingface.co/{name})" for name in (pair.base, STUDENT))
-        models = f"{base} and its student {student}"
+        models = f"{base} and its student {student} answer the same question."
     return (
-        f"# Base model and student, side by side\n{models} answer the same question. The student was distilled with "
+        f"# Base model and student, side by side\n{models} The student was distilled with "
         "[dParallel](https://huggingface.co/papers/2509.26488) to be certain of many tokens at once. The colour of a "
         "token says which pass decided it."
     )
