@@ -220,13 +220,13 @@ import sys
 from tests.data.test_ray_trajectories import *
 import ray
 ray.init(num_cpus=1, object_store_memory=80_000_000, include_dashboard=False, log_to_driver=False)
-generate_trajectories_on_ray(load, make_prompts(3000), sys.argv[1], RECIPE)
+generate_trajectories_on_ray(load, make_prompts(1000), sys.argv[1], RECIPE)
 """
 
 
 @pytest.mark.slow
 def test_a_run_whose_driver_is_killed_goes_on(monkeypatch, tmp_path):
-    prompts = make_prompts(3000)
+    prompts = make_prompts(1000)
     expected = generate_trajectories(make_llada(), make_tokenizer(), prompts, RECIPE, output_dir=tmp_path / "one")
     environment = {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     driver = Program(DRIVER, tmp_path / "ray", **environment)
@@ -234,6 +234,6 @@ def test_a_run_whose_driver_is_killed_goes_on(monkeypatch, tmp_path):
     while len(list((tmp_path / "ray").glob("shard-*"))) < 3 and time.time() < deadline:
         time.sleep(0.01)
     driver.kill()
-    assert 3 <= len(list((tmp_path / "ray").glob("shard-*"))) < 47
+    assert 3 <= len(list((tmp_path / "ray").glob("shard-*"))) < 16
     rows = generate_trajectories(make_llada(), make_tokenizer(), prompts, RECIPE, output_dir=tmp_path / "ray")
     assert rows[:] == expected[:] and content(tmp_path / "ray") == content(tmp_path / "one")
