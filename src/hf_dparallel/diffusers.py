@@ -52,7 +52,9 @@ class CommitRuleScheduler(BlockRefinementScheduler):
         if not is_of_one_pass(rule):
             fitting = ", ".join(filter(is_of_one_pass, commit_rules()))
             raise ValueError(f"`rule={rule!r}` cannot be used here. Choose one of {fitting}.")
-        self._rule = make_rule(DiffusionGenerationConfig(**{rule: value}, min_commits=1), canvas=None)
+        self._rule = make_rule(
+            DiffusionGenerationConfig(**{rule: value}, min_commits=1, max_active_blocks=1), canvas=None
+        )
 
     @torch.no_grad()
     def step(
