@@ -49,9 +49,9 @@ def test_it_ends_when_the_decoding_has_failed(hf, checkpoint, monkeypatch, tmp_p
         raise OverflowError("unforeseen")
 
     def ask():
-        while not list(tmp_path.glob("url")):
+        # The file is there a moment before its text is.
+        while not ((tmp_path / "url").exists() and (url := (tmp_path / "url").read_text())):
             time.sleep(0.01)
-        url = (tmp_path / "url").read_text()
         answers.append(httpx.post(f"{url}/completions", json={"prompt": "5 6"}, timeout=60).status_code)
 
     answers: list[int] = []
