@@ -111,7 +111,7 @@ def test_mistakes_change_nothing(talk, checkpoint, line, message):
 
 def test_an_answer_without_length_is_refused_at_once(talk):
     code, out, err = talk("5 6", flags=["--max_new_tokens", "0"])
-    assert code == 1 and not out and "`max_new_tokens` must be a positive integer, got 0." in err[-1]
+    assert code == 2 and not out and "`max_new_tokens` must be a positive integer, got 0." in err[-1]
 
 
 def test_clear_exit_and_save(talk, tmp_path):

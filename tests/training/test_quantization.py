@@ -36,7 +36,7 @@ def test_gradients_are_those_of_the_weights_that_the_bits_stand_for(tmp_path, qu
     model, loaded = quantized
     assert isinstance(loaded.model.layers[0].self_attn.q_proj, Linear4bit)
     # The head stays as it is.
-    assert type(loaded.lm_head) is torch.nn.Linear
+    assert isinstance(loaded.lm_head, torch.nn.Linear) and loaded.lm_head.weight.is_floating_point()
     settings = {"peft_config": lora(init_lora_weights=False), "activation_checkpointing": False}
     torch.manual_seed(1)
     plain = make_trainer(tmp_path / "plain", dequantized(model, loaded), **settings)
