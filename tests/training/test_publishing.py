@@ -3,17 +3,20 @@
 
 import json
 import re
+import threading
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
 from peft import LoraConfig
 from safetensors.torch import load
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 from transformers.utils import logging
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import recipe_of
+from hf_dparallel.hub.publish import push_model_to_hub
+from hf_dparallel.training import publishing
 from hf_dparallel.training.publishing import student_recipe
 
 from ..helpers import make_llada
@@ -85,6 +88,35 @@ def test_pushes_during_the_training_are_complete_and_hold_no_states(hub, tmp_pat
         assert ModelCard(files["README.md"].decode()).data.tags[-1] == "lora"
     assert len(pushes) == 3
     assert recipe_of(AutoModelForMaskedLM.from_pretrained("user/student")).entropy_threshold == 0.5
+
+
+def test_an_upload_that_takes_long_is_that_of_its_checkpoint(hub, tmp_path, monkeypatch):  # noqa: F811
+    ended = threading.Event()
+
+    def push_later(*args, **kwargs):
+        assert ended.wait(timeout=60)
+        return push_model_to_hub(*args, **kwargs)
+
+    class Recorder(TrainerCallback):
+        checkpoints = []
+
+        def on_save(self, args, state, control, **kwargs):
+            path = tmp_path / "student" / f"checkpoint-{state.global_step}" / "adapter_model.safetensors"
+            self.checkpoints.append(path.read_bytes())
+            if state.global_step == 3:
+                ended.set()
+
+    monkeypatch.setattr(publishing, "push_model_to_hub", push_later)
+    settings = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 1, "max_steps": 3}
+    settings |= {"push_to_hub": True, "hub_model_id": "user/student", "hub_always_push": True, "learning_rate": 0.1}
+    trainer = make_trainer(tmp_path / "student", **settings)
+    trainer.add_callback(Recorder())
+    (tmp_path / "student" / "LICENSE").write_text("MIT")
+    trainer.train()
+    pushes = [files for files in hub.repository("user/student").commits.values() if "LICENSE" in files]
+    assert [files["adapter_model.safetensors"] for files in pushes] == Recorder.checkpoints
+    assert len(set(Recorder.checkpoints)) == 3
+    assert not list((tmp_path / "student").glob("push-*"))
 
 
 def test_a_push_that_fails_does_not_end_the_training(hub, tmp_path, warnings):  # noqa: F811

@@ -68,7 +68,7 @@ def kind_of(folder: Path) -> str:
     return kind
 
 
-def select_files(folder: Path, kind: str) -> dict[str, Content]:
+def select_files(folder: Path, kind: str) -> dict[str, Path]:
     """Returns the files to upload, by their path in the repository.
 
     By a list of what belongs to a model: optimizer states, `training_args.bin`, logs and all else stay.

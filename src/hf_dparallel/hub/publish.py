@@ -36,7 +36,7 @@ logger = logging.get_logger(__name__)
 
 _CUSTOM_GENERATE = Path(__file__).parent / "custom_generate" / "generate.py"
 # What Trainer and trackers write beside the model: it tells much of this machine, and nobody can use it.
-_IGNORED = "training_args.bin\n*.pt\n*.pth\ntrainer_state.json\ncheckpoint-*/\nruns/\nwandb/\n.env\n"
+_IGNORED = "training_args.bin\n*.pt\n*.pth\ntrainer_state.json\ncheckpoint-*/\npush-*/\nruns/\nwandb/\n.env\n"
 
 
 def push_model_to_hub(

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import CommitInfo, run_as_future
@@ -18,7 +19,7 @@ from transformers.utils import PushInProgress, logging
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..hub.card import TAGS, make_model_card
-from ..hub.files import SUMMARY_NAME, TOKENIZER_PATTERNS, WEIGHT_PATTERNS, hub_name, kind_of
+from ..hub.files import SUMMARY_NAME, WEIGHT_SUFFIXES, hub_name, kind_of, select_files
 from ..hub.publish import check_base_model, push_model_to_hub, write_companions
 from .config import CertaintyForcingConfig
 from .student import base_model
@@ -104,16 +105,13 @@ class PublishingMixin(Trainer):
         if jobs and not self.args.hub_always_push:
             return
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        # The checkpoint may be deleted before it is uploaded. Recipe and card are in `output_dir` already.
-        checkpoint = Path(checkpoint_folder)
-        for pattern in (*WEIGHT_PATTERNS[kind_of(checkpoint)], *TOKENIZER_PATTERNS):
-            for path in checkpoint.glob(pattern):
-                copy = Path(self.args.output_dir, path.relative_to(checkpoint))
-                copy.parent.mkdir(exist_ok=True)
-                shutil.copy(path, copy)
+        try:
+            files = _copy_for_push(Path(self.args.output_dir), Path(checkpoint_folder))
+        except (OSError, ValueError) as error:
+            return logger.warning(f"A checkpoint was not published: {error}")
         job = run_as_future(
-            push_model_to_hub,
-            self.args.output_dir,
+            _push_and_delete,
+            files,
             self.hub_model_id,
             commit_message=f"Training in progress, step {self.state.global_step}",
             token=self.args.hub_token,
@@ -139,6 +137,27 @@ class PublishingMixin(Trainer):
         card = make_model_card(folder, repo_id, summary["base_model"], recipe, **kwargs)
         for target in {folder, *copies}:
             write_companions(target, card)
+
+
+def _copy_for_push(output_dir: Path, checkpoint: Path) -> "TemporaryDirectory[str]":
+    """Copies what a push uploads: the training replaces and deletes these files before the upload is done.
+
+    The weights are those of the checkpoint. A license and a card of one's own are in `output_dir`.
+    """
+    copy = TemporaryDirectory(prefix="push-", dir=output_dir)
+    kind = kind_of(checkpoint)
+    for name, path in {**select_files(output_dir, kind), **select_files(checkpoint, kind)}.items():
+        if path.suffix in WEIGHT_SUFFIXES and not path.is_relative_to(checkpoint):
+            continue
+        target = Path(copy.name, name)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(path, target)
+    return copy
+
+
+def _push_and_delete(folder: "TemporaryDirectory[str]", *args: Any, **kwargs: Any) -> CommitInfo:
+    with folder:
+        return push_model_to_hub(folder.name, *args, **kwargs)
 
 
 def _warn_of_failure(job: Future[CommitInfo]) -> None:
