@@ -24,10 +24,8 @@ from transformers.utils import (
 )
 
 from hf_dparallel.demo import STUDENT, TEACHER
+from hf_dparallel.models.adapter_files import WEIGHTS_NAME
 from hf_dparallel.reports import read_json, write_json
-
-
-WEIGHTS_NAME = "adapter_model.safetensors"
 
 
 def bundle(adapter: Path, teacher: Path, student: Path) -> None:

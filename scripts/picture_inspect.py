@@ -7,6 +7,7 @@ Needs Chromium with chromedriver, and the extra `[dev]`.
 """
 
 import argparse
+import io
 import shutil
 import tempfile
 from pathlib import Path
@@ -65,6 +66,12 @@ def photograph_page(page: Path, output_dir: Path) -> None:
         driver.save_screenshot(str(output_dir / "inspect_phone.png"))
     finally:
         driver.quit()
+
+
+def save_screenshot(driver: webdriver.Chrome, path: Path, box: tuple[int, int, int, int] | None = None) -> None:
+    """Saves what the browser shows, or the part in a box (left, top, right and bottom, in pixels), in few colours."""
+    picture = Image.open(io.BytesIO(driver.get_screenshot_as_png())).crop(box)
+    picture.convert("P", palette=Image.Palette.ADAPTIVE).save(path, optimize=True)
 
 
 def shrink(path: Path) -> None:

@@ -8,12 +8,10 @@ Needs the student's adapter that `make demo` trains, Chromium with chromedriver,
 """
 
 import argparse
-import io
 import time
 from pathlib import Path
 
-from picture_inspect import open_browser, set_window
-from PIL import Image
+from picture_inspect import open_browser, save_screenshot, set_window
 
 
 QUESTION = "Mia has 14 pens . Mia finds 6 more . Mia sells 5 pens . How many pens are left ?"
@@ -34,8 +32,7 @@ def main() -> None:
             driver.find_element("css selector", "#compare").click()
         driver.find_element("css selector", "#message").send_keys(f"{QUESTION}\n")
         time.sleep(args.seconds)
-        picture = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("P", palette=Image.Palette.ADAPTIVE)
-        picture.save(Path(args.output_dir) / "serve_page.png", optimize=True)
+        save_screenshot(driver, Path(args.output_dir) / "serve_page.png")
     finally:
         driver.quit()
 

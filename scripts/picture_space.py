@@ -8,12 +8,10 @@ Needs gradio, Chromium with chromedriver, and the extra `[dev]`.
 """
 
 import argparse
-import io
 import time
 from pathlib import Path
 
-from picture_inspect import open_browser, set_window
-from PIL import Image
+from picture_inspect import open_browser, save_screenshot, set_window
 
 
 # Left, top, right and bottom, in pixels.
@@ -35,9 +33,7 @@ def main() -> None:
         driver.find_element("css selector", "button.primary").click()
         while not driver.execute_script(_HAS_COME_TO, args.passes):
             time.sleep(0.05)
-        picture = Image.open(io.BytesIO(driver.get_screenshot_as_png())).crop(_SHOWN)
-        picture = picture.convert("P", palette=Image.Palette.ADAPTIVE)
-        picture.save(Path(args.output_dir) / "space_page.png", optimize=True)
+        save_screenshot(driver, Path(args.output_dir) / "space_page.png", _SHOWN)
     finally:
         driver.quit()
 

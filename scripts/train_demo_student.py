@@ -14,19 +14,12 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from peft import LoraConfig
-from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
+from transformers import set_seed
 
-from hf_dparallel import (
-    CertaintyForcingConfig,
-    CertaintyForcingTrainer,
-    DiffusionGenerationConfig,
-    filter_trajectories,
-    generate_trajectories,
-)
+from hf_dparallel import DiffusionGenerationConfig, filter_trajectories, generate_trajectories
 from hf_dparallel.demo import TEACHER
 from hf_dparallel.demo.conversations import generate_conversations
-from hf_dparallel.demo.pipeline import BLOCK_LENGTH, TRAJECTORY_RECIPE
+from hf_dparallel.demo.pipeline import BLOCK_LENGTH, TRAJECTORY_RECIPE, DemoConfig, distil, load_teacher
 from hf_dparallel.demo.testbed import as_dataset, reply_reward
 
 
@@ -39,8 +32,7 @@ STUDENT_RECIPE = {"entropy_threshold": 0.5}
 
 def make_trajectories(args: argparse.Namespace) -> Dataset:
     """The teacher's own right replies. A run that was stopped goes on where it was."""
-    teacher = AutoModelForMaskedLM.from_pretrained(args.teacher, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(args.teacher)
+    teacher, tokenizer = load_teacher(torch.float32, args.teacher)
     conversations = generate_conversations(args.seed, "train", KINDS, STEPS)
     prompts = as_dataset(islice(conversations, args.num_trajectories))
     recipe = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **TRAJECTORY_RECIPE)
@@ -52,41 +44,6 @@ def make_trajectories(args: argparse.Namespace) -> Dataset:
     return kept
 
 
-def distil(trajectories: Dataset, args: argparse.Namespace) -> None:
-    """Trains the adapter, and writes it with its recipe."""
-    model = AutoModelForMaskedLM.from_pretrained(args.teacher, dtype=torch.float32)
-    config = CertaintyForcingConfig(
-        str(args.output_dir / "checkpoints"),
-        max_steps=args.num_train_steps,
-        per_device_train_batch_size=32,
-        learning_rate=2e-3,
-        lr_scheduler_type="linear",
-        warmup_steps=10,
-        block_length=BLOCK_LENGTH,
-        mask_ratio="random",
-        max_length=max(map(len, trajectories["prompt_ids"])) + MAX_NEW_TOKENS,
-        bf16=False,
-        activation_checkpointing=False,
-        use_cpu=True,
-        save_strategy="no",
-        seed=args.seed,
-    )
-    trainer = CertaintyForcingTrainer(
-        model,
-        config,
-        train_dataset=trajectories,
-        processing_class=AutoTokenizer.from_pretrained(args.teacher),
-        peft_config=LoraConfig(r=32, lora_alpha=64),
-    )
-    trainer.train()
-    folder = args.output_dir / "adapter"
-    trainer.save_model(str(folder))
-    recipe = DiffusionGenerationConfig(
-        **model.generation_config.to_diff_dict() | {"max_new_tokens": MAX_NEW_TOKENS} | STUDENT_RECIPE
-    )
-    recipe.save_pretrained(folder)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output_dir", type=Path, required=True)
@@ -96,7 +53,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     set_seed(args.seed)
-    distil(make_trajectories(args), args)
+    trajectories = make_trajectories(args)
+    teacher, tokenizer = load_teacher(torch.float32, args.teacher)
+    config = DemoConfig(str(args.output_dir), str(args.teacher), seed=args.seed, num_train_steps=args.num_train_steps)
+    longest_prompt = max(map(len, trajectories["prompt_ids"]))
+    distil(trajectories, tokenizer, config, torch.float32, max_length=longest_prompt + MAX_NEW_TOKENS)
+    settings = teacher.generation_config.to_diff_dict() | {"max_new_tokens": MAX_NEW_TOKENS} | STUDENT_RECIPE
+    DiffusionGenerationConfig(**settings).save_pretrained(args.output_dir / "adapter")
 
 
 if __name__ == "__main__":

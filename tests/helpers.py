@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 MASK, EOS = 63, 1
 
 
+def assert_same_row(row, other, about):
+    """Two decodes of a prompt have the same tokens, in the same passes, with as many revisions."""
+    assert torch.equal(row.tokens, other.tokens) and torch.equal(row.commit_step, other.commit_step), about
+    assert (row.nfe, row.num_revisions) == (other.nfe, other.num_revisions), about
+
+
 def make_llada(**overrides) -> LLaDAForMaskedDiffusion:
     """A random LLaDA with a vocabulary of 64, whose attention and predictions are sharp enough to tell rows apart."""
     settings = {

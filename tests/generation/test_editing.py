@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from ..helpers import MASK, exact_model, left_padded, make_dream, make_llada, make_sdar
+from ..helpers import MASK, assert_same_row, exact_model, left_padded, make_dream, make_llada, make_sdar
 
 
 PROMPTS = [[2, 3], [4, 5, 6, 7, 8], [9]]
@@ -149,10 +149,7 @@ def check_rows_are_independent(num_cases):
         for row, prompt in zip(together, prompts, strict=True):
             for change in without_cache:
                 (alone,) = model.generate_many([prompt], **settings, **change)
-                assert torch.equal(row.tokens, alone.tokens) and torch.equal(row.commit_step, alone.commit_step), (
-                    settings
-                )
-                assert (row.nfe, row.num_revisions) == (alone.nfe, alone.num_revisions)
+                assert_same_row(row, alone, settings)
             num_blocks = -(-settings["max_new_tokens"] // settings["block_length"]) + 1
             assert row.nfe <= (num_blocks + 1) * (settings["block_length"] + settings["max_post_steps"] + 1)
             revised += row.num_revisions

@@ -13,11 +13,10 @@ from transformers import AutoModelForMaskedLM
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.generation.prediction import predict_tokens
 
-from ..helpers import exact_model, left_padded, make_dream, make_llada, with_equal_settings
+from ..helpers import EOS, MASK, exact_model, left_padded, make_dream, make_llada, with_equal_settings
 from .naive import naive_generate
 
 
-EOS, MASK = 1, 63
 OFFICIAL_SAMPLERS = ("dparallel.generate", "llada.generate", "dream_semiar.diffusion_generate")
 
 

@@ -6,11 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ..helpers import exact_model, left_padded, make_dream, make_llada
+from ..helpers import MASK, exact_model, left_padded, make_dream, make_llada
 from .naive import naive_generate
 
 
-MASK = 63
 tokens = st.one_of(st.integers(2, 62), st.just(MASK))
 
 

@@ -15,6 +15,7 @@ from ..helpers import (
     MASK,
     RemoteCodeConfig,
     RemoteCodeModel,
+    assert_same_row,
     exact_model,
     left_padded,
     make_dream,
@@ -151,9 +152,7 @@ def check_rows_are_independent(num_cases):
                 (alone,) = model.generate_many(
                     [prompt], generator_for=lambda _, index=row.index: generator(index), **settings, **change
                 )
-                assert torch.equal(row.tokens, alone.tokens), settings
-                assert torch.equal(row.commit_step, alone.commit_step), settings
-                assert (row.nfe, row.num_revisions) == (alone.nfe, alone.num_revisions)
+                assert_same_row(row, alone, settings)
             assert MASK not in row.tokens
             num_blocks = -(-settings["max_new_tokens"] // settings["block_length"]) + 1
             assert row.nfe <= num_blocks * settings["block_length"]

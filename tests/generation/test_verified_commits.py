@@ -15,7 +15,16 @@ from hf_dparallel.generation import commit_rules
 from hf_dparallel.generation.commit_rules import commit_by_count, commit_rule
 from hf_dparallel.generation.settings import SETTINGS
 
-from ..helpers import MASK, RemoteCodeConfig, RemoteCodeModel, exact_model, left_padded, make_dream, make_llada
+from ..helpers import (
+    MASK,
+    RemoteCodeConfig,
+    RemoteCodeModel,
+    assert_same_row,
+    exact_model,
+    left_padded,
+    make_dream,
+    make_llada,
+)
 from .naive import _chosen
 
 
@@ -199,8 +208,7 @@ def check_rows_are_independent(num_cases):
         }
         prompts = [[rng.randrange(2, 60) for _ in range(rng.randrange(1, 7))] for _ in range(3)]
         for row, alone in decode_both_ways(rng.choice(models), prompts, **settings):
-            assert torch.equal(row.tokens, alone.tokens) and torch.equal(row.commit_step, alone.commit_step), settings
-            assert (row.nfe, row.num_revisions) == (alone.nfe, alone.num_revisions)
+            assert_same_row(row, alone, settings)
             assert row.nfe <= settings["max_new_tokens"]
             revised += row.num_revisions
     assert revised > num_cases

@@ -14,12 +14,11 @@ from hf_dparallel.inspection.text import answer_text, pass_lines
 from hf_dparallel.inspection.trace import DecodeTrace, Prediction, trace_decode, trace_output
 from hf_dparallel.terminal import takes_color
 
-from ..helpers import exact_model, make_dream, make_llada, make_sdar, make_tokenizer
+from ..helpers import MASK, exact_model, make_dream, make_llada, make_sdar, make_tokenizer
 
 
 RECIPE = DiffusionGenerationConfig(max_new_tokens=16, block_length=8, entropy_threshold=1.0, eos_token_id=34)
 SHOWN = {"output_certainty": True, "return_dict_in_generate": True}
-MASK = 63
 
 
 def make_trace(**changes) -> DecodeTrace:

@@ -27,6 +27,8 @@ from hf_dparallel.training.publishing import student_recipe, training_summary
 from hf_dparallel.training.student import base_model
 
 from ..helpers import (
+    EOS,
+    MASK,
     lora,
     make_args,
     make_dataset,
@@ -37,10 +39,6 @@ from ..helpers import (
     make_trainer,
     weights_of,
 )
-
-
-# Of the vocabulary of `make_llada` and `make_dream`.
-EOS, MASK = 1, 63
 
 
 def make_modernbert():

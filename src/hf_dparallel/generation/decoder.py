@@ -130,9 +130,7 @@ class Decoder:
         self.canvas.remove(row_ids)
         for row_id in row_ids:
             del self._added_at[row_id]
-            self._generators.pop(row_id, None)
-            self._logprobs.pop(row_id, None)
-            self.guides.discard(row_id)
+            self._forget(row_id)
             if self.history is not None:
                 self.history.discard(row_id)
 
@@ -202,12 +200,16 @@ class Decoder:
                 )
 
     def _decoded(self, row: FinishedRow) -> DecodedRow:
-        self._generators.pop(row.index, None)
-        self._logprobs.pop(row.index, None)
-        self.guides.discard(row.index)
+        self._forget(row.index)
         certainty = self.history.pop(row.index) if self.history is not None else {}
         seconds = time.perf_counter() - self._added_at.pop(row.index)
         return DecodedRow(**vars(row), **certainty, seconds=seconds, error=self._error(row))
+
+    def _forget(self, row_id: int) -> None:
+        """Drops what was kept for decoding a row that has left."""
+        self._generators.pop(row_id, None)
+        self._logprobs.pop(row_id, None)
+        self.guides.discard(row_id)
 
     def _error(self, row: FinishedRow) -> Exception | None:
         if not row.is_nan:

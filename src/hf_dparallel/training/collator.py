@@ -329,8 +329,8 @@ class DataCollatorForSemiAutoregressiveMasking:
             width = min(end + self.suffix_length, width)
         visible = torch.arange(len(sequence)) < width
         return [
-            _Row(sequence, drawn[view] | behind, active if alone else drawn[view], visible, late[view], alone)
-            for view, alone in enumerate(on_policy.tolist())
+            _Row(sequence, drawn[view] | behind, active if guessed else drawn[view], visible, late[view], guessed)
+            for view, guessed in enumerate(on_policy.tolist())
         ]
 
     def _late(self, masked: torch.BoolTensor, steps: torch.Tensor) -> torch.BoolTensor:
