@@ -135,7 +135,7 @@ def draw_masked(
     draws = torch.rand(CANVAS, generator=torch.Generator().manual_seed(rng.getrandbits(32)))
     draws[copies] = draws[steps[:, 3]]
     state = rng.random()
-    if state < 0.3 and len(steps):
+    if state < 0.2 and len(steps):
         chosen = draws[steps[:, 0]] < rng.choice((0.5, 1.0))
         chosen[rng.randrange(len(steps))] = True
         scored = torch.isin(position, steps[chosen][:, [0, 2]])
@@ -143,10 +143,10 @@ def draw_masked(
         if rng.random() < 0.5:
             scored[numbers[0]] = hidden[steps[0, 1]] = True
         return scored | hidden, scored, num_blocks
-    if state < 0.4:
+    if state < 0.3:
         masked = draws < rng.uniform(0.02, 1.0)
         return masked, masked, num_blocks
-    if state < 0.75:
+    if state < 0.8:
         block = rng.randrange(num_blocks)
         start, end = block * BLOCK_LENGTH, (block + 1) * BLOCK_LENGTH
         # A block that is all masks is where decoding decides what kind of reply it is, and how many steps are left.
