@@ -63,7 +63,7 @@ def test_a_trained_adapter_is_published_with_what_is_known_of_it(hub, tmp_path):
     for text in ("4 sequences. 4 of 9 trajectories were kept.", "| `certainty_weight` | 3.0 |", "| `steps` | 2 |"):
         assert text in re.sub(" +", " ", card.text)
     model = AutoModelForMaskedLM.from_pretrained("user/student")
-    recipe = {"max_new_tokens": 64, "block_length": 4, "entropy_threshold": 0.5}
+    recipe = {"max_new_tokens": 160, "block_length": 4, "entropy_threshold": 0.5}
     assert {name: getattr(recipe_of(model), name) for name in recipe} == recipe
 
 

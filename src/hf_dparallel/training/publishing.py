@@ -118,7 +118,6 @@ class PublishingMixin(Trainer):
             revision=self.args.hub_revision,
             private=self.args.hub_private_repo,
         )
-        job.add_done_callback(_warn_of_failure)
         self.push_in_progress = PushInProgress([*jobs, job])
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
@@ -156,13 +155,13 @@ def _copy_for_push(output_dir: Path, checkpoint: Path) -> "TemporaryDirectory[st
 
 
 def _push_and_delete(folder: "TemporaryDirectory[str]", *args: Any, **kwargs: Any) -> CommitInfo:
+    """Nobody asks this job for its result, so it tells itself of a failure."""
     with folder:
-        return push_model_to_hub(folder.name, *args, **kwargs)
-
-
-def _warn_of_failure(job: Future[CommitInfo]) -> None:
-    if error := job.exception():
-        logger.warning(f"A checkpoint was not published: {error}")
+        try:
+            return push_model_to_hub(folder.name, *args, **kwargs)
+        except Exception as error:
+            logger.warning(f"A checkpoint was not published: {error}")
+            raise
 
 
 def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
