@@ -1,7 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What the teacher of the long testbed can do, and how tokens per pass grow with the length of the answer.
+"""What the bundled model can do, and how tokens per pass grow with the length of the answer.
 
-    python benchmarks/counting_teacher.py --model counting_teacher/model --output counting.json
+    python benchmarks/counting_teacher.py --output counting.json
+    python benchmarks/counting_teacher.py --model demo-student --thresholds --output counting_student.json
 
 Held-out problems of 1 to 3 and of 4 to 8 steps, follow-up questions, and what people typed: sentences of other kinds,
 problems of one step, and whole chats (`counting_prompts.json`), in which the model's own replies are the history.
@@ -17,10 +18,12 @@ from datasets import Dataset
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.demo import NAMES
 from hf_dparallel.demo.conversations import MAX_STEPS, REFUSAL
 from hf_dparallel.demo.testbed import conversation_dataset, reply_reward
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.decoding import evaluate_decoding
+from hf_dparallel.generation.configuration import recipe_of
 
 
 BLOCK_LENGTH = 32
@@ -42,7 +45,8 @@ class Bench:
         return {name: metrics[name] for name in FIGURES}
 
     def recipe(self, max_new_tokens: int) -> DiffusionGenerationConfig:
-        return DiffusionGenerationConfig(max_new_tokens=max_new_tokens, block_length=BLOCK_LENGTH, **self.settings)
+        lengths = {"max_new_tokens": max_new_tokens, "block_length": BLOCK_LENGTH}
+        return recipe_of(self.model).updated(**lengths, **self.settings)
 
     def abilities(self, num_prompts: int) -> dict[str, dict[str, float]]:
         """The figures that the bundled model is to reach."""
@@ -88,17 +92,18 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--model", default="demo", help="Name or folder, decoded by its own recipe.")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--num_prompts", type=int, default=200, help="Held-out conversations of each group.")
     parser.add_argument("--thresholds", type=float, nargs="*", default=[0.9], help="Confidence, for the growth.")
     args = parser.parse_args()
-    model = AutoModelForMaskedLM.from_pretrained(args.model, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    one_at_a_time = Bench(model, tokenizer, {})
+    folder = NAMES.get(args.model, args.model)
+    model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    own = Bench(model, tokenizer, {})
     report = {
-        "abilities": one_at_a_time.abilities(args.num_prompts),
-        "chats": one_at_a_time.chats(),
+        "abilities": own.abilities(args.num_prompts),
+        "chats": own.chats(),
         "growth": {
             f"confidence_threshold {threshold}": Bench(model, tokenizer, {"confidence_threshold": threshold}).growth(
                 args.num_prompts // 4

@@ -5,7 +5,7 @@
     python examples/decode.py --model Dream-org/Dream-v0-Instruct-7B
     python examples/decode.py --adapter runs/llada-8b-dparallel   # the student that examples/distill.py trained
     python examples/decode.py --model demo --adapter demo-student --max_new_tokens 64 \
-        --prompt "Mia has 14 pens . Then Mia finds 6 more . Later Mia sells 5 pens . How many pens are left ?"
+        --prompt "Mia has 14 pens. Then Mia finds 6 more. Later Mia sells 5 pens. How many pens are left?"
 
 `demo` is a tiny model that comes with the package, and `demo-student` an adapter of it.
 

@@ -20,10 +20,8 @@ from selenium.webdriver.common.action_chains import ActionChains
 from hf_dparallel import cli
 
 
-PROBLEM = (
-    "There are 10 keys in the bag of Ana . Later Ana loses 8 of them . Ana finds 8 more . How many keys are left ?"
-)
-DECODING = ["--max_new_tokens", "64", "--entropy_threshold", "0.5"]
+PROBLEM = "There are 10 keys in the bag of Ana. Later Ana loses 8 of them. Ana finds 8 more. How many keys are left?"
+DECODING = ["--max_new_tokens", "64"]
 FIGURES = ["--dataset", "demo", "--num_samples", "64", "--reward", "numeric"]
 MAX_WIDTH = 1400
 
@@ -55,8 +53,8 @@ def photograph_page(page: Path, output_dir: Path) -> None:
     try:
         set_window(driver, 1100, 760, "light")
         driver.get(page.as_uri())
-        show_pass(driver, 3)
-        mask = driver.find_elements("css selector", ".decode:nth-child(2) .token.mask")[1]
+        show_pass(driver, 1)
+        mask = driver.find_elements("css selector", ".decode:nth-child(2) .token.mask")[0]
         ActionChains(driver).move_to_element(mask).perform()
         driver.save_screenshot(str(output_dir / "inspect_page.png"))
         set_window(driver, 360, 700, "dark")

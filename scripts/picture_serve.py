@@ -1,10 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Takes the picture of docs/serving.md: the page of `hf-dparallel serve` in a browser.
 
-    hf-dparallel serve demo --adapter demo_output/adapter        # in another terminal
+    hf-dparallel serve demo --adapter demo-student        # in another terminal
     python scripts/picture_serve.py
 
-Needs the student's adapter that `make demo` trains, Chromium with chromedriver, and the extra `[dev]`.
+Needs Chromium with chromedriver, and the extra `[dev]`.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 from picture_inspect import open_browser, save_screenshot, set_window
 
 
-QUESTION = "Mia has 14 pens . Mia finds 6 more . Mia sells 5 pens . How many pens are left ?"
+QUESTION = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?"
 
 
 def main() -> None:

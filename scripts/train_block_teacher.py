@@ -1,7 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Makes a tiny block-causal teacher (SDAR) for the word problems of the demo, out of the demo's own teacher.
+"""Makes a tiny block-causal teacher (SDAR) for the word problems of the demo, out of a tiny LLaDA for them.
 
-    python scripts/train_block_teacher.py --output_dir block_teacher
+    python scripts/train_demo_teacher.py --output_dir short_teacher
+    python scripts/train_block_teacher.py --output_dir block_teacher --init_from short_teacher
 
 As SDAR is made from a model of another attention by further training, so is this one. Rows are [noisy; clean], as
 `CertaintyForcingTrainer` makes them: every block of an answer is learned in each step, with the clean blocks before
@@ -13,14 +14,17 @@ it. A draw of masks therefore is one of a block, and not of a row. Of the 17 row
 - 3 are bare sums, whose results are masked.
 """
 
+import functools
+from pathlib import Path
+
 import torch
 from torch.nn.functional import cross_entropy, pad
 from train_demo_teacher import (
     TeacherTraining,
+    make_parser,
     mask_at_random,
     mask_from_cut,
     mask_results,
-    parse_arguments,
 )
 from transformers import PreTrainedTokenizerFast
 
@@ -34,9 +38,9 @@ from hf_dparallel.demo.word_problems import WordProblem
 ROWS_BY_KIND = [6, 8, 3]
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast) -> SDARForMaskedDiffusion:
-    """An SDAR of 1.3 million parameters with the weights of the demo's teacher, which attends to everything."""
-    teacher, _ = load_teacher(torch.float32)
+def build_model(tokenizer: PreTrainedTokenizerFast, init_from: Path) -> SDARForMaskedDiffusion:
+    """An SDAR of 1.3 million parameters with the weights of a LLaDA, which attends to everything."""
+    teacher, _ = load_teacher(torch.float32, init_from)
     shape = {name: getattr(teacher.config, name) for name in ("hidden_size", "intermediate_size", "rope_theta")}
     config = SDARConfig(
         vocab_size=len(tokenizer),
@@ -126,5 +130,8 @@ def training_loss(
 
 
 if __name__ == "__main__":
-    arguments = parse_arguments(__doc__.splitlines()[0], num_steps=800)
-    TeacherTraining(arguments, build_model, ROWS_BY_KIND, training_loss).run()
+    parser = make_parser(__doc__.splitlines()[0], num_steps=800)
+    parser.add_argument("--init_from", type=Path, required=True, help="Folder that train_demo_teacher.py has made.")
+    arguments = parser.parse_args()
+    build = functools.partial(build_model, init_from=arguments.init_from)
+    TeacherTraining(arguments, build, ROWS_BY_KIND, training_loss).run()

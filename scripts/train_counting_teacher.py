@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Trains the teacher of the long testbed: a tiny LLaDA for conversations about counting things.
+"""Trains the bundled teacher: a tiny LLaDA for conversations about counting things.
 
-    python scripts/train_counting_teacher.py --output_dir counting_teacher \
-        --init_from src/hf_dparallel/demo/student/teacher
+    python scripts/train_demo_teacher.py --output_dir short_teacher
+    python scripts/train_counting_teacher.py --output_dir counting_teacher --init_from short_teacher
 
 The loss is the mean cross-entropy over the scored masked tokens (Eq. 3 of https://huggingface.co/papers/2509.26488
 without its 1/t weight, which only adds variance at this size). The 21 rows of a step are in one of five states:

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Trains the bundled teacher from scratch: a tiny LLaDA on arithmetic word problems.
+"""Trains a tiny LLaDA from scratch on arithmetic word problems: what the bundled teacher starts from.
 
-    python scripts/train_demo_teacher.py --output_dir src/hf_dparallel/demo/student/teacher
+    python scripts/train_demo_teacher.py --output_dir short_teacher
 
 The loss is the mean cross-entropy over the scored masked tokens (Eq. 3 of https://huggingface.co/papers/2509.26488
 without its 1/t weight, which only adds variance at this size). Each batch of 32 has
@@ -14,7 +14,7 @@ without its 1/t weight, which only adds variance at this size). Each batch of 32
 
 The last two are there for the arithmetic. In the first two, a result is rarely masked while its operands are visible:
 1,500 steps of them alone taught phrasing and copying but no sum. docs/demo.md says how long it takes, and shows the
-loss curve and the accuracy, and with which arguments the bundled weights were made.
+loss curve and the accuracy.
 """
 
 import argparse
@@ -278,15 +278,15 @@ class TeacherTraining:
         self.step, self.seconds, self.log = state["progress"]
 
 
-def parse_arguments(description: str, num_steps: int) -> argparse.Namespace:
-    """Reads the command line of a script that trains a teacher."""
+def make_parser(description: str, num_steps: int) -> argparse.ArgumentParser:
+    """The command line of a script that trains a teacher."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--num_steps", type=int, default=num_steps)
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    return parser
 
 
 if __name__ == "__main__":
-    arguments = parse_arguments(__doc__.splitlines()[0], num_steps=4800)
+    arguments = make_parser(__doc__.splitlines()[0], num_steps=4800).parse_args()
     TeacherTraining(arguments, build_model, ROWS_BY_KIND, training_loss).run()

@@ -106,8 +106,9 @@ def test_the_scheduler_of_diffusers_takes_a_pass_more_for_a_block():
 
 
 def test_the_page_runs(tmp_path, capsys):
-    make_sdar(vocab_size=256).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(TEACHER).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(TEACHER)
+    for part in (make_sdar(vocab_size=len(tokenizer)), tokenizer):
+        part.save_pretrained(tmp_path)
     names = run_blocks(ROOT / "docs" / "diffusers.md", {"JetLM/SDAR-1.7B-Chat": str(tmp_path)})
     assert capsys.readouterr().out == f"{names['out'].texts[0]}\n"
 

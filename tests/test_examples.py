@@ -77,7 +77,7 @@ def test_decode(run_example, checkpoint):
 def test_decode_with_the_bundled_student(run_example):
     (command,) = re.findall(r"^    python \S+ (--model demo .*?)\n\n", *in_docstring("decode.py"))
     out = run_example("decode.py", *shlex.split(command.replace("\\\n", " ")))
-    assert out.count("The answer is 15 .") == 2 and "{'denoising_steps': 64}: 64 forward passes" in out
+    assert out.count("The answer is 15.") == 2 and "{'denoising_steps': 64}: 64 forward passes" in out
 
 
 @pytest.mark.slow

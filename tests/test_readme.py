@@ -112,7 +112,7 @@ def check_readme(names, printed, folder):
 def check_quickstart(names, printed, folder):
     assert printed.count("tokens per pass") == 2
     assert names["sequences"].equal(names["model"].generate(**names["inputs"], entropy_threshold=0.5))
-    assert printed.count("The answer is 15 .") >= 2
+    assert printed.count("The answer is 15.") >= 2
 
 
 def check_inspect(names, printed, folder):
@@ -233,7 +233,7 @@ OWN_COMMANDS = {
 def test_first_commands_run(page, capsys):
     argv = next(argv for argv in OWN_COMMANDS[page] if argv[0] == "generate")
     assert main(argv) == 0
-    assert "The answer is 15 ." in capsys.readouterr().out
+    assert "The answer is 15." in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from hf_dparallel import demo
 
 
 SPACE = Path(__file__).parents[1] / "examples" / "space"
-QUESTION = "Mia has 14 pens . Mia finds 6 more . Mia sells 5 pens . How many pens are left ?"
+QUESTION = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?"
 
 
 def text_of(frame: str) -> str:

@@ -13,8 +13,8 @@ from answers import STUDENT, Pair
 SECONDS_PER_PASS = 0.1
 EXAMPLES = os.environ.get(
     "EXAMPLES",
-    "Mia has 14 pens . Mia finds 6 more . Mia sells 5 pens . How many pens are left ?\n"
-    "Leo has 9 coins . Then Leo loses 4 of them . Later Leo finds 7 more . How many coins are left ?",
+    "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?\n"
+    "Leo has 9 coins. Then Leo loses 4 of them. Later Leo finds 7 more. How many coins are left?",
 ).splitlines()
 CSS = """
 .answer { line-height: 1.9; overflow-wrap: anywhere; white-space: pre-wrap; min-height: 6rem; }

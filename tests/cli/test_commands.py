@@ -171,7 +171,7 @@ def test_completion_in_a_shell(hf, tmp_path):
     assert result.stdout.splitlines() == ["generate", "--adapter"] and "compinit" in hf("--completion", "zsh")[1]
 
 
-_ASK = ["generate", "demo", "--prompt", "Mia has 3 pens .", "--max_new_tokens", "8", "--block_length", "8"]
+_ASK = ["generate", "demo", "--prompt", "Mia has 3 pens.", "--max_new_tokens", "8", "--block_length", "8"]
 
 
 def test_quiet_writes_errors_only(hf):
@@ -239,8 +239,8 @@ def test_wrong_usage_is_2(hf, argv, message):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["generate", "demo", "--prompt", "1", "--denoising_steps", "65"], "at most `max_new_tokens`, got"),
-        (["evaluate", "demo", "--dataset", "demo", "--min_new_tokens", "65"], "`min_new_tokens=65` is more than"),
+        (["generate", "demo", "--prompt", "1", "--denoising_steps", "161"], "at most `max_new_tokens`, got"),
+        (["evaluate", "demo", "--dataset", "demo", "--min_new_tokens", "161"], "`min_new_tokens=161` is more than"),
         (["chat", "demo", "--max_active_blocks", "2"], "`max_active_blocks=2` needs a commit rule with a threshold"),
         (["serve", "demo", "--port", "0", "--adapter", "a=x", "a=y"], "`adapter` has 'a' twice"),
     ],
@@ -727,7 +727,7 @@ def test_demo_names_the_bundled_model_and_problems(hf, monkeypatch, checkpoint):
 
 @pytest.mark.parametrize("flags", [["demo-student"], ["demo", "--adapter", "demo-student"]])
 def test_the_bundled_student_by_its_name(hf, flags):
-    question = "Mia has 14 pens . Then Mia finds 6 more . Later Mia sells 5 pens . How many pens are left ?"
+    question = "Mia has 14 pens. Then Mia finds 6 more. Later Mia sells 5 pens. How many pens are left?"
     code, out, _ = hf("generate", *flags, "--prompt", question, "--json", "g.json")
     assert code == 0 and "The answer is 15" in out
     assert read_json("g.json")["nfe"] < 20  # with its recipe

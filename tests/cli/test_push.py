@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from ..hub.conftest import BASE, TEACHER
 
 
-PROMPT = "Mia has 14 pens . Mia finds 6 more . Mia sells 5 pens . How many pens are left ?"
+PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?"
 
 
 def test_push_then_generate_with_the_recipe(hub, adapter, hf, tmp_path):

@@ -11,16 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_dparallel.demo import TEACHER
 from hf_dparallel.demo.conversations import (
     MAX_STEPS,
     REFUSAL,
     Conversation,
     generate_conversations,
 )
-from hf_dparallel.demo.pipeline import load_teacher
 from hf_dparallel.demo.testbed import conversation_dataset, reply_reward
-from hf_dparallel.demo.tokenizer import build_conversation_tokenizer
+from hf_dparallel.demo.tokenizer import build_conversation_tokenizer, build_tokenizer
 from hf_dparallel.demo.word_problems import LARGEST_NUMBER, extract_answer
 from hf_dparallel.demo.wording import UNKNOWN
 
@@ -183,11 +181,14 @@ def test_a_training_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch)
         torch.testing.assert_close(second.average.state_dict()[name], parameter, rtol=0, atol=0)
 
 
-def test_a_training_starts_from_the_words_that_a_teacher_knows():
+def test_a_training_starts_from_the_words_that_a_teacher_knows(tmp_path):
+    tokenizer = build_tokenizer()
+    teacher = TRAINING["build_llada"](tokenizer)
+    for part in (teacher, tokenizer):
+        part.save_pretrained(tmp_path)
     model = TRAINING["build_model"](TOKENIZER)
     before = model.model.embed_tokens.weight.clone()
-    TRAINING["copy_weights"](model, TOKENIZER, TEACHER)
-    teacher, tokenizer = load_teacher(torch.float32)
+    TRAINING["copy_weights"](model, TOKENIZER, tmp_path)
     torch.testing.assert_close(model.model.layers[3].mlp.up_proj.weight, teacher.model.layers[3].mlp.up_proj.weight)
     for known in ("Then", "17"):
         new, old = TOKENIZER.convert_tokens_to_ids(known), tokenizer.convert_tokens_to_ids(known)

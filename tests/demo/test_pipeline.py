@@ -79,12 +79,12 @@ def demo(tmp_path_factory):
 def test_report_has_the_rows_of_the_contract(demo):
     report, output_dir = demo
     assert report == json.loads((output_dir / "report.json").read_text())
-    assert len(report["rows"]) == 5
+    assert len(report["rows"]) == 6
     for row in report["rows"]:
         assert list(row) == ["method", "accuracy", "nfe", "tokens_per_forward", "latency_s", "speedup"]
     original, few_step, *_, student = report["rows"]
     assert (original["nfe"], few_step["nfe"], original["speedup"]) == (64.0, 16.0, 1.0)
-    assert student["method"].startswith("Student")
+    assert student["method"].startswith("Student, verified commits")
     assert report["trajectories_kept"] + report["trajectories_dropped"] == 4
     table = (output_dir / "report.md").read_text()
     assert all(row["method"] in table for row in report["rows"])
@@ -96,7 +96,7 @@ def test_the_adapter_and_its_recipe_load_again(demo):
     teacher, tokenizer = load_teacher(torch.float32)
     student = PeftModel.from_pretrained(teacher, output_dir / "adapter")
     recipe = DiffusionGenerationConfig.from_pretrained(output_dir / "adapter")
-    assert f"{recipe.entropy_threshold}" in report["rows"][-1]["method"]
+    assert f"{recipe.entropy_threshold}" in report["rows"][4]["method"]
     problems = word_problem_dataset(1, seed=5, split="test")
     figures = evaluate_decoding(student, tokenizer, problems, numeric_answer_reward, recipe)
     assert figures["nfe"] < 64

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from hf_dparallel.demo import TEACHER
-from hf_dparallel.demo.tokenizer import build_tokenizer
+from hf_dparallel.demo.tokenizer import build_conversation_tokenizer, build_tokenizer
 from hf_dparallel.demo.word_problems import LARGEST_NUMBER, extract_answer, generate_word_problems
 
 
@@ -45,9 +45,9 @@ def test_every_word_is_a_token_and_every_solution_fits_the_canvas():
 
 
 def test_text_is_read_with_and_without_a_space_before_marks():
-    """By the bundled tokenizer, which is the one that the language asks for."""
+    """By the bundled tokenizer, which is that of the conversations."""
     tokenizer = AutoTokenizer.from_pretrained(TEACHER)
-    assert tokenizer.backend_tokenizer.to_str() == build_tokenizer().backend_tokenizer.to_str()
+    assert tokenizer.backend_tokenizer.to_str() == build_conversation_tokenizer().backend_tokenizer.to_str()
     spaced = "Gia has 14 stamps . Then Gia finds 6 more . How many are left ?"
     assert tokenizer(spaced.replace(" .", ".").replace(" ?", "?"))["input_ids"] == tokenizer(spaced)["input_ids"]
 

@@ -545,12 +545,13 @@ def test_the_lines_of_the_card_run_as_they_stand(hub, adapter, capsys):
 
 
 def test_the_card_of_another_class_runs_too(hub, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(TEACHER)
     config = BertConfig(
-        vocab_size=147, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
     )
     torch.manual_seed(0)
     BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
-    AutoTokenizer.from_pretrained(TEACHER).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
     (tmp_path / "bert" / "training_summary.json").write_text('{"architecture": "BertForMaskedLM"}')
     recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2, mask_token_id=1)
     push_model_to_hub(tmp_path / "bert", "user/bert", generation_config=recipe)

@@ -94,7 +94,7 @@ def test_a_name_that_is_taken_by_something_else_is_refused(hub, adapter):
 
 def save_bert(folder):
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    BertForMaskedLM(BertConfig(vocab_size=147, mask_token_id=1, **sizes)).save_pretrained(folder)
+    BertForMaskedLM(BertConfig(vocab_size=616, mask_token_id=1, **sizes)).save_pretrained(folder)
     DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2).save_pretrained(folder)
     return folder
 

@@ -23,7 +23,7 @@ from hf_dparallel.serving.server import Server
 def served() -> ServedModel:
     """The bundled teacher. In float64, as in exact arithmetic, no answer depends on what else is in the batch."""
     model, tokenizer = load_teacher(torch.float64)
-    return ServedModel("demo", model, tokenizer, DiffusionGenerationConfig(entropy_threshold=1.5))
+    return ServedModel("demo", model, tokenizer, DiffusionGenerationConfig(entropy_threshold=0.5, max_new_tokens=64))
 
 
 @pytest.fixture(scope="session")

@@ -70,7 +70,7 @@ def test_streamed_chat_completion(served, client):
     )
     assert chunks[0].choices[0].delta.role == "assistant"
     contents = [chunk.choices[0].delta.content or "" for chunk in chunks[:-1]]
-    assert "".join(contents) == text and len(list(filter(None, contents))) > 3
+    assert "".join(contents) == text and len(list(filter(None, contents))) > 2
     assert [chunk.choices[0].finish_reason for chunk in chunks[-3:-1]] == [None, "stop"]
     assert not chunks[-1].choices and chunks[-1].usage.completion_tokens == completion_tokens
     assert chunks[-1].usage.nfe == nfe
@@ -83,11 +83,12 @@ def test_extra_body_temperature_seed_stop_and_max_tokens(served, client):
     text = alone(served, PROBLEMS[2])[0]
     faster = client.chat.completions.create(**chat(PROBLEMS[2]), extra_body={"entropy_threshold": 3.0})
     assert faster.usage.nfe == alone(served, PROBLEMS[2], entropy_threshold=3.0)[3] < 20
-    word = text.split()[5]
+    words = served.tokenizer.tokenize(text)
+    word = words[5]
     stopped = client.chat.completions.create(**chat(PROBLEMS[2]), stop=[f" {word}", "never"]).choices[0]
     assert stopped.message.content == text[: text.index(f" {word}")] and stopped.finish_reason == "stop"
     short = client.chat.completions.create(**chat(PROBLEMS[2]), max_tokens=4)
-    assert short.choices[0].message.content == " ".join(text.split()[:4])
+    assert short.choices[0].message.content == served.tokenizer.convert_tokens_to_string(words[:4])
     assert short.choices[0].finish_reason == "length" and short.usage.completion_tokens == 4
     drawn = [client.chat.completions.create(**chat(PROBLEMS[2]), temperature=2.0, seed=5) for _ in range(2)]
     expected = alone(served, PROBLEMS[2], temperature=2.0, generator=torch.Generator().manual_seed(5))[0]
@@ -155,7 +156,8 @@ def test_responses(served, client):
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (prompt_tokens, completion_tokens)
     message = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": PROBLEMS[1]}]}
     cut = client.responses.create(model="demo", input=[message], max_output_tokens=4, store=False)
-    assert cut.output_text == " ".join(text.split()[:4]) and cut.status == "incomplete"
+    words = served.tokenizer.tokenize(text)[:4]
+    assert cut.output_text == served.tokenizer.convert_tokens_to_string(words) and cut.status == "incomplete"
     events = list(client.responses.create(**asked, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == text
@@ -187,7 +189,7 @@ def test_responses_that_are_refused(served, fields, param, message):
 
 def test_models(client):
     assert [model.id for model in client.models.list()] == ["demo"]
-    assert client.models.retrieve("demo").max_model_len == 256
+    assert client.models.retrieve("demo").max_model_len == 768
     with pytest.raises(openai.NotFoundError, match="This server has `demo`"):
         client.models.retrieve("org/other")
 
@@ -444,7 +446,7 @@ def test_health_and_shutdown(served, monkeypatch):
         httpx.post(f"{server.url}/v1/chat/completions", json=chat(PROBLEMS[0]))
         health = httpx.get(f"{server.url}/health").json()
         assert (health["status"], health["slots"], health["active"], health["prompts"]) == ("ok", 2, 0, 1)
-        assert health["tokens"] > 10 and health["passes"] > 5
+        assert health["tokens"] > 10 and health["passes"] > 2
         server.engine.close()
         assert httpx.get(f"{server.url}/health").status_code == 503
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x"))

@@ -17,7 +17,7 @@ def test_the_openai_client(server, capsys):
     (source,) = python_blocks(PAGE)
     exec(source.replace(URL, server.url), {})
     text, cost = capsys.readouterr().out.splitlines()
-    assert text.endswith(" .") and len(text.split()) > 10 and re.fullmatch(r"\d+ \d+\.\d+", cost)
+    assert text.endswith(".") and len(text.split()) > 10 and re.fullmatch(r"\d+ \d+\.\d+", cost)
 
 
 def test_curl(server):
@@ -27,10 +27,10 @@ def test_curl(server):
 
 
 def test_the_example(server, capsys, monkeypatch):
-    questions = ["Mia has 14 pens . Mia finds 6 more . How many pens are left ?", "Ben has 3 keys ."]
+    questions = ["Mia has 14 pens. Mia finds 6 more. How many pens are left?", "Ben has 3 keys."]
     argv = ["serve.py", "--url", server.url, "--entropy_threshold", "0.5", "--questions", *questions]
     monkeypatch.setattr(sys, "argv", argv)
     runpy.run_path(str(ROOT / "examples" / "serve.py"), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
-    assert [lines[0], lines[3]] == questions and lines[1].endswith(" .")
+    assert [lines[0], lines[3]] == questions and lines[1].endswith(".")
     assert all(re.fullmatch(r"  \d+ forward passes, \d+\.\d+ tokens per pass", line) for line in lines[2::3])

@@ -98,5 +98,5 @@ def test_the_page_is_one_file_that_runs_its_own_script_only(server):
 def test_models_say_how_they_decode(server):
     (model,) = httpx.get(f"{server.url}/v1/models").json()["data"]
     decoding = model["decoding"]
-    assert (decoding["entropy_threshold"], decoding["max_new_tokens"], decoding["block_length"]) == (1.5, 64, 32)
+    assert (decoding["entropy_threshold"], decoding["max_new_tokens"], decoding["block_length"]) == (0.5, 64, 32)
     assert model["parent"] is None and "max_time" not in decoding

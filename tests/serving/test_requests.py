@@ -30,7 +30,7 @@ def test_a_plain_chat(served):
     ids = served.tokenizer.apply_chat_template(CHAT["messages"], add_generation_prompt=True)["input_ids"]
     assert [prompt.tolist() for prompt in request.prompts] == [ids]
     # The recipe of the model, and over it that of the server.
-    assert (request.config.max_new_tokens, request.config.entropy_threshold) == (64, 1.5)
+    assert (request.config.max_new_tokens, request.config.entropy_threshold) == (64, 0.5)
     assert (request.max_tokens, request.stop, request.stream, request.include_usage) == (64, [], False, False)
 
 
@@ -143,7 +143,7 @@ def test_prompts_of_text_completions(served):
             "messages[0]",
             "`messages[0].tool_calls` is not supported",
         ),
-        ({"messages": [{"role": "user", "content": "pens " * 300}]}, "messages", "together more than the 256"),
+        ({"messages": [{"role": "user", "content": "pens " * 800}]}, "messages", "together more than the 768"),
         ({"messages": [{"role": ["user"], "content": ""}]}, "messages[0]", "whose `role` is one of"),
         ({"n": 2}, "n", "`n=2` would give equal answers at temperature 0. Set `temperature`"),
         ({"n": 10, "temperature": 1}, "n", "`n` asks for 10 answers. Ask for at most 9"),
@@ -164,7 +164,7 @@ def test_prompts_of_text_completions(served):
         ({"max_tokens": 1.5}, "max_tokens", "`max_tokens` must be a positive integer, got 1.5"),
         ({"max_tokens": True}, "max_tokens", "`max_tokens` must be a positive integer, got True"),
         ({"max_completion_tokens": "9"}, "max_completion_tokens", "must be a positive integer, got 9"),
-        ({"max_tokens": 4096}, "messages", "the answer may have 4096, together more than the 256"),
+        ({"max_tokens": 4096}, "messages", "the answer may have 4096, together more than the 768"),
         ({"max_new_tokens": 0}, "max_new_tokens", "must be a positive integer"),
         ({"temperature": "hot"}, "temperature", "`temperature` must be "),
         ({"temperature": -1}, "temperature", "`temperature` must be "),
@@ -211,7 +211,7 @@ def test_a_resolved_recipe_keeps_its_passes_per_token(served):
     """Where several adapters are served, every setting of a model is set, the number of passes among them."""
     config = resolve(served.model, None, served.tokenizer)
     served = dataclasses.replace(served, generation_config=config)
-    assert config.denoising_steps == 64 and chat(served).config == config
+    assert config.denoising_steps == 160 and chat(served).config == config
     assert chat(served, max_new_tokens=32).config.denoising_steps == 32
     threshold = chat(served, max_new_tokens=32, entropy_threshold=0.5).config
     assert (threshold.denoising_steps, threshold.entropy_threshold) == (None, 0.5)
@@ -240,7 +240,7 @@ def test_prompts_that_are_none(served, prompt):
         ([999], "outside the model's vocabulary"),
         ([-1], "outside the model's vocabulary"),
         ([2**80], "cannot be decoded"),
-        ([3] * 193, "together more than the 256"),
+        ([3] * 705, "together more than the 768"),
     ],
 )
 def test_prompts_that_cannot_be_decoded(served, prompt, message):

@@ -64,7 +64,7 @@ def run(argv: Sequence[str]) -> None:
     if sys.stdin.isatty():
         note(f"Chat with {loading.model}. /help shows the commands.")
         if loading.model in NAMES:
-            note("The bundled model knows one question at a time: /reset before the next.")
+            note("The bundled model knows problems about counting things. Ask it what it can do.")
     for line in read_lines():
         with contextlib.suppress(KeyboardInterrupt):
             if not chat.take(line):

@@ -24,7 +24,7 @@ DRAFT_MARK = "<!-- Written by hf-dparallel, and anew at each push. To keep your 
 _PEFT_DRAFT_MARKS = ("# Model Card for Model ID", "[More Information Needed]")
 # Of the figures that `hf-dparallel inspect --figures` draws, the one for the card.
 PICTURE_NAME = "confidence_maps.png"
-_PROMPT = "Mia has 14 pens . Mia finds 6 more . Mia sells 5 pens . How many pens are left ?"
+_PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?"
 _TEMPLATE = Path(__file__).parent / "templates" / "model_card.md"
 
 
