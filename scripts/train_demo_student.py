@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from transformers import set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_dparallel import DiffusionGenerationConfig, filter_trajectories, generate_trajectories
 from hf_dparallel.demo import TEACHER
@@ -33,9 +33,8 @@ MAX_LENGTH = 256
 STUDENT_RECIPE = {"entropy_threshold": 0.3}
 
 
-def make_trajectories(config: DemoConfig) -> Dataset:
+def make_trajectories(teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig) -> Dataset:
     """The teacher's own right replies. A run that was stopped goes on where it was."""
-    teacher, tokenizer = load_teacher(torch.float32, config.teacher)
     conversations = generate_conversations(config.seed, "train", KINDS, STEPS)
     prompts = as_dataset(islice(conversations, config.num_trajectories))
     recipe = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **TRAJECTORY_RECIPE)
@@ -63,8 +62,8 @@ def main() -> None:
         num_trajectories=args.num_trajectories,
         num_train_steps=args.num_train_steps,
     )
-    trajectories = make_trajectories(config)
     teacher, tokenizer = load_teacher(torch.float32, args.teacher)
+    trajectories = make_trajectories(teacher, tokenizer, config)
     trajectories = trajectories.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= MAX_LENGTH)
     distil(trajectories, tokenizer, config, torch.float32, max_length=MAX_LENGTH)
     settings = teacher.generation_config.to_diff_dict() | {"max_new_tokens": MAX_NEW_TOKENS} | STUDENT_RECIPE

@@ -64,18 +64,17 @@ def test_chat_completion(served, client):
 
 
 def test_streamed_chat_completion(served, client):
-    text, _, completion_tokens, nfe = alone(served, PROBLEMS[1])
-    chunks = list(
-        client.chat.completions.create(**chat(PROBLEMS[1]), stream=True, stream_options={"include_usage": True})
-    )
+    problem = "Mia has 4 pens. Mia buys 6 pens. Mia sells 3 pens. Mia finds 2 more. How many pens are left?"
+    text, _, completion_tokens, nfe = alone(served, problem)
+    chunks = list(client.chat.completions.create(**chat(problem), stream=True, stream_options={"include_usage": True}))
     assert chunks[0].choices[0].delta.role == "assistant"
     contents = [chunk.choices[0].delta.content or "" for chunk in chunks[:-1]]
-    assert "".join(contents) == text and len(list(filter(None, contents))) > 2
+    assert "".join(contents) == text and len(list(filter(None, contents))) > 3
     assert [chunk.choices[0].finish_reason for chunk in chunks[-3:-1]] == [None, "stop"]
     assert not chunks[-1].choices and chunks[-1].usage.completion_tokens == completion_tokens
     assert chunks[-1].usage.nfe == nfe
     assert len({chunk.id for chunk in chunks}) == 1 and chunks[0].object == "chat.completion.chunk"
-    without = list(client.chat.completions.create(**chat(PROBLEMS[1]), stream=True))
+    without = list(client.chat.completions.create(**chat(problem), stream=True))
     assert all(chunk.usage is None and chunk.choices for chunk in without)
 
 
@@ -446,7 +445,7 @@ def test_health_and_shutdown(served, monkeypatch):
         httpx.post(f"{server.url}/v1/chat/completions", json=chat(PROBLEMS[0]))
         health = httpx.get(f"{server.url}/health").json()
         assert (health["status"], health["slots"], health["active"], health["prompts"]) == ("ok", 2, 0, 1)
-        assert health["tokens"] > 10 and health["passes"] > 2
+        assert health["tokens"] > 10 and health["passes"] > 5
         server.engine.close()
         assert httpx.get(f"{server.url}/health").status_code == 503
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x"))

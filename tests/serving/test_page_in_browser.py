@@ -70,7 +70,7 @@ def test_a_chat_side_by_side(served, server, driver):
         "return [...document.querySelectorAll('.side:last-child .token')]"
         ".map(node => [node.title, getComputedStyle(node).backgroundColor])"
     )
-    assert len({title for title, _ in colors}) == len({color for _, color in colors}) > 2
+    assert len({title for title, _ in colors}) == len({color for _, color in colors}) > 3
     spoken = page.find("#spoken")[0].get_attribute("textContent")
     assert fast[0] in spoken and "tokens per pass" in spoken
     assert driver.switch_to.active_element.get_attribute("id") == "message"

@@ -71,10 +71,10 @@ def said(tokenizer, tokens: list[int], top: list[tuple[int, float]]) -> list[dic
 
 def test_the_bytes_of_all_tokens_are_the_text(served, byte_tokenizer):
     problem = "Mia has 14 pens . <|eot_id|>"
-    for tokenizer, text in ((byte_tokenizer, "a é漢\n<eos>"), (served.tokenizer, problem)):
+    cases = ((byte_tokenizer, "a é漢\n<eos>", "a é漢\n"), (served.tokenizer, problem, "Mia has 14 pens."))
+    for tokenizer, text, expected in cases:
         tokens = tokenizer(text)["input_ids"]
         entries = said(tokenizer, tokens, [])
-        expected = tokenizer.decode(tokens, skip_special_tokens=True)
         assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == expected
         assert entries[-1] == {"token": text[text.index("<") :], "bytes": [], "logprob": -0.5, "top_logprobs": []}
 

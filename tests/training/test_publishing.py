@@ -79,7 +79,9 @@ def test_pushes_during_the_training_are_complete_and_hold_no_states(hub, tmp_pat
         max_steps=2,
     )
     trainer.train()
-    trainer.push_to_hub()  # waits for the two of the training
+    pushes = list(hub.repository("user/student").commits.values())[1:]
+    assert len(pushes) == 2  # after each step
+    trainer.push_to_hub()
     (*pushes,) = list(hub.repository("user/student").commits.values())[1:]
     for files in pushes:
         assert {"adapter_model.safetensors", "adapter_config.json", "generation_config.json"} <= files.keys()
