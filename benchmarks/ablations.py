@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The paper's ablations (Tables 3 and 4), its baseline and our variants, decoded in several ways, over several seeds.
 
-    python benchmarks/ablations.py --folder ablations --output benchmarks/results/ablations.json
-    python benchmarks/ablations.py --problems long --teacher counting_teacher/model --folder ablations-long
+    python benchmarks/ablations.py --teacher short_teacher --folder ablations --output ablations.json
+    python benchmarks/ablations.py --problems long --folder ablations-long
 
 Every variant is the demo's distillation with other settings of the same trainer. Its adapter is kept, and so is every
 figure, in a file of its own. What is in `folder` already is not made again: more ways to decode (`--decodings`) need
@@ -64,6 +64,9 @@ TESTBEDS = {
     # The longest replies have 137 tokens.
     "long": Testbed(functools.partial(conversation_dataset, steps=range(4, 9)), 160),
 }
+
+# A student of the short teacher needs twice the steps of the demo's.
+SIZES = {"num_trajectories": 1024, "num_train_steps": 200, "num_tuning_problems": 128, "num_problems": 500}
 
 # By name: its row in the table, and its settings of `CertaintyForcingConfig`.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -149,7 +152,8 @@ def decodings(max_new_tokens: int) -> dict[str, list[dict[str, Any]]]:
         "verified commits 0.7": [_verified(0.7, 0.7)],
         "verified commits": [_verified(*pair) for pair in verified],
         "several blocks": [{**several, "entropy_threshold": value} for value in (0.5, 0.7)],
-        "several blocks, verified": [{**several, **_verified(0.7, 0.7)}],
+        "several blocks, verified 0.7": [{**several, **_verified(0.7, 0.7)}],
+        "several blocks, verified": [{**several, **_verified(*pair)} for pair in verified],
         "soft decoding": [{"soft_threshold": value} for value in (0.0, 0.3, 0.5, 0.8, 0.95)],
         "confidence threshold": [{"confidence_threshold": value} for value in (0.9, 0.8, 0.7, 0.6, 0.5)],
         "few steps": [{"denoising_steps": max_new_tokens // 4}],
@@ -328,16 +332,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--variants", nargs="+", default=[TEACHER, *VARIANTS], choices=[TEACHER, *VARIANTS])
     parser.add_argument("--decodings", nargs="+", default=ways, choices=ways)
-    parser.add_argument("--teacher", help="folder of the teacher; that of the long problems has no default")
+    parser.add_argument("--teacher", help="folder of the teacher, by default the bundled one")
     parser.add_argument("--folder", type=Path, required=True, help="for the runs, a folder for each seed")
     parser.add_argument("--output", type=Path, help="JSON file for the figures")
     parser.add_argument("--picture", type=Path, help="PNG file for the curves of the first seed")
-    for name in ("num_trajectories", "num_train_steps", "num_tuning_problems", "num_problems"):
-        parser.add_argument(f"--{name}", type=int, default=getattr(DemoConfig, name))
+    for name, size in SIZES.items():
+        parser.add_argument(f"--{name}", type=int, default=size)
     args = parser.parse_args()
-    if args.problems == "long" and args.teacher is None:
-        parser.error("--problems long needs --teacher: scripts/train_counting_teacher.py makes one")
-    sizes = {name: value for name, value in vars(args).items() if name.startswith("num_")}
+    sizes = {name: getattr(args, name) for name in SIZES}
     runs: Runs = {}
     for seed in args.seeds:
         config = DemoConfig(teacher=args.teacher, seed=seed, **sizes)

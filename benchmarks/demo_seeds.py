@@ -32,11 +32,11 @@ METHODS = (
 FIGURES = ("nfe", "tokens_per_forward", "speedup", "accuracy")
 
 
-def run_seeds(seeds: list[int], folder: Path, teacher: str | None) -> list[dict[str, Any]]:
+def run_seeds(seeds: list[int], folder: Path, **settings: Any) -> list[dict[str, Any]]:
     """Runs the demo for each seed that has no report in `folder` yet, and returns all reports."""
     for seed in seeds:
         if not (folder / f"seed-{seed}" / "report.json").exists():
-            run_demo(DemoConfig(output_dir=str(folder / f"seed-{seed}"), teacher=teacher, seed=seed))
+            run_demo(DemoConfig(output_dir=str(folder / f"seed-{seed}"), seed=seed, **settings))
     return [json.loads((folder / f"seed-{seed}" / "report.json").read_text()) for seed in seeds]
 
 
@@ -73,8 +73,11 @@ def main() -> None:
     parser.add_argument("--teacher", help="folder of the teacher")
     parser.add_argument("--folder", type=Path, required=True, help="for the demo's outputs, a folder for each seed")
     parser.add_argument("--output", type=Path, required=True)
+    for name in ("num_trajectories", "num_train_steps"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(DemoConfig, name))
     args = parser.parse_args()
-    reports = run_seeds(args.seeds, args.folder, args.teacher)
+    settings = {name: getattr(args, name) for name in ("teacher", "num_trajectories", "num_train_steps")}
+    reports = run_seeds(args.seeds, args.folder, **settings)
     result = {
         "hardware": {"processor": platform.processor() or platform.machine(), "cores": torch.get_num_threads()},
         "versions": {

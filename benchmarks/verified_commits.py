@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, help="how often each decode is timed")
     parser.add_argument("--prompt_length", type=int, default=64)
     parser.add_argument("--max_new_tokens", type=int, default=128)
+    parser.add_argument("--max_active_blocks", type=int, default=1, help="of the verified passes that are timed")
     arguments = parser.parse_args()
     rows = time_passes(arguments) if arguments.shape else evaluate_student(arguments)
     print(table(rows))
@@ -66,13 +67,20 @@ def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
 
 
 def time_passes(arguments: argparse.Namespace) -> list[dict]:
-    """CPU time of a pass, plain and verified, by cache; verified passes are as bold and take next to nothing back."""
+    """CPU time of a pass, plain and verified, by cache; verified passes are as bold and take next to nothing back.
+
+    The plain ones have one block open, the verified ones up to `--max_active_blocks`.
+    """
     model = random_model(arguments.shape, torch.float32, "cpu", "sdpa")
     prompt = random_prompts(model, 1, arguments.prompt_length)
     recipes = {
-        (cache, revocation): {"cache_implementation": cache, "revocation_threshold": revocation}
+        (cache, revocation): {
+            "cache_implementation": cache,
+            "revocation_threshold": revocation,
+            "max_active_blocks": num_blocks,
+        }
         for cache in CACHES
-        for revocation in (0.0, 1e-9)
+        for revocation, num_blocks in ((0.0, 1), (1e-9, arguments.max_active_blocks))
     }
     seconds: dict[tuple, list[float]] = {key: [] for key in recipes}
     # In turns, so that what else runs on the machine slows all of them.
