@@ -38,6 +38,7 @@ class Bench:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: dict[str, Any]):
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
+        self.title = " ".join(f"{name} {value}" for name, value in settings.items()) or "its own recipe"
 
     def evaluate(self, dataset: Dataset, max_new_tokens: int) -> dict[str, float]:
         """Accuracy and passes."""
@@ -95,7 +96,8 @@ def main() -> None:
     parser.add_argument("--model", default="demo", help="Name or folder, decoded by its own recipe.")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--num_prompts", type=int, default=200, help="Held-out conversations of each group.")
-    parser.add_argument("--thresholds", type=float, nargs="*", default=[0.9], help="Confidence, for the growth.")
+    thresholds = "Of confidence, for the growth with the number of steps. None: the model's own recipe."
+    parser.add_argument("--thresholds", type=float, nargs="*", default=[0.9], help=thresholds)
     args = parser.parse_args()
     folder = NAMES.get(args.model, args.model)
     model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -105,10 +107,10 @@ def main() -> None:
         "abilities": own.abilities(args.num_prompts),
         "chats": own.chats(),
         "growth": {
-            f"confidence_threshold {threshold}": Bench(model, tokenizer, {"confidence_threshold": threshold}).growth(
-                args.num_prompts // 4
+            bench.title: bench.growth(args.num_prompts // 4)
+            for bench in (
+                [Bench(model, tokenizer, {"confidence_threshold": value}) for value in args.thresholds] or [own]
             )
-            for threshold in args.thresholds
         },
         "environment": describe_environment(),
     }

@@ -3,11 +3,12 @@
 
     hf-dparallel demo --output_dir demo_output
     python benchmarks/verified_commits.py --adapter demo_output/adapter --output verified_commits.json
+    python benchmarks/verified_commits.py --adapter demo-student --problems long --max_active_blocks 5
     python benchmarks/verified_commits.py --shape small
 
 The first form decodes held-out problems of the demo with the bundled teacher and an adapter that was trained on it,
-with thresholds that are bolder and bolder, plain and verified. The second form times passes with and without the copy
-of the block that verifies it, on random weights.
+with thresholds that are bolder and bolder, plain and verified; the second one problems of 4 to 8 steps. The third form
+times passes with and without the copy of the block that verifies it, on random weights.
 """
 
 import argparse
@@ -16,10 +17,12 @@ import time
 from pathlib import Path
 
 import torch
+from ablations import TESTBEDS
 from peft import PeftModel
 
 from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
-from hf_dparallel.demo.pipeline import BLOCK_LENGTH, MAX_NEW_TOKENS, load_teacher, word_problem_dataset
+from hf_dparallel.demo import NAMES
+from hf_dparallel.demo.pipeline import BLOCK_LENGTH, load_teacher
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.benchmark import random_model, random_prompts
 from hf_dparallel.evaluation.decoding import evaluate_answers
@@ -41,7 +44,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, help="how often each decode is timed")
     parser.add_argument("--prompt_length", type=int, default=64)
     parser.add_argument("--max_new_tokens", type=int, default=128)
-    parser.add_argument("--max_active_blocks", type=int, default=1, help="of the verified passes that are timed")
+    parser.add_argument("--max_active_blocks", type=int, default=1, help="of timed passes, the verified ones")
+    parser.add_argument("--problems", default="two-step", choices=list(TESTBEDS))
     arguments = parser.parse_args()
     rows = time_passes(arguments) if arguments.shape else evaluate_student(arguments)
     print(table(rows))
@@ -53,13 +57,17 @@ def main() -> None:
 def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
     """Accuracy, passes and revisions of the student with each pair of thresholds."""
     model, tokenizer = load_teacher(torch.float32)
-    model = PeftModel.from_pretrained(model, arguments.adapter).merge_and_unload().eval()
-    problems = word_problem_dataset(arguments.num_problems, arguments.seed, split="test")
+    adapter = NAMES.get(arguments.adapter, arguments.adapter)
+    model = PeftModel.from_pretrained(model, adapter).merge_and_unload().eval()
+    testbed = TESTBEDS[arguments.problems]
+    problems = testbed.problems(arguments.num_problems, arguments.seed, split="test")
+    lengths = {"max_new_tokens": testbed.max_new_tokens, "block_length": BLOCK_LENGTH}
     rows = []
     for pair in arguments.pairs:
         names = ("entropy_threshold", "revocation_threshold")
         thresholds = dict(zip(names, map(float, pair.split(":")), strict=True))
-        recipe = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **thresholds)
+        blocks = {"max_active_blocks": arguments.max_active_blocks}
+        recipe = DiffusionGenerationConfig(**lengths, **blocks, **thresholds)
         metrics = evaluate_answers(model, tokenizer, problems, numeric_answer_reward, recipe).metrics()
         rows.append(thresholds | {name: metrics[name] for name in ("accuracy", "nfe")})
         print(json.dumps(rows[-1]), flush=True)

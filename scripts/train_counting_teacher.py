@@ -48,9 +48,10 @@ NUM_BLOCKS = 8
 CANVAS = NUM_BLOCKS * BLOCK_LENGTH
 CONVERSATIONS, DRILLS, ROWS_AT_ONCE = 18, 3, 3
 KINDS = {"problem": 0.6, "follow-up": 0.15, "later": 0.06, "sum": 0.03, "small talk": 0.05, "other": 0.11}
-# Half of the problems are long, once all lengths occur. The first ones have one step: to find the right number of a
-# question is learned on them in a hundred training steps, and was not on a mixture of all lengths in a thousand.
-STEPS = [0, *(1, 2, 3) * 5, *(4, 5, 6, 7, 8) * 3]
+# Most problems have six steps or more, once all lengths occur. The first ones have one step: to find the right
+# number of a question is learned on them in a hundred training steps, and was not on a mixture of all lengths in a
+# thousand.
+STEPS = [0, *(1, 2, 3, 4, 5) * 3, *(6, 7) * 5, *(8,) * 12]
 TRAINING_STEPS_PER_LENGTH = 150
 WARMUP_STEPS = 50
 LEARNING_RATES = {"muon": 0.006, "adamw": 1e-3}

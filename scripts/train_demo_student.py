@@ -23,7 +23,7 @@ from hf_dparallel.demo.pipeline import BLOCK_LENGTH, TRAJECTORY_RECIPE, DemoConf
 from hf_dparallel.demo.testbed import as_dataset, reply_reward
 
 
-KINDS = {"problem": 0.6, "follow-up": 0.14, "later": 0.08, "sum": 0.04, "small talk": 0.05, "other": 0.09}
+KINDS = {"problem": 0.57, "follow-up": 0.13, "later": 0.08, "sum": 0.04, "small talk": 0.05, "other": 0.13}
 # Half of the problems are short.
 STEPS = [*(1, 2, 3) * 5, *(4, 5, 6, 7, 8) * 3]
 MAX_NEW_TOKENS = 160
@@ -66,8 +66,8 @@ def main() -> None:
     trajectories = make_trajectories(teacher, tokenizer, config)
     trajectories = trajectories.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= MAX_LENGTH)
     distil(trajectories, tokenizer, config, torch.float32, max_length=MAX_LENGTH)
-    settings = teacher.generation_config.to_diff_dict() | {"max_new_tokens": MAX_NEW_TOKENS} | STUDENT_RECIPE
-    DiffusionGenerationConfig(**settings).save_pretrained(args.output_dir / "adapter")
+    recipe = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **STUDENT_RECIPE)
+    recipe.save_pretrained(args.output_dir / "adapter")
 
 
 if __name__ == "__main__":
