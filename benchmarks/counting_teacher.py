@@ -20,13 +20,13 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.demo import NAMES
 from hf_dparallel.demo.conversations import MAX_STEPS, REFUSAL
+from hf_dparallel.demo.pipeline import BLOCK_LENGTH
 from hf_dparallel.demo.testbed import conversation_dataset, reply_reward
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.decoding import evaluate_decoding
 from hf_dparallel.generation.configuration import recipe_of
 
 
-BLOCK_LENGTH = 32
 # The longest replies to problems of up to three steps have 59 tokens, those of eight 137.
 SHORT, LONG = 64, 160
 TYPED = json.loads(Path(__file__).with_name("counting_prompts.json").read_text())
@@ -38,7 +38,6 @@ class Bench:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: dict[str, Any]):
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
-        self.title = " ".join(f"{name} {value}" for name, value in settings.items()) or "its own recipe"
 
     def evaluate(self, dataset: Dataset, max_new_tokens: int) -> dict[str, float]:
         """Accuracy and passes."""
@@ -103,15 +102,14 @@ def main() -> None:
     model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     own = Bench(model, tokenizer, {})
+    growing = {
+        f"confidence_threshold {value}": Bench(model, tokenizer, {"confidence_threshold": value})
+        for value in args.thresholds
+    } or {"its own recipe": own}
     report = {
         "abilities": own.abilities(args.num_prompts),
         "chats": own.chats(),
-        "growth": {
-            bench.title: bench.growth(args.num_prompts // 4)
-            for bench in (
-                [Bench(model, tokenizer, {"confidence_threshold": value}) for value in args.thresholds] or [own]
-            )
-        },
+        "growth": {title: bench.growth(args.num_prompts // 4) for title, bench in growing.items()},
         "environment": describe_environment(),
     }
     args.output.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, help="how often each decode is timed")
     parser.add_argument("--prompt_length", type=int, default=64)
     parser.add_argument("--max_new_tokens", type=int, default=128)
-    parser.add_argument("--max_active_blocks", type=int, default=1, help="of timed passes, the verified ones")
+    parser.add_argument("--max_active_blocks", type=int, default=1, help="plain passes that are timed have one")
     parser.add_argument("--problems", default="two-step", choices=list(TESTBEDS))
     arguments = parser.parse_args()
     rows = time_passes(arguments) if arguments.shape else evaluate_student(arguments)
@@ -61,13 +61,16 @@ def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
     model = PeftModel.from_pretrained(model, adapter).merge_and_unload().eval()
     testbed = TESTBEDS[arguments.problems]
     problems = testbed.problems(arguments.num_problems, arguments.seed, split="test")
-    lengths = {"max_new_tokens": testbed.max_new_tokens, "block_length": BLOCK_LENGTH}
+    canvas = {
+        "max_new_tokens": testbed.max_new_tokens,
+        "block_length": BLOCK_LENGTH,
+        "max_active_blocks": arguments.max_active_blocks,
+    }
     rows = []
     for pair in arguments.pairs:
         names = ("entropy_threshold", "revocation_threshold")
         thresholds = dict(zip(names, map(float, pair.split(":")), strict=True))
-        blocks = {"max_active_blocks": arguments.max_active_blocks}
-        recipe = DiffusionGenerationConfig(**lengths, **blocks, **thresholds)
+        recipe = DiffusionGenerationConfig(**canvas, **thresholds)
         metrics = evaluate_answers(model, tokenizer, problems, numeric_answer_reward, recipe).metrics()
         rows.append(thresholds | {name: metrics[name] for name in ("accuracy", "nfe")})
         print(json.dumps(rows[-1]), flush=True)
