@@ -18,7 +18,7 @@ from datasets import Dataset
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.demo import NAMES
+from hf_dparallel.demo import path_of
 from hf_dparallel.demo.conversations import MAX_STEPS, REFUSAL
 from hf_dparallel.demo.pipeline import BLOCK_LENGTH
 from hf_dparallel.demo.testbed import conversation_dataset, reply_reward
@@ -98,7 +98,7 @@ def main() -> None:
     thresholds = "Of confidence, for the growth with the number of steps. None: the model's own recipe."
     parser.add_argument("--thresholds", type=float, nargs="*", default=[0.9], help=thresholds)
     args = parser.parse_args()
-    folder = NAMES.get(args.model, args.model)
+    folder = path_of(args.model)
     model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     own = Bench(model, tokenizer, {})

@@ -21,7 +21,7 @@ from ablations import TESTBEDS
 from peft import PeftModel
 
 from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
-from hf_dparallel.demo import NAMES
+from hf_dparallel.demo import path_of
 from hf_dparallel.demo.pipeline import BLOCK_LENGTH, load_teacher
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.benchmark import random_model, random_prompts
@@ -57,7 +57,7 @@ def main() -> None:
 def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
     """Accuracy, passes and revisions of the student with each pair of thresholds."""
     model, tokenizer = load_teacher(torch.float32)
-    adapter = NAMES.get(arguments.adapter, arguments.adapter)
+    adapter = path_of(arguments.adapter)
     model = PeftModel.from_pretrained(model, adapter).merge_and_unload().eval()
     testbed = TESTBEDS[arguments.problems]
     problems = testbed.problems(arguments.num_problems, arguments.seed, split="test")

@@ -22,7 +22,7 @@ from peft import LoraConfig, PeftModel
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer
-from hf_dparallel.demo import NAMES
+from hf_dparallel.demo import path_of
 
 
 CERTAINTY_WEIGHTS = {"dparallel": 2.0, "consistency_only": 0.0}
@@ -71,7 +71,7 @@ def count_passes(model, row: dict, max_new_tokens: int) -> int:
 
 def main() -> None:
     args = parse_args()
-    args.model = NAMES.get(args.model, args.model)
+    args.model = path_of(args.model)
     tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
     trajectories = Dataset.from_parquet(args.trajectories).filter(
         lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= args.max_length

@@ -16,7 +16,7 @@ import argparse
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from hf_dparallel.demo import NAMES
+from hf_dparallel.demo import path_of
 
 
 QUESTION = "Natalia sold 48 clips in April, and half as many in May. How many clips did she sell altogether?"
@@ -34,11 +34,11 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    name = NAMES.get(args.model, args.model)
+    name = path_of(args.model)
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
     model = AutoModelForMaskedLM.from_pretrained(name, dtype="auto", device_map="auto")
     if args.adapter:
-        model.load_adapter(NAMES.get(args.adapter, args.adapter))
+        model.load_adapter(path_of(args.adapter))
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": args.prompt}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
     ).to(model.device)

@@ -29,7 +29,7 @@ from hf_dparallel import (
     generate_trajectories,
     numeric_answer_reward,
 )
-from hf_dparallel.demo import NAMES, word_problem_dataset
+from hf_dparallel.demo import path_of, word_problem_dataset
 
 
 @dataclass
@@ -70,7 +70,7 @@ def collect_trajectories(model, tokenizer, prompts: Dataset, example: ExampleArg
 
 
 def main(example: ExampleArguments, args: CertaintyForcingConfig, model_args: ModelArguments) -> None:
-    name = NAMES.get(model_args.model_name_or_path, model_args.model_name_or_path)
+    name = path_of(model_args.model_name_or_path)
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
     model = AutoModelForMaskedLM.from_pretrained(name, dtype=model_args.dtype).to(args.device)
     prompts = load_prompts(example)

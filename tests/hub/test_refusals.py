@@ -7,7 +7,7 @@ import shutil
 
 import huggingface_hub
 import pytest
-from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig, push_model_to_hub
 from hf_dparallel.generation.configuration import recipe_of
@@ -94,7 +94,9 @@ def test_a_name_that_is_taken_by_something_else_is_refused(hub, adapter):
 
 def save_bert(folder):
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    BertForMaskedLM(BertConfig(vocab_size=616, mask_token_id=1, **sizes)).save_pretrained(folder)
+    # As many words as the tokenizer of the teacher has, whose adapters are pushed beside it.
+    vocab_size = AutoConfig.from_pretrained(TEACHER).vocab_size
+    BertForMaskedLM(BertConfig(vocab_size=vocab_size, mask_token_id=1, **sizes)).save_pretrained(folder)
     DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2).save_pretrained(folder)
     return folder
 

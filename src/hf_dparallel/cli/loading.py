@@ -25,7 +25,7 @@ from hf_dparallel_cli.usage import UsageError
 
 from ..data.rewards import numeric_answer_reward
 from ..data.trajectory_folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
-from ..demo import NAMES, word_problem_dataset
+from ..demo import path_of, word_problem_dataset
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from .arguments import DatasetArguments, LoadingArguments, ModelArguments
 
@@ -49,12 +49,12 @@ def load_model(arguments: ModelArguments) -> tuple[PreTrainedModel, PreTrainedTo
         OSError: if there is no such model or adapter.
     """
     device = torch.device(arguments.device) if arguments.device else PartialState().device
-    name = NAMES.get(arguments.model, arguments.model)
+    name = path_of(arguments.model)
     with loading("model", name):
         tokenizer = load_tokenizer(name, arguments.revision)
         model = AutoModelForMaskedLM.from_pretrained(name, device_map=device, **_weights(arguments))
     if isinstance(arguments, LoadingArguments) and arguments.adapter is not None:
-        adapter = NAMES.get(arguments.adapter, arguments.adapter)
+        adapter = path_of(arguments.adapter)
         with loading("adapter", adapter):
             model.load_adapter(adapter)
     return model.eval(), tokenizer

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_cli.usage import UsageError
 
-from ..demo import NAMES
+from ..demo import path_of
 from ..generation.configuration import DiffusionGenerationConfig
 from ..serving.engine import set_adapter
 from ..serving.requests import ServedModel
@@ -97,7 +97,7 @@ class ServedModels:
         # PEFT's names are parts of the names of modules, which have no dots.
         adapter, self._num_loaded = f"served_{self._num_loaded}", self._num_loaded + 1
         self._loaded.append(adapter)
-        path = NAMES.get(path, path)
+        path = path_of(path)
         with loading("adapter", path):
             self._base.model.load_adapter(path, adapter)
         return self._resolved(dataclasses.replace(self._base, name=name, adapter=adapter, parent=self._base.name))

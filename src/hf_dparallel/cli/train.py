@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from ..data.dataset import prepare_dataset
-from ..demo import NAMES
+from ..demo import path_of
 from ..training.config import CertaintyForcingConfig
 from ..training.student import special_token_id
 from ..training.trainer import CertaintyForcingTrainer
@@ -113,7 +113,7 @@ def load_student(arguments: ModelArguments) -> tuple[PreTrainedModel, PreTrained
     Raises:
         OSError: if there is no such model.
     """
-    name = NAMES.get(arguments.model_name_or_path, arguments.model_name_or_path)
+    name = path_of(arguments.model_name_or_path)
     quantization = get_quantization_config(arguments)
     revision = {"revision": arguments.model_revision}
     with loading("model_name_or_path", name):

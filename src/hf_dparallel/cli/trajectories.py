@@ -12,7 +12,7 @@ import datasets
 from ..data.ray_trajectories import generate_trajectories_on_ray
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..data.trajectory_folder import FILTERED_NAME, write_filtered
-from ..demo import NAMES
+from ..demo import path_of
 from ..environment import join_processes
 from ..evaluation.cost import DecodingCost, mean_cost
 from .arguments import (
@@ -122,7 +122,7 @@ def run(argv: Sequence[str]) -> None:
     else:
         if state.num_processes > 1:
             raise ValueError("`ray_actors` has Ray start the processes. Run the command without torchrun.")
-        tokenizer = load_tokenizer(NAMES.get(loading.model, loading.model), loading.revision)
+        tokenizer = load_tokenizer(path_of(loading.model), loading.revision)
         rows = kept = generate_trajectories_on_ray(
             partial(load_model, loading),
             dataset,

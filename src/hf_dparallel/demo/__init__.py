@@ -14,3 +14,8 @@ STUDENT = str(Path(__file__).parent / "student")
 TEACHER = str(Path(STUDENT) / "teacher")
 # What both are called on the command line.
 NAMES = {"demo": TEACHER, "demo-student": STUDENT}
+
+
+def path_of(name: str) -> str:
+    """The folder of a model or adapter that comes with the package; any other name stays as it is."""
+    return NAMES.get(name, name)
