@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import torch
 
 from hf_dparallel.generation.history import HISTORIES, CertaintyHistory
+from tests.helpers import exact_model, make_llada
 
 
 def test_a_prompt_without_masks_has_its_empty_certainty_where_the_model_is():
@@ -14,3 +15,12 @@ def test_a_prompt_without_masks_has_its_empty_certainty_where_the_model_is():
     empty = CertaintyHistory(canvas).pop(0)
     assert set(empty) == set(HISTORIES)
     assert {tensor.device.type for tensor in empty.values()} == {"meta"}
+
+
+def test_with_the_dual_cache_only_the_open_blocks_are_predicted():
+    """Its passes compute nothing behind them."""
+    settings = {"max_new_tokens": 12, "block_length": 4, "entropy_threshold": 0.0, "stop_at_eos": False}
+    settings |= {"return_dict_in_generate": True, "output_certainty": True}
+    out = exact_model(make_llada).generate(torch.tensor([[2, 3, 4]]), cache_implementation="dual", **settings)
+    blocks = [set((line.isnan().logical_not().nonzero().flatten() // 4).tolist()) for line in out.entropies[0]]
+    assert blocks == [{0}] * 4 + [{1}] * 4 + [{2}] * 4

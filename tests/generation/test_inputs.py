@@ -22,6 +22,12 @@ SMALL = {"max_new_tokens": 8, "block_length": 4}
         ({"input_ids": PROMPT, "inputs": PROMPT}, r"`inputs` and `input_ids` are the same argument, got both"),
         ({"input_ids": PROMPT, "attention_mask": [[1, 1, 1]]}, r"`attention_mask` must be a tensor of the shape"),
         ({"input_ids": PROMPT, "token_type_ids": torch.ones(1, 3)}, r"`token_type_ids` must be all 0"),
+        ({"input_ids": PROMPT, "generator": 5}, r"`generator` must be one torch.Generator or one per row, got 5"),
+        (
+            {"input_ids": PROMPT, "generator": [5]},
+            r"`generator` must be one torch.Generator or one per row, got \[5\]",
+        ),
+        ({"input_ids": PROMPT, "streamer": object()}, r"`streamer` must have the methods `put` and `end`, .* object"),
         ({"input_ids": PROMPT, "output_certainty": True}, r"`output_certainty=True` needs `return_dict_in_generate"),
         ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, r"`input_ids` is empty, of shape \(1, 0\)"),
         (

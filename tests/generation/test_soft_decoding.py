@@ -38,7 +38,7 @@ def naive_soft(model, prompt, threshold, max_new_tokens, block_length, eos=None)
     of_mask = embed.weight[MASK]
     for start in range(len(prompt), len(row), block_length):
         block, certainty = range(start, min(start + block_length, len(row))), {}
-        for _ in range(block_length):
+        for _ in block:
             inputs = embed(torch.tensor([row]))
             for i, p in certainty.items():
                 of_token = embed.weight[row[i]]
@@ -248,3 +248,13 @@ def test_classes_that_take_no_embeddings_are_refused():
     model = enable_diffusion_generation(RemoteCodeModel(RemoteCodeConfig()), MASK, shift_logits=True)
     with pytest.raises(ValueError, match="`soft_threshold=0.5` feeds mixtures of embeddings, and RemoteCodeModel"):
         model.generate(torch.tensor([[2]]), soft_threshold=0.5, max_new_tokens=4)
+
+
+def test_a_block_takes_no_more_passes_than_it_has_tokens():
+    """Also where the answer is shorter than a block."""
+    settings = {"max_new_tokens": 8, "soft_threshold": 0.2, "stop_at_eos": False, "return_dict_in_generate": True}
+    prompts = torch.tensor([[2, 3, 4], [9, 3, 4], [30, 3, 4]])
+    out = make_llada().generate(prompts, block_length=8, **settings)
+    longer = make_llada().generate(prompts, block_length=2000, **settings)
+    assert out.nfe.max() == 8
+    assert torch.equal(longer.nfe, out.nfe) and torch.equal(longer.sequences, out.sequences)

@@ -296,6 +296,17 @@ def test_a_streamed_token_never_changes():
     assert any(draft != streamer.final[: len(draft)] for draft in streamer.drafts)
 
 
+def test_a_draft_goes_to_the_end_of_the_block():
+    """A token that was taken back is drafted at its place, too."""
+    model, streamer = exact_model(make_dream), Recorder()
+    settings = {"max_new_tokens": 20, "block_length": 8, "entropy_bound": 2.0, "revocation_threshold": 0.9}
+    out = model.generate(
+        torch.tensor([[2, 3]]), streamer=streamer, stop_at_eos=False, return_dict_in_generate=True, **settings
+    )
+    assert out.num_revisions > 0
+    assert {len(draft) for draft in streamer.drafts} == {2 + 8, 2 + 16, 2 + 20}
+
+
 def test_certainty_is_told_of_every_mask_again():
     model = exact_model(make_dream)
     settings = BOLD | {"stop_at_eos": False, "return_dict_in_generate": True}

@@ -126,8 +126,9 @@ class Canvas:
         self.revises = config.revises
         self.width_multiple = width_multiple
         self.whole_blocks = whole_blocks
-        # Whether a pass can predict masks of blocks that are not open yet.
-        self.predicts_ahead = not whole_blocks and config.suffix_length is None
+        # Whether every pass predicts masks of blocks that are not open yet.
+        is_cut_off = config.suffix_length is not None or config.cache_implementation == "dual"
+        self.predicts_ahead = not whole_blocks and not is_cut_off
         self._widest = 0
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []

@@ -165,7 +165,7 @@ class Decoder:
             if check is not None:
                 check.update()
         if self.stream is not None:
-            self.stream.update(columns, masked, prediction.tokens)
+            self.stream.update(columns, considered, prediction.tokens)
 
     def _predict(self, columns: torch.LongTensor) -> TokenPrediction:
         """Runs the model and predicts the tokens at `columns`, `(rows, columns)`."""

@@ -63,16 +63,17 @@ def generators_per_row(
     """Returns one generator per row.
 
     Raises:
-        ValueError: if there are too few or too many.
+        ValueError: if it is something else, or if there are too few or too many.
     """
     if generator is None:
         return None
-    generators = [generator] * batch_size if isinstance(generator, torch.Generator) else list(generator)
+    generators = [generator] * batch_size if isinstance(generator, torch.Generator) else generator
+    rule = "`generator` must be one torch.Generator or one per row"
+    if not isinstance(generators, Sequence) or not all(isinstance(each, torch.Generator) for each in generators):
+        raise ValueError(f"{rule}, got {generator!r}.")
     if len(generators) != batch_size:
-        raise ValueError(
-            f"`generator` must be one torch.Generator or one per row, got {len(generators)} for {batch_size} rows."
-        )
-    return generators
+        raise ValueError(f"{rule}, got {len(generators)} for {batch_size} rows.")
+    return list(generators)
 
 
 def check_generators(generators: Iterable[torch.Generator], device: torch.device) -> None:

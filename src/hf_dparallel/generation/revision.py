@@ -95,14 +95,14 @@ class SoftDecoding:
 
     A pass sees a decided token as a mixture of its embedding and that of the mask token ([`~mixture.mix_embeddings`]).
     A block is left when it is decided and either all its tokens have a probability of at least 0.9 or the pass has
-    changed none of them, and at the latest after `block_length` passes (https://huggingface.co/papers/2604.08302).
+    changed none of them, and at the latest after as many passes as it has tokens
+    (https://huggingface.co/papers/2604.08302).
     """
 
     SURE = 0.9
 
     def __init__(self, config: Any, canvas: Canvas):
         self.canvas = canvas
-        self.block_length = config.block_length
 
     def __call__(self, prediction: TokenPrediction, masked: torch.BoolTensor, accepted: torch.BoolTensor) -> Change:
         canvas, columns = self.canvas, prediction.columns
@@ -113,7 +113,9 @@ class SoftDecoding:
         is_same = block[:, :, None] == block[:, None, :]
         has_changed, has_unsure = ((is_same & marked[:, None, :]).any(dim=2) for marked in (changed, is_unsure))
         # The steps are those since the first open block was entered.
-        is_over = (canvas.step_in_block + 1 >= self.block_length)[:, None] & (block == canvas.open_from[:, None])
+        open_from = canvas.open_from[:, None]
+        block_length = (canvas.block == open_from).sum(dim=1)
+        is_over = (canvas.step_in_block + 1 >= block_length)[:, None] & (block == open_from)
         unsettled = (masked | is_decided) & has_changed & has_unsure & ~is_over
         return Change(prediction.tokens, changed, unsettled, prediction.confidence)
 
