@@ -32,6 +32,7 @@ CANDIDATES = [{"entropy_threshold": threshold / 10} for threshold in range(1, 11
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--teacher", help="folder of the teacher, by default the bundled one")
     parser.add_argument("--output", required=True, help="JSON file to write")
     parser.add_argument("--num_problems", type=int, default=1500, help="problems of the pool")
     parser.add_argument("--num_calibration", type=int, default=1000, help="of each seed, in both halves together")
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--drops", type=float, nargs="+", default=[0.01, 0.02, 0.03], help="tolerances")
     arguments = parser.parse_args()
     pool = word_problem_dataset(arguments.num_problems, seed=0, split="test")
-    decoded = decode(pool, [REFERENCE, *CANDIDATES])
+    decoded = decode(pool, [REFERENCE, *CANDIDATES], arguments.teacher)
     runs = [
         {
             "max_accuracy_drop": drop,
@@ -50,7 +51,7 @@ def main() -> None:
         for drop in arguments.drops
         for seed in range(arguments.num_seeds)
     ]
-    judged = judge(runs, pool, arguments.num_unseen)
+    judged = judge(runs, pool, arguments.num_unseen, arguments.teacher)
     curve = {name: answers.metrics() for name, answers in decoded.items()}
     result = {
         "settings": vars(arguments),
@@ -63,10 +64,10 @@ def main() -> None:
     print(table(runs, judged))
 
 
-def decode(problems: "Dataset", recipes: list[dict[str, Any]]) -> dict[str, EvaluatedAnswers]:
-    """Decodes problems with several settings; by the text of the setting."""
+def decode(problems: "Dataset", recipes: list[dict[str, Any]], folder: str | None) -> dict[str, EvaluatedAnswers]:
+    """Decodes problems with several settings; by the text of the setting. `folder` is that of the teacher."""
     # As the command does, so that figures do not depend on the batch.
-    teacher, tokenizer = load_teacher(torch.float32)
+    teacher, tokenizer = load_teacher(torch.float32, folder)
     return {
         str(settings): evaluate_answers(
             teacher,
@@ -94,14 +95,16 @@ def calibrate_once(decoded: dict[str, EvaluatedAnswers], num: int, drop: float, 
     return None if best is None else best.settings
 
 
-def judge(runs: list[dict[str, Any]], pool: "Dataset", num_unseen: int) -> dict[str, dict[str, float]]:
+def judge(
+    runs: list[dict[str, Any]], pool: "Dataset", num_unseen: int, folder: str | None
+) -> dict[str, dict[str, float]]:
     """What each recipe that was found loses on problems outside the pool, with its standard error; and its passes."""
     seen = {row["content"] for messages in pool["prompt"] for row in messages}
     unseen = word_problem_dataset(num_unseen, seed=1, split="test")
     unseen = unseen.filter(lambda row: row["prompt"][0]["content"] not in seen)
     found = [run["recipe"] for run in runs]
     recipes = [settings for settings in CANDIDATES if settings in found]
-    decoded = decode(unseen, [REFERENCE, *recipes])
+    decoded = decode(unseen, [REFERENCE, *recipes], folder)
     before = np.array(decoded[str(REFERENCE)].is_correct, dtype=float)
     judged = {}
     for settings in recipes:

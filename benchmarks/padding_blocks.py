@@ -55,6 +55,7 @@ def measure(model: Any, tokenizer: Any, config: DemoConfig, name: str) -> list[d
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--teacher", help="folder of the teacher, by default the bundled one")
     parser.add_argument("--folder", type=Path, required=True, help="for trajectories and checkpoints")
     parser.add_argument("--output", type=Path, help="JSON file for the figures")
     parser.add_argument("--seed", type=int, default=0)
@@ -65,7 +66,7 @@ def main() -> None:
     folder, output = args.pop("folder"), args.pop("output")
     folder.mkdir(parents=True, exist_ok=True)
     config = DemoConfig(output_dir=str(folder), **args)
-    teacher, tokenizer = load_teacher()
+    teacher, tokenizer = load_teacher(path=config.teacher)
     trajectories, counts = make_trajectories(teacher, tokenizer, config)
     rows = measure(teacher, tokenizer, config, "teacher")
     for padding_blocks in (False, True):

@@ -39,11 +39,12 @@ RECIPE = {"max_new_tokens": 64, "block_length": 32, "entropy_threshold": 0.5}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--teacher", help="folder of the teacher, by default the bundled one")
     parser.add_argument("--num_requests", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
-    model, tokenizer = load_teacher(torch.float32)
+    model, tokenizer = load_teacher(torch.float32, path=args.teacher)
     problems = [problem.question for problem in islice(generate_word_problems(0, "test"), args.num_requests)]
     expected = [answer_alone(model, tokenizer, problem) for problem in problems]
     passes = count_rows(model)

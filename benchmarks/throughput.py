@@ -139,9 +139,10 @@ def compare_slots_with_batches(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--teacher", help="folder of the teacher, by default the bundled one")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    model, tokenizer = load_teacher()
+    model, tokenizer = load_teacher(path=args.teacher)
     whole, begun = varied_prompts(model, tokenizer)
     nfe = decode_in_slots(model, begun, batch_size=16)["nfe"]
     result = {

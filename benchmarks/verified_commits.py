@@ -35,6 +35,7 @@ CACHES = (None, "prefix", "dual")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--teacher", help="folder of the teacher, by default the bundled one")
     parser.add_argument("--adapter", help="folder of the student's adapter")
     parser.add_argument("--shape", help="time the passes of a random model of this shape instead")
     parser.add_argument("--output", help="JSON file to write")
@@ -56,7 +57,7 @@ def main() -> None:
 
 def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
     """Accuracy, passes and revisions of the student with each pair of thresholds."""
-    model, tokenizer = load_teacher(torch.float32)
+    model, tokenizer = load_teacher(torch.float32, arguments.teacher)
     adapter = path_of(arguments.adapter)
     model = PeftModel.from_pretrained(model, adapter).merge_and_unload().eval()
     testbed = TESTBEDS[arguments.problems]

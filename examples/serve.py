@@ -2,7 +2,7 @@
 """Asks a server several questions at the same time, and prints each answer with what it cost.
 
     hf-dparallel serve demo --max_new_tokens 64 --entropy_threshold 0.5        # in another terminal
-    python examples/serve.py --questions "Mia has 14 pens." "Ben has 3 keys."
+    python examples/serve.py --questions "What is 14 + 6?" "Ben has 3 keys and finds 2. How many are there?"
 
 Needs the client of OpenAI: `pip install openai`. The questions share the forward passes of the server.
 """

@@ -47,7 +47,7 @@ from hf_dparallel.demo.word_problems import draw_equation
 NUM_BLOCKS = 8
 CANVAS = NUM_BLOCKS * BLOCK_LENGTH
 CONVERSATIONS, DRILLS, ROWS_AT_ONCE = 18, 3, 3
-KINDS = {"problem": 0.6, "follow-up": 0.15, "later": 0.06, "sum": 0.03, "small talk": 0.05, "other": 0.11}
+KINDS = {"problem": 0.57, "follow-up": 0.15, "later": 0.06, "sum": 0.03, "small talk": 0.05, "other": 0.14}
 # Most problems have six steps or more, once all lengths occur. The first ones have one step: to find the right
 # number of a question is learned on them in a hundred training steps, and was not on a mixture of all lengths in a
 # thousand.

@@ -23,7 +23,7 @@ from hf_dparallel.demo.pipeline import BLOCK_LENGTH, TRAJECTORY_RECIPE, DemoConf
 from hf_dparallel.demo.testbed import as_dataset, reply_reward
 
 
-KINDS = {"problem": 0.57, "follow-up": 0.13, "later": 0.08, "sum": 0.04, "small talk": 0.05, "other": 0.13}
+KINDS = {"problem": 0.53, "follow-up": 0.13, "later": 0.08, "sum": 0.04, "small talk": 0.05, "other": 0.17}
 # Half of the problems are short.
 STEPS = [*(1, 2, 3) * 5, *(4, 5, 6, 7, 8) * 3]
 MAX_NEW_TOKENS = 160

@@ -62,7 +62,7 @@ class DemoConfig:
     num_trajectories: int = field(default=640, metadata={"help": "Problems that the teacher answers for training."})
     num_train_steps: int = field(default=100, metadata={"help": "Optimizer steps of the distillation."})
     num_tuning_problems: int = field(default=128, metadata={"help": "Problems on which thresholds are chosen."})
-    num_problems: int = field(default=500, metadata={"help": "Held-out problems of the comparison."})
+    num_problems: int = field(default=400, metadata={"help": "Held-out problems of the comparison."})
     batch_size: int = field(default=16, metadata={"help": "Problems decoded together by each worker."})
     num_workers: int = field(
         default_factory=lambda: min(torch.get_num_threads(), 4),
