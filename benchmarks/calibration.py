@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
 from hf_dparallel.demo.pipeline import load_teacher, word_problem_dataset
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 MAX_NEW_TOKENS = 64
 REFERENCE = {"denoising_steps": MAX_NEW_TOKENS}
 CANDIDATES = [{"entropy_threshold": threshold / 10} for threshold in range(1, 11)]
+# The model and its tokenizer.
+Teacher = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 
 
 def main() -> None:
@@ -41,7 +44,9 @@ def main() -> None:
     parser.add_argument("--drops", type=float, nargs="+", default=[0.01, 0.02, 0.03], help="tolerances")
     arguments = parser.parse_args()
     pool = word_problem_dataset(arguments.num_problems, seed=0, split="test")
-    decoded = decode(pool, [REFERENCE, *CANDIDATES], arguments.teacher)
+    # As the command does, so that figures do not depend on the batch.
+    teacher = load_teacher(torch.float32, arguments.teacher)
+    decoded = decode(teacher, pool, [REFERENCE, *CANDIDATES])
     runs = [
         {
             "max_accuracy_drop": drop,
@@ -51,7 +56,7 @@ def main() -> None:
         for drop in arguments.drops
         for seed in range(arguments.num_seeds)
     ]
-    judged = judge(runs, pool, arguments.num_unseen, arguments.teacher)
+    judged = judge(teacher, runs, pool, arguments.num_unseen)
     curve = {name: answers.metrics() for name, answers in decoded.items()}
     result = {
         "settings": vars(arguments),
@@ -64,14 +69,11 @@ def main() -> None:
     print(table(runs, judged))
 
 
-def decode(problems: "Dataset", recipes: list[dict[str, Any]], folder: str | None) -> dict[str, EvaluatedAnswers]:
-    """Decodes problems with several settings; by the text of the setting. `folder` is that of the teacher."""
-    # As the command does, so that figures do not depend on the batch.
-    teacher, tokenizer = load_teacher(torch.float32, folder)
+def decode(teacher: Teacher, problems: "Dataset", recipes: list[dict[str, Any]]) -> dict[str, EvaluatedAnswers]:
+    """Decodes problems with several settings; by the text of the setting."""
     return {
         str(settings): evaluate_answers(
-            teacher,
-            tokenizer,
+            *teacher,
             problems,
             numeric_answer_reward,
             DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, **settings),
@@ -96,7 +98,7 @@ def calibrate_once(decoded: dict[str, EvaluatedAnswers], num: int, drop: float, 
 
 
 def judge(
-    runs: list[dict[str, Any]], pool: "Dataset", num_unseen: int, folder: str | None
+    teacher: Teacher, runs: list[dict[str, Any]], pool: "Dataset", num_unseen: int
 ) -> dict[str, dict[str, float]]:
     """What each recipe that was found loses on problems outside the pool, with its standard error; and its passes."""
     seen = {row["content"] for messages in pool["prompt"] for row in messages}
@@ -104,7 +106,7 @@ def judge(
     unseen = unseen.filter(lambda row: row["prompt"][0]["content"] not in seen)
     found = [run["recipe"] for run in runs]
     recipes = [settings for settings in CANDIDATES if settings in found]
-    decoded = decode(unseen, [REFERENCE, *recipes], folder)
+    decoded = decode(teacher, unseen, [REFERENCE, *recipes])
     before = np.array(decoded[str(REFERENCE)].is_correct, dtype=float)
     judged = {}
     for settings in recipes:

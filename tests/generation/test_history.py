@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import torch
 
 from hf_dparallel.generation.history import HISTORIES, CertaintyHistory
-from tests.helpers import exact_model, make_llada
+
+from ..helpers import exact_model, make_llada
 
 
 def test_a_prompt_without_masks_has_its_empty_certainty_where_the_model_is():
