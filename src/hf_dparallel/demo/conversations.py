@@ -20,8 +20,9 @@ MAX_STEPS = 8
 # The first phrasing of each part has 62 to 78 %. Where none is much likelier than the others, a model this small
 # decides on words of two that do not fit together.
 FIRST_WEIGHT = 4.0
-# In problems of six steps and more it has 89 to 95 %. Decoding writes the likeliest phrasing in every step, which is
+# In problems of so many steps and more it has 89 to 95 %. Decoding writes the likeliest phrasing in every step, which is
 # the longest: an answer that is told so throughout, and ends a block later than others, has to be a common sight.
+STEPS_OF_LONG = 6
 FIRST_WEIGHT_OF_LONG = 20.0
 REFUSAL = "I only know problems about counting things ."
 
@@ -242,7 +243,7 @@ def _draw_change(rng: random.Random, total: int) -> tuple[str, int, int]:
 
 
 def _solve(rng: random.Random, start: int, changes: Sequence[tuple[str, int]]) -> str:
-    first_weight = FIRST_WEIGHT if len(changes) < 6 else FIRST_WEIGHT_OF_LONG
+    first_weight = FIRST_WEIGHT if len(changes) < STEPS_OF_LONG else FIRST_WEIGHT_OF_LONG
     return write_solution(rng, start, changes, first_weight=first_weight)
 
 
