@@ -20,8 +20,8 @@ MAX_STEPS = 8
 # The first phrasing of each part has 62 to 78 %. Where none is much likelier than the others, a model this small
 # decides on words of two that do not fit together.
 FIRST_WEIGHT = 4.0
-# In problems of so many steps and more it has 89 to 95 %. Decoding writes the likeliest phrasing in every step, which is
-# the longest: an answer that is told so throughout, and ends a block later than others, has to be a common sight.
+# In problems of so many steps and more it has 89 to 95 %. Decoding writes the likeliest phrasing in every step, which
+# is the longest: an answer that is told so throughout, and ends a block later than others, has to be a common sight.
 STEPS_OF_LONG = 6
 FIRST_WEIGHT_OF_LONG = 20.0
 REFUSAL = "I only know problems about counting things ."
