@@ -323,12 +323,21 @@ def pareto_front(points: list[tuple[float, float]]) -> list[tuple[float, float]]
 def draw(run: dict[str, dict[str, Any]], ways: list[str], path: Path) -> None:
     """Draws accuracy against tokens per pass on the tuning problems of one seed, a line for each model and way."""
     curves = {
-        f"{name}, {way}": sorted(model["decodings"][way]["curve"], key=lambda point: point["tokens_per_forward"])
+        f"{name}, {way}": [
+            {**point, "label": thresholds(point["recipe"])}
+            for point in sorted(model["decodings"][way]["curve"], key=lambda point: point["tokens_per_forward"])
+        ]
         for name, model in run.items()
         for way in ways
         if len(model["decodings"].get(way, {"curve": []})["curve"]) > 1
     }
     plot_tradeoff(curves).savefig(path)
+
+
+def thresholds(settings: dict[str, Any]) -> str:
+    """The thresholds by which tokens are decided and revised: what stands beside a point of the picture."""
+    about_blocks = ("max_active_blocks", "block_add_threshold")
+    return " ".join(f"{value:g}" for name, value in settings.items() if name not in about_blocks)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from hf_dparallel.inspection.plots import (
     plot_confidence_at_passes,
     plot_confidence_maps,
     plot_token_convergence,
+    plot_tradeoff,
 )
 
 from ..helpers import make_llada, make_tokenizer
@@ -37,6 +38,12 @@ def test_every_curve_of_the_tradeoff_is_drawn(num_maps):
     assert [line.get_label() for line in axes.lines] == list(curves)
     assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 7
     assert data(axes.lines[0]) == [[0.8, 6.4], [95, 94]]
+
+
+def test_labels_of_points_in_one_place_stand_one_above_the_other():
+    points = [{**POINTS[0], "label": "0.5"}, {**POINTS[1], "label": "0.7"}, {**POINTS[1], "label": "0.8"}]
+    (axes,) = plot_tradeoff({"Student": points}).axes
+    assert [text.get_text() for text in axes.texts] == ["0.5", "0.7\n0.8"]
 
 
 def test_maps_show_passes_downwards_from_1():

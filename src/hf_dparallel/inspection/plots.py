@@ -5,6 +5,7 @@ Each function returns a `matplotlib.figure.Figure`; its `savefig` writes it to a
 https://huggingface.co/papers/2509.26488.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -233,8 +234,14 @@ def _draw_accuracy(axes: "Axes", points: Sequence[Mapping[str, Any]], figure: st
     if all("accuracy_interval" in point for point in points):
         low, high = zip(*(point["accuracy_interval"] for point in points), strict=True)
         axes.vlines(x, [100 * end for end in low], [100 * end for end in high], line.get_color(), alpha=0.35)
+    # Points in one place have their labels one above the other.
+    labels = defaultdict(list)
     for point, place in zip(points, zip(x, y, strict=True), strict=True):
-        axes.annotate(point.get("label", ""), place, (4, 4), textcoords="offset points", fontsize="x-small")
+        labels[place].append(point.get("label", ""))
+    style = {"textcoords": "offset points", "fontsize": "x-small", "color": line.get_color()}
+    for place, names in labels.items():
+        axes.annotate("\n".join(names), place, (4, 4), **style)
+    axes.margins(x=0.1)
 
 
 def _plain(text: str) -> str:
