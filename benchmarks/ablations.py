@@ -147,14 +147,14 @@ IN_FEW_STEPS = (TEACHER, "dparallel", "consistency-distillation")
 def decodings(max_new_tokens: int) -> dict[str, list[dict[str, Any]]]:
     """By name of a way to decode, its settings: a curve of passes and accuracy."""
     # Between 0.5 and 0.7 lies ln 2, an even choice between two tokens.
-    verified = [(0.5, 0.7), (0.7, 0.5), (0.7, 0.7), (0.7, 0.9), (0.8, 0.7), (1.1, 0.7)]
+    verified = [(0.5, 0.7), (0.7, 0.5), (0.7, 0.7), (0.7, 0.8), (0.7, 0.9), (0.8, 0.7), (1.1, 0.7)]
     # As d3LLM decodes: no limit, and a block opens when a tenth of the last one is decided.
     several = {"max_active_blocks": max_new_tokens // BLOCK_LENGTH, "block_add_threshold": 0.1}
     return {
         "one token per pass": [{}],
         "entropy threshold 0.5": [{"entropy_threshold": 0.5}],
         "entropy threshold": [{"entropy_threshold": value} for value in (0.3, 0.5, 0.7, 0.8, 1.1)],
-        "verified commits 0.7": [_verified(0.7, 0.7)],
+        **{f"verified commits {revocation:g}": [_verified(0.7, revocation)] for revocation in (0.7, 0.8, 0.9)},
         "verified commits": [_verified(*pair) for pair in verified],
         "several blocks": [{**several, "entropy_threshold": value} for value in (0.3, 0.5, 0.7)],
         "several blocks, verified 0.7": [{**several, **_verified(0.7, 0.7)}],
