@@ -154,7 +154,7 @@ def decodings(max_new_tokens: int) -> dict[str, list[dict[str, Any]]]:
         "one token per pass": [{}],
         "entropy threshold 0.5": [{"entropy_threshold": 0.5}],
         "entropy threshold": [{"entropy_threshold": value} for value in (0.3, 0.5, 0.7, 0.8, 1.1)],
-        **{f"verified commits {revocation:g}": [_verified(0.7, revocation)] for revocation in (0.7, 0.8, 0.9)},
+        **{f"verified commits {revocation:g}": [_verified(0.7, revocation)] for revocation in (0.7, 0.8, 0.85, 0.9)},
         "verified commits": [_verified(*pair) for pair in verified],
         "several blocks": [{**several, "entropy_threshold": value} for value in (0.3, 0.5, 0.7)],
         "several blocks, verified 0.7": [{**several, **_verified(0.7, 0.7)}],
