@@ -132,11 +132,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "progressive-ratio": ("mask ratio 25 to 100 %", {"initial_mask_ratio": 0.25, "mask_ratio": 1.0}),
     "whole-answer": ("one block, the whole answer", {"block_length": None}),
-    "growing-blocks": ("blocks of 32 to 64", {"initial_block_length": 32, "block_length": 64}),
-    "trajectory-whole-answer": (
-        "teacher's order over the whole answer",
-        {"masking": "trajectory", "block_length": None},
-    ),
     "weight-4": ("weight of the certainty loss 4", {"certainty_weight": 4.0}),
 }
 TEACHER = "teacher"
@@ -158,7 +153,6 @@ def decodings(max_new_tokens: int) -> dict[str, list[dict[str, Any]]]:
         "verified commits": [_verified(*pair) for pair in verified],
         "several blocks": [{**several, "entropy_threshold": value} for value in (0.3, 0.5, 0.7)],
         "several blocks, verified 0.7": [{**several, **_verified(0.7, 0.7)}],
-        "several blocks, verified 0.5": [{**several, **_verified(0.7, 0.5)}],
         "several blocks, verified": [{**several, **_verified(*pair)} for pair in verified],
         "soft decoding": [{"soft_threshold": value} for value in (0.0, 0.3, 0.5, 0.8, 0.95)],
         "confidence threshold": [{"confidence_threshold": value} for value in (0.9, 0.8, 0.7, 0.6, 0.5)],
