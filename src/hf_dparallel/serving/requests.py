@@ -12,8 +12,8 @@ import regex
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..generation.compatibility import check_supported
 from ..generation.configuration import DiffusionGenerationConfig, resolve
-from ..generation.forward import check_supported
 from ..generation.inputs import check_prompts, longest_sequence
 from ..generation.settings import SETTINGS
 from .json_answers import read_schema
