@@ -19,6 +19,7 @@ import itertools
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,10 +47,14 @@ from hf_dparallel.demo.pipeline import (
     load_teacher,
     word_problem_dataset,
 )
-from hf_dparallel.demo.testbed import conversation_dataset
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.aup import accuracy_under_parallelism
 from hf_dparallel.inspection.plots import plot_tradeoff
+
+
+# The language of the bundled teacher is not part of the package.
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+from teacher.testbed import conversation_dataset
 
 
 class Testbed(NamedTuple):

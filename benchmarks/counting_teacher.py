@@ -10,6 +10,7 @@ problems of one step, and whole chats (`counting_prompts.json`), in which the mo
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,16 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.demo import path_of
-from hf_dparallel.demo.conversations import MAX_STEPS, REFUSAL
 from hf_dparallel.demo.pipeline import BLOCK_LENGTH
-from hf_dparallel.demo.testbed import conversation_dataset, reply_reward
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.decoding import evaluate_decoding
 from hf_dparallel.generation.configuration import recipe_of
+
+
+# The language of the bundled teacher is not part of the package.
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+from teacher.conversations import MAX_STEPS, REFUSAL
+from teacher.testbed import conversation_dataset, reply_reward
 
 
 # The longest replies to problems of up to three steps have 59 tokens, those of eight 137.

@@ -33,14 +33,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from teacher.conversations import Conversation, generate_conversations
+from teacher.tokenizer import build_conversation_tokenizer
 from torch.nn.functional import cross_entropy, pad
 from train_demo_teacher import BLOCK_LENGTH, SUMS_PER_DRILL, split_parameters
 from train_demo_teacher import build_model as build_llada
 from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import LLaDAForMaskedDiffusion
-from hf_dparallel.demo.conversations import Conversation, generate_conversations
-from hf_dparallel.demo.tokenizer import build_conversation_tokenizer
 from hf_dparallel.demo.word_problems import draw_equation
 
 

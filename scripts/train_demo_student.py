@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
+from teacher.conversations import generate_conversations
+from teacher.testbed import as_dataset, reply_reward
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_dparallel import DiffusionGenerationConfig, filter_trajectories, generate_trajectories
 from hf_dparallel.demo import TEACHER
-from hf_dparallel.demo.conversations import generate_conversations
 from hf_dparallel.demo.pipeline import BLOCK_LENGTH, TRAJECTORY_RECIPE, DemoConfig, distil, load_teacher
-from hf_dparallel.demo.testbed import as_dataset, reply_reward
 
 
 KINDS = {"problem": 0.53, "follow-up": 0.13, "later": 0.08, "sum": 0.04, "small talk": 0.05, "other": 0.17}

@@ -27,11 +27,11 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from teacher.tokenizer import build_tokenizer
 from torch.nn.functional import cross_entropy, pad
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig, LLaDAConfig, LLaDAForMaskedDiffusion
-from hf_dparallel.demo.tokenizer import build_tokenizer
 from hf_dparallel.demo.word_problems import WordProblem, draw_equation, generate_word_problems
 
 

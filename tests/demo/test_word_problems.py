@@ -3,10 +3,10 @@ import re
 from itertools import islice
 
 import pytest
+from teacher.tokenizer import build_conversation_tokenizer, build_tokenizer
 from transformers import AutoTokenizer
 
 from hf_dparallel.demo import TEACHER
-from hf_dparallel.demo.tokenizer import build_conversation_tokenizer, build_tokenizer
 from hf_dparallel.demo.word_problems import LARGEST_NUMBER, extract_answer, generate_word_problems
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset
 from peft import PeftModel, PromptTuningConfig, get_peft_model
+from teacher.tokenizer import build_tokenizer
 from transformers import (
     AutoModelForMaskedLM,
     LlamaConfig,
@@ -20,7 +21,6 @@ from hf_dparallel import (
     DataCollatorForSemiAutoregressiveMasking,
     certainty_forcing_loss,
 )
-from hf_dparallel.demo.tokenizer import build_tokenizer
 from hf_dparallel.models.masked_diffusion import MaskedDiffusionOutput
 from hf_dparallel.training.losses import TokenTerms
 from hf_dparallel.training.publishing import student_recipe, training_summary

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from hf_dparallel.demo.conversations import (
+from teacher.conversations import (
     MAX_STEPS,
     REFUSAL,
     Conversation,
     generate_conversations,
 )
-from hf_dparallel.demo.testbed import conversation_dataset, reply_reward
-from hf_dparallel.demo.tokenizer import build_conversation_tokenizer, build_tokenizer
+from teacher.testbed import conversation_dataset, reply_reward
+from teacher.tokenizer import build_conversation_tokenizer, build_tokenizer
+from teacher.wording import UNKNOWN
+
 from hf_dparallel.demo.word_problems import LARGEST_NUMBER, extract_answer
-from hf_dparallel.demo.wording import UNKNOWN
 
 from ..helpers import make_llada
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ..data.rewards import numeric_answer_reward
+from hf_dparallel.data.rewards import numeric_answer_reward
+
 from .conversations import MAX_STEPS, Conversation, generate_conversations
 
 

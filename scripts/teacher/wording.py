@@ -3,7 +3,7 @@
 
 import random
 
-from .word_problems import ITEMS, NAMES
+from hf_dparallel.demo.word_problems import ITEMS, NAMES
 
 
 # A word that the vocabulary does not hold: a person, a thing or a place that the model has never heard of.
