@@ -4,6 +4,7 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset
 from peft import PeftModel, PromptTuningConfig, get_peft_model
+from safetensors.torch import load_file
 from teacher.tokenizer import build_tokenizer
 from transformers import (
     AutoModelForMaskedLM,
@@ -34,8 +35,10 @@ from ..helpers import (
     make_dataset,
     make_dream,
     make_llada,
+    make_llada2,
     make_rows,
     make_sdar,
+    make_sdar_moe,
     make_trainer,
     weights_of,
 )
@@ -400,6 +403,20 @@ def test_a_whole_model_is_resumed_and_the_best_checkpoint_loaded(tmp_path, make_
     loaded = AutoModelForMaskedLM.from_pretrained(best.state.best_model_checkpoint)
     expected = weights_of(loaded)
     assert all(torch.equal(weight, expected[name]) for name, weight in best.model.named_parameters())
+
+
+@pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe])
+def test_a_checkpoint_with_experts_of_a_layer_in_several_files_is_read(tmp_path, make_model):
+    saved = make_model()
+    saved.save_pretrained(tmp_path / "checkpoint", max_shard_size="20KB")
+    files = [load_file(path) for path in (tmp_path / "checkpoint").glob("*.safetensors")]
+    assert sum(any(".experts.0." in name or ".experts.1." in name for name in file) for file in files) > 1
+    trainer = make_trainer(tmp_path, make_model())
+    for weight in trainer.model.state_dict().values():
+        weight.zero_()
+    trainer._load_from_checkpoint(str(tmp_path / "checkpoint"))
+    expected = saved.state_dict()
+    assert all(torch.equal(weight, expected[name]) for name, weight in trainer.model.state_dict().items())
 
 
 def test_mask_ratio_grows_over_the_epochs(tmp_path):

@@ -1,9 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What all families share: a backbone with a head that runs only where it is asked to."""
 
-import copy
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,13 +12,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import (
-    WeightConverter,
-    WeightRenaming,
-    WeightTransform,
-    dot_natural_key,
-    rename_source_key,
-)
+from transformers.core_model_loading import WeightConverter, WeightRenaming
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import (
     SAFE_WEIGHTS_INDEX_NAME,
@@ -68,37 +61,6 @@ def split_modules(model: PreTrainedModel) -> dict[str, list[str]]:
     }
 
 
-def to_own_weights(
-    model: PreTrainedModel, weights: Mapping[str, torch.Tensor]
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Returns weights as `model` has them, renamed, fused and split, of published ones; its own stay as they are.
-
-    The second are weights that are returned as they came, because those of other experts of their layer are missing.
-    """
-    rules = get_model_conversion_mapping(model)
-    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
-    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
-    converter_of = {pattern: converter for converter in converters for pattern in converter.source_patterns}
-    # By the first weight that each makes: several experts are one tensor in memory.
-    transforms: dict[str, WeightTransform] = {}
-    names_of: dict[str, list[str]] = {}
-    for name, weight in sorted(weights.items(), key=lambda item: dot_natural_key(item[0])):
-        own_name, pattern = rename_source_key(name, renamings, converters)
-        rule = copy.deepcopy(converter_of[pattern]) if pattern else WeightRenaming(name, own_name)
-        transforms.setdefault(own_name, rule).add_tensor(own_name, name, pattern or name, weight)
-        names_of.setdefault(own_name, []).append(name)
-    own_weights: dict[str, torch.Tensor] = {}
-    incomplete: dict[str, torch.Tensor] = {}
-    for own_name, transform in transforms.items():
-        of_experts = [pattern for pattern in transform.source_patterns if "*" in pattern]
-        if any(len(transform.collected_tensors[pattern]) < model.config.num_experts for pattern in of_experts):
-            incomplete |= {name: weights[name] for name in names_of[own_name]}
-            continue
-        made = transform.convert(own_name, model=model, config=model.config)
-        own_weights |= {name: weight[0] if isinstance(weight, list) else weight for name, weight in made.items()}
-    return own_weights, incomplete
-
-
 @dataclass
 class MaskedDiffusionOutput(MaskedLMOutput):
     r"""
@@ -120,7 +82,6 @@ class MaskedDiffusionHead(ScoringMixin):
     lm_head: nn.Module
     _supports_window_cache = True
     takes_visibility = True
-    _incomplete_experts: Mapping[str, torch.Tensor] = {}
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = None, **kwargs):
@@ -135,17 +96,6 @@ class MaskedDiffusionHead(ScoringMixin):
         return super().from_pretrained(  # type: ignore[misc]
             pretrained_model_name_or_path, *args, use_safetensors=use_safetensors, **kwargs
         )
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
-        """Takes published weights, too: the Trainer reads its checkpoints by this method, as they are.
-
-        It reads those of several files one after the other, with `strict=False`. Experts of a layer that has others in
-        a file that follows are kept until then.
-        """
-        weights = {**self._incomplete_experts, **state_dict}
-        own_weights, incomplete = to_own_weights(self, weights)  # type: ignore[arg-type]
-        self._incomplete_experts = {} if strict else incomplete
-        return super().load_state_dict(own_weights, strict, assign)  # type: ignore[misc]
 
     def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
         super()._adjust_missing_and_unexpected_keys(loading_info)  # type: ignore[misc]

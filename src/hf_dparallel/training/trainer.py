@@ -25,11 +25,12 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
-from transformers.utils import logging
+from transformers.utils import CONFIG_NAME, logging
 
 from ..attention_masks import make_attention_mask, noisy_and_clean
 from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
+from ..models.masked_diffusion import MaskedDiffusionHead
 from .checkpoints import all_finite, explained_write_errors, forget_checkpoint, last_complete_checkpoint
 from .collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
@@ -422,6 +423,23 @@ class CertaintyForcingTrainer(PublishingMixin):
             + (f"{last} is from before that. " if last else "")
             + "Lower `learning_rate`, or train in bfloat16 instead of float16."
         )
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if not self._load_whole_model(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        if not self._load_whole_model(self.state.best_model_checkpoint):
+            super()._load_best_model()
+
+    def _load_whole_model(self, folder: str | None) -> bool:
+        """Reads the published weight names of our models, which the Trainer would not know; `False` for all else."""
+        is_ours = isinstance(self.model, MaskedDiffusionHead) and Path(folder or "", CONFIG_NAME).is_file()
+        if not is_ours or self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return False
+        saved = type(self.model).from_pretrained(folder, config=self.model.config, dtype=self.model.dtype)
+        self.model.load_state_dict(saved.state_dict())
+        return True
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if not all_finite(model):
