@@ -92,6 +92,7 @@ setup(
             "inspection/*.html",
             "serving/*.html",
             "harness/tasks/*.yaml",
+            "harness/tasks/paper/*.yaml",
             "hub/custom_generate/*.py",
             "hub/templates/*",
         ],

@@ -2,6 +2,7 @@
 """The paper's benchmarks and methods: settings, prompts, scores and tables."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.harness import DiffusionHarnessLM, tables
 from hf_dparallel.harness import model as harness_model
+from hf_dparallel.harness.code_tasks import TASKS_FOLDER
 from hf_dparallel.harness.costs import COST_NAMES
-from hf_dparallel.harness.presets import METHODS, PRESETS, Benchmark, choose_benchmarks, method_settings
+from hf_dparallel.harness.presets import METHODS, PRESETS, PaperTask, choose_benchmarks, method_settings
 from hf_dparallel.harness.run import TaskRunner
 from hf_dparallel.harness.tables import Comparison
 from hf_dparallel.hub.reports import read_report as read_figures
@@ -60,7 +62,8 @@ def test_thresholds_and_examples_are_those_of_the_paper(preset, thresholds, shot
     benchmarks = PRESETS[preset].benchmarks
     settings = [method_settings("dparallel", PRESETS[preset], benchmark) for benchmark in benchmarks]
     assert settings == [COMMON | {"entropy_threshold": threshold} for threshold in thresholds]
-    assert [benchmark.num_fewshot for benchmark in benchmarks] == shots
+    groups = [(TASKS_FOLDER / "paper" / f"{preset}-{benchmark.task}.yaml").read_text() for benchmark in benchmarks]
+    assert [int(re.search(r"num_fewshot: (\d)", group)[1]) for group in groups] == shots
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -181,6 +184,7 @@ def test_a_benchmark_without_scores_by_sample_has_no_interval():
         "results": {"t": {"m,f": 0.5} | {f"{name},none": 1.0 for name in COST_NAMES}},
         "group_subtasks": {},
         "n-samples": {"t": {"effective": 4}},
+        "n-shot": {"t": 0},
         "samples": {
             "t": [
                 {"doc_id": number, "doc_hash": str(number), "target_hash": "", "filter": score_filter, "m": value}
@@ -189,7 +193,7 @@ def test_a_benchmark_without_scores_by_sample_has_no_interval():
             ]
         },
     }
-    benchmark = Benchmark("t", "T", 0, 0.5, "m,f")
+    benchmark = PaperTask("t", "T", 0.5, "m,f")
     figures = tables._metrics(results, benchmark)
     assert figures["accuracy_interval"] == list(bootstrap_interval([0, 1, 1, 0]))
     assert figures["answers"] == {"is_correct": [0, 1, 1, 0]}

@@ -6,45 +6,26 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from lm_eval.tasks import TaskManager
-from lm_eval.tasks._index import Entry, Kind
-
-from .code_tasks import complete_from_chat, extract_from_chat
-
 
 CANVAS_LENGTH = 256
 BLOCK_LENGTH = 32
 
 
 @dataclass(frozen=True)
-class Benchmark:
-    """A task of the harness as the paper uses it.
+class PaperTask:
+    """A task of the harness as the paper uses it. What it changes of the task is a group in `tasks/paper`.
 
     Args:
-        task (`str`): its name in the harness, or that of a group.
+        task (`str`): its name in the harness, or the name of a group.
         title (`str`): of the table.
-        num_fewshot (`int`): solved examples in the prompt.
         entropy_threshold (`float`): of dParallel on this task, in nats.
         metric (`str`): the column "Accuracy", as the harness names it: metric, filter.
-        changes (`dict`): what differs from the harness's file.
     """
 
     task: str
     title: str
-    num_fewshot: int
     entropy_threshold: float
     metric: str
-    changes: dict[str, Any] = field(default_factory=dict)
-
-    def register(self, preset: str, task_manager: TaskManager) -> str:
-        """Makes the task known as a group with it alone, because only a member of a group can be changed, and returns
-        the group's name.
-        """
-        name = f"{preset}-{self.task}"
-        kind = "group" if task_manager.task_index[self.task].kind is Kind.GROUP else "task"
-        members = [{kind: self.task, "num_fewshot": self.num_fewshot, **self.changes}]
-        task_manager.task_index[name] = Entry(name, Kind.GROUP, None, {"group": name, "task": members})
-        return name
 
 
 @dataclass(frozen=True)
@@ -53,68 +34,33 @@ class Preset:
 
     Args:
         model (`str`): the model that the table is about.
-        benchmarks (`tuple[Benchmark, ...]`): in the table's order.
+        benchmarks (`tuple[PaperTask, ...]`): in the table's order.
         original (`dict`): the decoding of the model's authors, where it differs from one token per pass in blocks.
     """
 
     model: str
-    benchmarks: tuple[Benchmark, ...]
+    benchmarks: tuple[PaperTask, ...]
     original: dict[str, Any] = field(default_factory=dict)
 
 
-def _filter(name: str, function: Callable) -> list[dict[str, Any]]:
-    return [{"name": name, "filter": [{"function": "custom", "filter_fn": function}]}]
-
-
-# Prompts and thresholds are those of the published evaluation scripts. They ask LLaDA in a chat, also where the
-# harness's task is meant for base models, and take the program from the block of code in the answer.
+# Prompts and thresholds as in the published evaluation scripts.
 PRESETS = {
     "paper-llada": Preset(
         "GSAI-ML/LLaDA-8B-Instruct",
         (
-            Benchmark(
-                "gsm8k_cot_zeroshot",
-                "GSM8K-CoT (0-shot)",
-                0,
-                0.5,
-                "exact_match,flexible-extract",
-                {
-                    "doc_to_text": "Question: {{question}}\nAnswer: Please reason step by step, and put your final "
-                    "answer within \\boxed{}.",
-                    "generation_kwargs": {"until": ["Question:", "</s>", "<|im_end|>"], "do_sample": False},
-                },
-            ),
-            Benchmark("minerva_math", "MATH (4-shot)", 4, 0.5, "math_verify,none"),
-            Benchmark(
-                "humaneval",
-                "HumanEval (0-shot)",
-                0,
-                0.5,
-                "pass@1,create_test",
-                {
-                    "doc_to_text": "Write a solution to the following problem and make sure that it passes the "
-                    "tests:\n```python\n{{ prompt }}\n```\n ",
-                    "generation_kwargs": {"until": [], "do_sample": False},
-                    "filter_list": _filter("create_test", complete_from_chat),
-                },
-            ),
-            Benchmark(
-                "mbpp",
-                "MBPP (3-shot)",
-                3,
-                0.45,
-                "pass_at_1,extract_code",
-                {"filter_list": _filter("extract_code", extract_from_chat)},
-            ),
+            PaperTask("gsm8k_cot_zeroshot", "GSM8K-CoT (0-shot)", 0.5, "exact_match,flexible-extract"),
+            PaperTask("minerva_math", "MATH (4-shot)", 0.5, "math_verify,none"),
+            PaperTask("humaneval", "HumanEval (0-shot)", 0.5, "pass@1,create_test"),
+            PaperTask("mbpp", "MBPP (3-shot)", 0.45, "pass_at_1,extract_code"),
         ),
     ),
     "paper-dream": Preset(
         "Dream-org/Dream-v0-Instruct-7B",
         (
-            Benchmark("gsm8k_cot_zeroshot", "GSM8K-CoT (0-shot)", 0, 0.45, "exact_match,flexible-extract"),
-            Benchmark("minerva_math", "MATH (0-shot)", 0, 0.45, "math_verify,none"),
-            Benchmark("humaneval_instruct", "HumanEval-Instruct (0-shot)", 0, 0.5, "pass@1,create_test"),
-            Benchmark("mbpp_instruct", "MBPP-Instruct (0-shot)", 0, 0.5, "pass_at_1,extract_code"),
+            PaperTask("gsm8k_cot_zeroshot", "GSM8K-CoT (0-shot)", 0.45, "exact_match,flexible-extract"),
+            PaperTask("minerva_math", "MATH (0-shot)", 0.45, "math_verify,none"),
+            PaperTask("humaneval_instruct", "HumanEval-Instruct (0-shot)", 0.5, "pass@1,create_test"),
+            PaperTask("mbpp_instruct", "MBPP-Instruct (0-shot)", 0.5, "pass_at_1,extract_code"),
         ),
         original={"block_length": CANVAS_LENGTH, "do_sample": True, "temperature": 0.1, "top_p": 0.9},
     ),
@@ -132,11 +78,11 @@ class Method:
     """
 
     title: str
-    settings: Callable[[Preset, Benchmark, int], dict[str, Any]]
+    settings: Callable[[Preset, PaperTask, int], dict[str, Any]]
     checkpoint: str = "base"
 
 
-def _original(preset: Preset, benchmark: Benchmark, canvas: int) -> dict[str, Any]:
+def _original(preset: Preset, benchmark: PaperTask, canvas: int) -> dict[str, Any]:
     settings = {"denoising_steps": canvas} | preset.original
     return settings | ({"block_length": canvas} if "block_length" in settings else {})
 
@@ -164,11 +110,11 @@ METHODS = {
 }
 
 
-def choose_benchmarks(preset: str, tasks: Sequence[str] | None = None) -> list[Benchmark]:
-    """The benchmarks of a preset, or those of them that are named.
+def choose_benchmarks(preset: str, tasks: Sequence[str] | None = None) -> list[PaperTask]:
+    """The benchmarks of a preset, or the ones that are named.
 
     Raises:
-        ValueError: if one of the names is none of the preset's.
+        ValueError: if the preset has no benchmark of one of the names.
     """
     benchmarks = {benchmark.task: benchmark for benchmark in PRESETS[preset].benchmarks}
     unknown = [task for task in tasks or [] if task not in benchmarks]
@@ -184,7 +130,7 @@ def choose_methods(names: Sequence[str] | None = None) -> list[str]:
     """The methods that are named, or dParallel.
 
     Raises:
-        ValueError: if one of the names is none of a method.
+        ValueError: if there is no method of one of the names.
     """
     unknown = [name for name in names or [] if name not in METHODS]
     if unknown:
@@ -193,7 +139,7 @@ def choose_methods(names: Sequence[str] | None = None) -> list[str]:
 
 
 def method_settings(
-    method: str, preset: Preset, benchmark: Benchmark, changes: Mapping[str, Any] = MappingProxyType({})
+    method: str, preset: Preset, benchmark: PaperTask, changes: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
     """The decoding settings of a row. As in the paper, the whole canvas is decoded, past the end of the answer too.
 

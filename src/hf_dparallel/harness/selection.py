@@ -28,7 +28,8 @@ def make_task_manager(include_path: str | None = None) -> TaskManager:
     ours = TaskManager(include_path=str(TASKS_FOLDER), include_defaults=False).task_index
     # Tasks of the user keep their names. As `include_path`, ours would replace the harness's with a warning for each.
     index = manager.task_index
-    index |= {name: entry for name, entry in ours.items() if str(index[name].yaml_path).startswith(_HARNESS_FOLDER)}
+    of_user = {name for name, entry in index.items() if not str(entry.yaml_path).startswith(_HARNESS_FOLDER)}
+    index |= {name: entry for name, entry in ours.items() if name not in of_user}
     return manager
 
 

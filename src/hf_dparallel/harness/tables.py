@@ -10,9 +10,9 @@ from ..evaluation.intervals import bootstrap_interval
 from ..evaluation.report import results_table, write_evaluation
 from ..hashes import stable_hash
 from ..reports import write_report
-from .costs import COST_NAMES
+from .costs import COST_NAMES, tasks_of
 from .model import DiffusionHarnessLM
-from .presets import METHODS, PRESETS, Benchmark, method_settings
+from .presets import METHODS, PRESETS, PaperTask, method_settings
 from .run import TaskRunner, num_samples_of, samples_of, scores_of
 from .settings import check_gen_kwargs, without_recipe
 
@@ -26,7 +26,7 @@ class Comparison:
     Args:
         runner ([`TaskRunner`]): runs the benchmarks.
         preset (`str`): name of the preset.
-        benchmarks (`Sequence[Benchmark]`), methods (`Sequence[str]`): in the order of the tables.
+        benchmarks (`Sequence[PaperTask]`), methods (`Sequence[str]`): in the order of the tables.
         changes (`Mapping`): decoding settings that are not those of the paper.
 
     Raises:
@@ -37,7 +37,7 @@ class Comparison:
         self,
         runner: TaskRunner,
         preset: str,
-        benchmarks: Sequence[Benchmark],
+        benchmarks: Sequence[PaperTask],
         methods: Sequence[str],
         changes: Mapping[str, Any],
     ):
@@ -50,7 +50,7 @@ class Comparison:
         for settings in self.settings.values():
             check_gen_kwargs(settings)
         runner.select([benchmark.task for benchmark in benchmarks])
-        self.groups = {benchmark.task: benchmark.register(preset, runner.task_manager) for benchmark in benchmarks}
+        self.groups = {benchmark.task: f"{preset}-{benchmark.task}" for benchmark in benchmarks}
         runner.load(list(self.groups.values()))
         self._measured: dict[tuple[str, str], dict[str, Any]] = {}
 
@@ -132,7 +132,7 @@ def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "method": row["title"]} | ({"latency_s": row["row_latency_s"]} if "speedup" in row else {})
 
 
-def _metrics(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]:
+def _metrics(results: Mapping[str, Any], benchmark: PaperTask) -> dict[str, Any]:
     scores = scores_of(results, benchmark.task)
     samples = samples_of(results, benchmark.task)
     by_sample = _scores_by_sample(samples, benchmark.metric)
@@ -141,7 +141,7 @@ def _metrics(results: Mapping[str, Any], benchmark: Benchmark) -> dict[str, Any]
         "accuracy": scores[benchmark.metric],
         "accuracy_interval": list(bootstrap_interval(by_sample)) if by_sample else None,
         "metric": benchmark.metric,
-        "num_fewshot": benchmark.num_fewshot,
+        "num_fewshot": results["n-shot"][tasks_of(results, benchmark.task)[0]],
         "num_samples": num_samples_of(results, benchmark.task),
         "data": stable_hash([(sample["doc_hash"], sample["target_hash"]) for sample in samples]),
         **{figure: scores.pop(f"{figure},none") for figure in COST_NAMES if f"{figure},none" in scores},
