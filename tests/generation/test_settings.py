@@ -2,6 +2,7 @@
 """One table of settings, and one way in which the settings of caller, adapter and model become one."""
 
 import json
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from transformers import GenerationConfig, pipeline
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.generation.settings import KINDS, SETTINGS, describe_settings
+from hf_dparallel.generation.settings import KINDS, SETTINGS, SettingError, describe_settings
 
 from ..helpers import make_llada, make_tokenizer
 
@@ -277,3 +278,27 @@ def test_every_setting_says_what_it_is(name):
     assert name in DiffusionGenerationConfig.__doc__
     assert setting.read(setting.default) == setting.default
     assert json.dumps(setting.default) is not None
+
+
+def test_an_error_says_which_setting_it_is_about():
+    with pytest.raises(SettingError) as caught:
+        DiffusionGenerationConfig(top_p=1.5)
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert (error.setting, error.value, error.rule) == ("top_p", 1.5, "must be a probability above 0 and up to 1")
+        assert str(error) == "`top_p` must be a probability above 0 and up to 1, got 1.5."
+    error = SettingError("suffix_length", 3, "cannot be compiled", "Leave out `compile_config`.")
+    assert str(error) == "`suffix_length=3` cannot be compiled. Leave out `compile_config`."
+
+
+def test_a_setting_is_on_where_it_does_something(tiny_llada):
+    config = resolve(tiny_llada, entropy_threshold=0.0, max_active_blocks=1, editing_threshold=1, stop_strings="")
+    names = (
+        "entropy_threshold",
+        "max_active_blocks",
+        "editing_threshold",
+        "stop_strings",
+        "temperature",
+        "no_setting",
+    )
+    assert [name for name in names if config.is_on(name)] == ["entropy_threshold"]
+    assert resolve(tiny_llada, entropy_threshold=0.5, editing_threshold=0.9).is_on("editing_threshold")

@@ -132,7 +132,7 @@ add_setting(
     "schedule",
     int,
     "With any rule: commit at least this many tokens in each pass, the most confident ones.",
-    default=1,
+    off=1,
     minimum=1,
     is_swept=True,
 )

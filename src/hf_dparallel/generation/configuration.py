@@ -123,6 +123,10 @@ class DiffusionGenerationConfig(GenerationConfig):
         # A rule that was registered after this was made is not set in it.
         return {name: getattr(self, name) for name in SETTINGS if getattr(self, name, None) is not None}
 
+    def is_on(self, name: str) -> bool:
+        """Whether a setting is set, to a value that does something; no, if no setting has this name."""
+        return name in SETTINGS and SETTINGS[name].is_on(getattr(self, name, None))
+
     def deviations(self) -> dict[str, Any]:
         """Returns the settings that change answers and differ from their defaults: what is worth showing."""
         return {

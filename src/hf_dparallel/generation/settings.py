@@ -26,6 +26,27 @@ KINDS = {
 _LARGEST = 1_000_000
 
 
+class SettingError(ValueError):
+    """A setting that cannot have its value, by itself or beside others.
+
+    Args:
+        setting (`str`): its name.
+        value (`Any`): the value.
+        rule (`str`): what it breaks, as the end of a sentence about the setting: "must be ...", "needs ...".
+        remedy (`str`, *optional*): what to do instead, in sentences.
+    """
+
+    def __init__(self, setting: str, value: Any, rule: str, remedy: str = ""):
+        self.setting, self.value, self.rule, self.remedy = setting, value, rule, remedy
+        shown = _shortened(value)
+        text = f"`{setting}` {rule}, got {shown}." if rule.startswith("must ") else f"`{setting}={shown}` {rule}."
+        super().__init__(f"{text} {remedy}".rstrip())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For processes that hand errors to one another.
+        return type(self), (self.setting, self.value, self.rule, self.remedy)
+
+
 @dataclass(frozen=True)
 class Setting:
     """One setting of decoding. Unset is `None`, everywhere.
@@ -37,6 +58,7 @@ class Setting:
             values of another class.
         help (`str`): what it does, in one or two sentences.
         default (`Any`, *optional*): what holds where nobody has set it.
+        off (`Any`, *optional*): the value at which it does nothing, and its default if that is not given.
         minimum, maximum (`float`, *optional*): the range of a number.
         above_minimum (`bool`): whether the minimum itself is not allowed.
         noun (`str`): what a value is, for messages.
@@ -51,6 +73,7 @@ class Setting:
     type: type
     help: str
     default: Any = None
+    off: Any = None
     minimum: float = 0
     maximum: float = _LARGEST
     above_minimum: bool = False
@@ -59,6 +82,14 @@ class Setting:
     choices: tuple[str, ...] = ()
     source: str = ""
     is_swept: bool = False
+
+    def __post_init__(self) -> None:
+        if self.default is None:
+            object.__setattr__(self, "default", self.off)
+
+    def is_on(self, value: Any) -> bool:
+        """Whether it is set to this value and does something there."""
+        return value not in (None, "", self.off)
 
     @property
     def changes_answer(self) -> bool:
@@ -98,14 +129,14 @@ class Setting:
         """Returns a value, in Python's own type, if it is allowed.
 
         Raises:
-            ValueError: naming the setting, the value and the rule.
+            SettingError: if it is not.
         """
         if value is None:
             return None
         # Scalars and arrays of numpy and torch become numbers and lists.
         value = _as_python(value)
         if not self._allows(value):
-            raise ValueError(f"`{self.name}` must be {self.full_rule}, got {_shortened(value)}.")
+            raise SettingError(self.name, value, f"must be {self.full_rule}")
         return float(value) if self.type is float else value
 
     def _allows(self, value: Any) -> bool:
@@ -170,6 +201,7 @@ add_setting(
     "Length of the canvas of mask tokens behind the prompt. 0 appends none: the mask tokens inside the prompt are "
     "filled in (infilling).",
     default=256,
+    off=0,
 )
 add_setting(
     "block_length",
@@ -187,7 +219,7 @@ add_setting(
     int,
     "How many blocks may be decided at the same time. Above 1, the next block opens before the last open one is "
     "decided; this needs a commit rule with a threshold.",
-    default=1,
+    off=1,
     minimum=1,
     source="https://huggingface.co/papers/2601.07568",
     is_swept=True,
@@ -219,7 +251,7 @@ add_setting(
     "Verified commits: every pass also asks the model for the decided tokens of the open block, each hidden from the "
     "places that predict it, and masks those again whose probability is below this. Needs a commit rule with a "
     "threshold, which may then be bolder.",
-    default=0.0,
+    off=0.0,
     noun="a probability",
     maximum=1,
     source="https://huggingface.co/papers/2507.18578",
@@ -231,7 +263,7 @@ add_setting(
     float,
     "Editing: a decided token of the open block is replaced where the model, which sees it, now predicts another one "
     "with more than this probability. 1 replaces nothing. Needs a commit rule with a threshold.",
-    default=1.0,
+    off=1.0,
     noun="a probability",
     maximum=1,
     source="https://huggingface.co/papers/2602.08676",
@@ -252,7 +284,7 @@ add_setting(
     "sampling",
     float,
     "0 takes the likeliest token; above 0, tokens are sampled. Certainty is always measured at temperature 1.",
-    default=0.0,
+    off=0.0,
     is_swept=True,
 )
 add_setting(
@@ -260,15 +292,15 @@ add_setting(
     "sampling",
     bool,
     "`False` is a temperature of 0; `True` without a temperature is a temperature of 1.",
-    default=False,
+    off=False,
 )
-add_setting("top_k", "sampling", int, "Sample among this many likeliest tokens only; 0 means all.", default=0)
+add_setting("top_k", "sampling", int, "Sample among this many likeliest tokens only; 0 means all.", off=0)
 add_setting(
     "top_p",
     "sampling",
     float,
     "Sample among the likeliest tokens that make up this probability only.",
-    default=1.0,
+    off=1.0,
     noun="a probability",
     above_minimum=True,
     maximum=1,
@@ -279,17 +311,17 @@ add_setting(
     float,
     "Lowers the scores of tokens that the row already has, prompt included, as in left-to-right decoding. 1 changes "
     "nothing.",
-    default=1.0,
+    off=1.0,
     minimum=0.01,
     maximum=100,
 )
-add_setting("min_new_tokens", "processing", int, "No answer ends before it has this many tokens.", default=0)
+add_setting("min_new_tokens", "processing", int, "No answer ends before it has this many tokens.", off=0)
 add_setting(
     "suppress_tokens",
     "processing",
     list,
     "Tokens that are never committed.",
-    default=[],
+    off=[],
     noun="a list of token ids",
 )
 add_setting(
@@ -298,7 +330,7 @@ add_setting(
     list,
     "Words that are never committed, each a list of one token id. A word of several tokens is refused: tokens are "
     "committed in any order, so such a word can come together in a single pass.",
-    default=[],
+    off=[],
     noun="a list of lists of one token id each",
     items=list,
 )
@@ -309,6 +341,7 @@ add_setting(
     "`False` turns off the cache and the suffix window that a recipe asks for, and the cache that block-causal models "
     "have by default; `True` changes nothing.",
     default=False,
+    off=True,
 )
 add_setting(
     "cache_implementation",
@@ -340,7 +373,7 @@ add_setting(
     "stopping",
     list,
     "A row is finished when its decided text ends with one of these strings. Needs `tokenizer=` in `generate`.",
-    default=[],
+    off=[],
     noun="a string or a list of strings",
     items=str,
 )
@@ -357,7 +390,7 @@ add_setting(
     "output",
     int,
     "Answers to each prompt, next to one another. Needs sampling: without it all of them are equal.",
-    default=1,
+    off=1,
     minimum=1,
 )
 add_setting(
@@ -366,14 +399,14 @@ add_setting(
     bool,
     "Whether to return entropy, confidence and candidates of every masked token at every pass. Runs the head on the "
     "whole canvas, which is slower.",
-    default=False,
+    off=False,
 )
 add_setting(
     "return_dict_in_generate",
     "output",
     bool,
     "Whether to return a `DiffusionGenerationOutput` instead of the sequences only.",
-    default=False,
+    off=False,
 )
 for _name, _help in (
     ("mask_token_id", "The mask token; by default the model's, then the tokenizer's."),
@@ -399,4 +432,4 @@ add_setting(
 add_setting("disable_compile", "compile", bool, "Ignores `compile_config`.")
 
 
-__all__ = ["KINDS", "SETTINGS", "Setting", "add_setting", "describe_settings", "settings_of"]
+__all__ = ["KINDS", "SETTINGS", "Setting", "SettingError", "add_setting", "describe_settings", "settings_of"]
