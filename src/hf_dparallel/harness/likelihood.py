@@ -28,9 +28,6 @@ def estimate_log_likelihood(
         num_samples (`int`): masked answers. Of an answer of one token all are the same, so one is enough.
         batch_size (`int`): how many of them in a forward pass.
         generator (`torch.Generator`): on the CPU.
-
-    Returns:
-        `float`: in nats.
     """
     counts = masked_counts(len(answer), num_samples if len(answer) > 1 else 1, generator)
     masked = mask_answers(len(answer), counts, generator)

@@ -111,11 +111,7 @@ METHODS = {
 
 
 def choose_benchmarks(preset: str, tasks: Sequence[str] | None = None) -> list[PaperTask]:
-    """The benchmarks of a preset, or the ones that are named.
-
-    Raises:
-        ValueError: if the preset has no benchmark of one of the names.
-    """
+    """The benchmarks of a preset, or the ones that are named."""
     benchmarks = {benchmark.task: benchmark for benchmark in PRESETS[preset].benchmarks}
     unknown = [task for task in tasks or [] if task not in benchmarks]
     if unknown:
@@ -127,11 +123,7 @@ def choose_benchmarks(preset: str, tasks: Sequence[str] | None = None) -> list[P
 
 
 def choose_methods(names: Sequence[str] | None = None) -> list[str]:
-    """The methods that are named, or dParallel.
-
-    Raises:
-        ValueError: if there is no method of one of the names.
-    """
+    """The methods that are named, or dParallel."""
     unknown = [name for name in names or [] if name not in METHODS]
     if unknown:
         raise ValueError(f"`methods` must be among {', '.join(METHODS)}, got {', '.join(unknown)}.")

@@ -50,14 +50,9 @@ class TaskRunner:
     def run(
         self, model: DiffusionHarnessLM, tasks: Sequence[str], settings: Mapping[str, Any], folder: str = ""
     ) -> dict[str, Any] | None:
-        """Returns the harness's results, with the mean costs among the scores of each task and group.
+        """Returns the harness's results, with the mean costs among the scores; `None` on all processes but the first.
 
-        Args:
-            settings (`Mapping`): decoding settings, which win over those of the tasks.
-            folder (`str`): in `output_dir`.
-
-        Returns:
-            `dict`: `None` on all processes but the first.
+        The decoding `settings` win over those that the tasks name; results go to `folder` in `output_dir`.
         """
         tracker = None
         if self.output_dir is not None:

@@ -17,11 +17,7 @@ _HARNESS_FOLDER = str(Path(tasks.__file__).parent)
 
 
 def make_task_manager(include_path: str | None = None) -> TaskManager:
-    """Finds the harness's tasks, ours that take the place of some, and those in a folder.
-
-    Raises:
-        ValueError: if there is no such folder.
-    """
+    """Finds the harness's tasks, ours that take the place of some, and those in a folder."""
     if include_path is not None and not Path(include_path).is_dir():
         raise ValueError(f"`include_path={include_path}` is no folder. Give the folder with the YAML files of tasks.")
     manager = TaskManager(include_path=include_path)
@@ -34,11 +30,7 @@ def make_task_manager(include_path: str | None = None) -> TaskManager:
 
 
 def select_tasks(task_manager: TaskManager, names: Sequence[str], allow_code_execution: bool) -> list[str]:
-    """Returns the names of tasks and groups; patterns such as `minerva_math_*` stand for all that match.
-
-    Raises:
-        ValueError: for a task that does not exist, or that executes programs without permission or without a sandbox.
-    """
+    """Returns the names of tasks and groups; patterns such as `minerva_math_*` stand for all that match."""
     selected: dict[str, None] = {}
     for name in names:
         matches = task_manager.match_tasks([name])
@@ -55,11 +47,7 @@ def select_tasks(task_manager: TaskManager, names: Sequence[str], allow_code_exe
 
 
 def load_tasks(task_manager: TaskManager, names: Sequence[str], allow_code_execution: bool) -> None:
-    """Loads tasks and their data, which shows what cannot be loaded, and what groups define themselves.
-
-    Raises:
-        ValueError: for a task that executes programs without permission or without a sandbox.
-    """
+    """Loads tasks and their data, which shows what cannot be loaded, and what groups define themselves."""
     loaded = task_manager.load(list(names))["tasks"]
     executing = {
         name: {key: task.get_config(key) for key in ("metric_list", "process_results")}

@@ -53,14 +53,6 @@ def read_gen_kwargs(
     """Merges the settings of a request.
 
     `max_new_tokens` is the canvas as in `generate`. Where only `max_gen_toks` is given, as most tasks do, that is.
-
-    Args:
-        gen_kwargs (`Mapping`): of the task and of the command line; they win.
-        defaults (`Mapping`): settings of [`DiffusionGenerationConfig`] for all requests.
-        model ([`~transformers.PreTrainedModel`]), tokenizer: whose recipe and special tokens count after these.
-
-    Raises:
-        ValueError: for an unknown setting, or one out of range.
     """
     check_gen_kwargs(gen_kwargs)
     settings = {name: value for name, value in gen_kwargs.items() if name not in _WORDS}
@@ -77,11 +69,7 @@ def read_gen_kwargs(
 
 
 def check_gen_kwargs(gen_kwargs: Mapping[str, Any]) -> None:
-    """Refuses settings that are unknown, out of range, or contradict one another.
-
-    Raises:
-        ValueError: naming them.
-    """
+    """Refuses settings that are unknown, out of range, or contradict one another."""
     until = gen_kwargs.get("until")
     if not isinstance(until, str | list | None) or not all(isinstance(text, str) for text in until or ""):
         raise ValueError(f"`until` must be a string or a list of strings, got {until!r}.")

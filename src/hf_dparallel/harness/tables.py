@@ -28,9 +28,6 @@ class Comparison:
         preset (`str`): name of the preset.
         benchmarks (`Sequence[PaperTask]`), methods (`Sequence[str]`): in the order of the tables.
         changes (`Mapping`): decoding settings that are not those of the paper.
-
-    Raises:
-        ValueError: for settings that cannot be decoded with, or a benchmark that may not be run.
     """
 
     def __init__(

@@ -206,11 +206,7 @@ def committed_tokens(out: DiffusionGenerationOutput) -> torch.LongTensor:
 
 
 def required(out: DiffusionGenerationOutput, name: str) -> torch.Tensor:
-    """Returns what the passes of a decode predicted, by its name in [`DiffusionGenerationOutput`].
-
-    Raises:
-        ValueError: if it was not kept.
-    """
+    """Returns what the passes of a decode predicted, by its name in [`DiffusionGenerationOutput`]."""
     values = getattr(out, name)
     if values is None:
         raise ValueError(

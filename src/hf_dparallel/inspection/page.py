@@ -28,11 +28,7 @@ def write_page(traces: Sequence[DecodeTrace], path: str | os.PathLike, title: st
 
 
 def render_page(traces: Sequence[DecodeTrace], title: str) -> str:
-    """Returns the page of [`write_page`].
-
-    Raises:
-        ValueError: if there is no decode.
-    """
+    """Returns the page of [`write_page`]."""
     if not traces:
         raise ValueError("`traces` is empty. Give at least one decode to show.")
     data = json.dumps(page_data(traces), separators=(",", ":"))
