@@ -24,7 +24,15 @@ from transformers.utils import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from .scoring import ScoringMixin, Terms, apply_in_chunks, select_labels, select_positions, shift_predictions
+from .scoring import (
+    LazyLogits,
+    ScoringMixin,
+    Terms,
+    apply_in_chunks,
+    select_labels,
+    select_positions,
+    shift_predictions,
+)
 
 
 _DOWNLOAD_ARGUMENTS = ("cache_dir", "local_files_only", "proxies", "revision", "token")
@@ -64,14 +72,17 @@ def split_modules(model: PreTrainedModel) -> dict[str, list[str]]:
 @dataclass
 class MaskedDiffusionOutput(MaskedLMOutput):
     r"""
-    Output of the forward pass of a masked diffusion language model: that of a masked language model, and
+    A [`~transformers.modeling_outputs.MaskedLMOutput`] with two more fields, which stand instead of `logits`.
 
     Args:
         head_output (`NamedTuple` of `torch.Tensor`s, *optional*):
-            With `head_function`, instead of `logits`: what it returned, put together field by field.
+            With `head_function`: what it returned, put together field by field.
+        head_states (`torch.Tensor` of shape `(batch_size, num_positions, hidden_size)`, *optional*):
+            With `skip_head`: the hidden states that the head would run on.
     """
 
     head_output: tuple | None = None
+    head_states: torch.Tensor | None = None
 
 
 class MaskedDiffusionHead(ScoringMixin):
@@ -112,14 +123,10 @@ class MaskedDiffusionHead(ScoringMixin):
         output = forward(**inputs, logits_to_keep=where, labels=labels, head_function=function)
         return output.logits if function is None else output.head_output
 
-    def head_states(self, inputs, where, forward=None):
-        """As in [`ScoringMixin.head_states`]: the hidden states that the head runs on."""
+    def lazy_logits(self, inputs, where, forward=None):
+        """As in [`ScoringMixin.lazy_logits`]: the hidden states are kept, and the head runs on a few at a time."""
         forward = forward or self.__call__  # type: ignore[operator]
-        return forward(**inputs, logits_to_keep=where, skip_head=True).logits
-
-    def apply_head(self, states):
-        """As in [`ScoringMixin.apply_head`]."""
-        return self.lm_head(states)
+        return LazyLogits(forward(**inputs, logits_to_keep=where, skip_head=True).head_states, self.lm_head)
 
     @can_return_tuple
     def forward(
@@ -169,7 +176,8 @@ class MaskedDiffusionHead(ScoringMixin):
                 output has it as `head_output`, and no `logits`. Only the logits of one call are in memory at a time,
                 in the backward pass too, where all but the last are computed again.
             skip_head (`bool`, *optional*, defaults to `False`):
-                Whether `logits` are to be the hidden states that the head would run on.
+                Whether to return, as `head_states` and instead of `logits`, the hidden states that the head would run
+                on.
 
         Returns:
             [`MaskedDiffusionOutput`] with `logits` of shape `(batch_size, num_positions, vocab_size)`.
@@ -189,7 +197,7 @@ class MaskedDiffusionHead(ScoringMixin):
         hidden_states = select_positions(hidden_states, logits_to_keep)
         fields: dict[str, Any] = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
         if skip_head:
-            fields["logits"] = hidden_states
+            fields["head_states"] = hidden_states
         elif head_function is not None:
             kept_labels = select_labels(labels, logits_to_keep)
             fields["head_output"] = apply_in_chunks(

@@ -70,15 +70,24 @@ class ScoringMixin:
             return logits
         return apply_in_chunks(nn.Identity(), function, logits, select_labels(labels, where), logits.shape[-1])
 
-    def head_states(
+    def lazy_logits(
         self, inputs: dict[str, torch.Tensor], where: torch.BoolTensor, forward: Callable[..., Any] | None = None
-    ) -> torch.Tensor:
-        """What [`apply_head`] makes the logits at `where` of, `(num_true, size)`: here the logits themselves."""
-        return self.score(inputs, where, forward=forward)
+    ) -> "LazyLogits":
+        """The logits `(num_true, vocab_size)` at `where`, of which no more need be in memory than are asked for."""
+        return LazyLogits(self.score(inputs, where, forward=forward), nn.Identity())
 
-    def apply_head(self, states: torch.Tensor) -> torch.Tensor:
-        """The logits `(num_states, vocab_size)` of some of the [`head_states`]."""
-        return states
+
+class LazyLogits:
+    """Logits of some positions: what the head of a model takes is kept, and the head runs when they are asked for."""
+
+    def __init__(self, states: torch.Tensor, head: nn.Module):
+        self._states, self._head = states, head
+
+    def at(self, places: torch.LongTensor, like: torch.Tensor) -> torch.Tensor:
+        """The logits `(places, vocab_size)`, on the device and in the precision of the logits `like`."""
+        # A wrapped forward pass may return float32, whatever the precision of the head.
+        states = self._states[places.to(self._states.device)].to(like.dtype)
+        return self._head(states).to(like.device)
 
 
 def accepted_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -143,6 +152,7 @@ def apply_in_chunks(
 
 
 __all__ = [
+    "LazyLogits",
     "ScoringMixin",
     "accepted_inputs",
     "apply_in_chunks",

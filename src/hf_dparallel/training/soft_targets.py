@@ -49,7 +49,6 @@ class SoftTargets:
         function: Callable[[torch.Tensor, torch.LongTensor], TokenTerms],
     ):
         self.student = student
-        self.base: Any = base_model(student)
         self.temperature = temperature
         self.function = function
         scored = labels != IGNORE_INDEX
@@ -57,7 +56,7 @@ class SoftTargets:
         numbers = torch.arange(len(self.targets), device=labels.device)
         self.numbers = torch.zeros_like(labels).masked_scatter(scored, numbers)
         with torch.no_grad(), evaluation_mode(forward), student.disable_adapter():
-            self.states = self.base.head_states(inputs, late, forward=forward)
+            self.teacher_logits = base_model(student).lazy_logits(inputs, late, forward=forward)
         self.state_of = self.is_late.cumsum(dim=0) - 1
 
     def __call__(self, logits: torch.Tensor, numbers: torch.LongTensor) -> TokenTerms:
@@ -72,8 +71,7 @@ class SoftTargets:
     def _divergence(self, logits: torch.Tensor, places: torch.LongTensor) -> torch.Tensor:
         """KL(teacher || student) in nats, `(tokens,)`, for the student's logits and the places of the states."""
         with torch.no_grad(), self.student.disable_adapter():
-            states = self.states[places.to(self.states.device)].to(logits.dtype)
-            teacher = self.base.apply_head(states).to(logits.device).float()
+            teacher = self.teacher_logits.at(places, like=logits).float()
             target = torch.log_softmax(teacher / self.temperature, dim=-1)
         log_probs = logits.float().log_softmax(dim=-1)
         return nn.functional.kl_div(log_probs, target, reduction="none", log_target=True).sum(dim=-1)
