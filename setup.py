@@ -44,7 +44,13 @@ EXTRAS = {
     "eval": ["lm_eval[math]>=0.4.13,<0.5"],  # `hf-dparallel evaluate --tasks`
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
-    "serve": ["starlette>=1.10", "uvicorn>=0.54"],  # `hf-dparallel serve`
+    "serve": [  # `hf-dparallel serve`
+        "llguidance>=1.9.1,<2",
+        "prometheus-client>=0.26",
+        "pydantic>=2.14",
+        "starlette>=1.10",
+        "uvicorn>=0.54",
+    ],
     "ray": ["ray[data,serve]>=2.60"],  # `hf-dparallel trajectories --ray_actors`, and the application of Ray Serve
     "viz": ["matplotlib>=3.9"],  # the pictures of `hf-dparallel demo` and `inspect`
 }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LIBRARIES = ("llguidance", "prometheus_client", "pydantic", "starlette", "uvicorn")
 _KEY_VARIABLE = "HF_DPARALLEL_API_KEY"
 
 
@@ -98,8 +99,9 @@ def run(argv: Sequence[str]) -> None:
     parser = make_parser()
     loading, adapters, server, recipe, output = parser.parse(argv)
     check_recipe(parser, recipe)
-    if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise ImportError("`hf-dparallel serve` needs starlette and uvicorn: `pip install 'hf-dparallel[serve]'`.")
+    missing = [name for name in _LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"`hf-dparallel serve` needs {', '.join(missing)}: `pip install 'hf-dparallel[serve]'`.")
     # Before the model is loaded, which takes minutes.
     listener = bind(server.host, server.port)
     if server.api_key is None and not _is_loopback(listener):

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -231,7 +232,7 @@ class Api:
     async def figures(self, request: Request) -> Response:
         """GET /metrics"""
         self._authorize(request)
-        return Response(self.metrics.text(self.engine), media_type="text/plain; version=0.0.4")
+        return Response(self.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def health(self, request: Request) -> Response:
         """GET /health"""
@@ -329,7 +330,7 @@ def make_app(
     With `allowed_hosts`, requests for other hosts are refused: a page in a browser on this machine can give its own
     name this machine's address, and would then count as of the same site (DNS rebinding).
     """
-    metrics = Metrics()
+    metrics = Metrics(engine)
     api = Api(models, engine, metrics, api_key, max_request_bytes)
     handlers: dict[Any, Any] = {
         RequestError: _refuse,

@@ -2,11 +2,12 @@
 """What operators see of a server: a line for each request in the log, and figures in the format of Prometheus."""
 
 import time
-from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from transformers.utils import logging
 
 from ..terminal import printable
@@ -21,77 +22,52 @@ _TOKENS_PER_FORWARD = (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _PROBES = ("/health", "/metrics")
 
 
-class Histogram:
-    """Counts of values up to each of some bounds."""
+class Metrics(Collector):
+    """Figures since the start: by the model that was asked, and of the engine.
 
-    def __init__(self, bounds: tuple[float, ...]):
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
+    Args:
+        engine ([`Engine`]): decodes the requests.
+    """
 
-    def add(self, value: float) -> None:
-        """Counts a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self._requests = self._make(Counter, "requests", "Requests for text by status.", ["model", "status"])
+        self._prompt_tokens = self._make(Counter, "prompt_tokens", "Tokens of prompts.")
+        self._completion_tokens = self._make(Counter, "completion_tokens", "Tokens of answers.")
+        self._passes = self._make(Counter, "forward_passes", "Passes; one with several rows counts for each of them.")
+        self._seconds = self._make(Histogram, "request_seconds", "Seconds a request.", buckets=_SECONDS)
+        self._tokens_per_forward = self._make(
+            Histogram, "tokens_per_forward", "Tokens per pass of a request.", buckets=_TOKENS_PER_FORWARD
+        )
 
-    def lines(self, name: str, label: str) -> Iterator[str]:
-        """As Prometheus reads it."""
-        count = 0
-        for bound, number in zip([*self.bounds, "+Inf"], self.counts, strict=True):
-            count += number
-            yield f'{name}_bucket{{{label},le="{bound}"}} {count}'
-        yield f"{name}_sum{{{label}}} {self.total:.6g}"
-        yield f"{name}_count{{{label}}} {count}"
-
-
-class Metrics:
-    """Figures since the start, by the model that was asked."""
-
-    def __init__(self) -> None:
-        self._counters: dict[str, dict[str, float]] = {
-            "hf_dparallel_requests_total": defaultdict(float),
-            "hf_dparallel_prompt_tokens_total": defaultdict(float),
-            "hf_dparallel_completion_tokens_total": defaultdict(float),
-            # A pass with several rows counts for each of them.
-            "hf_dparallel_forward_passes_total": defaultdict(float),
-        }
-        self._histograms: dict[str, defaultdict[str, Histogram]] = {
-            "hf_dparallel_request_seconds": defaultdict(lambda: Histogram(_SECONDS)),
-            "hf_dparallel_tokens_per_forward": defaultdict(lambda: Histogram(_TOKENS_PER_FORWARD)),
-        }
+    def _make(self, kind: Callable, name: str, help: str, labels: list[str] | None = None, **options: Any) -> Any:
+        return kind(f"hf_dparallel_{name}", help, labels or ["model"], registry=self._registry, **options)
 
     def add(self, model: str, status: int, seconds: float, usage: dict[str, Any] | None) -> None:
         """Counts a request for text, and what it has cost, if it was taken."""
-        label = f"model={_quoted(model)}"
-        requests, prompt_tokens, completion_tokens, passes = self._counters.values()
-        requests[f'{label},status="{status}"'] += 1
+        self._requests.labels(model, status).inc()
         if usage is None:
             return
-        prompt_tokens[label] += usage["prompt_tokens"]
-        completion_tokens[label] += usage["completion_tokens"]
-        passes[label] += usage["nfe"]
-        latency, tokens_per_forward = self._histograms.values()
-        latency[label].add(seconds)
+        self._prompt_tokens.labels(model).inc(usage["prompt_tokens"])
+        self._completion_tokens.labels(model).inc(usage["completion_tokens"])
+        self._passes.labels(model).inc(usage["nfe"])
+        self._seconds.labels(model).observe(seconds)
         if usage["nfe"]:
-            tokens_per_forward[label].add(usage["tokens_per_forward"])
+            self._tokens_per_forward.labels(model).observe(usage["tokens_per_forward"])
 
-    def text(self, engine: Engine) -> str:
-        """All figures, those of the engine among them, as Prometheus reads them."""
-        lines = []
-        for name, values in self._counters.items():
-            lines += [f"# TYPE {name} counter", *(f"{name}{{{label}}} {value:g}" for label, value in values.items())]
-        for name, histograms in self._histograms.items():
-            lines.append(f"# TYPE {name} histogram")
-            for label, histogram in histograms.items():
-                lines += histogram.lines(name, label)
-        for name, kind, value in (
-            ("engine_passes_total", "counter", engine.num_passes),
-            ("slots", "gauge", engine.num_slots),
-            ("prompts_active", "gauge", engine.num_active),
-            ("prompts_waiting", "gauge", engine.num_waiting),
-        ):
-            lines += [f"# TYPE hf_dparallel_{name} {kind}", f"hf_dparallel_{name} {value}"]
-        return "\n".join(lines) + "\n"
+    def collect(self) -> Iterator[Metric]:
+        """The figures of the engine, which counts for itself."""
+        engine = self._engine
+        yield CounterMetricFamily("hf_dparallel_engine_passes", "Passes of the engine.", engine.num_passes)
+        yield GaugeMetricFamily("hf_dparallel_slots", "Prompts that can be decoded together.", engine.num_slots)
+        yield GaugeMetricFamily("hf_dparallel_prompts_active", "Prompts being decoded.", engine.num_active)
+        yield GaugeMetricFamily("hf_dparallel_prompts_waiting", "Prompts that wait for a slot.", engine.num_waiting)
+
+    def text(self) -> bytes:
+        """All figures, as Prometheus reads them."""
+        return generate_latest(self._registry)
 
 
 class Monitor:
@@ -136,8 +112,3 @@ class Monitor:
         # What a client writes shall not look like lines of the log.
         line = " ".join(printable(line).splitlines())
         (logger.debug if scope["path"] in _PROBES else logger.info)(line)
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
