@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
+from hf_dparallel.generation.standard_parts import CertaintyHistory, Stopwatch, make_parts
 
 from ..helpers import exact_model, make_dream, make_llada
 
@@ -16,7 +17,8 @@ prompt = st.lists(st.integers(2, 62), min_size=1, max_size=12)
 
 
 def make_decoder(model, **settings) -> Decoder:
-    return Decoder(model, resolve(model, None, **(SETTINGS | settings)))
+    config = resolve(model, None, **(SETTINGS | settings))
+    return Decoder(model, config, make_parts(config))
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -72,13 +74,16 @@ def test_progress_shows_each_token_once_everything_before_it_is_decided(tiny_lla
 
 def test_a_removed_row_leaves_nothing_behind(tiny_llada):
     config = resolve(tiny_llada, None, output_certainty=True, return_dict_in_generate=True, **SETTINGS)
-    decoder = Decoder(tiny_llada, config, generator_for=lambda row: torch.Generator().manual_seed(row))
+    parts = make_parts(config)
+    (history,) = (part for part in parts if isinstance(part, CertaintyHistory))
+    (watch,) = (part for part in parts if isinstance(part, Stopwatch))
+    decoder = Decoder(tiny_llada, config, parts, lambda row: torch.Generator().manual_seed(row))
     with torch.no_grad():
         decoder.add_prompts({0: torch.tensor([2, 3]), 1: torch.tensor([4])})
         decoder.step()
         decoder.remove([0])
-        kept = (decoder.canvas.row_ids, decoder._generators, decoder._added_at, decoder.history._passes)
+        kept = (decoder.canvas.row_ids, decoder._generators, watch._entered, history._passes)
         assert all(list(rows) == [1] for rows in kept)
         decoder.remove([1])
-        assert not decoder and not decoder._generators and not decoder._added_at and not decoder.history._passes
+        assert not decoder and not decoder._generators and not watch._entered and not history._passes
         assert decoder.step() == []

@@ -5,15 +5,16 @@ from types import SimpleNamespace
 
 import torch
 
-from hf_dparallel.generation.history import HISTORIES, CertaintyHistory
+from hf_dparallel.generation.standard_parts import HISTORIES, CertaintyHistory
 
 from ..helpers import exact_model, make_llada
 
 
 def test_a_prompt_without_masks_has_its_empty_certainty_where_the_model_is():
     """The rows of a batch are put together, which fails between two devices."""
-    canvas = SimpleNamespace(masked=torch.zeros(1, 4, dtype=torch.bool, device="meta"))
-    empty = CertaintyHistory(canvas).pop(0)
+    history = CertaintyHistory()
+    history.follow(None, SimpleNamespace(masked=torch.zeros(1, 4, dtype=torch.bool, device="meta")))
+    empty = history.leave(0)
     assert set(empty) == set(HISTORIES)
     assert {tensor.device.type for tensor in empty.values()} == {"meta"}
 

@@ -220,7 +220,7 @@ def test_a_row_with_penalties_is_independent_of_the_batch(tiny_llada):
 
 def test_a_time_limit_ends_answers_before_their_first_undecided_token(tiny_llada, monkeypatch):
     clock = iter(range(1000))
-    monkeypatch.setattr("hf_dparallel.generation.stopping.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("hf_dparallel.generation.standard_parts.time.monotonic", lambda: next(clock))
     common = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}
     out = tiny_llada.generate(PROMPT, max_time=6.0, pad_token_id=0, **common)
     whole = tiny_llada.generate(PROMPT, **common)

@@ -297,10 +297,10 @@ def test_a_pass_that_fails_ends_its_requests_and_no_others(model, make_engine, c
 
 
 def test_a_prompt_that_cannot_be_decoded_ends_alone(model, make_engine, monkeypatch, caplog):
-    def fail(model, config, **kwargs):
+    def fail(model, config, *args):
         if config.entropy_threshold == 0.5:
             raise OverflowError("too large")
-        return Decoder(model, config, **kwargs)
+        return Decoder(model, config, *args)
 
     monkeypatch.setattr(engine_module, "Decoder", fail)
     engine = make_engine()

@@ -7,11 +7,10 @@ finished row leaves, and another may take its place. So a row meets the same sta
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn.functional import pad
-
-from .configuration import DiffusionGenerationConfig
 
 
 # More than any number of a block or column.
@@ -94,6 +93,7 @@ class Canvas:
         whole_blocks (`bool`): whether blocks are counted from the first token of a row, as block-causal models do. The
             end of the prompt may then share the first block with new tokens, and further masks behind the answer
             complete the last block.
+        revises (`bool`): whether decided tokens of the open blocks may change.
     """
 
     # (rows, width). `block` is the number of the block that a column belongs to, below 0 in the prompt; `place` the
@@ -119,11 +119,10 @@ class Canvas:
     # Passes since the open blocks had a mask.
     post_steps: torch.LongTensor
 
-    def __init__(self, config: DiffusionGenerationConfig, width_multiple: int = 1, whole_blocks: bool = False):
+    def __init__(self, config: Any, width_multiple: int = 1, whole_blocks: bool = False, revises: bool = False):
         self.config = config
         self.max_new_tokens = config.max_new_tokens
-        # Whether decided tokens of the open blocks may change.
-        self.revises = config.revises
+        self.revises = revises
         self.width_multiple = width_multiple
         self.whole_blocks = whole_blocks
         # Whether every pass predicts masks of blocks that are not open yet.

@@ -1,14 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Answers of a given form: their rows are decided from left to right, and a guide says which tokens fit."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import torch
 
-from .canvas import Canvas
+from .parts import Change, RowPart
 from .prediction import TokenPrediction
-from .revision import Change
 
 
 # Of the likeliest tokens at a place, how many are tried before those that are sure to have one that fits.
@@ -36,40 +35,41 @@ class Guide(Protocol):
         """
 
 
-class Guides:
+class Guides(RowPart):
     """Lets rows that have a guide commit what fits, from the first mask on without a gap, and at least one token.
 
     Args:
-        canvas ([`Canvas`]): the rows being decoded, none of which revises its tokens.
+        guide_for (`Callable`): gives the guide of a row, or `None`. The rows must not revise their tokens.
     """
 
-    def __init__(self, canvas: Canvas):
-        self.canvas = canvas
-        self._of_row: dict[int, Guide] = {}
+    def __init__(self, guide_for: Callable[[int], Guide | None]):
+        self.guide_for = guide_for
+        self._guides: dict[int, Guide] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._of_row)
+    def enter(self, row_ids: list[int]) -> None:
+        """Writes the beginnings of the answers."""
+        for row_id in row_ids:
+            guide = self.guide_for(row_id)
+            if guide is not None:
+                self._guides[row_id] = guide
+                self.canvas.begin(self.canvas.row_ids.index(row_id), guide.begin())
 
-    def begin(self, guides: Mapping[int, Guide]) -> None:
-        """Writes the beginnings of rows that were just added."""
-        self._of_row |= guides
-        for row_id, guide in guides.items():
-            self.canvas.begin(self.canvas.row_ids.index(row_id), guide.begin())
+    def leave(self, row_id: int) -> dict:
+        self._guides.pop(row_id, None)
+        return {}
 
-    def discard(self, row_id: int) -> None:
-        """Forgets a row that has left."""
-        self._of_row.pop(row_id, None)
-
-    def __call__(self, prediction: TokenPrediction, change: Change) -> Change:
+    def change(self, prediction: TokenPrediction, change: Change) -> Change:
         """Returns what the rows commit of their predictions. What is given is written into the canvas at once."""
+        if not self._guides:
+            return change
         tokens, accepted = change.tokens.clone(), change.accepted.clone()
         for row, row_id in enumerate(self.canvas.row_ids):
-            if row_id not in self._of_row:
+            if row_id not in self._guides:
                 continue
             status = self.canvas.status[row]
             likely = change.accepted[row, : status.num_open].tolist()
             # The masks come first, from left to right.
-            kept, given = self._decide(self._of_row[row_id], prediction.logits[row], tokens[row].tolist(), likely)
+            kept, given = self._decide(self._guides[row_id], prediction.logits[row], tokens[row].tolist(), likely)
             self.canvas.write(row, status.num_decided + len(kept), given)
             tokens[row, : len(kept)] = tokens.new_tensor(kept)
             accepted[row] = torch.arange(accepted.shape[1], device=accepted.device) < len(kept)

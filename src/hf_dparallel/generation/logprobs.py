@@ -1,9 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The log-probability of each token in the pass that committed it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+
+from .parts import Change, RowPart
+from .prediction import TokenPrediction
 
 
 @dataclass
@@ -50,5 +54,36 @@ class CommitLogprobs:
             self._of_place[place] = TokenLogprobs(logprob, list(zip(top_ids, top_logprobs, strict=True)))
 
     def read(self, start: int, end: int) -> list[TokenLogprobs]:
-        """Those of the tokens from number `start` to before `end`, all of which stand. What was given was sure."""
+        """The log-probabilities of the tokens from place `start` to before `end`. What was given was sure."""
         return [self._of_place.get(place, TokenLogprobs(0.0)) for place in range(start, end)]
+
+
+class LogprobRecording(RowPart):
+    """Records the log-probabilities of rows that want them.
+
+    Args:
+        logprobs_for (`Callable`): gives what collects them for a row, or `None`.
+    """
+
+    def __init__(self, logprobs_for: Callable[[int], CommitLogprobs | None]):
+        self.logprobs_for = logprobs_for
+        self._logprobs: dict[int, CommitLogprobs] = {}
+
+    def enter(self, row_ids: list[int]) -> None:
+        wanted = {row_id: self.logprobs_for(row_id) for row_id in row_ids}
+        self._logprobs |= {row_id: logprobs for row_id, logprobs in wanted.items() if logprobs is not None}
+
+    def leave(self, row_id: int) -> dict:
+        self._logprobs.pop(row_id, None)
+        return {}
+
+    def change(self, prediction: TokenPrediction, change: Change) -> Change:
+        """Changes nothing, and records what is written."""
+        for row, row_id in enumerate(self.canvas.row_ids):
+            if row_id in self._logprobs:
+                written = change.accepted[row]
+                places = self.canvas.place[row, prediction.columns[row, written]]
+                logits = prediction.logits[row, written]
+                mask_token_id = self.canvas.config.mask_token_id
+                self._logprobs[row_id].record(places, change.tokens[row, written], logits, mask_token_id)
+        return change

@@ -20,7 +20,7 @@ from .decoder import DecodedRow, Decoder
 from .inputs import check_devices, check_peft, check_prompts, generators_per_row, input_device
 from .output import DiffusionGenerationOutput, collect_rows
 from .slots import SlotDecoder
-from .stopping import stopping_criteria as make_stopping_criteria
+from .standard_parts import make_parts
 
 
 logger = logging.get_logger(__name__)
@@ -149,9 +149,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         decoder = Decoder(
             self,
             config,
-            logits_processor,
-            make_stopping_criteria(stopping_criteria, config, tokenizer),
-            streamer,
+            make_parts(config, logits_processor, stopping_criteria, streamer, tokenizer),
             generators.__getitem__ if generators is not None else None,
         )
         decoder.add(list(range(len(input_ids))), input_ids, attention_mask)
@@ -224,8 +222,8 @@ class DiffusionGenerationMixin(GenerationMixin):
                 f"`num_return_sequences={config.num_return_sequences}` is for `generate`: here each prompt has one "
                 "row. Give a prompt several times."
             )
-        criteria = make_stopping_criteria(stopping_criteria, config, tokenizer)
-        decoder = Decoder(self, config, logits_processor, criteria, generator_for=generator_for)
+        parts = make_parts(config, logits_processor, stopping_criteria, tokenizer=tokenizer)
+        decoder = Decoder(self, config, parts, generator_for)
 
         def check(prompt: torch.Tensor) -> torch.LongTensor:
             # On the host, so that no check waits for the device.

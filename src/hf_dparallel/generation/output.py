@@ -10,7 +10,7 @@ from transformers.utils import ModelOutput
 
 from .configuration import DiffusionGenerationConfig
 from .decoder import DecodedRow
-from .history import HISTORIES
+from .standard_parts import HISTORIES
 
 
 @dataclass

@@ -1,56 +1,18 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Answers that end before an end token does it: stopping criteria, stop strings, a time limit."""
+"""Stop strings: answers that end before an end token does it."""
 
-import time
 from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
-from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
-
-
-class StopCheck:
-    """Ends the answers for which a stopping criterion holds.
-
-    Criteria look at the end of a sequence. To mean the same as in left-to-right decoding they are called for every
-    newly decided token, also when several were committed in one pass, with the row as it is without padding.
-    """
-
-    def __init__(self, canvas: Canvas, criteria: StoppingCriteriaList):
-        self.canvas = canvas
-        self.criteria = criteria
-        # By row, how many tokens have been looked at.
-        self._checked: dict[int, int] = {}
-
-    def update(self) -> None:
-        """Looks at the tokens decided since the last call."""
-        self._checked = {row_id: self._checked.get(row_id, 0) for row_id in self.canvas.row_ids}
-        for row, row_id in enumerate(self.canvas.row_ids):
-            status = self.canvas.status[row]
-            length = self._first_stop(row, self._checked[row_id], min(status.num_final, status.length))
-            if length is not None:
-                self.canvas.end_row(row, length)
-            self._checked[row_id] = status.num_final
-
-    def _first_stop(self, row: int, checked: int, decided: int) -> int | None:
-        """Tokens up to the first newly decided one at which a criterion holds."""
-        canvas = self.canvas
-        sequence = canvas.sequences[row : row + 1, canvas.prompt_start(row) :]
-        # Where the answer begins, for criteria that must not look at the prompt.
-        start = canvas.answer_start(row) - canvas.prompt_start(row)
-        lengths = range(checked + 1, decided + 1)
-        holds = [self.criteria(sequence[:, : start + length], None, answer_start=start).all() for length in lengths]
-        # One wait for the device a row, however many tokens it has decided.
-        stops = torch.stack(holds).tolist() if holds else []
-        return next((length for length, stop in zip(lengths, stops, strict=True) if stop), None)
 
 
 class StopTextCriteria(StoppingCriteria):
     """Holds when the text of the answer, without the prompt, contains one of the strings.
 
-    That of transformers needs tokens that begin and end with parts of the strings, which not every tokenizer has.
+    `StopStringCriteria` of transformers fails for tokenizers whose tokens do not join to the string.
 
     Args:
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): decodes the answer.
@@ -73,24 +35,7 @@ class StopTextCriteria(StoppingCriteria):
         return next((tokens[:end] for end in range(1, len(tokens) + 1) if self(ids[:, :end], None)), tokens)
 
 
-class TimeLimit:
-    """Ends all rows when their time is over: each answer ends before its first undecided token."""
-
-    def __init__(self, canvas: Canvas, seconds: float):
-        self.canvas = canvas
-        self.seconds = seconds
-        self._started = time.monotonic()
-
-    def update(self) -> None:
-        """Looks at the clock."""
-        if time.monotonic() - self._started < self.seconds:
-            return
-        for row, status in enumerate(self.canvas.status):
-            if not status.is_finished:
-                self.canvas.end_row(row, min(status.num_decided, status.length))
-
-
-def stopping_criteria(
+def all_criteria(
     criteria: StoppingCriteriaList | None,
     config: DiffusionGenerationConfig,
     tokenizer: PreTrainedTokenizerBase | None,

@@ -20,9 +20,10 @@ from transformers.utils import logging
 from ..generation.canvas import Canvas
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import DecodedRow, Decoder
-from ..generation.guides import Guide
-from ..generation.logprobs import CommitLogprobs, TokenLogprobs
+from ..generation.guides import Guide, Guides
+from ..generation.logprobs import CommitLogprobs, LogprobRecording, TokenLogprobs
 from ..generation.settings import SETTINGS
+from ..generation.standard_parts import make_parts
 from .drafts import Draft, DraftReader
 
 
@@ -254,7 +255,12 @@ class Engine:
         self._turns_of.setdefault(prompt.client, min(self._turns_of.values(), default=0))
         try:
             if prompt.settings not in self._groups:
-                decoder = Decoder(self.model, prompt.config, generator_for=self._generator_for)
+                parts = [
+                    *make_parts(prompt.config),
+                    Guides(lambda row_id: self._active[row_id].guide),
+                    LogprobRecording(lambda row_id: self._active[row_id].logprobs),
+                ]
+                decoder = Decoder(self.model, prompt.config, parts, self._generator_for)
                 self._groups[prompt.settings] = _Group(decoder, prompt.adapter)
             self._groups[prompt.settings].entering[row_id] = prompt.input_ids
         except Exception as error:
@@ -296,12 +302,7 @@ class Engine:
         try:
             set_adapter(self.model, group.adapter)
             if group.entering:
-                entering = {row_id: self._active[row_id] for row_id in group.entering}
-                group.decoder.add_prompts(
-                    group.entering,
-                    {row_id: prompt.logprobs for row_id, prompt in entering.items() if prompt.logprobs is not None},
-                    {row_id: prompt.guide for row_id, prompt in entering.items() if prompt.guide is not None},
-                )
+                group.decoder.add_prompts(group.entering)
                 group.entering = {}
             finished = {row.index: row for row in group.decoder.step()}
             progress = group.decoder.progress()

@@ -1,0 +1,84 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What follows the rows of a decode: the interface of everything that the decoding loop calls and does not know."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PreTrainedModel
+
+from .canvas import Canvas
+from .prediction import TokenPrediction
+
+
+class Change(NamedTuple):
+    """What a pass writes, each `(rows, tokens)`.
+
+    Args:
+        tokens (`torch.LongTensor`): the tokens; the mask token takes one back.
+        accepted (`torch.BoolTensor`): which of them are written.
+        unsettled (`torch.BoolTensor`, *optional*): tokens that keep a row in its block though they are decided.
+        confidence (`torch.FloatTensor`, *optional*): probabilities that the next pass needs.
+    """
+
+    tokens: torch.LongTensor
+    accepted: torch.BoolTensor
+    unsettled: torch.BoolTensor | None = None
+    confidence: torch.FloatTensor | None = None
+
+
+class RowPart:
+    """Takes part in a decode. A decoder calls its parts in order, in each pass, and when rows enter and leave.
+
+    Attributes:
+        revises (`bool`): whether it changes decided tokens of the open blocks.
+        looks_ahead (`bool`): whether it also wants the scores of masks in blocks that are not open yet.
+        changes_scores (`bool`): whether it is to blame for scores that are NaN.
+        model ([`~transformers.PreTrainedModel`]), canvas ([`Canvas`]): what is decoded with, and the rows.
+    """
+
+    revises = False
+    looks_ahead = False
+    changes_scores = False
+    model: PreTrainedModel
+    canvas: Canvas
+
+    def follow(self, model: PreTrainedModel, canvas: Canvas) -> None:
+        """Called once, before any row enters."""
+        self.model, self.canvas = model, canvas
+
+    def enter(self, row_ids: list[int]) -> None:
+        """Called when rows have entered the canvas."""
+
+    def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
+        """Returns the scores that tokens are predicted from.
+
+        Args:
+            columns (`torch.LongTensor` of shape `(rows, columns)`): columns of the canvas.
+            logits (`torch.Tensor` of shape `(rows, columns, vocab_size)`): the scores there.
+        """
+        return logits
+
+    def change(self, prediction: TokenPrediction, change: Change) -> Change:
+        """Returns what the pass writes, from what the commit rule and the parts before decide."""
+        return change
+
+    def after(self, prediction: TokenPrediction, change: Change) -> None:
+        """Called when a pass is written, and its rows are moved on."""
+
+    def leave(self, row_id: int) -> dict[str, Any]:
+        """Called when a row is finished or given up. Returns fields of its [`DecodedRow`]."""
+        return {}
+
+
+REVISION_WAYS: dict[str, Callable[[Any], RowPart]] = {}
+
+
+def revision_way(name: str) -> Callable:
+    """Registers a class of parts that revise tokens. One is made as `cls(config)` if the setting `name` is on."""
+
+    def register(cls: Callable[[Any], RowPart]) -> Callable[[Any], RowPart]:
+        REVISION_WAYS[name] = cls
+        return cls
+
+    return register

@@ -1,0 +1,38 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Editing: decided tokens are replaced where the model now prefers others."""
+
+from typing import Any
+
+import torch
+
+from ...certainty import measure_certainty
+from ..parts import Change, RowPart, revision_way
+from ..prediction import TokenPrediction
+
+
+@revision_way("editing_threshold")
+class Editing(RowPart):
+    """Replaces decided tokens where the model, which sees them, now prefers others (LLaDA2.1).
+
+    A row stays in its blocks until a pass that began without a mask has replaced nothing, or until there were
+    `max_post_steps` of these passes (https://huggingface.co/papers/2602.08676).
+    """
+
+    revises = True
+
+    def __init__(self, config: Any):
+        self.config = config
+
+    def change(self, prediction: TokenPrediction, change: Change) -> Change:
+        canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
+        masked = canvas.is_open.gather(1, columns)
+        # A replacement is never sampled.
+        likeliest = measure_certainty(prediction.logits, self.config.mask_token_id)
+        differs = likeliest.tokens != canvas.sequences.gather(1, columns)
+        is_sure = likeliest.confidence > self.config.editing_threshold
+        edited = canvas.revisable.gather(1, columns) & differs & is_sure
+        is_full = ~(masked & ~accepted).any(dim=1)
+        post_steps = (canvas.post_steps + 1).masked_fill(masked.any(dim=1), 0)
+        is_over = is_full & (post_steps >= self.config.max_post_steps)
+        tokens = torch.where(edited, likeliest.tokens, prediction.tokens)
+        return Change(tokens, accepted | edited, (masked | edited) & ~is_over[:, None])

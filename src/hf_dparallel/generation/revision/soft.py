@@ -1,0 +1,40 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Soft decoding: every pass decides the tokens of the open blocks anew."""
+
+from typing import Any
+
+from ..parts import Change, RowPart, revision_way
+from ..prediction import TokenPrediction
+
+
+@revision_way("soft_threshold")
+class SoftDecoding(RowPart):
+    """Decides every decided token anew, whatever its probability (DMax).
+
+    A pass sees a decided token as a mixture of its embedding and that of the mask token ([`~mixture.mix_embeddings`]).
+    A block is left when it is decided and either all its tokens have a probability of at least 0.9 or the pass has
+    changed none of them, and at the latest after as many passes as it has tokens
+    (https://huggingface.co/papers/2604.08302).
+    """
+
+    SURE = 0.9
+    revises = True
+
+    def __init__(self, config: Any):
+        self.config = config
+
+    def change(self, prediction: TokenPrediction, change: Change) -> Change:
+        canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
+        masked = canvas.is_open.gather(1, columns)
+        is_decided = canvas.revisable.gather(1, columns)
+        changed = accepted | (is_decided & (prediction.tokens != canvas.sequences.gather(1, columns)))
+        is_unsure = (masked | is_decided) & (prediction.confidence < self.SURE)
+        block = canvas.block.gather(1, columns)
+        is_same = block[:, :, None] == block[:, None, :]
+        has_changed, has_unsure = ((is_same & marked[:, None, :]).any(dim=2) for marked in (changed, is_unsure))
+        # The steps are those since the first open block was entered.
+        open_from = canvas.open_from[:, None]
+        block_length = (canvas.block == open_from).sum(dim=1)
+        is_over = (canvas.step_in_block + 1 >= block_length)[:, None] & (block == open_from)
+        unsettled = (masked | is_decided) & has_changed & has_unsure & ~is_over
+        return Change(prediction.tokens, changed, unsettled, prediction.confidence)

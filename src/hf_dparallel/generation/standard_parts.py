@@ -1,0 +1,284 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The parts of a decode that its settings and the arguments of `generate` ask for."""
+
+import time
+
+import torch
+from transformers import (
+    LogitsProcessorList,
+    PreTrainedTokenizerBase,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteriaList,
+)
+from transformers.generation.streamers import BaseStreamer
+
+from ..certainty import measure_certainty
+from . import revision  # noqa: F401 (the ways register themselves)
+from .canvas import Canvas
+from .configuration import DiffusionGenerationConfig
+from .parts import REVISION_WAYS, Change, RowPart
+from .prediction import TokenPrediction
+from .stopping import all_criteria
+
+
+# Enough to see what a prediction wavers between.
+NUM_CANDIDATES = 5
+# By name, the value where there is no prediction, and the shape behind (passes, tokens).
+HISTORIES: dict[str, tuple[float, tuple[int, ...]]] = {
+    "entropies": (torch.nan, ()),
+    "confidences": (torch.nan, ()),
+    "candidates": (-1, (NUM_CANDIDATES,)),
+    "candidate_probabilities": (torch.nan, (NUM_CANDIDATES,)),
+    "standing": (-1, ()),
+}
+
+
+def make_parts(
+    config: DiffusionGenerationConfig,
+    logits_processor: LogitsProcessorList | None = None,
+    stopping_criteria: StoppingCriteriaList | None = None,
+    streamer: BaseStreamer | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> list[RowPart]:
+    """The parts of a decode, in the order in which they are called.
+
+    Args:
+        config ([`DiffusionGenerationConfig`]): every setting, special tokens included.
+        logits_processor, stopping_criteria, streamer, tokenizer: as in [`~DiffusionGenerationMixin.generate`].
+
+    Raises:
+        ValueError: for stop strings without a tokenizer, criteria without an answer to end, and a streamer that has
+            not the methods of one.
+    """
+    criteria = all_criteria(stopping_criteria, config, tokenizer)
+    processing = ScoreProcessing(config, logits_processor)
+    wanted = [
+        *(make(config) for name, make in REVISION_WAYS.items() if config.is_on(name)),
+        processing if processing else None,
+        CertaintyHistory() if config.output_certainty else None,
+        StopCheck(criteria) if criteria else None,
+        TimeLimit(config.max_time) if config.max_time is not None else None,
+        DraftStream(streamer) if streamer is not None else None,
+        Stopwatch(),
+    ]
+    return [part for part in wanted if part is not None]
+
+
+class ScoreProcessing(RowPart):
+    """Processes the scores of a pass: logits processors, and settings that keep tokens out.
+
+    Processors of transformers know one position per row, so each position is passed as a row of its own, with the
+    whole sequence of its row, without padding, as `input_ids`; the position itself is a mask there.
+
+    Args:
+        config ([`DiffusionGenerationConfig`]): says which tokens are kept out.
+        processors (`LogitsProcessorList`, *optional*): processors of the caller.
+    """
+
+    changes_scores = True
+
+    def __init__(self, config: DiffusionGenerationConfig, processors: LogitsProcessorList | None = None):
+        self.config = config
+        self.processors = LogitsProcessorList(processors or [])
+        if config.repetition_penalty not in (None, 1.0):
+            self.processors.append(RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
+        banned = [*(config.suppress_tokens or []), *(token for (token,) in config.bad_words_ids or [])]
+        self._banned = sorted(set(banned))
+        self._banned_ids: torch.Tensor | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.processors or self._banned or self.config.min_new_tokens)
+
+    def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
+        config = self.config
+        if self.processors:
+            rows = [self._process(row, columns[row], row_logits) for row, row_logits in enumerate(logits)]
+            logits = torch.stack(rows)
+        if self._banned:
+            if self._banned_ids is None:
+                self._banned_ids = torch.tensor(self._banned, device=logits.device)
+            logits = logits.index_fill(-1, self._banned_ids, -torch.inf)
+        if config.min_new_tokens:
+            is_early = self.canvas.place.gather(1, columns) < config.min_new_tokens
+            for token_id in config.eos_token_ids:
+                logits[..., token_id] = logits[..., token_id].masked_fill(is_early, -torch.inf)
+        return logits
+
+    def _process(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
+        start = self.canvas.prompt_start(row)
+        sequences = self.canvas.sequences[row, start:].expand(len(logits), -1)
+        if self.canvas.revises:
+            # A decided token that is predicted again does not repeat itself. (What fills up a row may be padding.)
+            inside = (columns - start).clamp(min=0)[:, None]
+            sequences = sequences.scatter(1, inside, self.config.mask_token_id)
+        return self.processors(sequences, logits.float())
+
+
+class CertaintyHistory(RowPart):
+    """Collects what is predicted of every masked token at every pass: the measures that the commit rules decide by."""
+
+    looks_ahead = True
+
+    def __init__(self) -> None:
+        self._passes: dict[int, list[dict[str, torch.Tensor]]] = {}
+
+    def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
+        canvas = self.canvas
+        certainty = measure_certainty(logits, canvas.config.mask_token_id)
+        masked = (canvas.masked if canvas.predicts_ahead else canvas.is_open).gather(1, columns)
+        # Columns without a prediction go to one extra slot, which is cut off below.
+        places = canvas.place.gather(1, columns).masked_fill(~masked, canvas.width)
+        by_row = zip(logits, certainty.entropy, certainty.confidence, places, strict=True)
+        for row, (row_logits, entropy, confidence, row_places) in enumerate(by_row):
+            length = canvas.answer_length(row)
+            likeliest = self._likeliest(row_logits)
+            recorded = {
+                "entropies": entropy,
+                "confidences": confidence,
+                "candidates": likeliest.indices,
+                "candidate_probabilities": likeliest.values,
+            }
+            for name, values in recorded.items():
+                empty = values.new_full((length + 1, *values.shape[1:]), HISTORIES[name][0])
+                recorded[name] = empty.index_copy_(0, row_places.clamp(max=length), values)[:length]
+            answer = slice(canvas.answer_start(row), canvas.answer_end(row))
+            recorded["standing"] = canvas.sequences[row, answer].masked_fill(canvas.masked[row, answer], -1)
+            self._passes.setdefault(canvas.row_ids[row], []).append(recorded)
+        return logits
+
+    def leave(self, row_id: int) -> dict[str, torch.Tensor]:
+        passes = self._passes.pop(row_id, None)
+        if passes is None:  # a prompt without masks
+            device = self.canvas.masked.device
+            return {
+                name: torch.empty(0, 0, *shape, device=device, dtype=torch.long if fill == -1 else torch.float32)
+                for name, (fill, shape) in HISTORIES.items()
+            }
+        return {name: torch.stack([recorded[name] for recorded in passes]) for name in HISTORIES}
+
+    def _likeliest(self, logits: torch.Tensor) -> torch.return_types.topk:
+        # One row at a time: this is the whole canvas, and a copy of it with the vocabulary is large.
+        probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
+        probabilities[:, self.canvas.config.mask_token_id] = 0
+        return probabilities.topk(min(NUM_CANDIDATES, logits.shape[-1]), dim=-1)
+
+
+class StopCheck(RowPart):
+    """Ends the answers for which a stopping criterion holds.
+
+    Criteria look at the end of a sequence. To mean the same as in left-to-right decoding they are called for every
+    newly decided token, also when several were committed in one pass, with the row as it is without padding.
+    """
+
+    def __init__(self, criteria: StoppingCriteriaList):
+        self.criteria = criteria
+        # By row, how many tokens have been looked at.
+        self._checked: dict[int, int] = {}
+
+    def after(self, prediction: TokenPrediction, change: Change) -> None:
+        for row, (row_id, status) in enumerate(zip(self.canvas.row_ids, self.canvas.status, strict=True)):
+            length = self._first_stop(row, self._checked.get(row_id, 0), min(status.num_final, status.length))
+            if length is not None:
+                self.canvas.end_row(row, length)
+            self._checked[row_id] = status.num_final
+
+    def leave(self, row_id: int) -> dict:
+        self._checked.pop(row_id, None)
+        return {}
+
+    def _first_stop(self, row: int, checked: int, decided: int) -> int | None:
+        """Tokens up to the first newly decided one at which a criterion holds."""
+        canvas = self.canvas
+        sequence = canvas.sequences[row : row + 1, canvas.prompt_start(row) :]
+        # Where the answer begins, for criteria that must not look at the prompt.
+        start = canvas.answer_start(row) - canvas.prompt_start(row)
+        lengths = range(checked + 1, decided + 1)
+        holds = [self.criteria(sequence[:, : start + length], None, answer_start=start).all() for length in lengths]
+        # One wait for the device a row, however many tokens it has decided.
+        stops = torch.stack(holds).tolist() if holds else []
+        return next((length for length, stop in zip(lengths, stops, strict=True) if stop), None)
+
+
+class TimeLimit(RowPart):
+    """Ends all rows when their time is over: each answer ends before its first undecided token."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self._started = time.monotonic()
+
+    def after(self, prediction: TokenPrediction, change: Change) -> None:
+        if time.monotonic() - self._started < self.seconds:
+            return
+        for row, status in enumerate(self.canvas.status):
+            if not status.is_finished:
+                self.canvas.end_row(row, min(status.num_decided, status.length))
+
+
+class DraftStream(RowPart):
+    """Feeds a streamer: tokens that are final, in order, and a draft of the rest of the block if it takes drafts."""
+
+    def __init__(self, streamer: BaseStreamer):
+        if not (callable(getattr(streamer, "put", None)) and callable(getattr(streamer, "end", None))):
+            raise ValueError(
+                f"`streamer` must have the methods `put` and `end`, got {type(streamer).__name__}. Pass one of "
+                "transformers, such as `TextStreamer(tokenizer)`."
+            )
+        self.streamer = streamer
+        # Tokens of the row that have been sent, its prompt among them.
+        self._sent = 0
+
+    def enter(self, row_ids: list[int]) -> None:
+        """Sends the prompt; when infilling, nothing yet.
+
+        Raises:
+            ValueError: if there is more than one.
+        """
+        canvas = self.canvas
+        if len(canvas) > 1:
+            raise ValueError(
+                f"`streamer` works with one prompt only, got a batch of {len(canvas)}. Call `generate` for each, "
+                "with `num_return_sequences=1`."
+            )
+        # Without the padding that compiled code needs.
+        first, start = canvas.prompt_start(0), canvas.answer_start(0)
+        self._sent = start - first
+        self.streamer.put(canvas.sequences[:, first:start].cpu())
+
+    def after(self, prediction: TokenPrediction, change: Change) -> None:
+        canvas, status, first = self.canvas, self.canvas.status[0], self.canvas.prompt_start(0)
+        decided = canvas.answer_start(0) - first + min(status.num_final, status.length)
+        row, end = canvas.sequences[0], first + decided
+        if hasattr(self.streamer, "put_draft") and not status.is_finished:
+            row = self._drafted(row, canvas, prediction)
+            end = max(end, min(canvas.open_edges(0)[1], canvas.answer_end(0)))
+        if end == first + self._sent:
+            return
+        # One wait for the device, for both.
+        sent, draft = row[first + self._sent : end].cpu().tensor_split([decided - self._sent])
+        if len(sent):
+            self.streamer.put(sent)
+            self._sent = decided
+        # In a block that was entered in this pass nothing has been predicted yet.
+        draft = draft[draft != canvas.config.mask_token_id]
+        if len(draft):
+            self.streamer.put_draft(value=draft)
+
+    @staticmethod
+    def _drafted(row: torch.LongTensor, canvas: Canvas, prediction: TokenPrediction) -> torch.LongTensor:
+        """The row with the predictions of what is still masked. (It is alone, so no column only fills it up.)"""
+        columns = prediction.columns[0]
+        drafted = torch.where(canvas.masked[0, columns], prediction.tokens[0], row[columns])
+        return row.scatter(0, columns, drafted)
+
+
+class Stopwatch(RowPart):
+    """Measures the time of each row, from its entry to its end."""
+
+    def __init__(self) -> None:
+        self._entered: dict[int, float] = {}
+
+    def enter(self, row_ids: list[int]) -> None:
+        self._entered |= dict.fromkeys(row_ids, time.perf_counter())
+
+    def leave(self, row_id: int) -> dict[str, float]:
+        return {"seconds": time.perf_counter() - self._entered.pop(row_id)}
