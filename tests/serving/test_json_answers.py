@@ -11,10 +11,10 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.logprobs import CommitLogprobs
+from hf_dparallel.serving.bodies import RequestError
 from hf_dparallel.serving.engine import Engine
 from hf_dparallel.serving.json_answers import JsonGuide, read_schema
-from hf_dparallel.serving.requests import RequestError, ServedModel, read_chat_request
-from hf_dparallel.serving.responses_api import read_responses_request
+from hf_dparallel.serving.requests import ServedModel, read_chat_request, read_responses_request
 
 from ..helpers import make_llada, make_sdar
 from .conftest import running

@@ -23,6 +23,7 @@ from ..generation.configuration import resolve
 from ..generation.inputs import longest_sequence
 from ..generation.logprobs import CommitLogprobs
 from ..generation.settings import SETTINGS
+from .bodies import RequestError
 from .drafts import DraftReader, DraftText
 from .engine import Engine, EngineClosedError, OverloadedError, Progress, Prompt
 from .json_answers import JsonGuide
@@ -31,14 +32,14 @@ from .monitoring import Metrics, Monitor
 from .page import render_page
 from .requests import (
     CompletionRequest,
-    RequestError,
     ServedModel,
     choose_model,
     read_chat_request,
+    read_responses_request,
     read_text_request,
 )
 from .responses import Answer, Part, ResponseForm, error_body, usage
-from .responses_api import ResponsesForm, read_responses_request
+from .responses_api import ResponsesForm
 from .text import AnswerText
 
 

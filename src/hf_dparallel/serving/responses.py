@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from .requests import RequestError
+from .bodies import RequestError
 
 
 @dataclass

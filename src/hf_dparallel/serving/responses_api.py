@@ -1,8 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""OpenAI's newer endpoint, `/v1/responses`: its requests as chats, and its objects.
-
-Nothing is stored: `previous_response_id` is refused, as clients may send the conversation.
-"""
+"""The objects of OpenAI's newer endpoint, `/v1/responses`."""
 
 import json
 import time
@@ -10,60 +7,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from .requests import CompletionRequest, RequestError, ServedModel, read_chat_request
+from .bodies import RequestError
 from .responses import Answer, Part, error_body
-
-
-# What the fields of a chat are called here.
-_NAMES = {"input": "messages", "max_output_tokens": "max_tokens", "text": "response_format"}
-_NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
-    "truncation": ("disabled",),
-    "background": (False,),
-}
-# What is told beside the text of an answer, if a request says so.
-_INCLUDABLE = ["message.output_text.logprobs"]
-# Responses are not stored, whatever a client wishes; it is told so.
-_IGNORED = ("store",)
-_TEXT_PARTS = ("input_text", "output_text")
-
-
-def read_responses_request(body: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
-    """Reads the body of `/v1/responses`.
-
-    Raises:
-        RequestError: if it cannot be answered as it is meant.
-    """
-    for name in (
-        "messages",
-        "max_tokens",
-        "max_completion_tokens",
-        "n",
-        "stop",
-        "stream_options",
-        "logprobs",
-        "response_format",
-    ):
-        if name in body:
-            raise RequestError(f"`{name}` is a field of /v1/chat/completions. Leave it out.", name)
-    for name, allowed in _NEUTRAL_VALUES.items():
-        if body.get(name) is not None and body[name] not in allowed:
-            raise RequestError(f"`{name}` is supported as {json.dumps(allowed[0])} only. Leave it out.", name)
-    include = body.get("include") or []
-    if not isinstance(include, list) or any(name not in _INCLUDABLE for name in include):
-        raise RequestError(f"`include` is supported as {json.dumps(_INCLUDABLE)} only. Leave it out.", "include")
-    skipped = {"instructions", "include", *_NEUTRAL_VALUES, *_IGNORED}
-    chat = {_NAMES.get(name, name): value for name, value in body.items() if name not in skipped}
-    chat["messages"] = _messages(body.get("instructions"), body.get("input"))
-    chat["response_format"] = _response_format(body.get("text"))
-    chat["logprobs"] = bool(include or body.get("top_logprobs"))
-    try:
-        return read_chat_request(chat, served, max_prompts)
-    except RequestError as error:
-        message, param = str(error), error.param
-        for name, chat_name in _NAMES.items():
-            message = message.replace(f"`{chat_name}", f"`{name}")
-            param = param and param.replace(chat_name, name)
-        raise RequestError(message, param, error.status, error.code) from error
 
 
 class ResponsesForm:
@@ -150,42 +95,6 @@ class ResponsesForm:
         event = {"type": kind, "sequence_number": self._num_events, **fields}
         self._num_events += 1
         return f"event: {kind}\ndata: {json.dumps(event)}\n\n"
-
-
-def _response_format(text: Any) -> Any:
-    """The format of the text as that of a chat, which has a schema one level deeper."""
-    if text is not None and (not isinstance(text, dict) or set(text) != {"format"}):
-        raise RequestError("`text` must be an object that has `format` only.", "text")
-    form = text and text["format"]
-    if isinstance(form, dict) and form.get("type") == "json_schema":
-        schema = {name: value for name, value in form.items() if name != "type"}
-        return {"type": "json_schema", "json_schema": schema}
-    return form
-
-
-def _messages(instructions: Any, given: Any) -> Any:
-    """The conversation as that of a chat, whose checks refuse what is wrong with it."""
-    if instructions is not None and not isinstance(instructions, str):
-        raise RequestError("`instructions` must be a text.", "instructions")
-    messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    if not isinstance(messages, list) or not messages:
-        raise RequestError("`input` must be a text or a list with at least one message.", "input")
-    system = [] if instructions is None else [{"role": "system", "content": instructions}]
-    return [*system, *map(_message, messages)]
-
-
-def _message(item: Any) -> Any:
-    if not isinstance(item, dict) or item.get("type", "message") != "message":
-        raise RequestError("Each item of `input` must be a message.", "input")
-    message = {name: value for name, value in item.items() if name not in ("type", "id", "status")}
-    if isinstance(message.get("content"), list):
-        message["content"] = [
-            {"type": "text", "text": part.get("text")}
-            if isinstance(part, dict) and part.get("type") in _TEXT_PARTS
-            else part
-            for part in message["content"]
-        ]
-    return message
 
 
 def _part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,272 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The fields of requests. Settings of decoding, which a request may also have, come from their table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+import pydantic
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic_core import PydanticCustomError
+
+from ..generation.settings import SETTINGS
+
+
+@dataclass(eq=False)
+class RequestError(Exception):
+    """A request that is refused, in the terms of OpenAI's error object; `param` is the field that is wrong."""
+
+    message: str
+    param: str | None = None
+    status: int = 400
+    code: str | None = None
+    headers: dict[str, str] | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _only(*neutral: Any) -> AfterValidator:
+    """Marks a field that is not supported, with the values at which it does nothing; clients send those unasked."""
+
+    def check(value: Any) -> Any:
+        # In Python 0 == False, but `logprobs=0` asks for the probabilities of the answer, and `False` for none.
+        if not any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in neutral):
+            raise PydanticCustomError("unsupported", "Input is not supported")
+        return value
+
+    return AfterValidator(check)
+
+
+def _text_as(item: Callable[[str], Any]) -> BeforeValidator:
+    """Takes a text for a list of one item."""
+    return BeforeValidator(lambda given: [item(given)] if isinstance(given, str) else given)
+
+
+def _stop_strings(given: Any) -> Any:
+    # An empty text stops nothing.
+    return [text for text in [given] if text] if isinstance(given, str) else given
+
+
+def _prompts(prompts: Any) -> Any:
+    is_one = isinstance(prompts, str) or (isinstance(prompts, list) and prompts and type(prompts[0]) is int)
+    return [prompts] if is_one else prompts
+
+
+def _prompt(prompt: Any) -> Any:
+    is_ids = isinstance(prompt, list) and bool(prompt) and all(type(token_id) is int for token_id in prompt)
+    if not is_ids and not isinstance(prompt, str):
+        raise PydanticCustomError("prompt", "Input should be a text, a list of token ids, or a list of either")
+    return prompt
+
+
+# A list is read up to its first error, however long it is.
+_SOME = Field(min_length=1, fail_fast=True)
+# Every text costs work with each token of the answer. OpenAI takes four.
+_StopString = Annotated[str, Field(min_length=1, max_length=256)]
+_NumTop = Annotated[int, Field(ge=0, le=20)]
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _TextPart(_Fields):
+    """A part of a message. What clients add to it, as annotations of an earlier answer, changes nothing."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+
+
+class _Message(_Fields):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[list[_TextPart], _SOME, _text_as(lambda text: {"type": "text", "text": text})]
+    name: Any = None
+    refusal: Any = None
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _without_empty_fields(cls, message: Any) -> Any:
+        # Clients send an earlier answer back with all its fields, most of which are empty.
+        if not isinstance(message, dict):
+            return message
+        return {name: value for name, value in message.items() if value or name in cls.model_fields}
+
+    def for_template(self) -> dict[str, str]:
+        """What the chat template reads. The system has a newer name at OpenAI, developer."""
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": "".join(part.text for part in self.content)}
+
+
+class _Item(_Message):
+    """A message among the items of `/v1/responses`."""
+
+    type: Literal["message"] = "message"
+    id: Any = None
+    status: Any = None
+
+
+class _Schema(_Fields):
+    name: Any = None
+    description: Any = None
+    strict: Any = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class _ResponseFormat(_Fields):
+    type: Literal["text", "json_schema"]
+    json_schema: _Schema | None = None
+
+
+class _TextFormat(_Schema):
+    type: Literal["text", "json_schema"]
+
+
+class _TextOptions(_Fields):
+    format: _TextFormat
+
+
+class _StreamOptions(_Fields):
+    """`include_drafts` is not OpenAI's: what stands of the answer after each pass."""
+
+    include_usage: bool = False
+    include_drafts: bool = False
+
+
+class _Unsupported(_Fields):
+    best_of: Annotated[Any, _only(1)] = None
+    echo: Annotated[Any, _only(False)] = None
+    suffix: Annotated[Any, _only("")] = None
+    presence_penalty: Annotated[Any, _only(0)] = None
+    frequency_penalty: Annotated[Any, _only(0)] = None
+    logit_bias: Annotated[Any, _only({})] = None
+    tools: Annotated[Any, _only([])] = None
+    tool_choice: Annotated[Any, _only("none", "auto")] = None
+    parallel_tool_calls: Annotated[Any, _only(True, False)] = None
+    functions: Annotated[Any, _only([])] = None
+    function_call: Annotated[Any, _only("none", "auto")] = None
+    modalities: Annotated[Any, _only(["text"])] = None
+    store: Annotated[Any, _only(False)] = None
+    service_tier: Annotated[Any, _only("auto", "default")] = None
+
+
+class Body(_Unsupported):
+    """The fields that all endpoints have in common."""
+
+    model: str | None = None
+    stream: bool = False
+    seed: Annotated[int, Field(gt=-(2**62), lt=2**62)] | None = None
+    # For whoever reads the requests; they change nothing.
+    user: Any = None
+    metadata: Any = None
+
+
+class CompletionBody(Body):
+    """The fields that chats and texts have in common."""
+
+    n: PositiveInt = 1
+    stop: Annotated[list[_StopString], Field(max_length=16, fail_fast=True), BeforeValidator(_stop_strings)] = []
+    stream_options: Annotated[_StreamOptions, BeforeValidator(lambda options: options or {})] = _StreamOptions()
+    max_tokens: PositiveInt | None = None
+    max_completion_tokens: PositiveInt | None = None
+
+
+class ChatBody(CompletionBody):
+    """The body of `/v1/chat/completions`."""
+
+    messages: Annotated[list[_Message], _SOME]
+    response_format: _ResponseFormat | None = None
+    logprobs: bool = False
+    top_logprobs: _NumTop = 0
+
+
+class TextBody(CompletionBody):
+    """The body of `/v1/completions`."""
+
+    prompt: Annotated[list[Annotated[Any, AfterValidator(_prompt)]], _SOME, BeforeValidator(_prompts)]
+    response_format: Annotated[Any, _only({"type": "text"})] = None
+    logprobs: Annotated[Any, _only(False)] = None
+    top_logprobs: Annotated[Any, _only(0)] = None
+
+
+class ResponsesBody(Body):
+    """The body of `/v1/responses`.
+
+    Nothing is stored: `previous_response_id` is refused, as clients may send the conversation.
+    """
+
+    input: Annotated[list[_Item], _SOME, _text_as(lambda text: {"role": "user", "content": text})]
+    instructions: str | None = None
+    max_output_tokens: PositiveInt | None = None
+    text: _TextOptions | None = None
+    include: list[Literal["message.output_text.logprobs"]] = []
+    top_logprobs: _NumTop = 0
+    truncation: Annotated[Any, _only("disabled")] = None
+    background: Annotated[Any, _only(False)] = None
+    # Responses are not stored, whatever a client wishes; it is told so.
+    store: Any = None
+
+    def as_chat(self) -> ChatBody:
+        """The same request as a chat."""
+        system = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
+        form = self.text and self.text.format
+        return ChatBody.model_construct(
+            messages=[*map(_Message.model_validate, system), *self.input],
+            stream=self.stream,
+            seed=self.seed,
+            max_tokens=self.max_output_tokens,
+            response_format=form and _ResponseFormat.model_construct(type=form.type, json_schema=form),
+            logprobs=bool(self.include or self.top_logprobs),
+            top_logprobs=self.top_logprobs,
+        )
+
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+def read_body(kind: type[AnyBody], given: dict[str, Any]) -> tuple[AnyBody, dict[str, Any]]:
+    """Returns the fields of a request, and the settings of decoding among them. An empty field is none.
+
+    Raises:
+        RequestError: naming the field that is unknown, or has a value that it cannot have.
+    """
+    settings = {name: given[name] for name in requestable_settings() if given.get(name) is not None}
+    fields = {
+        name: value
+        for name, value in given.items()
+        if name not in requestable_settings() and (value is not None or name not in kind.model_fields)
+    }
+    try:
+        return kind.model_validate(fields), settings
+    except ValidationError as error:
+        raise _refusal(error, kind) from None
+
+
+def requestable_settings() -> list[str]:
+    """The settings of decoding that a request may have."""
+    return [name for name, setting in SETTINGS.items() if setting.is_request]
+
+
+def shortened(value: Any) -> str:
+    """A value for a message, in at most 80 letters."""
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _refusal(invalid: ValidationError, kind: type[Body]) -> RequestError:
+    error = invalid.errors(include_url=False, include_context=False)[0]
+    place = (f"[{name}]" if isinstance(name, int) else f".{name}" for name in error["loc"])
+    field = shortened("".join(place).removeprefix("."))
+    value = shortened(error["input"])
+    if error["type"] == "extra_forbidden" and len(error["loc"]) == 1:
+        known = (*kind.model_fields, *requestable_settings())
+        names = ", ".join(name for name in known if name not in _Unsupported.model_fields)
+        return RequestError(f"Unknown field `{field}`. Fields: {names}.", field)
+    if error["type"] in ("extra_forbidden", "unsupported"):
+        return RequestError(f"`{field}={value}` is not supported. Leave it out.", field)
+    if error["type"] == "missing":
+        return RequestError(f"`{field}` is missing.", field)
+    rule = "Input should be an object" if error["type"] in ("model_type", "dict_type") else error["msg"]
+    return RequestError(f"`{field}`: {rule}, got {value}.", field)
