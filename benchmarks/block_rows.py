@@ -25,6 +25,7 @@ from hf_dparallel.demo.pipeline import (
     distil,
     evaluate_settings,
     load_teacher,
+    make_answerer,
     word_problem_dataset,
 )
 from hf_dparallel.environment import describe_environment
@@ -65,7 +66,8 @@ def make_collator(
 def measure(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig) -> dict[str, float]:
     """Passes and accuracy on held-out problems at the entropy threshold of the paper."""
     problems = word_problem_dataset(config.num_problems, config.seed + 2, split="test")
-    (metrics,) = evaluate_settings(model, tokenizer, problems, config, [{"entropy_threshold": 0.5}])
+    answerer = make_answerer(model, tokenizer, config)
+    (metrics,) = evaluate_settings(answerer, problems, [{"entropy_threshold": 0.5}])
     return {"passes": round(metrics["nfe"], 2), "accuracy": round(metrics["accuracy"], 4)}
 
 

@@ -21,6 +21,7 @@ from hf_dparallel.demo.pipeline import load_teacher, word_problem_dataset
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.calibration import calibrate
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers, evaluate_answers
+from hf_dparallel.generation.answerer import Answerer
 
 
 if TYPE_CHECKING:
@@ -71,15 +72,11 @@ def main() -> None:
 
 def decode(teacher: Teacher, problems: "Dataset", recipes: list[dict[str, Any]]) -> dict[str, EvaluatedAnswers]:
     """Decodes problems with several settings; by the text of the setting."""
+    canvas = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS)
+    answerer = Answerer(*teacher, canvas, num_workers=torch.get_num_threads())
     return {
         str(settings): evaluate_answers(
-            *teacher,
-            problems,
-            numeric_answer_reward,
-            DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, **settings),
-            batch_size=16,
-            description=str(settings),
-            num_workers=torch.get_num_threads(),
+            answerer.with_(**settings), problems, numeric_answer_reward, description=str(settings)
         )
         for settings in recipes
     }

@@ -23,7 +23,7 @@ import ray
 import torch
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.data.ray_trajectories import generate_trajectories_on_ray
+from hf_dparallel.data.on_ray import generate_trajectories_on_ray
 from hf_dparallel.demo.pipeline import load_teacher, word_problem_dataset
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.reports import markdown_table

@@ -25,7 +25,7 @@ from hf_dparallel.demo import path_of
 from hf_dparallel.demo.pipeline import BLOCK_LENGTH, load_teacher
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.benchmark import random_model, random_prompts
-from hf_dparallel.evaluation.decoding import evaluate_answers
+from hf_dparallel.evaluation.decoding import evaluate_decoding
 
 
 # Entropy thresholds, and the probability that their commits are verified with; 0 is plain.
@@ -72,7 +72,7 @@ def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
         names = ("entropy_threshold", "revocation_threshold")
         thresholds = dict(zip(names, map(float, pair.split(":")), strict=True))
         recipe = DiffusionGenerationConfig(**canvas, **thresholds)
-        metrics = evaluate_answers(model, tokenizer, problems, numeric_answer_reward, recipe).metrics()
+        metrics = evaluate_decoding(model, tokenizer, problems, numeric_answer_reward, recipe)
         rows.append(thresholds | {name: metrics[name] for name in ("accuracy", "nfe")})
         print(json.dumps(rows[-1]), flush=True)
     return rows

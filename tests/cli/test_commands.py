@@ -25,7 +25,6 @@ from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.cli.loading import load_split, load_tokenizer
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import EvaluatedAnswers
-from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.settings import SETTINGS, Setting
 from hf_dparallel_cli import module_of
 from hf_dparallel_cli.usage import read_table
@@ -544,8 +543,8 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
     make_tokenizer().save_pretrained(tmp_path / "cached")
     seen = []
 
-    def evaluate_answers(model, tokenizer, dataset, reward, recipe, *args, **kwargs):
-        seen.append(resolve(model, recipe, tokenizer))
+    def evaluate_answers(answerer, dataset, *args):
+        seen.append(answerer.config)
         return EvaluatedAnswers([True] * len(dataset), [DecodingCost(4, 8, 8, 8)] * len(dataset), seconds=1.0)
 
     flags = ["--model", tmp_path / "cached", "--dataset", questions, "--prompt_column", "question"]

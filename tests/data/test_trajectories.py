@@ -12,9 +12,8 @@ from transformers import CompileConfig
 from transformers.utils import logging
 
 from hf_dparallel import DiffusionGenerationConfig, generate_trajectories
-from hf_dparallel.data import teacher, trajectory_folder
-from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.generation.rows import decode_rows, evaluation_mode
+from hf_dparallel.data import folder
+from hf_dparallel.generation.answerer import Answerer, evaluation_mode
 
 from ..helpers import make_dream, make_llada, make_prompts, make_tokenizer
 from ..processes import Program, run_in_two_processes
@@ -26,7 +25,7 @@ RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_thr
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    monkeypatch.setattr(trajectory_folder, "SHARD_SIZE", 4)
+    monkeypatch.setattr(folder, "SHARD_SIZE", 4)
 
 
 def test_columns_hold_what_generate_gives_for_each_row_alone(small_shards):
@@ -106,15 +105,23 @@ def test_an_error_in_a_worker_ends_the_run(small_shards):
         generate_trajectories(model, make_tokenizer(), make_prompts(6), RECIPE, num_workers=2)
 
 
+ROWS = Answerer.rows
+
+
 def recording(decoded):
     """Decodes rows, and notes which."""
 
-    def decode(*args, **kwargs):
-        for row, answer in decode_rows(*args, **kwargs):
+    def rows(answerer, prompts, **kwargs):
+        for row, answer in ROWS(answerer, prompts, **kwargs):
             decoded.append(row)
             yield row, answer
 
-    return decode
+    return rows
+
+
+def no_rows(answerer, prompts, **kwargs):
+    """Decodes nothing."""
+    yield from ()
 
 
 def test_restart_neither_loses_nor_repeats_a_row(small_shards, monkeypatch, tmp_path):
@@ -132,7 +139,7 @@ def test_restart_neither_loses_nor_repeats_a_row(small_shards, monkeypatch, tmp_
     hook.remove()
     (shard,) = tmp_path.glob("shard-*.parquet")
     decoded = []
-    monkeypatch.setattr(teacher, "decode_rows", recording(decoded))
+    monkeypatch.setattr(Answerer, "rows", recording(decoded))
     rows = generate_trajectories(model, tokenizer, prompts, recipe, batch_size=2, output_dir=tmp_path)
     assert rows[:] == expected[:]
     # The rows of the shard that was being decoded are decoded again.
@@ -163,14 +170,13 @@ def test_rows_that_fail_are_left_out_and_not_tried_again(small_shards, monkeypat
             in (caplog.text)
         )
         caplog.clear()
-        monkeypatch.setattr(teacher, "decode_rows", lambda *args, **kwargs: iter(()))
+        monkeypatch.setattr(Answerer, "rows", no_rows)
 
 
 def test_answers_come_as_they_are_finished():
     model, tokenizer = make_llada(), make_tokenizer()
-    recipe = resolve(model, RECIPE, tokenizer)
-    prompts = list(enumerate(tokenizer(make_prompts(12)["prompt"][:])["input_ids"]))
-    passes = [answer.nfe for _, answer in decode_rows(model, tokenizer, [prompts], recipe, batch_size=12, seed=0)]
+    prompts = enumerate(tokenizer(make_prompts(12)["prompt"][:])["input_ids"])
+    passes = [answer.nfe for _, answer in Answerer(model, tokenizer, RECIPE, batch_size=12).rows(prompts)]
     assert passes == sorted(passes) and len(set(passes)) > 1
 
 
@@ -275,18 +281,18 @@ import os, sys
 from pathlib import Path
 from accelerate import PartialState
 from tests.data.test_trajectories import *
-from hf_dparallel.data import trajectory_folder
-trajectory_folder.SHARD_SIZE = 4
+from hf_dparallel.data import folder
+folder.SHARD_SIZE = 4
 decoded = []
 decode = recording(decoded)
 rank = os.environ.get("RANK", "0")
-def slow(*args, **kwargs):
+def slow(answerer, prompts, **kwargs):
     # A collective operation from here on would wait for the slow process.
     PartialState.wait_for_everyone = torch.distributed.barrier = torch.distributed.all_reduce = None
-    for row, answer in decode(*args, **kwargs):
-        time.sleep(0.3 * (rank == "1"))
+    for row, answer in decode(answerer, prompts, **kwargs):
+        time.sleep(0.1 * (rank == "1"))
         yield row, answer
-teacher.decode_rows = slow
+Answerer.rows = slow
 rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts({count}), RECIPE, 2, sys.argv[1])
 report = {{"decoded": sorted(decoded), "returned": len(rows)}}
 Path(sys.argv[1], "process-" + rank + ".json").write_text(json.dumps(report))
@@ -298,13 +304,14 @@ def test_two_processes_share_the_rows(small_shards, monkeypatch, tmp_path):
     run_in_two_processes(SCRIPT.format(count=34), tmp_path / "out")
     reports = [json.loads((tmp_path / "out" / f"process-{rank}.json").read_text()) for rank in range(2)]
     assert [report["returned"] for report in reports] == [34, 34]
-    # No row twice; and the process that is slow gets few.
-    assert sorted(reports[0]["decoded"] + reports[1]["decoded"]) == list(range(34))
-    assert len(reports[0]["decoded"]) > 2 * len(reports[1]["decoded"])
+    # No row twice: each process has every other shard.
+    shards = [range(row, min(row + 4, 34)) for row in range(0, 34, 4)]
+    for rank, report in enumerate(reports):
+        assert report["decoded"] == [row for shard in shards[rank::2] for row in shard]
     assert not list((tmp_path / "out").glob(".*"))
     # A single process finds the whole run in the folder.
     expected = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(34), RECIPE)
-    monkeypatch.setattr(teacher, "decode_rows", lambda *args, **kwargs: iter(()))
+    monkeypatch.setattr(Answerer, "rows", no_rows)
     model = make_llada()
     rows = generate_trajectories(model, make_tokenizer(), make_prompts(34), RECIPE, output_dir=tmp_path / "out")
     assert rows[:] == expected[:]

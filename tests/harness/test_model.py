@@ -50,9 +50,9 @@ def decoded(monkeypatch) -> list[str]:
     keys = []
     decode = answers.decode_answers
 
-    def counting(model, tokenizer, prompts, *args):
+    def counting(answerer, prompts, *args):
         keys.extend(prompts)
-        return decode(model, tokenizer, prompts, *args)
+        return decode(answerer, prompts, *args)
 
     monkeypatch.setattr(harness_model, "decode_answers", counting)
     return keys

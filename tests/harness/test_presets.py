@@ -110,11 +110,11 @@ def script_answers(monkeypatch, answers: list[str]):
     """The model of the harness gives these answers, in the order in which it is asked."""
     remaining = iter(answers)
 
-    def decode(model, tokenizer, prompts, settings, batch_size, seed):
-        steps = settings.resolved.denoising_steps or 8
+    def decode(answerer, prompts, stop_texts):
+        steps = answerer.config.denoising_steps or 8
         for key in prompts:
             cost = asdict(DecodingCost(steps, 13, 12, 64, steps / 100))
-            yield key, {"text": next(remaining), "cost": cost, "batch_size": batch_size, "device": "cpu"}
+            yield key, {"text": next(remaining), "cost": cost, "batch_size": answerer.batch_size, "device": "cpu"}
 
     monkeypatch.setattr(harness_model, "decode_answers", decode)
     # To the tiny tokenizer all words are the same.

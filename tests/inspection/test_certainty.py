@@ -8,11 +8,11 @@ import torch
 from datasets import Dataset
 
 from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
+from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.inspection.certainty import (
     answer_confidence_and_accuracy,
     committed_confidence,
     committed_tokens,
-    decode_with_certainty,
     mean_confidence,
     prediction_reliability,
     token_convergence,
@@ -27,7 +27,7 @@ RECIPE = DiffusionGenerationConfig(max_new_tokens=16, block_length=8, entropy_th
 
 @pytest.fixture(scope="module")
 def out():
-    return decode_with_certainty(make_llada(), make_tokenizer(), PROMPTS, RECIPE, batch_size=2)
+    return Answerer(make_llada(), make_tokenizer(), RECIPE, batch_size=2).with_(output_certainty=True).decode(PROMPTS)
 
 
 def test_decode_is_that_of_each_prompt_alone(out):
@@ -48,8 +48,8 @@ def test_decode_is_that_of_each_prompt_alone(out):
 def test_seed_draws_are_those_of_a_row_whatever_the_batch():
     recipe = RECIPE.updated(temperature=1.0)
     model, tokenizer = make_llada(), make_tokenizer()
-    by_two, by_five = (decode_with_certainty(model, tokenizer, PROMPTS, recipe, size, seed=3) for size in (2, 5))
-    other = decode_with_certainty(model, tokenizer, PROMPTS, recipe, 5, seed=4)
+    by_two, by_five = (Answerer(model, tokenizer, recipe, size, seed=3).decode(PROMPTS) for size in (2, 5))
+    other = Answerer(model, tokenizer, recipe, 5, seed=4).decode(PROMPTS)
     assert torch.equal(by_two.sequences, by_five.sequences) and not torch.equal(by_five.sequences, other.sequences)
 
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.inspection.certainty import Reliability, decode_with_certainty
+from hf_dparallel.generation.answerer import Answerer
+from hf_dparallel.inspection.certainty import Reliability
 from hf_dparallel.inspection.plots import (
     plot_certainty,
     plot_certainty_and_tradeoff,
@@ -95,14 +96,11 @@ def test_confidence_and_accuracy_leaves_empty_bins_out():
 
 
 def test_figures_of_decodes_of_different_lengths(tmp_path):
-    model, tokenizer = make_llada(), make_tokenizer()
+    tokenizer = make_tokenizer()
+    recipe = DiffusionGenerationConfig(max_new_tokens=16, block_length=8, output_certainty=True)
+    answerer = Answerer(make_llada(), tokenizer, recipe)
     decodes = {
-        rule: decode_with_certainty(
-            model,
-            tokenizer,
-            [[2, 3], [4]],
-            DiffusionGenerationConfig(max_new_tokens=16, block_length=8, **{rule: value}),
-        )
+        rule: answerer.with_(**{rule: value}).decode([[2, 3], [4]])
         for rule, value in {"denoising_steps": 2, "entropy_threshold": 1.0}.items()
     }
     figures = plot_certainty(decodes, tokenizer, {"answers": [{"confidence": 0.9, "accuracy": 1.0}]})

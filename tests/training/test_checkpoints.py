@@ -180,11 +180,11 @@ print(kills, runs)
 FULL_DISK_OF_TRAJECTORIES = """
 import resource, signal, sys
 from hf_dparallel import generate_trajectories
-from hf_dparallel.data import trajectory_folder
+from hf_dparallel.data import folder
 from tests.data.test_trajectories import RECIPE
 from tests.helpers import make_llada, make_prompts, make_tokenizer
 
-trajectory_folder.SHARD_SIZE = 4
+folder.SHARD_SIZE = 4
 model, tokenizer = make_llada(), make_tokenizer()
 generate_trajectories(model, tokenizer, make_prompts(8), RECIPE, 4, sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

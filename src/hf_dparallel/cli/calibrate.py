@@ -13,6 +13,7 @@ from .._version import __version__
 from ..evaluation.calibration import Trial, calibrate
 from ..evaluation.decoding import EvaluatedAnswers, evaluate_answers
 from ..evaluation.sweep import parse_sweep
+from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..hashes import dataset_hash
 from ..hub.files import CALIBRATION_NAME
@@ -98,13 +99,10 @@ def run(argv: Sequence[str]) -> None:
     make_folder(arguments.output_dir)
     reference, recipes = recipes_to_try(model, tokenizer, arguments)
 
-    options: dict[str, Any] = {"batch_size": batch.batch_size, "num_workers": batch.num_workers}
-
     def evaluate(split: str, settings: Mapping[str, Any]) -> EvaluatedAnswers:
-        recipe, title = recipes[describe(settings)], f"{split}, {describe(settings)}"
-        return evaluate_answers(
-            model, tokenizer, splits[split], reward_function, recipe, description=title, seed=arguments.seed, **options
-        )
+        recipe = recipes[describe(settings)]
+        answerer = Answerer(model, tokenizer, recipe, batch.batch_size, arguments.seed, batch.num_workers)
+        return evaluate_answers(answerer, splits[split], reward_function, f"{split}, {describe(settings)}")
 
     best, trials = calibrate(
         evaluate, arguments.candidates(), reference, arguments.max_accuracy_drop, arguments.confidence

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..environment import describe_hardware
+from ..evaluation.decoding import evaluate_answers
 from ..evaluation.report import make_rows, metrics_with_intervals, results_table, write_evaluation
-from ..evaluation.sweep import evaluate_recipes, parse_sweep
+from ..evaluation.sweep import parse_sweep
+from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..hashes import dataset_hash
 from . import evaluate_tasks
@@ -121,7 +123,12 @@ def run_on_dataset(
     for recipe in recipes.values():
         resolve_settings(model, recipe, tokenizer)
     options = {"batch_size": batch.batch_size, "num_workers": batch.num_workers}
-    evaluated = evaluate_recipes(model, tokenizer, dataset, reward_function, recipes, seed=decoding.seed, **options)
+    answerers = {
+        method: Answerer(model, tokenizer, recipe, seed=decoding.seed, **options) for method, recipe in recipes.items()
+    }
+    evaluated = {
+        method: evaluate_answers(answerer, dataset, reward_function, method) for method, answerer in answerers.items()
+    }
     measured = {
         method: {
             **metrics_with_intervals(answers),

@@ -3,19 +3,19 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from ..data.prompts import tokenize_prompts
-from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.answerer import Answerer
 from ..generation.output import DiffusionGenerationOutput
-from ..inspection.certainty import answer_confidence_and_accuracy, committed_confidence, decode_with_certainty
+from ..inspection.certainty import answer_confidence_and_accuracy, committed_confidence
 from ..inspection.page import write_page
 from ..inspection.plots import plot_certainty
 from ..inspection.text import answer_text, pass_lines
@@ -116,12 +116,11 @@ def run(argv: Sequence[str]) -> None:
         report["decodes"] = show(traces, page.output_file, title)
     if dataset is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
-        settings = {"batch_size": plots.batch_size, "seed": decoding.seed}
-        decode = partial(decode_with_certainty, model, tokenizer, prompts, **settings)
+        answerer = Answerer(model, tokenizer, recipe, plots.batch_size, decoding.seed).with_(output_certainty=True)
         score = None
         if reward is not None:
             score = partial(answer_confidence_and_accuracy, tokenizer=tokenizer, dataset=dataset, reward_funcs=reward)
-        report["figures"] = make_plots(model, tokenizer, recipe, decode, score, Path(plots.figures))
+        report["figures"] = make_plots(answerer, prompts, score, Path(plots.figures))
     write_json(report, output.json)
 
 
@@ -140,10 +139,8 @@ def show(traces: Sequence[DecodeTrace], output_file: str | None, title: str) -> 
 
 
 def make_plots(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    recipe: DiffusionGenerationConfig,
-    decode: Callable[..., DiffusionGenerationOutput],
+    answerer: Answerer,
+    prompts: Sequence[list[int]],
     score: Callable[[DiffusionGenerationOutput], dict[str, Any]] | None,
     folder: Path,
 ) -> dict[str, Any]:
@@ -151,27 +148,28 @@ def make_plots(
 
     The methods are the model without its adapter at one token per pass, and the given settings without and with it.
     """
+    model, recipe = answerer.model, answerer.config
     rule = recipe.commit_rule()
     if rule is None:
         raise ValueError("`figures` draws answers, and `max_new_tokens=0` appends none. Set it to their length.")
     given = f"{rule}={getattr(recipe, rule)}"
-    original = recipe.one_token_per_pass()
+    original = replace(answerer, generation_config=recipe.one_token_per_pass())
     methods = {"one token per pass": (original, False)}
     if recipe.denoising_steps != recipe.max_new_tokens:
-        methods[given] = (recipe, False)
+        methods[given] = (answerer, False)
     if has_adapter(model):
-        methods[f"{given}, with adapter"] = (recipe, True)
+        methods[f"{given}, with adapter"] = (answerer, True)
     decodes = {
-        name: run_with(model, has_it, partial(decode, generation_config=method, description=name))
+        name: run_with(model, has_it, partial(method.decode, prompts, name))
         for name, (method, has_it) in methods.items()
     }
-    answers = None if score is None else score_thresholds(model, recipe, decode, score)
+    answers = None if score is None else score_thresholds(answerer, prompts, score)
     files = []
     labelled = {
         name: [{**point, "label": str(point["confidence_threshold"])} for point in points]
         for name, points in (answers or {}).items()
     }
-    for name, figure in plot_certainty(decodes, tokenizer, labelled).items():
+    for name, figure in plot_certainty(decodes, answerer.tokenizer, labelled).items():
         files.append(str(folder / f"{name}.png"))
         figure.savefig(files[-1])
         say(f"Figure: {files[-1]}")
@@ -179,21 +177,20 @@ def make_plots(
 
 
 def score_thresholds(
-    model: PreTrainedModel,
-    recipe: DiffusionGenerationConfig,
-    decode: Callable[..., DiffusionGenerationOutput],
+    answerer: Answerer,
+    prompts: Sequence[list[int]],
     score: Callable[[DiffusionGenerationOutput], dict[str, Any]],
 ) -> dict[str, list[dict[str, Any]]]:
     """Decodes at several confidence thresholds, without and with the adapter, and scores the answers."""
     answers: dict[str, list[dict[str, Any]]] = {}
     for name, has_it in {"without adapter": False, "with adapter": True}.items():
-        if has_it and not has_adapter(model):
+        if has_it and not has_adapter(answerer.model):
             continue
         answers[name] = []
         for threshold in _THRESHOLDS:
-            method = recipe.updated(confidence_threshold=threshold)
+            method = answerer.with_(confidence_threshold=threshold)
             title = f"confidence_threshold={threshold}, {name}"
-            out = run_with(model, has_it, partial(decode, generation_config=method, description=title))
+            out = run_with(answerer.model, has_it, partial(method.decode, prompts, title))
             answers[name].append({"confidence_threshold": threshold, **score(out)})
     return answers
 

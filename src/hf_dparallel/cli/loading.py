@@ -23,8 +23,8 @@ from transformers.utils import cached_file, find_adapter_config_file
 
 from hf_dparallel_cli.usage import UsageError
 
+from ..data.folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
 from ..data.rewards import numeric_answer_reward
-from ..data.trajectory_folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
 from ..demo import path_of, word_problem_dataset
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from .arguments import DatasetArguments, LoadingArguments, ModelArguments

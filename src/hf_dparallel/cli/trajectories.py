@@ -9,9 +9,9 @@ from typing import Any
 
 import datasets
 
-from ..data.ray_trajectories import generate_trajectories_on_ray
+from ..data.folder import FILTERED_NAME, write_filtered
+from ..data.on_ray import generate_trajectories_on_ray
 from ..data.trajectories import filter_trajectories, generate_trajectories
-from ..data.trajectory_folder import FILTERED_NAME, write_filtered
 from ..demo import path_of
 from ..environment import join_processes
 from ..evaluation.cost import DecodingCost, mean_cost

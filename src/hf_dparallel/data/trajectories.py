@@ -8,26 +8,34 @@ decoding trajectories of the model itself, filtered by their answers
 
 import contextlib
 import os
+import socket
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.rows import evaluation_mode
-from .claims import Claims
+from ..generation.decoder import DecodedRow
+from ..hashes import dataset_hash, stable_hash
+from .folder import MANIFEST_NAME, ShardStore
+from .prompts import check_new_columns, tokenize_prompts
 from .rewards import RewardFunction, named_functions, score_completions
-from .teacher import Prompts, Teacher, gather_shards
-from .trajectory_folder import ShardStore
 
 
 if TYPE_CHECKING:
+    from accelerate import PartialState
     from datasets import Dataset
 
 logger = logging.get_logger(__name__)
+
+_NEW_COLUMNS = ("prompt_ids", "completion_ids", "commit_step", "nfe")
+# A network file system may take that long to show a new file on another machine.
+_SECONDS_TO_APPEAR = 60
 
 
 def generate_trajectories(
@@ -45,8 +53,8 @@ def generate_trajectories(
 
     With `output_dir`, rows are written in parquet shards of 64 as they are done, each shard whole or not at all. A
     run that was killed goes on where it stopped when it is called again with the same arguments; shards that were
-    damaged since then are made anew. Under `torchrun` every process takes one shard after the other, whichever is
-    left, and all return the whole dataset.
+    damaged since then are made anew. Under `torchrun` every process makes its share of the missing shards, and all
+    return the whole dataset.
 
     A row whose decoding fails, because the logits of the model are NaN, is left out: a warning says which, and a
     restart does not try it again. If not one row of a shard can be decoded, its error ends the run.
@@ -87,6 +95,7 @@ def generate_trajectories(
         FloatingPointError: if not one row of a shard can be decoded.
     """
     from accelerate import PartialState
+    from tqdm.auto import tqdm
 
     # Without `cpu`, processes under `torchrun` on a machine without accelerator would not know of one another.
     state = PartialState(cpu=model.device.type == "cpu")
@@ -94,20 +103,18 @@ def generate_trajectories(
         raise ValueError(
             f"`output_dir` is needed with {state.num_processes} processes: they share their rows through it."
         )
-    teacher = Teacher(model, tokenizer, generation_config, batch_size, seed, num_workers)
-    prompts = Prompts(dataset, tokenizer, teacher.config.mask_token_id)
-    with contextlib.ExitStack() as stack:
-        run = {} if output_dir is None else teacher.describe() | prompts.describe()
-        folder = Path(output_dir or stack.enter_context(tempfile.TemporaryDirectory()))
-        store = ShardStore(folder, run, len(dataset))
-        store.check_run()
-        claims = Claims(store, state)
-        stack.enter_context(evaluation_mode(model))
-        answers = teacher.answer(prompts.of_shard(store, shard) for shard in claims)
-        for shard in gather_shards(_with_progress(answers, claims)):
-            store.write(shard.number, shard.rows, shard.failed)
-        claims.wait()
-        return store.read()
+    answerer = Answerer(model, tokenizer, generation_config, batch_size, seed, num_workers)
+    with tempfile.TemporaryDirectory() as temporary:
+        teacher = {} if output_dir is None else answerer.fingerprint()
+        run = TrajectoryRun(dataset, tokenizer, answerer.config.mask_token_id, output_dir or temporary, teacher)
+        prompts = list(run.prompts(_share(run.store, state)))
+        with contextlib.closing(answerer.rows(prompts, raise_errors=False)) as answers:
+            for row, answer in tqdm(answers, "Trajectories", len(prompts), disable=not state.is_main_process):
+                run.add(row, as_columns(answer))
+        # No collective operation, which would end with an error after ten minutes.
+        while run.store.missing():
+            time.sleep(0.5)
+        return run.store.read()
 
 
 def filter_trajectories(
@@ -153,16 +160,110 @@ def filter_trajectories(
             f"(the first one is {first[:200]!r}): is the answer in the form that the reward function reads?"
         )
     kept_rows = dataset.select(kept)
-    # Cards of the data and of what is trained on them say it.
+    # Printed on the cards of the dataset and of models trained on it.
     names = " and ".join(name for name, _ in named_functions(reward_funcs))
     counts = f"{len(kept)} of {len(dataset)} trajectories were kept"
     kept_rows.info.description = f"{counts}: those with a reward of at least {min_reward:g} from {names}."
     return kept_rows
 
 
-def _with_progress(answers: Iterator[Any], claims: Claims) -> Iterator[Any]:
-    from tqdm.auto import tqdm
+class TrajectoryRun:
+    """The prompts of a run, and the folder that gathers the answers to them, shard by shard.
 
-    # Beside other processes it is not known how many rows this one will decode.
-    total = sum(len(claims.store.rows(shard)) for shard in claims.missing) if claims.state.num_processes == 1 else None
-    return tqdm(answers, total=total, desc="Trajectories", disable=not claims.state.is_main_process)
+    Args:
+        dataset (`datasets.Dataset`): the prompts.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): tokenizes them.
+        mask_token_id (`int`): what no prompt may contain.
+        folder (`str` or `os.PathLike`): where the shards are kept.
+        teacher (`dict[str, Any]`): what tells the model that answers apart from others ([`Answerer.fingerprint`]).
+    """
+
+    def __init__(
+        self,
+        dataset: "Dataset",
+        tokenizer: PreTrainedTokenizerBase,
+        mask_token_id: int,
+        folder: str | os.PathLike,
+        teacher: dict[str, Any],
+    ):
+        check_new_columns(dataset, _NEW_COLUMNS)
+        self.dataset = dataset
+        self.prompt_ids = tokenize_prompts(dataset, tokenizer, mask_token_id)
+        prompts = {
+            "num_rows": len(dataset),
+            "columns": dataset.column_names,
+            "rows": dataset_hash(dataset),
+            "tokenized prompts": stable_hash(self.prompt_ids),
+        }
+        self.store = ShardStore(Path(folder), teacher | prompts, len(dataset))
+        self.store.check_run()
+        # By shard and row, what waits for the other rows of the shard.
+        self._answers: dict[int, dict[int, dict[str, Any]]] = {}
+
+    def prompts(self, shards: Iterable[int]) -> Iterator[tuple[int, list[int]]]:
+        """Yields the rows of shards with their prompts."""
+        for shard in shards:
+            # Prompts of similar length next to one another need little padding.
+            for row in sorted(self.store.rows(shard), key=lambda row: len(self.prompt_ids[row])):
+                yield row, self.prompt_ids[row]
+
+    def add(self, row: int, answer: dict[str, Any]) -> None:
+        """Takes what [`as_columns`] has made of an answer, and writes the shard of the row when it is complete.
+
+        Raises:
+            FloatingPointError: if not one row of a whole shard was decoded.
+        """
+        shard = self.store.shard(row)
+        answers = self._answers.setdefault(shard, {})
+        answers[row] = answer
+        if len(answers) == len(self.store.rows(shard)):
+            self._write(shard, dict(sorted(self._answers.pop(shard).items())))
+
+    def _write(self, shard: int, answers: dict[int, dict[str, Any]]) -> None:
+        from datasets import Dataset, Features, List, Value, concatenate_datasets
+
+        failed = {row: answer["error"] for row, answer in answers.items() if "error" in answer}
+        if len(failed) == len(self.store.rows(0)):
+            raise FloatingPointError(
+                f"The logits of the model are NaN in all rows from {min(failed)} to {max(failed)}. Check the weights "
+                "and the dtype: float16 overflows in models trained in bfloat16."
+            )
+        done = {row: {"prompt_ids": self.prompt_ids[row], **answers[row]} for row in answers if row not in failed}
+        ids = List(Value("int64"))
+        new = Dataset.from_dict(
+            {name: [answer[name] for answer in done.values()] for name in _NEW_COLUMNS},
+            Features({name: Value("int64") if name == "nfe" else ids for name in _NEW_COLUMNS}),
+        )
+        self.store.write(shard, concatenate_datasets([self.dataset.select(done), new], axis=1), failed)
+
+
+def as_columns(answer: DecodedRow) -> dict[str, Any]:
+    """What is kept of an answer, in values that JSON can write; or its `error`."""
+    if answer.error is not None:
+        return {"error": f"NaN at step {answer.nfe - 1}"}
+    # With `stop_at_eos=False` decoding goes on beyond the first end token.
+    completion_ids, commit_step = (
+        values[: answer.num_tokens].tolist() for values in (answer.tokens, answer.commit_step)
+    )
+    return {"completion_ids": completion_ids, "commit_step": commit_step, "nfe": answer.nfe}
+
+
+def _share(store: ShardStore, state: "PartialState") -> list[int]:
+    """Prepares the folder, and returns the missing shards that this process has to make."""
+    from accelerate.utils import broadcast_object_list
+
+    missing: list[list[int]] = [[]]
+    if state.is_main_process:
+        store.prepare()
+        missing = [store.missing()]
+    broadcast_object_list(missing)
+    deadline = time.monotonic() + _SECONDS_TO_APPEAR
+    while not (store.folder / MANIFEST_NAME).is_file():
+        if time.monotonic() > deadline:
+            raise ValueError(
+                f"Process {state.process_index}, on {socket.gethostname()}, does not see what the first process wrote "
+                f"to `output_dir={str(store.folder)!r}`. Processes share their work through it: choose a folder on a "
+                "file system that all machines share, or run each machine on its own part of the data."
+            )
+        time.sleep(0.1)
+    return missing[0][state.process_index :: state.num_processes]

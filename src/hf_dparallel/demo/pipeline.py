@@ -22,10 +22,12 @@ from transformers import (
 from ..data.prompts import tokenize_prompts
 from ..data.rewards import numeric_answer_reward
 from ..data.trajectories import filter_trajectories, generate_trajectories
+from ..evaluation.decoding import evaluate_answers
 from ..evaluation.report import TABLE_METRICS, make_rows, results_table
-from ..evaluation.sweep import evaluate_recipes, parse_sweep
+from ..evaluation.sweep import parse_sweep
+from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
-from ..inspection.certainty import decode_with_certainty, mean_confidence
+from ..inspection.certainty import mean_confidence
 from ..inspection.plots import plot_certainty_and_tradeoff
 from ..inspection.text import answer_text
 from ..inspection.trace import trace_decode
@@ -94,32 +96,33 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     output_dir = Path(config.output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
     teacher, tokenizer = load_teacher(path=config.teacher)
+    by_teacher = make_answerer(teacher, tokenizer, config)
     tuning = word_problem_dataset(config.num_tuning_problems, config.seed + 1, split="test")
 
     print("\n1/5  The teacher: one token per pass, and which thresholds keep its accuracy")
-    (original,) = evaluate_settings(teacher, tokenizer, tuning, config, [{}])
-    curves = {
-        rule: evaluate_settings(teacher, tokenizer, tuning, config, grid) for rule, grid in tuning_grid().items()
-    }
+    (original,) = evaluate_settings(by_teacher, tuning, [{}])
+    curves = {rule: evaluate_settings(by_teacher, tuning, grid) for rule, grid in tuning_grid().items()}
     recipes = {rule: fewest_passes(curve, original["accuracy"]) for rule, curve in curves.items()}
 
     print("\n2/5  Its trajectories on new problems, and which of them end in the right answer")
     trajectories, counts = make_trajectories(teacher, tokenizer, config)
 
     print("\n3/5  Certainty-forcing distillation")
-    student = distil(trajectories, tokenizer, config, teacher.dtype)
+    by_student = make_answerer(distil(trajectories, tokenizer, config, teacher.dtype), tokenizer, config)
 
     print("\n4/5  The student: which thresholds keep the teacher's accuracy")
     best = min(recipes.values(), key=lambda point: point["nfe"])
-    curves["student"] = evaluate_settings(student, tokenizer, tuning, config, tuning_grid()["entropy_threshold"])
-    curves["verified"] = evaluate_settings(student, tokenizer, tuning, config, VERIFIED_GRID)
+    curves["student"] = evaluate_settings(by_student, tuning, tuning_grid()["entropy_threshold"])
+    curves["verified"] = evaluate_settings(by_student, tuning, VERIFIED_GRID)
     recipes |= {name: fewest_passes(curves[name], original["accuracy"]) for name in ("student", "verified")}
+    best_student = by_student.with_(**recipes["student"]["recipe"])
     _recipe(recipes["student"]["recipe"]).save_pretrained(output_dir / "adapter")
 
     print("\n5/5  The comparison on held-out problems")
     held_out = word_problem_dataset(config.num_problems, config.seed + 2, split="test")
+    rows = _compare(by_teacher, by_student, held_out, recipes)
     report: dict[str, Any] = {
-        "rows": _compare(teacher, student, tokenizer, held_out, config, recipes),
+        "rows": list(rows.values()),
         "tuning": {"original": original, **curves, "tolerance": TOLERANCE},
         **counts,
         "dataset": "the word problems of hf-dparallel",
@@ -128,12 +131,10 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         "dtype": str(teacher.dtype),
         "seconds": round(time.time() - start, 1),
     }
-    certainty = {
-        "Teacher": _certainty(teacher, tokenizer, tuning, best["recipe"]),
-        "Student": _certainty(student, tokenizer, tuning, recipes["student"]["recipe"]),
-    }
-    conclusion = _write_results(report, certainty, output_dir)
-    _print_example(teacher, student, tokenizer, held_out.select([0]), recipes["student"]["recipe"])
+    best_teacher = by_teacher.with_(**best["recipe"])
+    certainty = {"Teacher": _certainty(best_teacher, tuning), "Student": _certainty(best_student, tuning)}
+    conclusion = _write_results(report, _conclusion(rows), certainty, output_dir)
+    _print_example({"Teacher": by_teacher, "Student": best_student}, held_out.select([0]))
     print(f"\n{conclusion}")
     print(f"\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
     return report
@@ -164,28 +165,26 @@ def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:
     return DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **settings)
 
 
+def make_answerer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig) -> Answerer:
+    """What answers the problems of the demo, one token per pass."""
+    return Answerer(model, tokenizer, _recipe({}), config.batch_size, num_workers=config.num_workers)
+
+
 def tuning_grid() -> dict[str, list[dict[str, Any]]]:
     """By rule, the settings to choose from."""
     return {rule: [{rule: value} for value in values] for rule, values in map(parse_sweep, _TUNING_GRID)}
 
 
 def evaluate_settings(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    problems: "Dataset",
-    config: DemoConfig,
-    tried: Sequence[dict[str, Any]],
+    answerer: Answerer, problems: "Dataset", tried: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Accuracy and cost with each of some decoding settings, which are returned as `recipe`."""
-    recipes = {
-        " ".join(f"{name} {value}" for name, value in settings.items()) or "one token per pass": _recipe(settings)
-        for settings in tried
-    }
-    options = {"batch_size": config.batch_size, "num_workers": config.num_workers}
-    evaluated = evaluate_recipes(model, tokenizer, problems, numeric_answer_reward, recipes, **options)
-    return [
-        {**answers.metrics(), "recipe": settings} for answers, settings in zip(evaluated.values(), tried, strict=True)
-    ]
+    points = []
+    for settings in tried:
+        name = " ".join(f"{name} {value}" for name, value in settings.items()) or "one token per pass"
+        answers = evaluate_answers(answerer.with_(**settings), problems, numeric_answer_reward, name)
+        points.append({**answers.metrics(), "recipe": settings})
+    return points
 
 
 def fewest_passes(curve: list[dict[str, Any]], accuracy: float) -> dict[str, Any]:
@@ -260,35 +259,31 @@ def distil(
 
 
 def _compare(
-    teacher: PreTrainedModel,
-    student: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    problems: "Dataset",
-    config: DemoConfig,
-    recipes: dict[str, dict[str, Any]],
-) -> list[dict[str, Any]]:
-    """The methods of the paper's Table 1 and verified commits, one row each."""
-    methods: dict[str, tuple[PreTrainedModel, dict[str, Any]]] = {
-        "Teacher, one token per pass": (teacher, {}),
-        "Teacher, few-step": (teacher, {"denoising_steps": MAX_NEW_TOKENS // 4}),
-        "Teacher, confidence threshold": (teacher, recipes["confidence_threshold"]["recipe"]),
-        "Teacher, entropy threshold": (teacher, recipes["entropy_threshold"]["recipe"]),
-        "Student (dParallel), entropy threshold": (student, recipes["student"]["recipe"]),
-        "Student, verified commits": (student, recipes["verified"]["recipe"]),
+    teacher: Answerer, student: Answerer, problems: "Dataset", recipes: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """The methods of the paper's Table 1 and verified commits, by short name, one row each."""
+    methods: dict[str, tuple[str, Answerer, dict[str, Any]]] = {
+        "original": ("Teacher, one token per pass", teacher, {}),
+        "few_step": ("Teacher, few-step", teacher, {"denoising_steps": MAX_NEW_TOKENS // 4}),
+        "confidence": ("Teacher, confidence threshold", teacher, recipes["confidence_threshold"]["recipe"]),
+        "entropy": ("Teacher, entropy threshold", teacher, recipes["entropy_threshold"]["recipe"]),
+        "student": ("Student (dParallel), entropy threshold", student, recipes["student"]["recipe"]),
+        "verified": ("Student, verified commits", student, recipes["verified"]["recipe"]),
     }
     measured = {}
-    for method, (model, settings) in methods.items():
-        (metrics,) = evaluate_settings(model, tokenizer, problems, config, [settings])
-        name = "".join([method, *(f" {value}" for value in settings.values())])
+    for title, answerer, settings in methods.values():
+        (metrics,) = evaluate_settings(answerer, problems, [settings])
+        name = "".join([title, *(f" {value}" for value in settings.values())])
         measured[name] = {metric: metrics[metric] for metric in TABLE_METRICS}
-    return make_rows(measured)
+    return dict(zip(methods, make_rows(measured), strict=True))
 
 
-def _write_results(report: dict[str, Any], certainty: dict[str, torch.FloatTensor], output_dir: Path) -> str:
+def _write_results(
+    report: dict[str, Any], conclusion: str, certainty: dict[str, torch.FloatTensor], output_dir: Path
+) -> str:
     """Writes report and picture, and returns the table with what it comes to."""
-    rows, tuning = report["rows"], report["tuning"]
-    conclusion = [results_table(rows), _conclusion(rows)]
-    write_report(report, output_dir, [*conclusion, "![](certainty.png)"])
+    tuning, paragraphs = report["tuning"], [results_table(report["rows"]), conclusion]
+    write_report(report, output_dir, [*paragraphs, "![](certainty.png)"])
     curves = {
         "Teacher, confidence": [tuning["original"], *tuning["confidence_threshold"]],
         "Teacher, entropy": [tuning["original"], *tuning["entropy_threshold"]],
@@ -300,12 +295,12 @@ def _write_results(report: dict[str, Any], certainty: dict[str, torch.FloatTenso
         for curve, points in curves.items()
     }
     plot_certainty_and_tradeoff(certainty, labelled).savefig(output_dir / "certainty.png")
-    return "\n\n".join(conclusion)
+    return "\n\n".join(paragraphs)
 
 
-def _conclusion(rows: list[dict[str, Any]]) -> str:
-    original, student, verified = rows[0], rows[4], rows[5]
-    teacher = min(rows[2:4], key=lambda row: row["nfe"])
+def _conclusion(rows: dict[str, dict[str, Any]]) -> str:
+    original, student, verified = rows["original"], rows["student"], rows["verified"]
+    teacher = min(rows["confidence"], rows["entropy"], key=lambda row: row["nfe"])
     rule = teacher["method"].removeprefix("Teacher, ")
     return (
         f"The student takes {student['nfe']:.1f} passes an answer: {original['nfe'] / student['nfe']:.1f} times fewer "
@@ -315,24 +310,17 @@ def _conclusion(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _certainty(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: "Dataset", settings: dict[str, Any]
-) -> torch.FloatTensor:
+def _certainty(answerer: Answerer, problems: "Dataset") -> torch.FloatTensor:
     """Mean confidence of every position over the first 16 passes, on up to 64 problems."""
-    prompt_ids = tokenize_prompts(problems, tokenizer)[:64]
-    out = decode_with_certainty(model, tokenizer, prompt_ids, _recipe(settings), batch_size=64)
+    prompt_ids = tokenize_prompts(problems, answerer.tokenizer)[:64]
+    out = answerer.with_(output_certainty=True).decode(prompt_ids, "Certainty")
     return mean_confidence(out.confidences, num_passes=16)
 
 
-def _print_example(
-    teacher: PreTrainedModel,
-    student: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    problem: "Dataset",
-    student_settings: dict[str, Any],
-) -> None:
-    (prompt_ids,) = tokenize_prompts(problem, tokenizer)
+def _print_example(answerers: dict[str, Answerer], problem: "Dataset") -> None:
     print(f"\n{problem['prompt'][0][0]['content']}")
-    for name, model, settings in (("Teacher", teacher, {}), ("Student", student, student_settings)):
-        trace = trace_decode(model, tokenizer, prompt_ids, _recipe(settings), name)
+    for name, answerer in answerers.items():
+        model, tokenizer = answerer.model, answerer.tokenizer
+        (prompt_ids,) = tokenize_prompts(problem, tokenizer)
+        trace = trace_decode(model, tokenizer, prompt_ids, answerer.config, name)
         print(f"\n{answer_text(trace, takes_color(sys.stdout))}")

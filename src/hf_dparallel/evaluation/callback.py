@@ -8,8 +8,8 @@ from transformers import TrainerCallback
 
 from ..data.prompts import check_new_columns, tokenize_prompts
 from ..data.rewards import RewardFunction, check_reward_columns
-from ..generation.configuration import DiffusionGenerationConfig, resolve
-from ..generation.rows import check_batch_size
+from ..generation.answerer import Answerer
+from ..generation.configuration import DiffusionGenerationConfig
 from .decoding import evaluate_decoding
 
 
@@ -76,12 +76,11 @@ class DecodingCallback(TrainerCallback):
         min_accuracy: float = 0.0,
     ):
         _check_trainer(trainer, len(dataset))
-        check_batch_size(batch_size)
         check_new_columns(dataset, ["completion_ids"])
         check_reward_columns(reward_funcs, dataset.column_names)
         model = trainer.accelerator.unwrap_model(trainer.model)
-        recipe = resolve(model, generation_config, trainer.processing_class)
-        tokenize_prompts(dataset, trainer.processing_class, recipe.mask_token_id)
+        answerer = Answerer(model, trainer.processing_class, generation_config, batch_size)
+        tokenize_prompts(dataset, answerer.tokenizer, answerer.config.mask_token_id)
         self.trainer = trainer
         self.dataset = dataset
         self.reward_funcs = reward_funcs

@@ -10,9 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.prompts import check_new_columns, tokenize_prompts
 from ..data.rewards import RewardFunction, check_reward_columns, score_completions
-from ..generation.configuration import DiffusionGenerationConfig, resolve
-from ..generation.decoder import DecodedRow
-from ..generation.rows import check_batch_size, decode_rows, evaluation_mode
+from ..generation.answerer import Answerer
+from ..generation.configuration import DiffusionGenerationConfig
 from .cost import DecodingCost, mean_cost
 
 
@@ -84,56 +83,37 @@ def evaluate_decoding(
     Raises:
         ValueError: if a prompt cannot be decoded, or the columns are not those that the reward functions need.
     """
-    return evaluate_answers(
-        model, tokenizer, dataset, reward_funcs, generation_config, batch_size, description, seed, num_workers
-    ).metrics()
+    answerer = Answerer(model, tokenizer, generation_config, batch_size, seed, num_workers)
+    return evaluate_answers(answerer, dataset, reward_funcs, description).metrics()
 
 
 def evaluate_answers(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    answerer: Answerer,
     dataset: "Dataset",
     reward_funcs: RewardFunction | list[RewardFunction],
-    generation_config: DiffusionGenerationConfig | None = None,
-    batch_size: int = 16,
     description: str = "Evaluation",
-    seed: int = 0,
-    num_workers: int = 1,
 ) -> EvaluatedAnswers:
     """Like [`evaluate_decoding`], and returns what it averages, prompt by prompt."""
     from datasets import Dataset, concatenate_datasets
     from tqdm.auto import tqdm
 
-    check_batch_size(batch_size)
     check_new_columns(dataset, ["completion_ids"])
     check_reward_columns(reward_funcs, dataset.column_names)
-    recipe = resolve(model, generation_config, tokenizer)
-    prompt_ids = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
-    answers: dict[int, DecodedRow] = {}
+    config = answerer.config
+    prompt_ids = tokenize_prompts(dataset, answerer.tokenizer, config.mask_token_id)
     # Prompts of similar length next to one another need little padding.
     prompts = sorted(enumerate(prompt_ids), key=lambda prompt: len(prompt[1]))
-    shares = [prompts[worker::num_workers] for worker in range(num_workers)]
     start = time.perf_counter()
-    with evaluation_mode(model), tqdm(total=len(prompts), desc=description) as progress:
-        for row, answer in decode_rows(model, tokenizer, shares, recipe, batch_size, seed):
-            answers[row] = answer
-            progress.update()
+    answers = dict(tqdm(answerer.rows(prompts), description, len(prompts)))
     seconds = time.perf_counter() - start
-    in_order = [answers[row] for row in range(len(prompt_ids))]
+    in_order = [answers[row] for row in range(len(prompts))]
     completion_ids = [answer.tokens[: answer.num_tokens].tolist() for answer in in_order]
     answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
-    rewards = score_completions(answered, tokenizer, reward_funcs)
-    return EvaluatedAnswers(
-        is_correct=[reward is not None and reward >= 1 for reward in rewards],
-        costs=[
-            DecodingCost.of_tokens(
-                ids,
-                answer.nfe,
-                recipe.eos_token_ids,
-                recipe.max_new_tokens,
-                num_revisions=answer.num_revisions,
-            )
-            for ids, answer in zip(completion_ids, in_order, strict=True)
-        ],
-        seconds=seconds,
-    )
+    rewards = score_completions(answered, answerer.tokenizer, reward_funcs)
+    costs = [
+        DecodingCost.of_tokens(
+            ids, answer.nfe, config.eos_token_ids, config.max_new_tokens, num_revisions=answer.num_revisions
+        )
+        for ids, answer in zip(completion_ids, in_order, strict=True)
+    ]
+    return EvaluatedAnswers([reward is not None and reward >= 1 for reward in rewards], costs, seconds)

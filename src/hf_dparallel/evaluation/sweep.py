@@ -1,21 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Settings to try, written as `entropy_threshold=0.1:1.0:0.1` or `denoising_steps=16,32,64`."""
 
-from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-from ..data.rewards import RewardFunction
-from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.settings import SETTINGS
-from .decoding import EvaluatedAnswers, evaluate_answers
 
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 _MAX_VALUES = 1000
 
@@ -56,30 +47,6 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     if any(value != number for value, number in zip(read, numbers, strict=True) if isinstance(value, int)):
         raise ValueError(f"`sweep={text}` must have whole numbers as values of `{name}`.")
     return name, read
-
-
-def evaluate_recipes(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    dataset: "Dataset",
-    reward_funcs: RewardFunction | list[RewardFunction],
-    recipes: Mapping[str, DiffusionGenerationConfig],
-    **options: Any,
-) -> dict[str, EvaluatedAnswers]:
-    """Evaluates several recipes on the same prompts, as [`evaluate_answers`] does with one.
-
-    Mistakes in any of them are found before the first is decoded with.
-
-    Args:
-        model, tokenizer, dataset, reward_funcs: as for [`evaluate_decoding`].
-        recipes (`dict[str, DiffusionGenerationConfig]`): by name.
-        **options: further arguments of [`evaluate_decoding`].
-    """
-    resolved = {name: resolve(model, recipe, tokenizer) for name, recipe in recipes.items()}
-    return {
-        name: evaluate_answers(model, tokenizer, dataset, reward_funcs, config, description=name, **options)
-        for name, config in resolved.items()
-    }
 
 
 def _range(text: str) -> list[Decimal]:

@@ -16,6 +16,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging
 
 from ..environment import join_processes
+from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..hashes import model_hash, stable_hash
 from .answers import decode_answers
@@ -175,9 +176,8 @@ class DiffusionHarnessLM(TemplateLM):
             groups.setdefault(settings.fingerprint(), (settings, {}))[1][key] = prompt
         with tqdm(total=len(missing), desc="generate_until", disable=disable_tqdm or self.rank != 0) as progress:
             for settings, prompts in groups.values():
-                for key, record in decode_answers(
-                    self.model, self.tokenizer, prompts, settings, self.batch_size, self.seed
-                ):
+                answerer = Answerer(self.model, self.tokenizer, settings.resolved, self.batch_size, self.seed)
+                for key, record in decode_answers(answerer, prompts, settings.until):
                     self.finished.add(key, missing[key][-1] | record)
                     progress.update()
         self.costs = {}

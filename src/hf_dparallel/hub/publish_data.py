@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData
 from huggingface_hub.utils import filter_repo_objects
 
-from ..data.trajectory_folder import check_rows, read_description, read_run, trajectory_files
+from ..data.folder import check_rows, read_description, read_run, trajectory_files
 from ..reports import escape_markdown, markdown_table
 from .card import DRAFT_MARK, TAGS
 from .contents import check_contents

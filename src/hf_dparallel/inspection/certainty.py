@@ -9,14 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
-from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..data.rewards import RewardFunction, score_completions
-from ..generation.configuration import DiffusionGenerationConfig, resolve
-from ..generation.output import DiffusionGenerationOutput, collect_rows
-from ..generation.rows import evaluation_mode, row_generator
+from ..generation.output import DiffusionGenerationOutput
 
 
 if TYPE_CHECKING:
@@ -51,40 +47,6 @@ def wilson_interval(
     center = (fraction + squared / 2) / (1 + squared)
     half = (squared * (fraction * (1 - fraction) + squared / 4)).sqrt() / (1 + squared)
     return center - half, center + half
-
-
-def decode_with_certainty(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompt_ids: Sequence[list[int]],
-    generation_config: DiffusionGenerationConfig | None = None,
-    batch_size: int = 16,
-    seed: int = 0,
-    description: str = "Decoding",
-) -> DiffusionGenerationOutput:
-    """Decodes prompts of any lengths, `batch_size` at a time, and returns one output with their certainty.
-
-    Args:
-        model, tokenizer: as for [`evaluate_decoding`].
-        prompt_ids (`Sequence[list[int]]`): token ids of each prompt.
-        generation_config ([`DiffusionGenerationConfig`], *optional*): the recipe. By default the model's own.
-        batch_size (`int`, *optional*, defaults to 16): prompts decoded together.
-        seed (`int`, *optional*, defaults to 0): seed of the draws with `temperature > 0`.
-        description (`str`, *optional*): title of the progress bar.
-    """
-    recipe = resolve(model, generation_config, tokenizer, output_certainty=True, return_dict_in_generate=True)
-    with evaluation_mode(model):
-        decoded = model.generate_many(
-            prompt_ids,
-            recipe,
-            batch_size,
-            tokenizer=tokenizer,
-            generator_for=lambda index: row_generator(model.device, seed, index),
-        )
-        rows = list(tqdm(decoded, total=len(prompt_ids), desc=description, disable=len(prompt_ids) == 1))
-    prompts = [torch.tensor(ids, device=rows[0].tokens.device) for ids in prompt_ids]
-    padded = pad_sequence(prompts, batch_first=True, padding_value=recipe.padding_token_id, padding_side="left")
-    return collect_rows(rows, padded, recipe)
 
 
 def mean_confidence(confidences: torch.FloatTensor, num_passes: int) -> torch.FloatTensor:

@@ -35,7 +35,7 @@ def plot_certainty(
     """Draws how certainty grows in the decodes of the same prompts by several methods.
 
     Args:
-        decodes (`dict[str, DiffusionGenerationOutput]`): by method, what `generate` or [`decode_with_certainty`] has
+        decodes (`dict[str, DiffusionGenerationOutput]`): by method, what `generate` or [`Answerer.decode`] has
             returned with `output_certainty=True`.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): names the single tokens.
         answers (`dict[str, Sequence[dict]]`, *optional*): by method, points of [`answer_confidence_and_accuracy`].

@@ -7,9 +7,10 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..generation.configuration import DiffusionGenerationConfig, resolve
+from ..generation.answerer import Answerer
+from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.output import DiffusionGenerationOutput
-from .certainty import decode_with_certainty, required
+from .certainty import required
 
 
 _REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
@@ -98,9 +99,9 @@ def trace_decode(
         name (`str`, *optional*): title of the decode.
         seed (`int`, *optional*, defaults to 0): seed of the draws with `temperature > 0`.
     """
-    out = decode_with_certainty(model, tokenizer, [prompt_ids], generation_config, seed=seed)
-    config = resolve(model, generation_config, tokenizer)
-    return trace_output(out, tokenizer, config, name, is_block_causal=model.is_block_causal)
+    answerer = Answerer(model, tokenizer, generation_config, seed=seed)
+    out = answerer.with_(output_certainty=True).decode([prompt_ids])
+    return trace_output(out, tokenizer, answerer.config, name, is_block_causal=model.is_block_causal)
 
 
 def trace_output(

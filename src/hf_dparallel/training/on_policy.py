@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ..certainty import measure_certainty
-from ..generation.rows import evaluation_mode
+from ..generation.answerer import evaluation_mode
 from ..models.scoring import ScoringMixin
 
 

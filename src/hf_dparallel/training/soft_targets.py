@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..generation.rows import evaluation_mode
+from ..generation.answerer import evaluation_mode
 from .losses import IGNORE_INDEX, TokenTerms
 from .student import base_model
 

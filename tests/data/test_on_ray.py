@@ -4,7 +4,6 @@
 import contextlib
 import functools
 import os
-import pickle
 import signal
 import sys
 import time
@@ -13,11 +12,11 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 import torch
-from datasets import Dataset, load_dataset
+from datasets import Dataset
 
 from hf_dparallel import DiffusionGenerationConfig, generate_trajectories
-from hf_dparallel.data import ray_trajectories, trajectory_folder
-from hf_dparallel.data.ray_trajectories import TeacherActor, generate_trajectories_on_ray, pack, plan_tasks
+from hf_dparallel.data import folder, on_ray
+from hf_dparallel.data.on_ray import TeacherActor, generate_trajectories_on_ray, plan_tasks
 
 from ..helpers import make_llada, make_prompts, make_tokenizer
 from ..processes import Program
@@ -46,8 +45,8 @@ def partly_nan_llada():
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    monkeypatch.setattr(trajectory_folder, "SHARD_SIZE", 4)
-    monkeypatch.setattr(ray_trajectories, "SHARD_SIZE", 4)
+    monkeypatch.setattr(folder, "SHARD_SIZE", 4)
+    monkeypatch.setattr(on_ray, "SHARD_SIZE", 4)
 
 
 @pytest.fixture
@@ -55,24 +54,21 @@ def tasks_done(monkeypatch):
     """Has actors answer in this process, the last task first. Returns the shards of each task that was done."""
     done = []
 
-    def describe(make_teacher, resources):
-        teacher = make_teacher()
-        return teacher.describe(), teacher.tokenizer, teacher.config.mask_token_id
+    def describe(make_answerer, resources):
+        answerer = make_answerer()
+        return answerer.fingerprint(), answerer.tokenizer, answerer.config.mask_token_id
 
-    def answer(tasks, make_teacher, description, max_actors, resources):
-        actor = TeacherActor(make_teacher, description, count_attempt=lambda shard: 1)
+    def answer(tasks, make_answerer, teacher, max_actors, resources):
+        actor = TeacherActor(make_answerer, teacher)
         for task in reversed(tasks):
-            done.append([shard.number for shard in task])
-            result = pickle.loads(actor({"task": pack(task)})["answer"])
-            if isinstance(result, Exception):
-                raise result
-            yield from result
+            done.append(sorted({row // folder.SHARD_SIZE for row, _ in task}))
+            yield from actor.answer(task)
 
-    monkeypatch.setattr(ray_trajectories, "find_spec", lambda name: True)
-    monkeypatch.setattr(ray_trajectories, "_cluster", lambda address: contextlib.nullcontext())
-    monkeypatch.setattr(ray_trajectories, "_resources_of_actor", lambda *arguments: {})
-    monkeypatch.setattr(ray_trajectories, "_describe_on_cluster", describe)
-    monkeypatch.setattr(ray_trajectories, "_answer_on_cluster", answer)
+    monkeypatch.setattr(on_ray, "find_spec", lambda name: True)
+    monkeypatch.setattr(on_ray, "_cluster", lambda address: contextlib.nullcontext())
+    monkeypatch.setattr(on_ray, "_resources_of_actor", lambda *arguments: {})
+    monkeypatch.setattr(on_ray, "_describe_on_cluster", describe)
+    monkeypatch.setattr(on_ray, "_answer_on_cluster", answer)
     return done
 
 
@@ -123,41 +119,17 @@ def test_tasks_keep_slots_busy_and_leave_some_for_every_actor():
     assert list(map(len, plan_tasks(range(10), num_slots=256, max_actors=4))) == [3, 3, 3, 1]
 
 
-def test_a_dataset_travels_with_its_rows_only(tmp_path):
-    path = tmp_path / "prompts.parquet"
-    Dataset.from_dict({"prompt": [f"{row} {'x' * 1000}" for row in range(100)]}).to_parquet(path)
-    dataset = load_dataset("parquet", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
-    packed = pack(dataset.select(range(10, 12)))
-    assert len(packed) < 4000
-    received = pickle.loads(packed)
-    assert received[:] == dataset[10:12] and received.features == dataset.features and not received.cache_files
-
-
-def run_actor(make, attempt=1, **changed):
-    make_teacher = functools.partial(ray_trajectories._make_teacher, functools.partial(load, make), RECIPE, 2, 0, 1)
-    teacher = make_teacher()
-    prompts = ray_trajectories.Prompts(make_prompts(2), teacher.tokenizer, teacher.config.mask_token_id)
-    store = trajectory_folder.ShardStore(Path(), {}, 2)
-    actor = TeacherActor(make_teacher, teacher.describe() | changed, count_attempt=lambda shard: attempt)
-    return pickle.loads(actor({"task": pack([prompts.of_shard(store, 0)])})["answer"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
-    [
-        ({"make": nan_llada}, FloatingPointError, "The logits of the model are NaN in all rows from 0 to 1"),
-        ({"make": make_llada, "weights": "others"}, ValueError, "differs from that of another machine in weights."),
-        ({"make": make_llada, "attempt": 6}, RuntimeError, "lost 5 times while they answered the rows from 0 to 1"),
-    ],
-)
-def test_errors_of_an_actor_keep_their_type(arguments, kind, message):
-    error = run_actor(**arguments)
-    assert type(error) is kind and message in str(error) and "Traceback" in error.__notes__[0]
-    assert len(run_actor(make_llada, **{"model name": "the same folder, elsewhere"})[0].rows) == 2
+def test_the_models_of_two_machines_must_be_the_same():
+    make_answerer = functools.partial(on_ray._make_answerer, load, generation_config=RECIPE)
+    teacher = make_answerer().fingerprint()
+    with pytest.raises(ValueError, match="differs from that of another machine in weights."):
+        TeacherActor(make_answerer, teacher | {"weights": "others"}).answer([])
+    elsewhere = TeacherActor(make_answerer, teacher | {"model name": "the same folder, elsewhere"})
+    assert len(elsewhere.answer([(0, [2, 3]), (1, [4])])) == 2
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(ray_trajectories, "find_spec", lambda name: None)
+    monkeypatch.setattr(on_ray, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'hf-dparallel\[ray\]'"):
         generate_trajectories_on_ray(load, make_prompts(1), tmp_path)
 
@@ -197,6 +169,29 @@ def test_rows_of_an_actor_that_is_killed_are_made_again(ray_cluster, tmp_path):
     assert rows[:] == expected[:] and content(tmp_path / "ray") == content(tmp_path / "one")
 
 
+def load_to_be_killed_by_row(number: int):
+    """A teacher that one prompt always ends."""
+    model, tokenizer = load()
+
+    def die(module, args):
+        if number in args[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    model.get_input_embeddings().register_forward_pre_hook(die)
+    return model, tokenizer
+
+
+@pytest.mark.slow
+def test_a_prompt_that_ends_actors_loses_no_other_shard(ray_cluster, tmp_path):
+    prompts = Dataset.from_dict({"prompt": ["5 6"] * 300 + ["9 6"] + ["6 7"] * 99})
+    load_deadly = functools.partial(load_to_be_killed_by_row, 9)
+    with pytest.raises(RuntimeError, match="lost 5 times while they answered rows from 256 to 319.* 336 rows are"):
+        generate_trajectories_on_ray(load_deadly, prompts, tmp_path, RECIPE, max_actors=2)
+    assert len(list(tmp_path.glob("shard-*"))) == 6
+    expected = generate_trajectories(make_llada(), make_tokenizer(), prompts, RECIPE)
+    assert generate_trajectories_on_ray(load, prompts, tmp_path, RECIPE)[:] == expected[:]
+
+
 def no_such_model():
     raise OSError("There is no such model.")
 
@@ -217,7 +212,7 @@ def test_refusals_and_more_actors_than_prompts(ray_cluster, tmp_path):
 
 DRIVER = """
 import sys
-from tests.data.test_ray_trajectories import *
+from tests.data.test_on_ray import *
 import ray
 ray.init(num_cpus=1, object_store_memory=80_000_000, include_dashboard=False, log_to_driver=False)
 generate_trajectories_on_ray(load, make_prompts(1000), sys.argv[1], RECIPE)

@@ -12,9 +12,8 @@ from datasets import Dataset
 from transformers.utils import logging
 
 from hf_dparallel import DiffusionGenerationConfig, generate_trajectories
-from hf_dparallel.data import claims, trajectory_folder
-from hf_dparallel.data.claims import Claims
-from hf_dparallel.data.trajectory_folder import (
+from hf_dparallel.data import folder, trajectories
+from hf_dparallel.data.folder import (
     FILTERED_NAME,
     ShardStore,
     check_rows,
@@ -32,7 +31,7 @@ RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_thr
 
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch):
-    monkeypatch.setattr(trajectory_folder, "SHARD_SIZE", 4)
+    monkeypatch.setattr(folder, "SHARD_SIZE", 4)
     monkeypatch.setattr(logging.get_logger("hf_dparallel"), "propagate", True)
 
 
@@ -137,57 +136,13 @@ def test_two_runs_in_one_folder_at_the_same_time(tmp_path):
     assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {"shard", "trajectories.json"}
 
 
-def make_claims(store, monkeypatch, index, name):
-    """The claims of one of two processes, the first of which has told the others the name of the folder."""
-    monkeypatch.setattr("accelerate.utils.broadcast_object_list", lambda names: [names[0] or name])
-    return Claims(store, SimpleNamespace(is_main_process=index == 0, process_index=index, num_processes=2))
-
-
-def test_each_shard_goes_to_the_first_process_that_asks(tmp_path, monkeypatch):
-    store = ShardStore(tmp_path, {}, 22)
-    first = make_claims(store, monkeypatch, 0, "")
-    second = make_claims(store, monkeypatch, 1, first.folder.name)
-    store.write(1, make_prompts(1), {})
-    mine, others = iter(first), iter(second)
-    assert [next(mine), next(others), next(others), next(mine)] == [0, 2, 3, 4]
-    assert [*others, *mine] == [5]
-    for shard in (0, 2, 3, 4, 5):
-        store.write(shard, make_prompts(1), {})
-    first.wait()
-    second.wait()
-    assert not first.folder.exists()
-    # Claims of a run that was killed do not count.
-    store.path(3).unlink()
-    assert list(make_claims(store, monkeypatch, 0, "")) == [3]
-    last = make_claims(store, monkeypatch, 0, "")
-    assert list(last) == [3]
-    store.write(3, make_prompts(1), {})
-    last.wait()
-    assert not list(tmp_path.glob(".claims-*"))
-
-
-def test_a_process_that_waits_says_so(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(claims, "_SECONDS_OF_SILENCE", 0.1)
-    store = ShardStore(tmp_path, {}, 8)
-    waiting = make_claims(store, monkeypatch, 0, "")
-    store.write(0, make_prompts(1), {})
-
-    def write_after_a_while(seconds):
-        if "waits for 1 shards of other processes, and none was finished in 0.1 s. If one of them has" in caplog.text:
-            store.write(1, make_prompts(1), {})
-
-    with monkeypatch.context() as patched:
-        patched.setattr(claims.time, "sleep", write_after_a_while)
-        waiting.wait()
-    assert not store.missing()
-
-
 def test_machines_must_share_the_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(claims, "_SECONDS_TO_APPEAR", 0.1)
+    monkeypatch.setattr(trajectories, "_SECONDS_TO_APPEAR", 0.1)
+    second = SimpleNamespace(is_main_process=False, process_index=1, num_processes=2)
     with pytest.raises(
         ValueError, match=r"Process 1, on .*, does not see what the first process wrote to `output_dir="
     ):
-        make_claims(ShardStore(tmp_path, {}, 4), monkeypatch, 1, ".claims-elsewhere")
+        trajectories._share(ShardStore(tmp_path, {}, 4), second)
 
 
 def test_shards_say_which_rows_failed(tmp_path, caplog):

@@ -1,0 +1,230 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Trajectories by the machines of a Ray cluster: actors answer prompts, this process writes the answers.
+
+Scheduling, restarts and scaling are Ray's. An actor answers as [`generate_trajectories`] does.
+"""
+
+import contextlib
+import functools
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from ..generation.answerer import Answerer
+from ..generation.configuration import DiffusionGenerationConfig
+from .folder import SHARD_SIZE
+from .trajectories import TrajectoryRun, as_columns
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.get_logger(__name__)
+
+# Rows with their prompts.
+Task = list[tuple[int, list[int]]]
+
+# Prompts of a task for each slot of its actor: when a task comes to its end, slots are empty.
+_PROMPTS_PER_SLOT = 8
+# How often Ray begins anew with prompts whose actor was lost, before they are what ends their actors.
+_MAX_RETRIES = 4
+
+
+def generate_trajectories_on_ray(
+    load: Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]],
+    dataset: "Dataset",
+    output_dir: str | os.PathLike,
+    generation_config: DiffusionGenerationConfig | None = None,
+    batch_size: int = 8,
+    seed: int = 0,
+    num_workers: int = 1,
+    max_actors: int = 1,
+    gpus_per_actor: float | None = None,
+    address: str | None = None,
+) -> "Dataset":
+    r"""
+    Lets a model answer the prompts of a dataset, on the machines of a Ray cluster.
+
+    It writes the folder that [`generate_trajectories`] writes for the same arguments, and goes on with one that either
+    of them has begun. Only this process reads `dataset` and writes `output_dir`, so the machines need no folder in
+    common. What an actor has not sent when it is lost, another one decodes anew; machines may join and leave.
+
+    Args:
+        load (`Callable`):
+            Returns the teacher and its tokenizer. Each actor calls it, so it must be something that the machines can
+            import, or a `functools.partial` of it.
+        dataset, generation_config, batch_size, seed:
+            As for [`generate_trajectories`].
+        output_dir (`str` or `os.PathLike`):
+            Where to keep the shards.
+        num_workers (`int`, *optional*, defaults to 1):
+            Threads of each actor, and the CPUs that it takes.
+        max_actors (`int`, *optional*, defaults to 1):
+            Actors, each with a model of its own. While the cluster has no room for all of them, there are fewer.
+        gpus_per_actor (`float`, *optional*):
+            GPUs that each actor takes. By default one if the cluster has any, else none.
+        address (`str`, *optional*):
+            Address of the cluster, as for `ray.init`: by default that in `$RAY_ADDRESS`, else that of a cluster on
+            this machine, else a new one is started here. Has no effect if this process is connected already.
+
+    Returns:
+        `datasets.Dataset`: as [`generate_trajectories`].
+
+    Raises:
+        ImportError: if Ray is not installed.
+        ConnectionError: if there is no cluster at `address`.
+        ValueError: as from [`generate_trajectories`]; if no machine has room for an actor; or if the models of two
+            machines differ.
+        RuntimeError: if the same prompts end their actors again and again.
+        FloatingPointError: if not one row of a shard can be decoded.
+    """
+    if find_spec("ray") is None:
+        raise ImportError("Trajectories on a cluster need Ray: `pip install 'hf-dparallel[ray]'`.")
+    settings = {"generation_config": generation_config, "batch_size": batch_size}
+    make_answerer = functools.partial(_make_answerer, load, **settings, seed=seed, num_workers=num_workers)
+    with _cluster(address):
+        resources = _resources_of_actor(num_workers, gpus_per_actor)
+        teacher, tokenizer, mask_token_id = _describe_on_cluster(make_answerer, resources)
+        run = TrajectoryRun(dataset, tokenizer, mask_token_id, output_dir, teacher)
+        run.store.prepare()
+        shards = plan_tasks(run.store.missing(), batch_size * num_workers, max_actors)
+        tasks = [list(run.prompts(of_task)) for of_task in shards]
+        answers = _answer_on_cluster(tasks, make_answerer, teacher, max_actors, resources)
+        for row, answer in tqdm(answers, "Trajectories", sum(map(len, tasks))):
+            run.add(row, answer)
+        if missing := run.store.missing():
+            rows = [row for shard in missing for row in run.store.rows(shard)]
+            raise RuntimeError(
+                f"Actors were lost {1 + _MAX_RETRIES} times while they answered rows from {min(rows)} to {max(rows)}. "
+                "Ray's messages say how; if memory was short, lower `batch_size`. The other "
+                f"{len(dataset) - len(rows)} rows are written: start the run again with the same folder."
+            )
+        return run.store.read()
+
+
+def plan_tasks(shards: Sequence[int], num_slots: int, max_actors: int) -> list[Sequence[int]]:
+    """Returns the shards of each task: enough to keep the slots of an actor busy, but some for every actor."""
+    size = min(-(-_PROMPTS_PER_SLOT * num_slots // SHARD_SIZE), -(-len(shards) // max_actors))
+    return [shards[start : start + size] for start in range(0, len(shards), max(1, size))]
+
+
+class TeacherActor:
+    """Answers tasks, one after the other, with one model.
+
+    Args:
+        make_answerer (`Callable`): loads the model.
+        teacher (`dict[str, Any]`): what [`Answerer.fingerprint`] has to return.
+    """
+
+    def __init__(self, make_answerer: Callable[[], Answerer], teacher: dict[str, Any]):
+        self._make_answerer = make_answerer
+        self._teacher = teacher
+
+    def answer(self, task: Task) -> list[tuple[int, dict[str, Any]]]:
+        """Returns the rows of a task with their answers."""
+        return [(row, as_columns(answer)) for row, answer in self._answerer.rows(task, raise_errors=False)]
+
+    @functools.cached_property
+    def _answerer(self) -> Answerer:
+        answerer = self._make_answerer()
+        # Its folder may have another name there.
+        fingerprint = answerer.fingerprint() | {"model name": self._teacher["model name"]}
+        differing = [name for name, value in fingerprint.items() if value != self._teacher[name]]
+        if differing:
+            raise ValueError(
+                f"The model that {socket.gethostname()} has loaded differs from that of another machine in "
+                f"{', '.join(differing)}. Give all machines the same files, or name a commit as `revision`."
+            )
+        return answerer
+
+
+def _make_answerer(load: Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]], **settings: Any) -> Answerer:
+    return Answerer(*load(), **settings)
+
+
+@contextlib.contextmanager
+def _cluster(address: str | None) -> Iterator[None]:
+    """Connects this process with a cluster, if it is not yet."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _resources_of_actor(num_cpus: int, num_gpus: float | None) -> dict[str, float]:
+    """Returns what an actor takes. Ray would wait for a machine that has room for it, for any time."""
+    import ray
+
+    if num_gpus is None:
+        num_gpus = 1 if ray.cluster_resources().get("GPU") else 0
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(machine.get("CPU", 0) >= num_cpus and machine.get("GPU", 0) >= num_gpus for machine in machines):
+        have = ", ".join(f"{machine.get('CPU', 0):g} and {machine.get('GPU', 0):g}" for machine in machines)
+        raise ValueError(
+            f"No machine of the cluster has the {num_cpus} CPUs (`num_workers`) and {num_gpus:g} GPUs "
+            f"(`gpus_per_actor`) that an actor takes: they have {have}. Lower these, or start a machine that has them."
+        )
+    return {"num_cpus": num_cpus, "num_gpus": num_gpus}
+
+
+def _describe_on_cluster(
+    make_answerer: Callable[[], Answerer], resources: dict[str, float]
+) -> tuple[dict[str, Any], PreTrainedTokenizerBase, int]:
+    """Loads the teacher on one of the machines, since there may be no room for it in this process."""
+    import ray
+
+    # With `max_calls`, the process ends after it and leaves its memory to an actor.
+    @ray.remote(**resources, max_calls=1)
+    def describe() -> tuple[dict[str, Any], PreTrainedTokenizerBase, int]:
+        answerer = make_answerer()
+        return answerer.fingerprint(), answerer.tokenizer, answerer.config.mask_token_id
+
+    try:
+        return ray.get(describe.remote())
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+
+
+def _answer_on_cluster(
+    tasks: Sequence[Task],
+    make_answerer: Callable[[], Answerer],
+    teacher: dict[str, Any],
+    max_actors: int,
+    resources: dict[str, float],
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields rows with their answers as their tasks are finished. Tasks that end their actors are left out."""
+    import ray
+
+    remote = ray.remote(max_restarts=-1, max_task_retries=_MAX_RETRIES, **resources)(TeacherActor)
+    waiting, num_unfinished = list(reversed(tasks)), len(tasks)
+    asked: dict[Any, tuple[Any, Task]] = {}
+    for _ in range(min(max_actors, len(tasks))):
+        actor = remote.remote(make_answerer, teacher)
+        # An empty task is done as soon as the cluster has room for the actor, which may never be.
+        asked[actor.answer.remote([])] = (actor, [])
+    while num_unfinished:
+        (done, *_), _ = ray.wait(list(asked))
+        actor, task = asked.pop(done)
+        num_unfinished -= bool(task)
+        # One task at a time: an actor that is lost counts as an attempt at every task that it was given.
+        if waiting:
+            task = waiting.pop()
+            asked[actor.answer.remote(task)] = (actor, task)
+        try:
+            yield from ray.get(done)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+        except ray.exceptions.RayError as error:
+            logger.warning(f"A task was given up after {1 + _MAX_RETRIES} attempts: {error}")

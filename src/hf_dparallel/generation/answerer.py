@@ -1,0 +1,228 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Decoding of the prompts of a dataset: each with random numbers of its own, on one thread or several."""
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from tqdm.auto import tqdm
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
+
+from ..hashes import model_hash, stable_hash
+from .configuration import DiffusionGenerationConfig, resolve
+from .decoder import DecodedRow
+from .output import DiffusionGenerationOutput, collect_rows
+from .settings import SETTINGS
+
+
+Key = TypeVar("Key", int, str)
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Puts a model in evaluation mode, and every module back in its own mode, whatever happens."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def row_generator(device: torch.device, seed: int, row: int | str) -> torch.Generator:
+    """The random state of a row, which does not depend on the batch that the row is decoded in."""
+    return torch.Generator(device).manual_seed(stable_hash(seed, row))
+
+
+@dataclass
+class Answerer:
+    r"""
+    A model, its tokenizer and one recipe: all that answers the prompts of a dataset.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            With [`~DiffusionGenerationMixin.generate_many`]. It is used in evaluation mode.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            Its tokenizer.
+        generation_config ([`DiffusionGenerationConfig`], *optional*):
+            The recipe. By default the model's own.
+        batch_size (`int`, *optional*, defaults to 16):
+            Prompts decoded together by each thread. Does not change the answers (up to the rounding of sums in
+            batches).
+        seed (`int`, *optional*, defaults to 0):
+            Seed of the draws with `temperature > 0`; each prompt draws from it and its number.
+        num_workers (`int`, *optional*, defaults to 1):
+            Threads that decode side by side, each `batch_size` prompts. Small models are decoded faster so on a CPU
+            than with all cores on one operation. (Several GPUs need processes, as `torchrun` starts them.)
+
+    Attributes:
+        config ([`DiffusionGenerationConfig`]): every setting that is decoded with, special tokens included.
+
+    Raises:
+        ValueError: for a batch without rows, or settings that cannot be decoded with.
+
+    Example:
+
+    ```python
+    >>> answerer = Answerer(model, tokenizer).with_(entropy_threshold=0.5, max_new_tokens=64)
+    >>> for number, answer in answerer.rows(enumerate(tokenizer(texts)["input_ids"])):
+    ...     print(number, tokenizer.decode(answer.tokens, skip_special_tokens=True), answer.nfe)
+    ```
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    generation_config: GenerationConfig | None = None
+    batch_size: int = 16
+    seed: int = 0
+    num_workers: int = 1
+    config: DiffusionGenerationConfig = field(init=False)
+
+    def __post_init__(self):
+        if self.batch_size < 1:
+            raise ValueError(f"`batch_size` must be at least 1, got {self.batch_size}.")
+        self.config = resolve(self.model, self.generation_config, self.tokenizer)
+
+    def with_(self, **settings) -> "Answerer":
+        """Returns one that decodes with other settings; `None` unsets one."""
+        given = self.generation_config or DiffusionGenerationConfig()
+        recipe = DiffusionGenerationConfig.from_generation_config(given).updated(**settings)
+        return replace(self, generation_config=recipe)
+
+    def rows(
+        self,
+        prompts: Iterable[tuple[Key, list[int]]],
+        stopping_criteria: StoppingCriteriaList | None = None,
+        raise_errors: bool = True,
+    ) -> Generator[tuple[Key, DecodedRow], None, None]:
+        """Yields each answer when it is finished.
+
+        Args:
+            prompts (`Iterable[tuple[int, list[int]]]`): the number (or name) of each prompt, and its token ids. They
+                are read when there is room in a batch. Prompts of similar length next to one another need the least
+                padding.
+            stopping_criteria ([`~transformers.StoppingCriteriaList`], *optional*): as in `generate`.
+            raise_errors (`bool`, *optional*, defaults to `True`): whether a row that fails, because its logits are
+                NaN, ends the decoding. Otherwise its answer says so in `error`.
+
+        Yields:
+            `tuple[int, DecodedRow]`: the number of a prompt, and the answer to it.
+        """
+
+        def decode(prompts: Iterable[tuple[Key, list[int]]]) -> Iterator[tuple[Key, DecodedRow]]:
+            # The number of each prompt that was read.
+            numbers: list[Key] = []
+
+            def read() -> Iterator[list[int]]:
+                for number, prompt in prompts:
+                    numbers.append(number)
+                    yield prompt
+
+            answers = self.model.generate_many(
+                read(),
+                self.config,
+                self.batch_size,
+                stopping_criteria=stopping_criteria,
+                tokenizer=self.tokenizer,
+                generator_for=lambda index: row_generator(self.model.device, self.seed, numbers[index]),
+            )
+            for answer in answers.as_completed(raise_errors):
+                yield numbers[answer.index], answer
+
+        with evaluation_mode(self.model):
+            if self.num_workers == 1:
+                yield from decode(prompts)
+            else:
+                shared = _Shared(prompts)
+                yield from _in_threads(lambda: decode(shared), self.num_workers)
+
+    def decode(self, prompts: Sequence[list[int]], description: str | None = None) -> DiffusionGenerationOutput:
+        """Decodes prompts of any lengths, and returns one output for all, as `generate` would with enough memory.
+
+        Args:
+            prompts (`Sequence[list[int]]`): token ids of each prompt.
+            description (`str`, *optional*): title of a progress bar.
+        """
+        decoded = tqdm(self.rows(enumerate(prompts)), description, len(prompts), disable=description is None)
+        answers = dict(decoded)
+        rows = [answers[number] for number in range(len(prompts))]
+        prompt_ids = [torch.tensor(ids, device=rows[0].tokens.device) for ids in prompts]
+        padding = self.config.padding_token_id
+        padded = pad_sequence(prompt_ids, batch_first=True, padding_value=padding, padding_side="left")
+        return collect_rows(rows, padded, self.config.updated(return_dict_in_generate=True))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Describes what tells its answers apart from others, with names for people and hashes for certainty."""
+        from peft import PeftModel
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        layers = [layer for layer in self.model.modules() if isinstance(layer, BaseTunerLayer)]
+        base = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+        return {
+            "seed": self.seed,
+            "model class": type(base).__name__,
+            "model name": base.config._name_or_path,
+            "dtype": str(self.model.dtype),
+            "adapters": sorted({name for x in layers if not x.disable_adapters for name in x.active_adapters}),
+            "weights": model_hash(self.model),
+            "generation_config": {
+                name: value
+                for name, value in self.config.settings().items()
+                if SETTINGS[name].kind not in ("compile", "output")
+            },
+        }
+
+
+class _Shared(Iterator):
+    """An iterator from which several threads take."""
+
+    def __init__(self, items: Iterable[Any]):
+        self._items = iter(items)
+        self._lock = threading.Lock()
+
+    def __next__(self) -> Any:
+        with self._lock:
+            return next(self._items)
+
+
+def _in_threads(work: Callable[[], Iterator[Any]], num_threads: int) -> Iterator[Any]:
+    """Yields the results of `work`, done by several threads at once, as they come; the first error ends all."""
+    results: queue.SimpleQueue = queue.SimpleQueue()
+    stop = threading.Event()
+    cores_each = max(1, torch.get_num_threads() // num_threads)
+
+    def run() -> None:
+        # Holds for the operations of this thread only.
+        torch.set_num_threads(cores_each)
+        try:
+            for result in work():
+                if stop.is_set():
+                    return
+                results.put(result)
+            results.put(None)
+        except Exception as error:  # noqa: BLE001  # the thread that reads the results raises it
+            results.put(error)
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    try:
+        running = num_threads
+        while running:
+            result = results.get()
+            if isinstance(result, Exception):
+                raise result
+            if result is None:
+                running -= 1
+            else:
+                yield result
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
