@@ -17,7 +17,7 @@ from typing import Any
 import transformers
 import trl
 
-import hf_dparallel.generation.commit_rules  # noqa: F401  (which adds the rules to the table)
+import hf_dparallel.generation.rules  # noqa: F401  (which adds the rules to the table)
 from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.generation.settings import SETTINGS, describe_settings
 from hf_dparallel_cli import COMMANDS, module_of
@@ -85,7 +85,7 @@ def _flag(action: argparse.Action, is_training: bool, computed: set[str]) -> dic
         if getattr(action, name) not in (None, 0):
             flag[name] = getattr(action, name)
     setting = SETTINGS.get(action.dest)
-    if setting is not None and setting.type in (int, float) and setting.is_flag:
+    if setting is not None and setting.type in (int, float) and setting.has_flag:
         flag["range"] = [setting.minimum, setting.maximum]
         flag["excludes_minimum"], flag["rule"] = setting.above_minimum, setting.full_rule
     if action.required:

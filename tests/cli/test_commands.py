@@ -132,7 +132,7 @@ def test_the_table_of_flags_is_that_of_the_parsers():
 def test_every_setting_of_decoding_is_a_flag(monkeypatch, command):
     monkeypatch.setitem(SETTINGS, "new_threshold", Setting("new_threshold", "rule", float, "A rule of tomorrow."))
     help_text = import_module(module_of(command)).make_parser().format_help()
-    flags = [name for name, setting in SETTINGS.items() if setting.is_flag]
+    flags = [name for name, setting in SETTINGS.items() if setting.has_flag]
     assert len(flags) > 20 and all(f"--{name} " in help_text for name in flags)
 
 
@@ -212,7 +212,7 @@ def test_version(hf):
         (["generate", "--model", "m", "--top_k", "x"], "argument --top_k/--top-k: invalid int value: 'x'"),
         (
             ["generate", "--model", "m", "--entropy_threshold", "1", "--confidence_threshold", "0.9"],
-            "At most one commit rule can be set",
+            "are two commit rules",
         ),
         (["generate", "--model", "m", "--block_length", "0"], "`block_length` must be a positive integer"),
         (["generate", "--model", "m", "--prompt", "a", "--prompt_file", "b"], "Remove one"),

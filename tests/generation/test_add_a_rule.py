@@ -31,14 +31,14 @@ def test_a_new_rule_is_known_to_configurations_and_docs(margin_rule, tmp_path):
     assert DiffusionGenerationConfig.from_pretrained(tmp_path).settings() == {"margin_threshold": 0.8}
     with pytest.raises(ValueError, match="`margin_threshold` must be a difference of probabilities above 0"):
         DiffusionGenerationConfig(margin_threshold=1.5)
-    with pytest.raises(ValueError, match="At most one commit rule can be set"):
+    with pytest.raises(ValueError, match="are two commit rules"):
         DiffusionGenerationConfig(margin_threshold=0.5, entropy_threshold=0.5)
     model = make_llada()
     model.generation_config = DiffusionGenerationConfig(entropy_threshold=0.5)
     assert resolve(model, margin_threshold=0.5).commit_rule() == "margin_threshold"
     assert "| `margin_threshold` |" in describe_settings()
     setting = SETTINGS["margin_threshold"]
-    assert setting.is_flag and setting.is_request and setting.is_swept and setting.changes_answer
+    assert setting.has_flag and setting.is_requestable and setting.is_swept and setting.changes_answer
 
 
 def test_a_new_rule_decodes(margin_rule):

@@ -335,7 +335,7 @@ def test_streams_what_it_returns():
 def test_settings_of_the_other_kind_of_attention_are_refused():
     prompt, sdar, llada = torch.tensor([[2, 3, 63]]), make_sdar(), make_llada()
     refused = {
-        "`cache_implementation='dual'` approximates": {"cache_implementation": "dual"},
+        "`cache_implementation='dual'` is not for the attention of SDAR": {"cache_implementation": "dual"},
         "`cache_refresh_interval=2` makes an approximation better": {"cache_refresh_interval": 2},
         "`block_length=129` is more than the 128 tokens": {"block_length": 129},
         "`max_new_tokens=0` fills in": {"max_new_tokens": 0},
@@ -344,7 +344,7 @@ def test_settings_of_the_other_kind_of_attention_are_refused():
     for message, kwargs in refused.items():
         with pytest.raises(ValueError, match=message):
             sdar.generate(prompt if "max_new_tokens" in kwargs else prompt[:, :2], **kwargs)
-    with pytest.raises(ValueError, match="`cache_implementation='block'` is for block-causal models"):
+    with pytest.raises(ValueError, match="`cache_implementation='block'` is not for the attention of LLaDA"):
         llada.generate(prompt[:, :2], cache_implementation="block")
 
 

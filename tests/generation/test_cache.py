@@ -185,5 +185,5 @@ def test_a_model_that_drops_what_is_cached_takes_no_cache(tiny_llada):
 
 
 def test_refresh_interval_without_a_cache(tiny_llada):
-    with pytest.raises(ValueError, match="`cache_refresh_interval=2` needs a cache. Set `cache_implementation`"):
+    with pytest.raises(ValueError, match="`cache_refresh_interval=2` needs `cache_implementation`. Set"):
         tiny_llada.generate(torch.tensor([[2, 3, 4]]), cache_refresh_interval=2, block_length=8, **NEW)

@@ -21,7 +21,7 @@ SMALL = {"max_new_tokens": 16, "block_length": 8, "stop_at_eos": False, "return_
     [
         (
             {"entropy_threshold": 0.5, "confidence_threshold": 0.9},
-            r"At most one commit rule can be set, got confidence_threshold=0.9 and entropy_threshold=0.5",
+            r"`confidence_threshold=0.9` and `entropy_threshold=0.5` are two commit rules. At most one",
         ),
         ({"entropy_threshold": -0.1}, r"`entropy_threshold` must be a number of nats of at least 0 \(.*, got -0.1"),
         (
@@ -40,17 +40,16 @@ SMALL = {"max_new_tokens": 16, "block_length": 8, "stop_at_eos": False, "return_
         ({"block_length": "32"}, r"`block_length` must be a positive integer.*, got '32'"),
         (
             {"denoising_steps": 1, "max_new_tokens": 16, "block_length": 8},
-            r"`denoising_steps` must be at least the number of blocks .* got denoising_steps=1 with 2 blocks .*"
-            r"Use denoising_steps=2.",
+            r"`denoising_steps` must be at least 2, the number of blocks of 8.*, got 1. Use denoising_steps=2.",
         ),
         (
             {"denoising_steps": 32, "max_new_tokens": 16, "block_length": 8},
-            r"at most `max_new_tokens`, got denoising_steps=32.*Use denoising_steps=16.",
+            r"`denoising_steps` must be .*at most `max_new_tokens=16`, got 32. Use denoising_steps=16.",
         ),
         ({"cache_implementation": "static"}, r"`cache_implementation` must be one of .*, got 'static'"),
         ({"num_beams": 4}, r"`num_beams=4` has no meaning in diffusion decoding. Remove it."),
         ({"repetition_penalty": 0}, r"`repetition_penalty` must be a number of at least 0.01"),
-        ({"bad_words_ids": [[3, 4]]}, r"`bad_words_ids` must be .*A word of several tokens cannot be kept out"),
+        ({"bad_words_ids": [[3, 4]]}, r"`bad_words_ids` must be .*a word of several tokens cannot be kept out"),
         ({"use_cache": False, "cache_implementation": "dual"}, r"`use_cache=False` and .* contradict each other"),
         ({"entropy_treshold": 0.5}, r"Unknown generation setting\(s\): entropy_treshold"),
         ({"": 0.5}, r"Unknown generation setting\(s\): ''"),
@@ -207,7 +206,12 @@ def test_one_token_per_pass_is_plain():
         "max_active_blocks": 1,
         "revocation_threshold": 0.0,
         "editing_threshold": 1.0,
+        "min_commits": 1,
+        "commit_order": "confidence",
+        "temperature": 0.0,
         "do_sample": False,
+        "top_k": 0,
+        "top_p": 1.0,
         "use_cache": False,
         "eos_token_id": 3,
     }

@@ -66,10 +66,10 @@ def test_certainty_history(tiny_llada):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"denoising_steps": 8}, r"`denoising_steps=8` spreads the new tokens over passes, and `max_new_tokens=0`"),
-        ({"stop_strings": ["a"]}, r"`stop_strings` is about the end of an answer, and `max_new_tokens=0` has none"),
-        ({"max_time": 5.0}, r"`max_time` is about the end of an answer"),
-        ({"min_new_tokens": 1}, r"`min_new_tokens` is about the end of an answer"),
+        ({"denoising_steps": 8}, "`denoising_steps=8` needs `max_new_tokens` other than 0"),
+        ({"stop_strings": ["a"]}, r"`stop_strings=\['a'\]` needs `max_new_tokens` other than 0"),
+        ({"max_time": 5.0}, "`max_time=5.0` needs `max_new_tokens` other than 0"),
+        ({"min_new_tokens": 1}, "`min_new_tokens=1` needs `max_new_tokens` other than 0"),
         ({"stopping_criteria": [lambda *args, **kwargs: True]}, r"`stopping_criteria` end an answer, and"),
     ],
 )

@@ -78,7 +78,7 @@ def test_bad_input(tiny_llada, arguments, message):
 
 def test_no_mask_token():
     model = make_llada(mask_token_id=None)
-    with pytest.raises(ValueError, match="No mask token is known.*Pass `mask_token_id=` to `generate`"):
+    with pytest.raises(ValueError, match="`mask_token_id` must be set.*Pass `mask_token_id=` to `generate`"):
         model.generate(PROMPT, **SMALL)
     assert model.generate(PROMPT, mask_token_id=63, **SMALL).shape == (1, 11)
 

@@ -235,7 +235,7 @@ def test_several_answers_to_a_prompt(tiny_llada):
     torch.manual_seed(0)
     out = tiny_llada.generate(torch.tensor([[2, 3], [4, 5]]), num_return_sequences=3, temperature=2.0, **common)
     assert out[:, 0].tolist() == [2, 2, 2, 4, 4, 4] and len(out[:3].unique(dim=0)) > 1
-    with pytest.raises(ValueError, match="`num_return_sequences=2` would give equal answers at temperature 0"):
+    with pytest.raises(SettingError, match="`num_return_sequences=2` needs `temperature` other than 0"):
         tiny_llada.generate(PROMPT, num_return_sequences=2, **common)
     with pytest.raises(ValueError, match="`num_return_sequences=2` is for `generate`"):
         tiny_llada.generate_many([[2]], num_return_sequences=2, temperature=1.0)
@@ -259,7 +259,7 @@ def test_the_table_needs_neither_torch_nor_transformers():
         "import sys, types\n"
         f"package = types.ModuleType('generation'); package.__path__ = [{str(folder)!r}]\n"
         "sys.modules['generation'] = package\n"
-        "from generation import commit_rules, settings\n"
+        "from generation import rules, settings\n"
         "assert 'entropy_threshold' in settings.SETTINGS\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )

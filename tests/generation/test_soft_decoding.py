@@ -233,10 +233,10 @@ def test_bfloat16_models_get_embeddings_of_their_dtype():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"editing_threshold": 0.5}, "`soft_threshold=0.5` and `editing_threshold=0.5` are two ways to revise"),
-        ({"revocation_threshold": 0.5}, "`soft_threshold=0.5` and `revocation_threshold=0.5` are two ways to revise"),
-        ({"entropy_threshold": 0.5}, "At most one commit rule can be set"),
-        ({"compile_config": CompileConfig()}, "`soft_threshold=0.5` cannot be compiled"),
+        ({"editing_threshold": 0.5}, "`editing_threshold=0.5` does not go with `soft_threshold=0.5`"),
+        ({"revocation_threshold": 0.5}, "`revocation_threshold=0.5` does not go with `soft_threshold=0.5`"),
+        ({"entropy_threshold": 0.5}, "`entropy_threshold=0.5` and `soft_threshold=0.5` are two commit rules"),
+        ({"compile_config": CompileConfig()}, "`soft_threshold=0.5` does not go with `compile_config=CompileConfig"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings, message):

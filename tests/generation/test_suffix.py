@@ -99,7 +99,7 @@ def test_models_of_other_classes():
 
 def test_what_does_not_go_together():
     prompt = torch.tensor([PROMPTS[0]])
-    with pytest.raises(ValueError, match="`suffix_length=3` cannot be compiled"):
+    with pytest.raises(ValueError, match="`suffix_length=3` does not go with `compile_config=CompileConfig"):
         make_llada().generate(prompt, suffix_length=3, compile_config=CompileConfig(), **SETTINGS)
     with pytest.raises(ValueError, match="is block-causal: it computes none of them anyway"):
         make_sdar().generate(prompt, suffix_length=3, **SETTINGS)

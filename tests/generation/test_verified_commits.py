@@ -363,11 +363,9 @@ def test_a_class_that_ignores_such_masks_is_found_out():
 
 def test_what_does_not_go_together():
     model, prompt = make_llada(), torch.tensor([PROMPTS[0]])
-    with pytest.raises(
-        ValueError, match="`revocation_threshold=0.5` needs a commit rule with a threshold, got denoising"
-    ):
+    with pytest.raises(ValueError, match="`revocation_threshold=0.5` needs a commit rule with a threshold"):
         model.generate(prompt, revocation_threshold=0.5)
-    with pytest.raises(ValueError, match="cannot be compiled"):
+    with pytest.raises(ValueError, match="`revocation_threshold=0.9` does not go with `compile_config=CompileConfig"):
         model.generate(prompt, compile_config=CompileConfig(), **BOLD)
     assert torch.equal(
         model.generate(prompt, revocation_threshold=0.0, entropy_bound=2.0, **LENGTHS),

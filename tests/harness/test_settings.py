@@ -100,7 +100,7 @@ def test_stop_strings_of_all_kinds_end_the_answer():
         ({"until": 5}, "`until` must be a string or a list of strings, got 5"),
         ({"until": ["a", 5]}, "`until` must be a string or a list of strings"),
         ({"max_new_tokens": -1}, "`max_new_tokens` must be 0 or a positive integer"),
-        ({"entropy_threshold": 0.5, "denoising_steps": 8}, "At most one commit rule"),
+        ({"entropy_threshold": 0.5, "denoising_steps": 8}, "are two commit rules"),
     ],
 )
 def test_what_cannot_be_done_is_said(gen_kwargs, message):

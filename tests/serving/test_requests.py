@@ -167,7 +167,7 @@ def test_prompts_of_text_completions(served):
         ({"temperature": float("nan")}, "temperature", "`temperature` must be "),
         ({"top_p": 2}, "top_p", "`top_p` must be a probability"),
         ({"entropy_threshold": [1]}, "entropy_threshold", "`entropy_threshold` must be a number"),
-        ({"entropy_threshold": 1, "confidence_threshold": 0.9}, None, "At most one commit rule"),
+        ({"entropy_threshold": 1, "confidence_threshold": 0.9}, "confidence_threshold", "are two commit rules"),
         ({"cache_implementation": "paged"}, "cache_implementation", "must be one of"),
         ({"cache_implementation": ["dual"]}, "cache_implementation", "must be one of"),
         *(({name: value}, name, f"`{name}` must be ") for name in NUMBERS for value in (10**309, 2**64, float("inf"))),

@@ -261,7 +261,7 @@ class CommandParser(HfArgumentParser):
     def _add_settings(self) -> None:
         group = self.add_argument_group("settings of decoding", "What is not given is taken from the model's recipe.")
         for name, setting in SETTINGS.items():
-            if setting.is_flag:
+            if setting.has_flag:
                 default = "" if setting.default is None else f" (default: {setting.default})"
                 switch = {"nargs": "?", "const": True} if setting.type is bool else {}
                 group.add_argument(

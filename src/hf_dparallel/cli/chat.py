@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_dparallel_cli.usage import UsageError, did_you_mean
 
 from ..demo import NAMES
+from ..generation.compatibility import longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.inputs import longest_sequence
 from ..generation.settings import SETTINGS
 from .answer_streamer import AnswerStreamer
 from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments
@@ -174,7 +174,7 @@ class Chat:
         elif command == "/set":
             note("/set needs a name and a value, for instance /set entropy_threshold 0.5")
         elif command == "/settings":
-            for name, value in self._resolved(self.config).deviations().items():
+            for name, value in self._resolved(self.config).non_defaults().items():
                 say(f"{name} {value}")
         elif command in ("/reset", "/clear"):
             self._history = list(self._start)
@@ -238,7 +238,9 @@ class Chat:
 
     def _save(self, path: str) -> None:
         try:
-            write_json({"messages": self._history, "settings": self._resolved(self.config).deviations()}, path or None)
+            write_json(
+                {"messages": self._history, "settings": self._resolved(self.config).non_defaults()}, path or None
+            )
         except OSError as error:
             note(f"Error: `{path}` cannot be written: {error.strerror}.")
         else:

@@ -1,94 +1,102 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Which settings a model can be decoded with."""
+"""Which settings go together, and which a model can be decoded with, as the table of settings says it."""
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 from transformers import PreTrainedModel
 
-from .configuration import DiffusionGenerationConfig
-from .inputs import longest_sequence
+from .settings import SETTINGS, Setting, SettingError, settings_called
 
 
-def check_supported(model: PreTrainedModel, config: DiffusionGenerationConfig) -> None:
-    """Checks that the model can do what the settings ask for.
-
-    Raises:
-        ValueError: if a cache or compilation is asked for, and the model is not one of this package, or is trained
-            with activation checkpointing; if tokens are to be verified, and the model or its attention takes no mask
-            of four dimensions; if they are to be mixed, and the model takes no embeddings; and for what makes no
-            sense with its attention.
-    """
-    check_attention(model, config)
-    attention = str(model.config.get_text_config()._attn_implementation)
-    if config.revocation_threshold and ("flash" in attention or not model.takes_visibility):
-        raise ValueError(
-            f"`revocation_threshold={config.revocation_threshold}` hides tokens from some places of a pass, by a mask "
-            f"of four dimensions and by position ids, which {type(model).__name__} with {attention!r} attention does "
-            'not take. Load the model with `attn_implementation="sdpa"`, or leave it out.'
-        )
-    if config.is_soft and "inputs_embeds" not in inspect.signature(model.forward).parameters:
-        raise ValueError(
-            f"`soft_threshold={config.soft_threshold}` feeds mixtures of embeddings, and {type(model).__name__} takes "
-            "no `inputs_embeds`. Use another commit rule, such as `confidence_threshold`."
-        )
-    if not model._supports_window_cache and (config.cache_implementation or config.compiles):
-        name = "cache_implementation" if config.cache_implementation else "compile_config"
-        raise ValueError(
-            f"`{name}={getattr(config, name)!r}` needs a model of this package (LLaDA, Dream, SDAR, LLaDA2), and this "
-            f"is a {type(model).__name__}. Leave it out."
-        )
-    if config.cache_implementation and model.training and model.is_activation_checkpointing:
-        raise ValueError(
-            f"`cache_implementation={config.cache_implementation!r}` needs `model.eval()`: in training, activation "
-            "checkpointing (gradient checkpointing) drops the keys and values that are kept."
-        )
+def longest_sequence(model: PreTrainedModel) -> int | None:
+    """Number of tokens, of prompt and answer together, that a model was trained for, if its config says it."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
-def check_attention(model: PreTrainedModel, config: DiffusionGenerationConfig) -> None:
-    """Checks the settings that make sense for one kind of attention only.
-
-    Raises:
-        ValueError: for a cache of the other kind, for infilling with a model that cannot see what follows, and for
-            blocks that are longer than any sequence.
-    """
-    name, cache = type(model).__name__, config.cache_implementation
-    if cache == "block" and not model.is_block_causal:
-        raise ValueError(
-            f"`cache_implementation='block'` is for block-causal models (SDAR, LLaDA2): in {name}, decided tokens "
-            'see all later ones, and their keys and values change with them. Set "prefix" or "dual", which are '
-            "approximations, or none."
-        )
-    if not model.is_block_causal:
-        return
-    if cache in ("prefix", "dual"):
-        raise ValueError(
-            f"`cache_implementation={cache!r}` approximates keys and values that later tokens change. In {name}, "
-            'which is block-causal, they change nothing, and the default, "block", is exact. Leave it out.'
-        )
+def _has_room(model: PreTrainedModel, value: int) -> bool:
     longest = longest_sequence(model)
-    if longest is not None and config.block_length > longest:
-        raise ValueError(
-            f"`block_length={config.block_length}` is more than the {longest} tokens that the model was trained for, "
-            f"and {name}, which is block-causal, decodes whole blocks. Leave it out: the model's own is "
-            f"{model.config.block_length}."
+    return not model.is_block_causal or longest is None or value <= longest
+
+
+def _takes_visibility(model: PreTrainedModel, value: Any) -> bool:
+    return model.takes_visibility and "flash" not in str(model.config.get_text_config()._attn_implementation)
+
+
+# What settings ask of a model, each as a function of the model and the value of the setting.
+ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
+    "is_native": lambda model, value: model._supports_window_cache,
+    "is_not_block_causal": lambda model, value: not model.is_block_causal,
+    "fits_attention": lambda model, value: model.is_block_causal == (value == "block"),
+    "has_room": _has_room,
+    "keeps_activations": lambda model, value: not (model.training and model.is_activation_checkpointing),
+    "takes_embeddings": lambda model, value: "inputs_embeds" in inspect.signature(model.forward).parameters,
+    "takes_visibility": _takes_visibility,
+}
+
+
+def check(config: Any, model: PreTrainedModel | None = None) -> None:
+    """Checks that the settings of a resolved configuration go with one another, and with a model.
+
+    Args:
+        config ([`DiffusionGenerationConfig`]): every setting that decoding needs.
+        model ([`~transformers.PreTrainedModel`], *optional*): the model that decodes.
+
+    Raises:
+        SettingError: for the first setting that does not.
+    """
+    for setting in SETTINGS.values():
+        if config.is_on(setting.name):
+            _check_others(setting, config)
+            if model is not None:
+                _check_model(setting, config, model)
+    if config.min_new_tokens > config.max_new_tokens:
+        raise SettingError(
+            "min_new_tokens",
+            config.min_new_tokens,
+            f"is more than `max_new_tokens={config.max_new_tokens}`",
+            "Raise the latter.",
         )
-    if cache == "block" and config.cache_refresh_interval is not None:
-        raise ValueError(
-            f"`cache_refresh_interval={config.cache_refresh_interval}` makes an approximation better, and the block "
-            "cache is exact. Leave it out."
+    if model is not None and model.is_block_causal and not config.max_new_tokens:
+        raise SettingError(
+            "max_new_tokens",
+            0,
+            f"fills in mask tokens between others, and {type(model).__name__} is block-causal: it sees nothing of the "
+            "blocks behind them that the tokens have to fit to",
+            "Append new tokens, or use LLaDA or Dream.",
         )
-    if config.suffix_length is not None:
-        raise ValueError(
-            f"`suffix_length={config.suffix_length}` leaves out masks behind the open blocks, and {name} is "
-            "block-causal: it computes none of them anyway. Leave it out."
-        )
-    if config.revocation_threshold:
-        raise ValueError(
-            f"`revocation_threshold={config.revocation_threshold}` verifies tokens by a second copy of their block, "
-            f"which {name}, a block-causal model, has no place for. Leave it out."
-        )
-    if not config.max_new_tokens:
-        raise ValueError(
-            f"`max_new_tokens=0` fills in mask tokens between others, and {name} is block-causal: it sees nothing of "
-            "the blocks behind them that the tokens have to fit to. Append new tokens, or use LLaDA or Dream."
-        )
+
+
+def _check_others(setting: Setting, config: Any) -> None:
+    name, value = setting.name, getattr(config, setting.name)
+    for need in setting.needs:
+        candidates = settings_called(need)
+        if not any(map(config.is_on, candidates)):
+            choice = " or ".join(f"`{candidate}`" for candidate in candidates)
+            rule = f"needs {_spoken(need)}"
+            raise SettingError(name, value, rule, f"Set {choice}, or {setting.way_without}.")
+    for rival in setting.not_with:
+        for other in settings_called(rival):
+            if other != name and config.is_on(other):
+                rule = f"does not go with `{other}={getattr(config, other)!r}`"
+                remedy = f"{SETTINGS[other].way_without}, or {setting.way_without}."
+                raise SettingError(name, value, rule, remedy[0].upper() + remedy[1:])
+
+
+def _spoken(need: str) -> str:
+    if need not in SETTINGS:
+        return f"a {need}"
+    off = SETTINGS[need].off
+    return f"`{need}`" if off is None else f"`{need}` other than {off!r}"
+
+
+def _check_model(setting: Setting, config: Any, model: PreTrainedModel) -> None:
+    value, name = getattr(config, setting.name), type(model).__name__
+    for ability, reason in setting.model.items():
+        if not ABILITIES[ability](model, value):
+            rule, way = reason.format(model=name, longest=longest_sequence(model)), setting.way_without
+            raise SettingError(setting.name, value, rule, f"{way[0].upper()}{way[1:]}.")
+
+
+__all__ = ["ABILITIES", "check", "longest_sequence"]

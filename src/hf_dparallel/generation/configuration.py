@@ -6,11 +6,13 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from transformers import CompileConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .commit_rules import commit_rules
-from .settings import KINDS, SETTINGS, settings_of
+from . import rules  # noqa: F401  (which adds them to the table)
+from .commit_rules import check_rule, commit_rules
+from .compatibility import check
+from .settings import KINDS, SETTINGS, SettingError, settings_called, settings_of
 
 
 logger = logging.get_logger(__name__)
@@ -89,7 +91,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         """Checks every setting that can be checked without the model and the prompts.
 
         Raises:
-            ValueError: naming the setting, its value, the rule and the remedy.
+            SettingError: naming the setting, its value, the rule and the remedy.
         """
         _check_known(vars(self))
         for name, value in vars(self).items():
@@ -97,26 +99,16 @@ class DiffusionGenerationConfig(GenerationConfig):
                 SETTINGS[name].read(value)
             elif not name.startswith("_") and name != "transformers_version":
                 _check_neutral(name, value)
-        settings = self.settings()
-        rules = [f"{name}={settings[name]}" for name in commit_rules() if name in settings]
-        if len(rules) > 1:
-            raise ValueError(f"At most one commit rule can be set, got {' and '.join(rules)}. Remove all but one.")
+        name, *others = [name for name in commit_rules() if self.is_on(name)] or [None]
+        if others:
+            rule = f"and `{others[0]}={getattr(self, others[0])}` are two commit rules"
+            raise SettingError(name, getattr(self, name), rule, "At most one can be set: remove one of them.")
         if self.do_sample and self.temperature == 0:
-            raise ValueError("`do_sample=True` samples tokens and `temperature=0` does not. Remove one of them.")
+            raise SettingError("do_sample", True, "samples tokens and `temperature=0` does not", "Remove one of them.")
         if self.use_cache is False and self.cache_implementation is not None:
-            raise ValueError(
-                f"`use_cache=False` and `cache_implementation={self.cache_implementation!r}` contradict each other. "
-                "Remove one of them."
-            )
-        if any(len(ids) != 1 or type(ids[0]) is not int for ids in self.bad_words_ids or []):
-            raise ValueError(
-                f"`bad_words_ids` must be a list of lists of one token id each, got {self.bad_words_ids!r}. A word of "
-                "several tokens cannot be kept out: its tokens may be committed in one pass."
-            )
-        if self.compile_config is not None and not isinstance(self.compile_config, CompileConfig):
-            raise ValueError(f"`compile_config` must be a transformers.CompileConfig, got {self.compile_config!r}.")
-        if self.denoising_steps is not None and self.max_new_tokens and self.block_length is not None:
-            self._check_schedule()
+            rule = f"and `cache_implementation={self.cache_implementation!r}` contradict each other"
+            raise SettingError("use_cache", False, rule, "Remove one of them.")
+        check_rule(self)
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings that are set, by name."""
@@ -127,7 +119,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         """Whether a setting is set, to a value that does something; no, if no setting has this name."""
         return name in SETTINGS and SETTINGS[name].is_on(getattr(self, name, None))
 
-    def deviations(self) -> dict[str, Any]:
+    def non_defaults(self) -> dict[str, Any]:
         """Returns the settings that change answers and differ from their defaults: what is worth showing."""
         return {
             name: value
@@ -153,12 +145,13 @@ class DiffusionGenerationConfig(GenerationConfig):
 
         This is what other recipes are compared with. `max_new_tokens` must be set.
         """
-        unset = dict.fromkeys((*settings_of("schedule", "revision", "sampling"), "cache_refresh_interval"))
-        explicit = {"max_active_blocks": 1, "revocation_threshold": 0.0, "editing_threshold": 1.0, "do_sample": False}
-        if self.cache_implementation != "block":
-            unset["cache_implementation"] = None
-            explicit["use_cache"] = False
-        return self.updated(**unset | explicit, denoising_steps=self.max_new_tokens or None)
+        plain = {name: SETTINGS[name].off for name in settings_of("rule options", "blocks", "revision", "sampling")}
+        plain |= dict.fromkeys(name for name in settings_of("cache") if name != "use_cache")
+        if self.cache_implementation == "block":
+            plain["cache_implementation"] = "block"
+        else:
+            plain["use_cache"] = False
+        return self.updated(**plain, **one_at_a_time(self.settings()))
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Returns what differs from the defaults of [`~transformers.GenerationConfig`], which samples in pipelines.
@@ -180,18 +173,18 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     @property
     def revises(self) -> bool:
-        """Whether decided tokens of the open block may change."""
-        return bool(self.revocation_threshold) or self.edits or self.is_soft
+        """Whether decided tokens of the open blocks may change."""
+        return any(map(self.is_on, settings_called("revision")))
 
     @property
     def edits(self) -> bool:
         """Whether decided tokens of the open blocks may be replaced."""
-        return self.editing_threshold is not None and self.editing_threshold < 1
+        return self.is_on("editing_threshold")
 
     @property
     def is_soft(self) -> bool:
         """Whether decided tokens of the open blocks are decided anew in each pass."""
-        return self.soft_threshold is not None
+        return self.is_on("soft_threshold")
 
     @property
     def eos_token_ids(self) -> list[int]:
@@ -204,88 +197,6 @@ class DiffusionGenerationConfig(GenerationConfig):
     def padding_token_id(self) -> int:
         """What is written after the end of an answer."""
         return self.pad_token_id if self.pad_token_id is not None else (self.eos_token_ids or [0])[0]
-
-    def _check_schedule(self) -> None:
-        num_blocks = -(-self.max_new_tokens // self.block_length)
-        if not num_blocks <= self.denoising_steps <= self.max_new_tokens:
-            raise ValueError(
-                f"`denoising_steps` must be at least the number of blocks and at most `max_new_tokens`, got "
-                f"denoising_steps={self.denoising_steps} with {num_blocks} blocks (max_new_tokens="
-                f"{self.max_new_tokens}, block_length={self.block_length}). Use denoising_steps="
-                f"{min(max(self.denoising_steps, num_blocks), self.max_new_tokens)}. (A recipe counts where you say "
-                "nothing.)"
-            )
-
-    def _check_combinations(self) -> None:
-        """Checks settings that need one another, which only a resolved config has to have."""
-        if self.cache_refresh_interval is not None and self.cache_implementation is None:
-            raise ValueError(
-                f"`cache_refresh_interval={self.cache_refresh_interval}` needs a cache. Set `cache_implementation` to "
-                '"prefix" or "dual", or leave it out.'
-            )
-        if self.max_active_blocks > 1:
-            self._check_threshold_rule("max_active_blocks", "`max_active_blocks=1` if a recipe has more")
-        if self.revises:
-            self._check_revision()
-        if self.suffix_length is not None and self.compiles:
-            raise ValueError(
-                f"`suffix_length={self.suffix_length}` cannot be compiled: the number of columns of a pass changes. "
-                "Leave out `compile_config`."
-            )
-        if self.max_new_tokens == 0 and self.denoising_steps is not None:
-            raise ValueError(
-                f"`denoising_steps={self.denoising_steps}` spreads the new tokens over passes, and `max_new_tokens=0` "
-                "appends none. Use a threshold, or no rule for one token per pass."
-            )
-        for name in ("stop_strings", "min_new_tokens", "max_time"):
-            if self.max_new_tokens == 0 and getattr(self, name):
-                raise ValueError(
-                    f"`{name}` is about the end of an answer, and `max_new_tokens=0` has none. Leave it out."
-                )
-        if self.min_new_tokens > self.max_new_tokens:
-            raise ValueError(
-                f"`min_new_tokens={self.min_new_tokens}` is more than `max_new_tokens={self.max_new_tokens}`. Raise "
-                "the latter."
-            )
-        if (self.num_return_sequences or 1) > 1 and not self.temperature:
-            raise ValueError(
-                f"`num_return_sequences={self.num_return_sequences}` would give equal answers at temperature 0. Set "
-                "`temperature` to sample different ones."
-            )
-        if not self.temperature and (self.top_k or self.top_p not in (None, 1.0)):
-            logger.warning_once(
-                "`top_k` and `top_p` change nothing at temperature 0. Set `temperature` to sample tokens."
-            )
-
-    def _check_revision(self) -> None:
-        ways = {
-            "soft_threshold": self.is_soft,
-            "editing_threshold": self.edits,
-            "revocation_threshold": self.revocation_threshold,
-        }
-        name, *others = (name for name, is_set in ways.items() if is_set)
-        if others:
-            other = others[0]
-            raise ValueError(
-                f"`{name}={getattr(self, name)}` and `{other}={getattr(self, other)}` are two ways to revise decided "
-                "tokens. Remove one of them, or set `revocation_threshold=0` or `editing_threshold=1` if a recipe has "
-                "it."
-            )
-        off = 1 if self.edits else 0
-        self._check_threshold_rule(name, f"`{name}={off}` if a recipe has another")
-        if self.compiles:
-            raise ValueError(
-                f"`{name}={getattr(self, name)}` cannot be compiled: the number of columns of a pass changes. Leave "
-                "out `compile_config`."
-            )
-
-    def _check_threshold_rule(self, name: str, remedy: str) -> None:
-        if self.commit_rule() in (None, "denoising_steps"):
-            rules = ", ".join(f"`{rule}`" for rule in commit_rules() if rule != "denoising_steps")
-            raise ValueError(
-                f"`{name}={getattr(self, name)}` needs a commit rule with a threshold, got {self.commit_rule()}. Set "
-                f"one of {rules}, or {remedy}."
-            )
 
 
 def resolve(
@@ -321,28 +232,39 @@ def resolve(
         if name not in values:
             values[name] = special_token_id(name, model.config, tokenizer)
     if values["mask_token_id"] is None:
-        raise ValueError(
-            "No mask token is known: `mask_token_id` is set neither in the generation config, nor in the model's "
-            "config, nor by a tokenizer with a mask token. Pass `mask_token_id=` to `generate`, or set "
-            "`model.generation_config.mask_token_id`."
+        raise SettingError(
+            "mask_token_id",
+            None,
+            "must be set in the generation config, in the model's config or by a tokenizer with a mask token",
+            "Pass `mask_token_id=` to `generate`, or set `model.generation_config.mask_token_id`.",
         )
     samples = _samples(values)
     values |= {"do_sample": bool(samples), "temperature": values.get("temperature", 1.0) if samples else 0.0}
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
     if model.is_block_causal:
         defaults["block_length"] = model.config.block_length
-        # Which would be dropped while activations are checkpointed.
+        # Activation checkpointing drops keys and values, so there is no cache then.
         keeps_cache = not (model.training and model.is_activation_checkpointing)
         if values.get("use_cache") is not False and keeps_cache:
             defaults["cache_implementation"] = "block"
     values = copy.deepcopy(defaults) | values
     if "cache_implementation" in values:
         del values["use_cache"]
-    if values["max_new_tokens"] and not values.keys() & set(commit_rules()):
-        values["denoising_steps"] = values["max_new_tokens"]
+    if values.get("disable_compile"):
+        values.pop("compile_config", None)
+    if not values.keys() & set(commit_rules()):
+        values |= one_at_a_time(values)
     config = DiffusionGenerationConfig(**values)
-    config._check_combinations()
+    check(config)
+    if not config.temperature and (config.is_on("top_k") or config.is_on("top_p")):
+        logger.warning_once("`top_k` and `top_p` change nothing at temperature 0. Set `temperature` to sample tokens.")
     return config
+
+
+def one_at_a_time(settings: dict[str, Any]) -> dict[str, Any]:
+    """The commit rule that commits one token in each pass, as a setting and its value, where these others hold."""
+    schedules = {name: setting.schedule_of for name, setting in SETTINGS.items() if setting.schedule_of}
+    return {name: settings[length] for name, length in schedules.items() if settings.get(length)}
 
 
 def recipe_of(model: PreTrainedModel) -> DiffusionGenerationConfig:
@@ -369,10 +291,8 @@ def _without_contradictions(settings: dict[str, Any], above: dict[str, Any]) -> 
         dropped |= set(commit_rules())
     if _samples(above) is not None and _samples(settings) not in (None, _samples(above)):
         dropped |= {"do_sample", "temperature"}
-    if above.get("use_cache") is False:
-        dropped |= {"cache_implementation", "cache_refresh_interval", "suffix_length"}
-    if above.get("cache_implementation") is not None:
-        dropped |= {"use_cache", "cache_refresh_interval", "suffix_length"}
+    if above.get("use_cache") is False or above.get("cache_implementation") is not None:
+        dropped |= set(settings_of("cache"))
     return {name: value for name, value in settings.items() if name not in dropped}
 
 
@@ -400,9 +320,8 @@ def _check_known(settings: Iterable[str]) -> None:
 
 def _check_neutral(name: str, value: Any) -> None:
     if value is not None and value is not False and value != _NEUTRAL.get(name):
-        raise ValueError(
-            f"`{name}={value!r}` has no meaning in diffusion decoding. Remove it. (Settings: {', '.join(SETTINGS)}.)"
-        )
+        remedy = f"Remove it. (Settings: {', '.join(SETTINGS)}.)"
+        raise SettingError(name, value, "has no meaning in diffusion decoding", remedy)
 
 
 def _describe_arguments() -> str:

@@ -13,7 +13,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from ..attention_masks import block_causal, make_attention_mask
 from .cache import Window, WindowCache
 from .canvas import Canvas
-from .compatibility import check_supported
+from .compatibility import check
 from .mixture import mix_embeddings
 from .shadow import Shadow, make_shadow
 
@@ -434,6 +434,6 @@ def make_forward(model: PreTrainedModel, canvas: Canvas) -> CanvasForward:
     Raises:
         ValueError: if the model cannot do what the settings ask for.
     """
-    check_supported(model, canvas.config)
+    check(canvas.config, model)
     forwards = {None: CanvasForward, "block": BlockForward, "prefix": WindowForward, "dual": WindowForward}
     return forwards[canvas.config.cache_implementation](model, canvas)

@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from .compatibility import longest_sequence
 from .configuration import DiffusionGenerationConfig
 
 
@@ -138,11 +139,6 @@ def vocabulary_size(model: PreTrainedModel) -> int:
     """Number of token ids that a model knows. The config says it even where an adapter wraps the embedding."""
     known = getattr(model.config.get_text_config(), "vocab_size", None)
     return known if known is not None else model.get_input_embeddings().num_embeddings
-
-
-def longest_sequence(model: PreTrainedModel) -> int | None:
-    """Number of tokens, of prompt and answer together, that a model was trained for, if its config says it."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def _check_unmarked_padding(input_ids: torch.LongTensor, config: DiffusionGenerationConfig) -> None:

@@ -19,6 +19,7 @@ from .configuration import DiffusionGenerationConfig, resolve
 from .decoder import DecodedRow, Decoder
 from .inputs import check_devices, check_peft, check_prompts, generators_per_row, input_device
 from .output import DiffusionGenerationOutput, collect_rows
+from .settings import SettingError
 from .slots import SlotDecoder
 from .standard_parts import make_parts
 
@@ -136,9 +137,8 @@ class DiffusionGenerationMixin(GenerationMixin):
         check_peft(self)
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.output_certainty and not config.return_dict_in_generate:
-            raise ValueError(
-                "`output_certainty=True` needs `return_dict_in_generate=True`, to return the certainty in."
-            )
+            rule = "needs `return_dict_in_generate=True`, to return the certainty in"
+            raise SettingError("output_certainty", True, rule, "Set that, too, or leave it out.")
         input_ids = input_ids if inputs is None else inputs
         check_devices(input_ids, attention_mask, self)
         input_ids, attention_mask = check_prompts(input_ids, attention_mask, config, self)
@@ -218,10 +218,8 @@ class DiffusionGenerationMixin(GenerationMixin):
             raise ValueError(f"`batch_size` must be a positive integer, got {batch_size!r}.")
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.num_return_sequences > 1:
-            raise ValueError(
-                f"`num_return_sequences={config.num_return_sequences}` is for `generate`: here each prompt has one "
-                "row. Give a prompt several times."
-            )
+            rule, remedy = "is for `generate`: here each prompt has one row", "Give a prompt several times."
+            raise SettingError("num_return_sequences", config.num_return_sequences, rule, remedy)
         parts = make_parts(config, logits_processor, stopping_criteria, tokenizer=tokenizer)
         decoder = Decoder(self, config, parts, generator_for)
 

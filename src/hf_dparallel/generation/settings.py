@@ -1,10 +1,11 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The settings of decoding: one table, from which the configuration, the commands, the server and the docs follow.
 
-Commit rules add their own entries ([`commit_rule`]). This module imports neither torch nor transformers.
+Commit rules and ways to revise add their own entries. This module imports neither torch nor transformers, and all
+arguments of [`add_setting`] are literals, so that the table can be read from the sources.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -12,11 +13,12 @@ from typing import Any
 KINDS = {
     "length": "Canvas",
     "rule": "Commit rules, at most one of them",
-    "schedule": "Blocks",
+    "rule options": "Options of commit rules",
+    "blocks": "Several blocks at once",
     "revision": "Revision of decided tokens of the open block, at most one way",
     "sampling": "Sampling",
     "processing": "Tokens that are kept out",
-    "cache": "Caches",
+    "cache": "Caches, and the suffix window",
     "stopping": "The end of an answer",
     "output": "Output",
     "tokens": "Special tokens",
@@ -55,17 +57,24 @@ class Setting:
         name (`str`): its name.
         kind (`str`): one of `KINDS`.
         type (`type`): `int`, `float`, `bool` or `str`; `list` for token ids or texts, one or several, and `object` for
-            values of another class.
+            values of another class, which `items` names.
         help (`str`): what it does, in one or two sentences.
         default (`Any`, *optional*): what holds where nobody has set it.
         off (`Any`, *optional*): the value at which it does nothing, and its default if that is not given.
         minimum, maximum (`float`, *optional*): the range of a number.
         above_minimum (`bool`): whether the minimum itself is not allowed.
         noun (`str`): what a value is, for messages.
-        items (`type`): what a `list` is of.
+        items (`type` or `str`): what a `list` is of: `list` for lists of one token id.
         choices (`tuple`): the allowed values of a `str`.
         source (`str`): link to the paper it is from.
         is_swept (`bool`): whether it trades accuracy for speed, so that several values of it are worth comparing.
+        counts_as (`tuple`): groups that it belongs to, which others may need or exclude.
+        needs, not_with (`tuple`): the settings or groups that it does nothing without, and that it contradicts.
+        model (`dict`): what the model must be able to do ([`~compatibility.ABILITIES`]), each with what breaks
+            otherwise, as the end of a sentence about the setting. `{model}` is the name of its class, `{longest}` the
+            longest sequence that it was trained for.
+        schedule_of (`str`): of a commit rule that spreads this many tokens over its value: the setting that says how
+            many. Where no rule is set it has the same value, for one token in each pass.
     """
 
     name: str
@@ -82,6 +91,11 @@ class Setting:
     choices: tuple[str, ...] = ()
     source: str = ""
     is_swept: bool = False
+    counts_as: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    not_with: tuple[str, ...] = ()
+    model: dict[str, str] = field(default_factory=dict)
+    schedule_of: str = ""
 
     def __post_init__(self) -> None:
         if self.default is None:
@@ -97,14 +111,14 @@ class Setting:
         return self.kind not in ("output", "tokens", "compile")
 
     @property
-    def is_flag(self) -> bool:
+    def has_flag(self) -> bool:
         """Whether it can be said on a command line."""
         return self.changes_answer and self.type in (int, float, bool, str)
 
     @property
-    def is_request(self) -> bool:
+    def is_requestable(self) -> bool:
         """Whether a request to the server may set it."""
-        return self.is_flag and self.kind != "stopping" or self.name == "stop_at_eos"
+        return self.has_flag and self.kind != "stopping" or self.name == "stop_at_eos"
 
     @property
     def rule(self) -> str:
@@ -124,6 +138,11 @@ class Setting:
         """The same with the limit that all numbers have."""
         is_open = self.maximum == _LARGEST and self.type in (int, float)
         return f"{self.rule} (and at most {_LARGEST:,})" if is_open else self.rule
+
+    @property
+    def way_without(self) -> str:
+        """How to do without it, for messages: a recipe may have it, which a value overrides."""
+        return f"set `{self.name}={self.off!r}`" if self.off is not None else f"leave `{self.name}` out"
 
     def read(self, value: Any) -> Any:
         """Returns a value, in Python's own type, if it is allowed.
@@ -148,9 +167,15 @@ class Setting:
             in_range = is_number and self.minimum <= value <= self.maximum
             return in_range and not (self.above_minimum and value == self.minimum)
         if self.type is list:
-            values = value if isinstance(value, list | tuple) else [value]
-            return all(isinstance(item, self.items) and not isinstance(item, bool) for item in values)
+            return all(map(self._allows_item, value if isinstance(value, list | tuple) else [value]))
+        if self.type is object:
+            return self.items in {one.__name__ for one in type(value).__mro__}
         return isinstance(value, self.type)
+
+    def _allows_item(self, item: Any) -> bool:
+        if self.items is list:
+            return isinstance(item, list) and [type(token) for token in item] == [int]
+        return isinstance(item, self.items) and not isinstance(item, bool)
 
 
 SETTINGS: dict[str, Setting] = {}
@@ -164,6 +189,11 @@ def add_setting(name: str, kind: str, type: type, help: str, **fields: Any) -> N
 def settings_of(*kinds: str) -> tuple[str, ...]:
     """Names of the settings of these kinds."""
     return tuple(name for name, setting in SETTINGS.items() if setting.kind in kinds)
+
+
+def settings_called(name: str) -> tuple[str, ...]:
+    """Names of the settings that a name in `needs` or `not_with` stands for: the setting itself, or a group."""
+    return (name,) if name in SETTINGS else tuple(one for one in SETTINGS if name in SETTINGS[one].counts_as)
 
 
 def describe_settings() -> str:
@@ -194,242 +224,128 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-add_setting(
-    "max_new_tokens",
-    "length",
-    int,
-    "Length of the canvas of mask tokens behind the prompt. 0 appends none: the mask tokens inside the prompt are "
-    "filled in (infilling).",
-    default=256,
-    off=0,
-)
-add_setting(
-    "block_length",
-    "length",
-    int,
-    "The canvas is decoded in blocks of this many tokens, from left to right; the last block may be shorter. "
-    "Block-causal models count blocks from the first token of the prompt, and have a default of their own.",
-    default=32,
-    minimum=1,
-    is_swept=True,
-)
-add_setting(
-    "max_active_blocks",
-    "schedule",
-    int,
-    "How many blocks may be decided at the same time. Above 1, the next block opens before the last open one is "
-    "decided; this needs a commit rule with a threshold.",
-    off=1,
-    minimum=1,
-    source="https://huggingface.co/papers/2601.07568",
-    is_swept=True,
-)
-add_setting(
-    "block_add_threshold",
-    "schedule",
-    float,
-    "Fraction of the last open block that must be decided for the next one to open. At most one opens in a pass.",
-    default=0.5,
-    noun="a fraction",
-    above_minimum=True,
-    maximum=1,
-    is_swept=True,
-)
-add_setting(
-    "suffix_length",
-    "schedule",
-    int,
-    "How many masks behind the open blocks a pass computes, and lets the others see; by default all. Fewer are "
-    "faster, and an approximation.",
-    source="https://huggingface.co/papers/2508.14148",
-    is_swept=True,
-)
-add_setting(
-    "revocation_threshold",
-    "revision",
-    float,
-    "Verified commits: every pass also asks the model for the decided tokens of the open block, each hidden from the "
-    "places that predict it, and masks those again whose probability is below this. Needs a commit rule with a "
-    "threshold, which may then be bolder.",
-    off=0.0,
-    noun="a probability",
-    maximum=1,
-    source="https://huggingface.co/papers/2507.18578",
-    is_swept=True,
-)
-add_setting(
-    "editing_threshold",
-    "revision",
-    float,
-    "Editing: a decided token of the open block is replaced where the model, which sees it, now predicts another one "
-    "with more than this probability. 1 replaces nothing. Needs a commit rule with a threshold.",
-    off=1.0,
-    noun="a probability",
-    maximum=1,
-    source="https://huggingface.co/papers/2602.08676",
-    is_swept=True,
-)
-add_setting(
-    "max_post_steps",
-    "revision",
-    int,
-    "With `editing_threshold`: how many passes look for edits after the last mask of a block is decided. The block is "
-    "left before if one of them finds none.",
-    default=16,
-    maximum=256,
-    is_swept=True,
-)
-add_setting(
-    "temperature",
-    "sampling",
-    float,
-    "0 takes the likeliest token; above 0, tokens are sampled. Certainty is always measured at temperature 1.",
-    off=0.0,
-    is_swept=True,
-)
-add_setting(
-    "do_sample",
-    "sampling",
-    bool,
-    "`False` is a temperature of 0; `True` without a temperature is a temperature of 1.",
-    off=False,
-)
-add_setting("top_k", "sampling", int, "Sample among this many likeliest tokens only; 0 means all.", off=0)
-add_setting(
-    "top_p",
-    "sampling",
-    float,
-    "Sample among the likeliest tokens that make up this probability only.",
-    off=1.0,
-    noun="a probability",
-    above_minimum=True,
-    maximum=1,
-)
-add_setting(
-    "repetition_penalty",
-    "processing",
-    float,
-    "Lowers the scores of tokens that the row already has, prompt included, as in left-to-right decoding. 1 changes "
-    "nothing.",
-    off=1.0,
-    minimum=0.01,
-    maximum=100,
-)
-add_setting("min_new_tokens", "processing", int, "No answer ends before it has this many tokens.", off=0)
-add_setting(
-    "suppress_tokens",
-    "processing",
-    list,
-    "Tokens that are never committed.",
-    off=[],
-    noun="a list of token ids",
-)
-add_setting(
-    "bad_words_ids",
-    "processing",
-    list,
-    "Words that are never committed, each a list of one token id. A word of several tokens is refused: tokens are "
-    "committed in any order, so such a word can come together in a single pass.",
-    off=[],
-    noun="a list of lists of one token id each",
-    items=list,
-)
-add_setting(
-    "use_cache",
-    "cache",
-    bool,
-    "`False` turns off the cache and the suffix window that a recipe asks for, and the cache that block-causal models "
-    "have by default; `True` changes nothing.",
-    default=False,
-    off=True,
-)
-add_setting(
-    "cache_implementation",
-    "cache",
-    str,
-    'Unset: every pass computes the whole sequence, exactly. `"prefix"` keeps keys and values of what precedes the '
-    'open block, `"dual"` also of what follows it: both are approximations. `"block"` is for block-causal models, '
-    "whose default it is: it keeps keys and values of what precedes the open block, exactly.",
-    choices=("prefix", "dual", "block"),
-    source="https://huggingface.co/papers/2505.22618",
-)
-add_setting(
-    "cache_refresh_interval",
-    "cache",
-    int,
-    "With a cache: passes after which everything is computed anew inside a block, too. 1 is the exact path.",
-    minimum=1,
-    is_swept=True,
-)
-add_setting(
-    "stop_at_eos",
-    "stopping",
-    bool,
-    "Whether a row is finished once an end token and everything before it are decided; the rest is padding.",
-    default=True,
-)
-add_setting(
-    "stop_strings",
-    "stopping",
-    list,
-    "A row is finished when its decided text ends with one of these strings. Needs `tokenizer=` in `generate`.",
-    off=[],
-    noun="a string or a list of strings",
-    items=str,
-)
-add_setting(
-    "max_time",
-    "stopping",
-    float,
-    "Seconds after which no further pass is begun; answers then end before their first undecided token.",
-    noun="a number of seconds",
-    above_minimum=True,
-)
-add_setting(
-    "num_return_sequences",
-    "output",
-    int,
-    "Answers to each prompt, next to one another. Needs sampling: without it all of them are equal.",
-    off=1,
-    minimum=1,
-)
-add_setting(
-    "output_certainty",
-    "output",
-    bool,
-    "Whether to return entropy, confidence and candidates of every masked token at every pass. Runs the head on the "
-    "whole canvas, which is slower.",
-    off=False,
-)
-add_setting(
-    "return_dict_in_generate",
-    "output",
-    bool,
-    "Whether to return a `DiffusionGenerationOutput` instead of the sequences only.",
-    off=False,
-)
-for _name, _help in (
-    ("mask_token_id", "The mask token; by default the model's, then the tokenizer's."),
-    ("pad_token_id", "The token after the end of an answer."),
-    ("bos_token_id", "Only a record: decoding does not use it."),
-):
-    add_setting(_name, "tokens", int, _help, noun="a token id (an integer)")
-add_setting(
-    "eos_token_id",
-    "tokens",
-    list,
-    "The token, or list of tokens, that ends an answer.",
-    noun="a token id or a list of token ids",
-)
-add_setting(
-    "compile_config",
-    "compile",
-    object,
-    "A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Prompts are then padded to "
-    "multiples of 64 columns and batches to powers of two, so that few shapes are compiled.",
-    noun="a transformers.CompileConfig",
-)
-add_setting("disable_compile", "compile", bool, "Ignores `compile_config`.")
+# A row a setting: what it is, what it goes with, what it does.
+# fmt: off
+add_setting("max_new_tokens", "length", int, default=256, off=0,
+            help="Length of the canvas of mask tokens behind the prompt. 0 appends none: the mask tokens inside the "
+                 "prompt are filled in (infilling).")
+add_setting("block_length", "length", int, default=32, minimum=1, is_swept=True,
+            model={"has_room": "is more than the {longest} tokens that {model} was trained for, which decodes whole "
+                               "blocks"},
+            help="The canvas is decoded in blocks of this many tokens, from left to right; the last block may be "
+                 "shorter. Block-causal models count blocks from the first token of the prompt, and have a default of "
+                 "their own.")
+add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,
+            help="With any rule: commit at least this many tokens in each pass, the most confident ones.")
+add_setting("max_active_blocks", "blocks", int, off=1, minimum=1, is_swept=True,
+            needs=("commit rule with a threshold",), source="https://huggingface.co/papers/2601.07568",
+            help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open "
+                 "one is decided; this needs a commit rule with a threshold.")
+add_setting("block_add_threshold", "blocks", float, default=0.5, noun="a fraction", above_minimum=True, maximum=1,
+            is_swept=True,
+            help="Fraction of the last open block that must be decided for the next one to open. At most one opens in "
+                 "a pass.")
+add_setting("revocation_threshold", "revision", float, off=0.0, noun="a probability", maximum=1, is_swept=True,
+            source="https://huggingface.co/papers/2507.18578",
+            counts_as=("revision",), needs=("commit rule with a threshold",), not_with=("revision", "compile_config"),
+            model={"takes_visibility": "hides tokens from some places of a pass, by a mask of four dimensions that "
+                                       "{model} takes with `attn_implementation=\"sdpa\"`, if at all",
+                   "is_not_block_causal": "verifies tokens by a second copy of their block, for which {model}, a "
+                                          "block-causal model, has no place"},
+            help="Verified commits: every pass also asks the model for the decided tokens of the open block, each "
+                 "hidden from the places that predict it, and masks those again whose probability is below this. "
+                 "Needs a commit rule with a threshold, which may then be bolder.")
+add_setting("editing_threshold", "revision", float, off=1.0, noun="a probability", maximum=1, is_swept=True,
+            source="https://huggingface.co/papers/2602.08676",
+            counts_as=("revision",), needs=("commit rule with a threshold",), not_with=("revision", "compile_config"),
+            help="Editing: a decided token of the open block is replaced where the model, which sees it, now predicts "
+                 "another one with more than this probability. 1 replaces nothing. Needs a commit rule with a "
+                 "threshold.")
+add_setting("max_post_steps", "revision", int, default=16, maximum=256, is_swept=True,
+            help="With `editing_threshold`: how many passes look for edits after the last mask of a block is decided. "
+                 "The block is left before if one of them finds none.")
+add_setting("temperature", "sampling", float, off=0.0, is_swept=True,
+            help="0 takes the likeliest token; above 0, tokens are sampled. Certainty is always measured at "
+                 "temperature 1.")
+add_setting("do_sample", "sampling", bool, off=False,
+            help="`False` is a temperature of 0; `True` without a temperature is a temperature of 1.")
+add_setting("top_k", "sampling", int, off=0, help="Sample among this many likeliest tokens only; 0 means all.")
+add_setting("top_p", "sampling", float, off=1.0, noun="a probability", above_minimum=True, maximum=1,
+            help="Sample among the likeliest tokens that make up this probability only.")
+add_setting("repetition_penalty", "processing", float, off=1.0, minimum=0.01, maximum=100,
+            help="Lowers the scores of tokens that the row already has, prompt included, as in left-to-right decoding."
+                 " 1 changes nothing.")
+add_setting("min_new_tokens", "processing", int, off=0, needs=("max_new_tokens",),
+            help="No answer ends before it has this many tokens.")
+add_setting("suppress_tokens", "processing", list, off=[], noun="a list of token ids",
+            help="Tokens that are never committed.")
+add_setting("bad_words_ids", "processing", list, off=[], items=list,
+            noun="a list of lists of one token id each (a word of several tokens cannot be kept out)",
+            help="Words that are never committed, each a list of one token id. A word of several tokens is refused: "
+                 "tokens are committed in any order, so such a word can come together in a single pass.")
+add_setting("use_cache", "cache", bool, default=False, off=True,
+            help="`False` turns off the cache and the suffix window that a recipe asks for, and the cache that "
+                 "block-causal models have by default; `True` changes nothing.")
+add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "block"),
+            source="https://huggingface.co/papers/2505.22618",
+            model={"is_native": "needs a model of this package (LLaDA, Dream, SDAR, LLaDA2), and {model} is none",
+                   "fits_attention": "is not for the attention of {model}: \"block\" is for block-causal models and "
+                                     "exact, \"prefix\" and \"dual\" approximate for all others",
+                   "keeps_activations": "needs `model.eval()`: in training, activation checkpointing drops the keys "
+                                        "and values that are kept"},
+            help="Unset: every pass computes the whole sequence, exactly. `\"prefix\"` keeps keys and values of what "
+                 "precedes the open block, `\"dual\"` also of what follows it: both are approximations. `\"block\"` "
+                 "is for block-causal models, whose default it is: it keeps keys and values of what precedes the open "
+                 "block, exactly.")
+add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, needs=("cache_implementation",),
+            model={"is_not_block_causal": "makes an approximation better, and the cache of {model} is exact"},
+            help="With a cache: passes after which everything is computed anew inside a block, too. 1 is the exact "
+                 "path.")
+add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_config",),
+            source="https://huggingface.co/papers/2508.14148",
+            model={"is_not_block_causal": "leaves out masks behind the open blocks, and {model} is block-causal: it "
+                                          "computes none of them anyway"},
+            help="How many masks behind the open blocks a pass computes, and lets the others see; by default all. "
+                 "Fewer are faster, and an approximation.")
+add_setting("stop_at_eos", "stopping", bool, default=True,
+            help="Whether a row is finished once an end token and everything before it are decided; the rest is "
+                 "padding.")
+add_setting("stop_strings", "stopping", list, off=[], noun="a string or a list of strings", items=str,
+            needs=("max_new_tokens",),
+            help="A row is finished when its decided text ends with one of these strings. Needs `tokenizer=` in "
+                 "`generate`.")
+add_setting("max_time", "stopping", float, noun="a number of seconds", above_minimum=True, needs=("max_new_tokens",),
+            help="Seconds after which no further pass is begun; answers then end before their first undecided token.")
+add_setting("num_return_sequences", "output", int, off=1, minimum=1, needs=("temperature",),
+            help="Answers to each prompt, next to one another. Needs sampling: without it all of them are equal.")
+add_setting("output_certainty", "output", bool, off=False,
+            help="Whether to return entropy, confidence and candidates of every masked token at every pass. Runs the "
+                 "head on the whole canvas, which is slower.")
+add_setting("return_dict_in_generate", "output", bool, off=False,
+            help="Whether to return a `DiffusionGenerationOutput` instead of the sequences only.")
+add_setting("mask_token_id", "tokens", int, noun="a token id (an integer)",
+            help="The mask token; by default the model's, then the tokenizer's.")
+add_setting("eos_token_id", "tokens", list, noun="a token id or a list of token ids",
+            help="The token, or list of tokens, that ends an answer.")
+add_setting("pad_token_id", "tokens", int, noun="a token id (an integer)",
+            help="The token after the end of an answer.")
+add_setting("bos_token_id", "tokens", int, noun="a token id (an integer)",
+            help="Only a record: decoding does not use it.")
+add_setting("compile_config", "compile", object, noun="a transformers.CompileConfig", items="CompileConfig",
+            model={"is_native": "needs a model of this package (LLaDA, Dream, SDAR, LLaDA2), and {model} is none"},
+            help="A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Prompts are then "
+                 "padded to multiples of 64 columns and batches to powers of two, so that few shapes are compiled.")
+add_setting("disable_compile", "compile", bool, help="Ignores `compile_config`.")
+# fmt: on
 
 
-__all__ = ["KINDS", "SETTINGS", "Setting", "SettingError", "add_setting", "describe_settings", "settings_of"]
+__all__ = [
+    "KINDS",
+    "SETTINGS",
+    "Setting",
+    "SettingError",
+    "add_setting",
+    "describe_settings",
+    "settings_called",
+    "settings_of",
+]

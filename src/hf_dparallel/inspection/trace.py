@@ -140,7 +140,7 @@ def trace_output(
         first_block_length=_first_block_length(config, len(prompt_ids), length, is_block_causal),
         nfe=int(out.nfe[row]),
         tokens_per_forward=float(out.tokens_per_forward[row]),
-        settings=config.deviations(),
+        settings=config.non_defaults(),
         predictions=[_predictions(out, row, step, texts) for step in range(int(out.nfe[row]))],
         revised=_revised(out, row, texts) if out.num_revisions[row] else {},
     )

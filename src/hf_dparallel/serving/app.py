@@ -19,8 +19,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from ..generation.compatibility import longest_sequence
 from ..generation.configuration import resolve
-from ..generation.inputs import longest_sequence
 from ..generation.logprobs import CommitLogprobs
 from ..generation.settings import SETTINGS
 from .bodies import RequestError
@@ -312,7 +312,7 @@ class Api:
             "owned_by": "hf-dparallel",
             "max_model_len": longest_sequence(served.model),
             "parent": served.parent,
-            "decoding": {name: value for name, value in recipe.settings().items() if SETTINGS[name].is_request},
+            "decoding": {name: value for name, value in recipe.settings().items() if SETTINGS[name].is_requestable},
         }
 
 

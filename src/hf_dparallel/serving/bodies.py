@@ -246,7 +246,7 @@ def read_body(kind: type[AnyBody], given: dict[str, Any]) -> tuple[AnyBody, dict
 
 def requestable_settings() -> list[str]:
     """The settings of decoding that a request may have."""
-    return [name for name, setting in SETTINGS.items() if setting.is_request]
+    return [name for name, setting in SETTINGS.items() if setting.is_requestable]
 
 
 def shortened(value: Any) -> str:

@@ -376,5 +376,5 @@ def _settings_of_a_pass(config: DiffusionGenerationConfig) -> tuple[Any, ...]:
     return tuple(
         (name, value)
         for name, value in config.settings().items()
-        if SETTINGS[name].is_request and name not in idle and value != _NEUTRAL.get(name)
+        if SETTINGS[name].is_requestable and name not in idle and value != _NEUTRAL.get(name)
     )

@@ -21,7 +21,7 @@ def render_page() -> tuple[str, dict[str, str]]:
 
     By its policy a browser runs the script of the page and no other, and lets it speak with this server only.
     """
-    rules = {name: _slider(SETTINGS[name]) for name in settings_of("rule") if SETTINGS[name].is_request}
+    rules = {name: _slider(SETTINGS[name]) for name in settings_of("rule") if SETTINGS[name].is_requestable}
     page = _TEMPLATE.read_text(encoding="utf-8").replace("__RULES__", json.dumps(rules).replace("<", "\\u003c"))
     policy = "; ".join(
         (

@@ -12,9 +12,9 @@ import regex
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..generation.compatibility import check_supported
+from ..generation.compatibility import check, longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig, resolve
-from ..generation.inputs import check_prompts, longest_sequence
+from ..generation.inputs import check_prompts
 from ..generation.settings import SETTINGS, SettingError
 from .bodies import (
     ChatBody,
@@ -223,7 +223,7 @@ def _read_settings(
         if max_tokens > config.max_new_tokens and length is None:
             num_blocks = -(-max_tokens // config.block_length)
             config = _of_length(config, num_blocks * config.block_length)
-        check_supported(served.model, config)
+        check(config, served.model)
     except ValueError as error:
         setting = error.setting if isinstance(error, SettingError) else None
         raise RequestError(str(error), setting if setting in asked else None) from error

@@ -1,0 +1,23 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The second rule of Fast-dLLM: the more tokens at once, the more confident must the last one be."""
+
+import math
+
+from ..commit_rules import commit_rule, most_certain
+
+
+@commit_rule(
+    "confidence_factor",
+    float,
+    help="Commit the `n` most confident tokens, the most for which `n + 1` times one minus the probability of the "
+    "last is below this (Theorem 1).",
+    above_minimum=True,
+    source="https://huggingface.co/papers/2505.22618",
+)
+def commit_by_confidence_factor(prediction, masked, factor):
+    confidence = prediction.confidence.masked_fill(~masked, -math.inf)
+    descending, order = confidence.sort(dim=-1, descending=True, stable=True)
+    count = order.new_ones(order.shape).cumsum(dim=-1)
+    # Both sides of the product grow with the count: where it holds, it holds for every smaller one.
+    within = masked.new_zeros(masked.shape).scatter_(-1, order, (count + 1) * (1 - descending) < factor)
+    return masked & (within | most_certain(confidence, masked))

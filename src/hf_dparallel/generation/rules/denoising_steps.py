@@ -1,0 +1,92 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The rule of LLaDA: a fixed number of tokens in each pass."""
+
+from typing import TYPE_CHECKING, Any
+
+from ..commit_rules import commit_by_count, commit_rule
+from ..settings import SettingError, add_setting
+
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..prediction import TokenPrediction
+
+
+@commit_rule(
+    "denoising_steps",
+    int,
+    help="Commit the most confident tokens on a fixed schedule of this many passes for the whole canvas, spread "
+    "evenly over its tokens. Without any rule, one token in each pass.",
+    minimum=1,
+    source="https://huggingface.co/papers/2502.09992",
+    counts_as=(),
+    schedule_of="max_new_tokens",
+    needs=("max_new_tokens",),
+)
+class Schedule:
+    """Commits a fixed number of tokens in each pass. Passes and tokens that do not divide go to the first ones."""
+
+    def __init__(self, config: Any, canvas: Any):
+        self.canvas = canvas
+        self.order = config.commit_order
+        length, block_length, steps = config.max_new_tokens, config.block_length, config.denoising_steps
+        if canvas.whole_blocks:
+            # One schedule for all blocks: the first and the last have masks beside the answer, or lack some.
+            steps, length = round(steps * block_length / length), block_length
+        self.counts = scheduled_counts(length, block_length, steps)
+        self._table: torch.Tensor | None = None
+
+    @staticmethod
+    def check(config: Any) -> None:
+        """Raises a [`SettingError`] if there are more blocks than passes, or more passes than tokens."""
+        if not config.max_new_tokens or config.block_length is None:
+            return
+        num_blocks, most = -(-config.max_new_tokens // config.block_length), config.max_new_tokens
+        if not num_blocks <= config.denoising_steps <= most:
+            raise SettingError(
+                "denoising_steps",
+                config.denoising_steps,
+                f"must be at least {num_blocks}, the number of blocks of {config.block_length}, and at most "
+                f"`max_new_tokens={most}`",
+                f"Use denoising_steps={min(max(config.denoising_steps, num_blocks), most)}. (A recipe counts where "
+                "you say nothing.)",
+            )
+
+    def __call__(self, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
+        if self._table is None:
+            longest = max(map(len, self.counts))
+            rows = [count + [1] * (longest - len(count)) for count in self.counts]
+            self._table = masked.new_tensor(rows, dtype=self.canvas.nfe.dtype)
+        block = self.canvas.open_from.clamp(max=len(self.counts) - 1)
+        count = self._table[block, self.canvas.step_in_block.clamp(max=self._table.shape[1] - 1)]
+        from_left = self.order == "left_to_right"
+        return commit_by_count(-prediction.columns.float() if from_left else prediction.confidence, masked, count)
+
+
+def scheduled_counts(max_new_tokens: int, block_length: int, denoising_steps: int) -> list[list[int]]:
+    """How many tokens to commit at each step of each block.
+
+    Every block gets at least one of `denoising_steps`, the others in proportion to its further tokens; the tokens of a
+    block are spread evenly over its steps (https://huggingface.co/papers/2502.09992).
+    """
+    lengths = [min(block_length, max_new_tokens - start) for start in range(0, max_new_tokens, block_length)]
+    further_steps, further_tokens = denoising_steps - len(lengths), max_new_tokens - len(lengths)
+    counts, given, tokens = [], 0, 0
+    for length in lengths:
+        tokens += length - 1
+        until_here = -(-further_steps * tokens // further_tokens) if further_tokens else 0
+        steps, given = 1 + until_here - given, until_here
+        counts.append([length // steps + (step < length % steps) for step in range(steps)])
+    return counts
+
+
+add_setting(
+    "commit_order",
+    "rule options",
+    str,
+    "With `denoising_steps`: whether the most confident tokens are committed first, or the first ones "
+    '(`"left_to_right"`).',
+    off="confidence",
+    choices=("confidence", "left_to_right"),
+)

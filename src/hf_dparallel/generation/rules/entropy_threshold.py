@@ -1,0 +1,15 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The rule of dParallel: all tokens of little entropy."""
+
+from ..commit_rules import commit_rule, most_certain
+
+
+@commit_rule(
+    "entropy_threshold",
+    float,
+    help="Commit the tokens whose predictive distribution has at most this entropy, in nats.",
+    noun="a number of nats",
+    source="https://huggingface.co/papers/2509.26488",
+)
+def commit_by_entropy(prediction, masked, threshold):
+    return masked & ((prediction.entropy <= threshold) | most_certain(-prediction.entropy, masked))
