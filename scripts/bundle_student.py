@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils import (
     ADAPTER_CONFIG_NAME,
+    ADAPTER_SAFE_WEIGHTS_NAME,
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
@@ -24,7 +25,6 @@ from transformers.utils import (
 )
 
 from hf_dparallel.demo import STUDENT, TEACHER
-from hf_dparallel.models.adapter_files import WEIGHTS_NAME
 from hf_dparallel.reports import read_json, write_json
 
 
@@ -36,8 +36,10 @@ def bundle(adapter: Path, teacher: Path, student: Path) -> None:
     # Else the Trainer says that it has set them.
     tokens = {name: model_config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     write_json(read_json(teacher / GENERATION_CONFIG_NAME) | tokens, teacher / GENERATION_CONFIG_NAME)
-    weights = {name: weight.to(torch.bfloat16) for name, weight in load_file(adapter / WEIGHTS_NAME).items()}
-    save_file(weights, student / WEIGHTS_NAME, metadata={"format": "pt"})
+    weights = {
+        name: weight.to(torch.bfloat16) for name, weight in load_file(adapter / ADAPTER_SAFE_WEIGHTS_NAME).items()
+    }
+    save_file(weights, student / ADAPTER_SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
     config = read_json(adapter / ADAPTER_CONFIG_NAME)
     write_json(config | {"base_model_name_or_path": "demo"}, student / ADAPTER_CONFIG_NAME)
     shutil.copy(adapter / GENERATION_CONFIG_NAME, student)

@@ -22,7 +22,7 @@ from hf_dparallel import (
     DataCollatorForSemiAutoregressiveMasking,
     certainty_forcing_loss,
 )
-from hf_dparallel.models.masked_diffusion import MaskedDiffusionOutput
+from hf_dparallel.models.base import MaskedDiffusionOutput
 from hf_dparallel.training.losses import TokenTerms
 from hf_dparallel.training.publishing import student_recipe, training_summary
 from hf_dparallel.training.student import base_model

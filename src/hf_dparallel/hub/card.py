@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from transformers.utils import ADAPTER_CONFIG_NAME
 
 from ..generation.configuration import DiffusionGenerationConfig
-from ..models.masked_diffusion import MaskedDiffusionHead
+from ..models.base import MaskedDiffusionModel
 from ..reports import escape_markdown, markdown_table
 from .files import SUMMARY_NAME, has_tokenizer, read_json
 from .reports import read_example, read_report
@@ -98,7 +98,7 @@ def is_replaceable(text: str) -> bool:
 
 def _native_classes() -> set[str]:
     """The model classes of this package, which decode without further ado."""
-    classes = MaskedDiffusionHead.__subclasses__()
+    classes = MaskedDiffusionModel.__subclasses__()
     return {cls.__name__ for cls in classes if cls.__module__.startswith(f"{__name__.partition('.')[0]}.")}
 
 

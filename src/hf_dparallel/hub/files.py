@@ -8,13 +8,13 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers.utils import (
     ADAPTER_CONFIG_NAME,
+    ADAPTER_SAFE_WEIGHTS_NAME,
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
 )
 
-from ..models.adapter_files import WEIGHTS_NAME as ADAPTER_WEIGHTS_NAME
 from ..reports import read_json as read_json_object
 
 
@@ -35,7 +35,7 @@ TOKENIZER_PATTERNS = (
     "additional_chat_templates/*",
 )
 WEIGHT_PATTERNS = {
-    "adapter": (ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME),
+    "adapter": (ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME),
     "model": (CONFIG_NAME, SAFE_WEIGHTS_NAME, "model-*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
 }
 # How weights are stored, by any library.

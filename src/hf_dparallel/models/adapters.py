@@ -2,14 +2,18 @@
 """Adapters on the models: every weight finds its place or it is an error, and the decoding recipe comes along."""
 
 import contextlib
+import copy
 import logging
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import nn
-from transformers import GenerationConfig
-from transformers.integrations import PeftAdapterMixin
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, WeightTransform
 
 from ..generation.configuration import recipe_of
 from .adapter_files import AdapterFiles
@@ -19,10 +23,11 @@ if TYPE_CHECKING:
     from peft import PeftConfig
     from transformers.modeling_utils import LoadStateDictConfig
 
-_DEFAULT_NAME = "default"
+_LORA_A = re.compile(r"\.lora_(?:embedding_)?A\b")
+_PEFT_PREFIX = "base_model.model."
 
 
-class AdapterLoadingMixin(PeftAdapterMixin):
+class AdapterLoadingMixin:
     r"""
     PEFT adapters with their decoding recipes.
 
@@ -31,6 +36,8 @@ class AdapterLoadingMixin(PeftAdapterMixin):
     """
 
     generation_config: GenerationConfig
+    # By the name of the adapter.
+    _adapter_recipes: Mapping[str, GenerationConfig | None] = {}
 
     def load_adapter(
         self,
@@ -73,35 +80,36 @@ class AdapterLoadingMixin(PeftAdapterMixin):
             ValueError: if a weight of the adapter has no place in the model, or a place no weight.
             OSError: if there is no such adapter, or its weights are pickled (`use_safetensors=False` reads those).
         """
-        name = adapter_name or _DEFAULT_NAME
+        name = adapter_name or "default"
         check_not_repacked(self)
-        kwargs |= {"hotswap": hotswap, "load_config": load_config}
-        if peft_model_id is None:
-            info = super().load_adapter(None, name, peft_config, adapter_kwargs=adapter_kwargs, **kwargs)
-            self.peft_config[name]._recipe = None
-            return info
-        given = {"revision": revision, "token": token, "local_files_only": local_files_only or None}
-        download = {**(load_config.download_kwargs if load_config else {}), **(adapter_kwargs or {})}
-        files = AdapterFiles(peft_model_id, download | {key: value for key, value in given.items() if value})
-        recipe = files.recipe(self.config.max_position_embeddings)
-        loaded = getattr(self, "peft_config", {}).get(name)
-        source: dict[str, Any] = {"peft_model_id": peft_model_id, "download_kwargs": files.download}
-        if kwargs.get("use_safetensors", load_config.use_safetensors if load_config else None) is not False:
-            peft_config = files.config_for(self, peft_config)
-            weights = files.split_weights(self, peft_config)
-            if weights is not None:
-                source = {"adapter_state_dict": weights}
-            if loaded is not None and hotswap is True:
-                _check_replacement(loaded, peft_config)
+        is_replaced = name in getattr(self, "peft_config", {})
+        recipe = None
+        if peft_model_id is not None:
+            given = {"revision": revision, "token": token, "local_files_only": local_files_only or None}
+            download = {**(load_config.download_kwargs if load_config else {}), **(adapter_kwargs or {})}
+            files = AdapterFiles(peft_model_id, download | {key: value for key, value in given.items() if value})
+            recipe = files.recipe(self.config.max_position_embeddings)
+            use_safetensors = kwargs.get("use_safetensors", load_config.use_safetensors if load_config else None)
+            peft_config = copy.deepcopy(peft_config or files.config())
+            weights = files.weights(allow_pickles=use_safetensors is False)
+            check_ranks(peft_config, weights)
+            kwargs |= {"download_kwargs": files.download, "adapter_state_dict": translated(self, peft_config, weights)}
         conversions = getattr(self, "_weight_conversions", None)
         with _without_load_report():
-            info = super().load_adapter(adapter_name=name, peft_config=peft_config, **source, **kwargs)
+            info = super().load_adapter(
+                peft_model_id, name, peft_config, hotswap=hotswap, load_config=load_config, **kwargs
+            )
         # transformers would write the merged model under the names that it has just read the adapter with.
         self._weight_conversions = conversions
-        self._check_fit(info, name, files.name, keep=loaded is not None)
-        # Kept where PEFT keeps what belongs to an adapter, and deletes it with the adapter.
-        self.peft_config[name]._recipe = recipe
+        self._check_fit(info, name, str(peft_model_id or name), keep=is_replaced)
+        self._adapter_recipes = {**self._adapter_recipes, name: recipe}
         return info
+
+    def delete_adapter(self, adapter_names: list[str] | str) -> None:
+        """Deletes adapters, see [`~transformers.integrations.PeftAdapterMixin.delete_adapter`], and their recipes."""
+        super().delete_adapter(adapter_names)
+        names = [adapter_names] if isinstance(adapter_names, str) else adapter_names
+        self._adapter_recipes = {name: kept for name, kept in self._adapter_recipes.items() if name not in names}
 
     def state_dict(self, *args, **kwargs):
         """As in torch. `PeftModel.from_pretrained` and all that saves call it, and so does loading.
@@ -121,7 +129,7 @@ class AdapterLoadingMixin(PeftAdapterMixin):
         layers = (module for module in self.modules() if isinstance(module, BaseTunerLayer))
         if all(layer.disable_adapters for layer in layers):
             return super().recipes()
-        return [getattr(self.peft_config[self.active_adapters()[0]], "_recipe", None), *super().recipes()]
+        return [self._adapter_recipes.get(self.active_adapters()[0]), *super().recipes()]
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
         """Saves the model; of one with adapters, the adapters, and beside them the recipe that is active."""
@@ -165,7 +173,7 @@ class AdapterLoadingMixin(PeftAdapterMixin):
             parent, _, child = name.rpartition(".")
             setattr(self.get_submodule(parent), child, merged)
         del self.peft_config
-        self._hf_peft_config_loaded = False
+        self._adapter_recipes, self._hf_peft_config_loaded = {}, False
         return self
 
     def _check_fit(self, info: Any, name: str, source: str, keep: bool) -> None:
@@ -207,17 +215,92 @@ def check_not_repacked(model: nn.Module) -> None:
             )
 
 
-def _check_replacement(loaded: "PeftConfig", config: "PeftConfig") -> None:
-    """Checks that an adapter can replace a loaded one in place, where its settings stay."""
-    from peft.utils.hotswap import check_hotswap_configs_compatible
+def check_ranks(config: "PeftConfig", weights: Mapping[str, torch.Tensor]) -> None:
+    """Refuses ranks that the weights do not have, before PEFT takes memory for whatever a configuration says."""
+    from peft.utils.other import get_pattern_key
 
-    check_hotswap_configs_compatible(loaded, config)
-    differing = [name for name in ("r", "lora_alpha") if getattr(loaded, name) != getattr(config, name)]
-    if differing:
+    names = {name.removeprefix(_PEFT_PREFIX): name for name in weights if _LORA_A.search(name)}
+    ranks = {_LORA_A.split(module)[0]: len(weights[name]) for module, name in names.items()}
+    if config.peft_type != "LORA" or not ranks:
+        return
+    pattern = config.rank_pattern or {}
+    for module, rank in ranks.items():
+        expected = pattern.get(get_pattern_key(pattern, module), config.r)
+        if expected != rank:
+            raise ValueError(
+                f"The adapter_config.json says that the rank of {module} is {expected}, and its weights have rank "
+                f"{rank}. Save the adapter again."
+            )
+    # PEFT takes memory for modules without weights, too. The adapter is refused for such modules afterwards.
+    largest = max(ranks.values())
+    config.r = min(config.r, largest)
+    config.rank_pattern = {module: min(rank, largest) for module, rank in pattern.items()}
+
+
+def translated(
+    model: PreTrainedModel, config: "PeftConfig", weights: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Returns the weights of an adapter under the names of the modules of `model`, and rewrites its configuration so.
+
+    Names differ where an adapter was trained with the published code of LLaDA, or of LLaDA2, which has one module for
+    several. The names in the configuration become those of the modules that have weights: PEFT is content if any name
+    matches, so that the lists of published adapters contain names that matched nothing where they were trained, but
+    would match here.
+    """
+    from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+    from peft.utils.other import get_pattern_key
+
+    marker = "." + PEFT_TYPE_TO_PREFIX_MAPPING.get(config.peft_type, "lora_")
+    rules = get_model_conversion_mapping(model)
+    own_weights: dict[str, torch.Tensor] = {}
+    published_of: dict[str, str] = {}
+    for name, weight in weights.items():
+        published, found, rest = name.removeprefix(_PEFT_PREFIX).partition(marker)
+        if not found:
+            own_weights[name] = weight
+            continue
+        modules = _own_modules(published, rules, may_be_cut=config.peft_type == "LORA")
+        published_of |= dict.fromkeys(modules, published)
+        pieces = [weight] if len(modules) == 1 else _cut(model, name, weight, modules)
+        for module, piece in zip(modules, pieces, strict=True):
+            own_weights[f"{_PEFT_PREFIX}{module}{marker}{rest}"] = piece
+    if any(module != published for module, published in published_of.items()):
+        config.target_modules = set(published_of)
+        config.layers_to_transform = config.layers_pattern = config.exclude_modules = None
+        for setting in ("rank_pattern", "alpha_pattern"):
+            pattern = getattr(config, setting, None) or {}
+            keys = {module: get_pattern_key(pattern, published) for module, published in published_of.items()}
+            setattr(config, setting, {module: pattern[key] for module, key in keys.items() if key in pattern})
+    return own_weights
+
+
+def _own_modules(published: str, rules: Iterable[WeightTransform], may_be_cut: bool) -> list[str]:
+    """The names in the model of a module of the published files, which may be several modules here."""
+    # With a dot at the end, as in the name of a weight.
+    module, parts = f"{published}.", None
+    for rule in rules:
+        if isinstance(rule, WeightRenaming):
+            module, _ = rule.rename_source_key(module)
+    parent, _, child = module[:-1].rpartition(".")
+    for rule in rules:
+        is_cut = isinstance(rule, WeightConverter) and len(rule.target_patterns) > 1
+        if is_cut and may_be_cut and rule.source_patterns == [f"{child}.weight"]:
+            parts = [target.removesuffix(".weight") for target in rule.target_patterns]
+    return [module[:-1]] if parts is None else [f"{parent}.{part}" for part in parts]
+
+
+def _cut(model: PreTrainedModel, name: str, weight: torch.Tensor, modules: list[str]) -> list[torch.Tensor]:
+    """The weight of a LoRA for each module. All see the same input, and each makes some rows of the output."""
+    if _LORA_A.search(name):
+        # Copies, because what shares memory cannot be saved.
+        return [weight.clone() for _ in modules]
+    sizes = [model.get_submodule(module).out_features for module in modules]
+    if len(weight) != sum(sizes):  # type: ignore[arg-type]
         raise ValueError(
-            f"The adapter cannot replace a loaded one in place: they differ in {', '.join(differing)}. Load it under "
-            "another `adapter_name` and call `set_adapter`."
+            f"{name!r} has {len(weight)} rows, and the modules that it is for have {sizes} outputs. Was the adapter "
+            "trained on a model of another size?"
         )
+    return [piece.clone() for piece in weight.split(sizes)]
 
 
 @contextlib.contextmanager
@@ -230,3 +313,6 @@ def _without_load_report() -> Iterator[None]:
         yield
     finally:
         peft_logger.setLevel(level)
+
+
+__all__ = ["AdapterLoadingMixin", "check_not_repacked"]

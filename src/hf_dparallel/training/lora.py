@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from ..models.masked_diffusion import MaskedDiffusionHead
+from ..models.base import MaskedDiffusionModel
 
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def default_target_modules(model: PreTrainedModel) -> list[str] | str:
     """Names of the linear layers that an adapter changes unless it is told otherwise."""
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     by_name = [name for name in _DEFAULT_TARGET_MODULES if name in names]
-    return by_name if isinstance(model, MaskedDiffusionHead) else "all-linear"
+    return by_name if isinstance(model, MaskedDiffusionModel) else "all-linear"
 
 
 def check_target_modules(model: nn.Module, target_modules: list[str] | set[str] | str) -> None:
@@ -108,7 +108,7 @@ def _unmatched_message(model: nn.Module, unmatched: list[str]) -> str:
         f"are {linear}; or leave `target_modules=None` to adapt all of the attention and of dense MLPs."
     )
     renamed = {name: _PUBLISHED_LLADA_NAMES[name] for name in unmatched if name in _PUBLISHED_LLADA_NAMES}
-    if renamed and isinstance(model, MaskedDiffusionHead):
+    if renamed and isinstance(model, MaskedDiffusionModel):
         hints = ", ".join(f"`{published}` is `{ours}`" for published, ours in renamed.items())
         message += f" In the names of transformers, the published {hints}."
     return message

@@ -30,7 +30,7 @@ from transformers.utils import CONFIG_NAME, logging
 from ..attention_masks import make_attention_mask, noisy_and_clean
 from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
-from ..models.masked_diffusion import MaskedDiffusionHead
+from ..models.base import MaskedDiffusionModel
 from .checkpoints import all_finite, explained_write_errors, forget_checkpoint, last_complete_checkpoint
 from .collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
@@ -434,7 +434,7 @@ class CertaintyForcingTrainer(PublishingMixin):
 
     def _load_whole_model(self, folder: str | None) -> bool:
         """Reads the published weight names of our models, which the Trainer would not know; `False` for all else."""
-        is_ours = isinstance(self.model, MaskedDiffusionHead) and Path(folder or "", CONFIG_NAME).is_file()
+        is_ours = isinstance(self.model, MaskedDiffusionModel) and Path(folder or "", CONFIG_NAME).is_file()
         if not is_ours or self.is_fsdp_enabled or self.is_deepspeed_enabled:
             return False
         saved = type(self.model).from_pretrained(folder, config=self.model.config, dtype=self.model.dtype)

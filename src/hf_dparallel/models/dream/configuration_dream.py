@@ -4,9 +4,11 @@
 from huggingface_hub.dataclasses import strict
 from transformers import Qwen2Config
 
+from ..published_config import PublishedConfigMixin
+
 
 @strict
-class DreamConfig(Qwen2Config):
+class DreamConfig(PublishedConfigMixin, Qwen2Config):
     r"""
     Configuration of a [`DreamForMaskedDiffusion`] (Dream 7B, Dream-Coder, DiffuCoder). The defaults are those of
     [Dream-org/Dream-v0-Instruct-7B](https://huggingface.co/Dream-org/Dream-v0-Instruct-7B); every argument of
@@ -18,8 +20,6 @@ class DreamConfig(Qwen2Config):
     """
 
     model_type = "Dream"
-    # Read by `create_causal_mask` and the attention functions of transformers: every position sees every position.
-    is_causal = False
 
     vocab_size: int = 152064
     hidden_size: int = 3584
@@ -34,13 +34,6 @@ class DreamConfig(Qwen2Config):
     bos_token_id: int | None = 151643
     eos_token_id: int | list[int] | None = 151643
     pad_token_id: int | None = 151643
-
-    def __post_init__(self, **kwargs):
-        # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
-        kwargs.pop("auto_map", None)
-        super().__post_init__(**kwargs)
-        # Where the published code looks for it.
-        self.rope_theta = self.rope_parameters["rope_theta"]
 
 
 __all__ = ["DreamConfig"]

@@ -3,10 +3,8 @@
 
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrainedModel
 
-from ...generation.mixin import DiffusionGenerationMixin
-from ..adapters import AdapterLoadingMixin
-from ..masked_diffusion import MaskedDiffusionHead, make_bidirectional
-from ..vocabulary_head import VocabularyHead
+from ..backbones import BidirectionalBackbone
+from ..base import MaskedDiffusionModel
 from .configuration_dream import DreamConfig
 
 
@@ -14,17 +12,11 @@ class DreamPreTrainedModel(Qwen2PreTrainedModel):
     config: DreamConfig
 
 
-class DreamModel(DreamPreTrainedModel, Qwen2Model):
+class DreamModel(BidirectionalBackbone, DreamPreTrainedModel, Qwen2Model):
     """The bidirectional transformer of Dream, without the head."""
 
-    def __init__(self, config: DreamConfig):
-        super().__init__(config)
-        make_bidirectional(self)
 
-
-class DreamForMaskedDiffusion(
-    MaskedDiffusionHead, AdapterLoadingMixin, DiffusionGenerationMixin, DreamPreTrainedModel
-):
+class DreamForMaskedDiffusion(MaskedDiffusionModel, DreamPreTrainedModel):
     """Dream with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     Dream was started from Qwen2.5, so its hidden state at position `i - 1` predicts token `i`. The shift happens
@@ -40,14 +32,7 @@ class DreamForMaskedDiffusion(
     """
 
     shift_logits = True
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-
-    def __init__(self, config: DreamConfig):
-        super().__init__(config)
-        self.model = DreamModel(config)
-        self.lm_head = VocabularyHead(config.hidden_size, config.vocab_size)
-        self.post_init()
+    backbone_class = DreamModel
 
 
 __all__ = ["DreamForMaskedDiffusion", "DreamModel", "DreamPreTrainedModel"]

@@ -7,9 +7,11 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.modeling_rope_utils import RopeParameters
 
+from ..published_config import PublishedConfigMixin
+
 
 # Switches of the published configuration that name another architecture than the one all LLaDA checkpoints have.
-_ONLY_SUPPORTED_VALUE: dict[str, Any] = {
+_ONLY_SUPPORTED: dict[str, Any] = {
     "block_type": "llama",
     "layer_norm_type": "rms",
     "rope": True,
@@ -29,7 +31,7 @@ _ONLY_SUPPORTED_VALUE: dict[str, Any] = {
 
 
 @strict
-class LLaDAConfig(PreTrainedConfig):
+class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
     r"""
     Configuration of a [`LLaDAForMaskedDiffusion`] (LLaDA-8B, LLaDA-1.5, iLLaDA). The defaults are those of
     [GSAI-ML/LLaDA-8B-Instruct](https://huggingface.co/GSAI-ML/LLaDA-8B-Instruct).
@@ -75,8 +77,7 @@ class LLaDAConfig(PreTrainedConfig):
     """
 
     model_type = "llada"
-    # Read by `create_causal_mask` and the attention functions of transformers: every position sees every position.
-    is_causal = False
+    only_supported = _ONLY_SUPPORTED
     keys_to_ignore_at_inference = ["past_key_values"]
     attribute_map = {
         "hidden_size": "d_model",
@@ -121,11 +122,9 @@ class LLaDAConfig(PreTrainedConfig):
     pad_token_id: int | None = 126081
 
     def __post_init__(self, **kwargs):
-        _check_architecture({"architectures": self.architectures, "activation_type": self.activation_type, **kwargs})
+        _check_dense({"architectures": self.architectures, **kwargs})
         # Written into every file: the published code has other defaults.
-        kwargs = {name: value for name, value in _ONLY_SUPPORTED_VALUE.items() if name != "activation_type"} | kwargs
-        # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
-        kwargs.pop("auto_map", None)
+        kwargs = {name: value for name, value in _ONLY_SUPPORTED.items() if name != "activation_type"} | kwargs
         if self.n_kv_heads is None:
             self.n_kv_heads = self.n_heads
         # Published files may pad the embedding beyond the tokenizer's vocabulary.
@@ -140,7 +139,7 @@ class LLaDAConfig(PreTrainedConfig):
         return self.d_model // self.n_heads
 
 
-def _check_architecture(settings: dict[str, Any]) -> None:
+def _check_dense(settings: dict[str, Any]) -> None:
     experts = sorted(key for key in settings if "expert" in key)
     if experts or any("moe" in name.lower() for name in settings.get("architectures") or ()):
         raise ValueError(
@@ -149,12 +148,6 @@ def _check_architecture(settings: dict[str, Any]) -> None:
             "(GSAI-ML/LLaDA-8B-Instruct, GSAI-ML/LLaDA-1.5), or give the remote-code model `generate` with "
             "`hf_dparallel.enable_diffusion_generation`."
         )
-    for name, expected in _ONLY_SUPPORTED_VALUE.items():
-        if settings.get(name, expected) != expected:
-            raise ValueError(
-                f"`{name}={settings[name]!r}` is not supported by LLaDAForMaskedDiffusion, which implements "
-                f"`{name}={expected!r}`, the value of all published LLaDA checkpoints."
-            )
     if settings.get("multi_query_attention"):
         raise ValueError("`multi_query_attention=True` is not supported; set `n_kv_heads=1` instead.")
 

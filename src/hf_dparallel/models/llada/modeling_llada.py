@@ -6,10 +6,8 @@ from transformers.conversion_mapping import register_checkpoint_conversion_mappi
 from transformers.core_model_loading import WeightRenaming
 from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrainedModel
 
-from ...generation.mixin import DiffusionGenerationMixin
-from ..adapters import AdapterLoadingMixin
-from ..masked_diffusion import MaskedDiffusionHead, make_bidirectional
-from ..vocabulary_head import VocabularyHead
+from ..backbones import BidirectionalBackbone
+from ..base import MaskedDiffusionModel
 from .configuration_llada import LLaDAConfig
 
 
@@ -51,18 +49,15 @@ class LLaDAPreTrainedModel(LlamaPreTrainedModel):
         super()._init_weights(module)
 
 
-class LLaDAModel(LLaDAPreTrainedModel, LlamaModel):
+class LLaDAModel(BidirectionalBackbone, LLaDAPreTrainedModel, LlamaModel):
     """The bidirectional transformer of LLaDA, without the head."""
 
     def __init__(self, config: LLaDAConfig):
         super().__init__(config)
-        make_bidirectional(self)
         self.embed_tokens.padding_idx = None
 
 
-class LLaDAForMaskedDiffusion(
-    MaskedDiffusionHead, AdapterLoadingMixin, DiffusionGenerationMixin, LLaDAPreTrainedModel
-):
+class LLaDAForMaskedDiffusion(MaskedDiffusionModel, LLaDAPreTrainedModel):
     """LLaDA with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     ```python
@@ -73,14 +68,7 @@ class LLaDAForMaskedDiffusion(
     ```
     """
 
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-
-    def __init__(self, config: LLaDAConfig):
-        super().__init__(config)
-        self.model = LLaDAModel(config)
-        self.lm_head = VocabularyHead(config.hidden_size, config.vocab_size)
-        self.post_init()
+    backbone_class = LLaDAModel
 
 
 __all__ = ["LLaDAForMaskedDiffusion", "LLaDAModel", "LLaDAPreTrainedModel"]

@@ -6,9 +6,11 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 from transformers import Glm4MoeConfig
 
+from ..published_config import PublishedConfigMixin
+
 
 # Switches of the published configuration that name another architecture than the one all LLaDA2 checkpoints have.
-_ONLY_SUPPORTED_VALUE: dict[str, Any] = {
+_ONLY_SUPPORTED: dict[str, Any] = {
     "use_bias": False,
     "use_qkv_bias": False,
     "use_qk_norm": True,
@@ -25,7 +27,7 @@ _ONLY_SUPPORTED_VALUE: dict[str, Any] = {
 
 
 @strict
-class LLaDA2Config(Glm4MoeConfig):
+class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
     r"""
     Configuration of a [`LLaDA2ForMaskedDiffusion`] (LLaDA2.0 and LLaDA2.1, mini and flash). The defaults are those of
     [inclusionAI/LLaDA2.0-mini](https://huggingface.co/inclusionAI/LLaDA2.0-mini); every argument of
@@ -55,8 +57,7 @@ class LLaDA2Config(Glm4MoeConfig):
     """
 
     model_type = "llada2_moe"
-    # Read by `create_causal_mask` and the attention functions of transformers: the mask says what is visible.
-    is_causal = False
+    only_supported = _ONLY_SUPPORTED
     attribute_map = {
         "n_routed_experts": "num_experts",
         "num_local_experts": "num_experts",
@@ -92,18 +93,8 @@ class LLaDA2Config(Glm4MoeConfig):
     num_mtp_layers: int = 0
 
     def __post_init__(self, **kwargs):
-        for name, expected in _ONLY_SUPPORTED_VALUE.items():
-            value = kwargs.get(name, getattr(self, name, expected))
-            if value != expected:
-                raise ValueError(
-                    f"`{name}={value!r}` is not supported by LLaDA2ForMaskedDiffusion, which implements "
-                    f"`{name}={expected!r}`, the value of all published LLaDA2 checkpoints."
-                )
-        # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
-        kwargs.pop("auto_map", None)
         super().__post_init__(partial_rotary_factor=self.partial_rotary_factor, **kwargs)
-        # Where the published code looks for them.
-        self.rope_theta = self.rope_parameters["rope_theta"]
+        # Where the published code looks for it.
         self.partial_rotary_factor = self.rope_parameters["partial_rotary_factor"]
 
 

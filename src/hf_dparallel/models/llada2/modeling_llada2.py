@@ -8,11 +8,8 @@ from transformers.conversion_mapping import (
 from transformers.core_model_loading import Split, WeightConverter, WeightRenaming
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeModel, Glm4MoePreTrainedModel
 
-from ...generation.mixin import DiffusionGenerationMixin
-from ..adapters import AdapterLoadingMixin
-from ..block_causal import BlockCausalBackbone
-from ..masked_diffusion import MaskedDiffusionHead
-from ..vocabulary_head import VocabularyHead
+from ..backbones import BlockCausalBackbone
+from ..base import MaskedDiffusionModel
 from .configuration_llada2 import LLaDA2Config
 
 
@@ -53,9 +50,7 @@ class LLaDA2Model(BlockCausalBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
     """The block-causal transformer of LLaDA2, without the head."""
 
 
-class LLaDA2ForMaskedDiffusion(
-    MaskedDiffusionHead, AdapterLoadingMixin, DiffusionGenerationMixin, LLaDA2PreTrainedModel
-):
+class LLaDA2ForMaskedDiffusion(MaskedDiffusionModel, LLaDA2PreTrainedModel):
     """LLaDA2.0 or LLaDA2.1 with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     ```python
@@ -68,14 +63,7 @@ class LLaDA2ForMaskedDiffusion(
     """
 
     is_block_causal = True
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-
-    def __init__(self, config: LLaDA2Config):
-        super().__init__(config)
-        self.model = LLaDA2Model(config)
-        self.lm_head = VocabularyHead(config.hidden_size, config.vocab_size)
-        self.post_init()
+    backbone_class = LLaDA2Model
 
 
 __all__ = ["LLaDA2ForMaskedDiffusion", "LLaDA2Model", "LLaDA2PreTrainedModel"]

@@ -6,9 +6,11 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 from transformers import Qwen3Config, Qwen3MoeConfig
 
+from ..published_config import PublishedConfigMixin
+
 
 @strict
-class SDARConfig(Qwen3Config):
+class SDARConfig(PublishedConfigMixin, Qwen3Config):
     r"""
     Configuration of a [`SDARForMaskedDiffusion`] (SDAR 1.7B, 4B and 8B, TraDo). The defaults are those of
     [JetLM/SDAR-8B-Chat](https://huggingface.co/JetLM/SDAR-8B-Chat); every argument of [`~transformers.Qwen3Config`]
@@ -24,8 +26,6 @@ class SDARConfig(Qwen3Config):
     """
 
     model_type = "sdar"
-    # Read by `create_causal_mask` and the attention functions of transformers: the mask says what is visible.
-    is_causal = False
     attribute_map = {"block_length": "block_size"}
 
     hidden_size: int = 4096
@@ -46,16 +46,9 @@ class SDARConfig(Qwen3Config):
         config_dict = {name: value for name, value in config_dict.items() if name != "attn_implementation"}
         return super().from_dict(config_dict, **kwargs)
 
-    def __post_init__(self, **kwargs):
-        # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
-        kwargs.pop("auto_map", None)
-        super().__post_init__(**kwargs)
-        # Where the published code looks for it.
-        self.rope_theta = self.rope_parameters["rope_theta"]
-
 
 @strict
-class SDARMoeConfig(Qwen3MoeConfig):
+class SDARMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
     r"""
     Configuration of a [`SDARMoeForMaskedDiffusion`] (SDAR-30B-A3B). The defaults are those of
     [JetLM/SDAR-30B-A3B-Chat](https://huggingface.co/JetLM/SDAR-30B-A3B-Chat); every argument of
@@ -67,8 +60,6 @@ class SDARMoeConfig(Qwen3MoeConfig):
     """
 
     model_type = "sdar_moe"
-    # Read by `create_causal_mask` and the attention functions of transformers: the mask says what is visible.
-    is_causal = False
     attribute_map = {"block_length": "block_size", "num_local_experts": "num_experts"}
 
     num_hidden_layers: int = 48
@@ -80,12 +71,6 @@ class SDARMoeConfig(Qwen3MoeConfig):
     mask_token_id: int | None = 151669
     bos_token_id: int | None = 151643
     eos_token_id: int | list[int] | None = 151643
-
-    def __post_init__(self, **kwargs):
-        # As for the dense model.
-        kwargs.pop("auto_map", None)
-        super().__post_init__(**kwargs)
-        self.rope_theta = self.rope_parameters["rope_theta"]
 
 
 __all__ = ["SDARConfig", "SDARMoeConfig"]

@@ -8,11 +8,8 @@ from transformers.conversion_mapping import (
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrainedModel
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeModel, Qwen3MoePreTrainedModel
 
-from ...generation.mixin import DiffusionGenerationMixin
-from ..adapters import AdapterLoadingMixin
-from ..block_causal import BlockCausalBackbone
-from ..masked_diffusion import MaskedDiffusionHead
-from ..vocabulary_head import VocabularyHead
+from ..backbones import BlockCausalBackbone
+from ..base import MaskedDiffusionModel
 from .configuration_sdar import SDARConfig, SDARMoeConfig
 
 
@@ -30,7 +27,7 @@ class SDARModel(BlockCausalBackbone, SDARPreTrainedModel, Qwen3Model):
     """The block-causal transformer of SDAR, without the head."""
 
 
-class SDARForMaskedDiffusion(MaskedDiffusionHead, AdapterLoadingMixin, DiffusionGenerationMixin, SDARPreTrainedModel):
+class SDARForMaskedDiffusion(MaskedDiffusionModel, SDARPreTrainedModel):
     """SDAR with its prediction head and [`~DiffusionGenerationMixin.generate`]. TraDo has the same architecture.
 
     The length of a block, `config.block_length`, belongs to the checkpoint.
@@ -44,14 +41,7 @@ class SDARForMaskedDiffusion(MaskedDiffusionHead, AdapterLoadingMixin, Diffusion
     """
 
     is_block_causal = True
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-
-    def __init__(self, config: SDARConfig):
-        super().__init__(config)
-        self.model = SDARModel(config)
-        self.lm_head = VocabularyHead(config.hidden_size, config.vocab_size)
-        self.post_init()
+    backbone_class = SDARModel
 
 
 class SDARMoePreTrainedModel(Qwen3MoePreTrainedModel):
@@ -68,20 +58,11 @@ class SDARMoeModel(BlockCausalBackbone, SDARMoePreTrainedModel, Qwen3MoeModel):
     """The block-causal mixture of experts of SDAR-30B-A3B, without the head."""
 
 
-class SDARMoeForMaskedDiffusion(
-    MaskedDiffusionHead, AdapterLoadingMixin, DiffusionGenerationMixin, SDARMoePreTrainedModel
-):
+class SDARMoeForMaskedDiffusion(MaskedDiffusionModel, SDARMoePreTrainedModel):
     """SDAR-30B-A3B with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
     is_block_causal = True
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-
-    def __init__(self, config: SDARMoeConfig):
-        super().__init__(config)
-        self.model = SDARMoeModel(config)
-        self.lm_head = VocabularyHead(config.hidden_size, config.vocab_size)
-        self.post_init()
+    backbone_class = SDARMoeModel
 
 
 __all__ = [

@@ -1,18 +1,16 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What all families share: a backbone with a head that runs only where it is asked to."""
+"""What all families share: a backbone, a head that runs only where it is asked to, adapters and `generate`."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import (
     SAFE_WEIGHTS_INDEX_NAME,
@@ -24,6 +22,8 @@ from transformers.utils import (
 )
 from transformers.utils.generic import can_return_tuple
 
+from ..generation.mixin import DiffusionGenerationMixin
+from .adapters import AdapterLoadingMixin
 from .scoring import (
     LazyLogits,
     ScoringMixin,
@@ -33,40 +33,10 @@ from .scoring import (
     select_positions,
     shift_predictions,
 )
+from .vocabulary_head import VocabularyHead
 
 
 _DOWNLOAD_ARGUMENTS = ("cache_dir", "local_files_only", "proxies", "revision", "token")
-
-
-def make_bidirectional(backbone: nn.Module) -> None:
-    """Lets every position of a transformers decoder attend to every other one.
-
-    `config.is_causal = False` is what the mask creation reads; the attention functions (SDPA without a mask, flash
-    attention) read the flag of the module.
-    """
-    for layer in backbone.layers:
-        layer.self_attn.is_causal = False
-
-
-def to_own_names(model: PreTrainedModel, names: Iterable[str]) -> dict[str, str]:
-    """Returns the name in `model` of each weight that published files of its family have; its own names stay."""
-    rules = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightRenaming)]
-    own_names = {}
-    for name in names:
-        own_names[name] = name
-        for rule in rules:
-            own_names[name], _ = rule.rename_source_key(own_names[name])
-    return own_names
-
-
-def split_modules(model: PreTrainedModel) -> dict[str, list[str]]:
-    """By the name of a module of published files that is several modules in `model`, their names."""
-    rules = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightConverter)]
-    patterns = {rule.source_patterns[0]: rule.target_patterns for rule in rules if len(rule.target_patterns) > 1}
-    return {
-        source.removesuffix(".weight"): [target.removesuffix(".weight") for target in targets]
-        for source, targets in patterns.items()
-    }
 
 
 @dataclass
@@ -85,14 +55,30 @@ class MaskedDiffusionOutput(MaskedLMOutput):
     head_states: torch.Tensor | None = None
 
 
-class MaskedDiffusionHead(ScoringMixin):
-    """The forward pass of a masked diffusion language model over `self.model` and `self.lm_head`."""
+class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin):
+    """A masked diffusion language model: `self.model`, of the `backbone_class` of its family, and `self.lm_head`.
+
+    It comes before the `PreTrainedModel` of the family.
+    """
 
     config: PreTrainedConfig
-    model: nn.Module
-    lm_head: nn.Module
-    _supports_window_cache = True
+    backbone_class: type[nn.Module]
+    is_native = True
     takes_visibility = True
+    _supports_window_cache = True
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__(config)  # type: ignore[call-arg]
+        self.model = self.backbone_class(config)
+        self.lm_head = VocabularyHead(config.hidden_size, config.vocab_size)
+        self.post_init()  # type: ignore[attr-defined]
+
+    @classmethod
+    def can_generate(cls) -> bool:
+        """Yes. transformers looks for "GenerationMixin" in the names of the direct bases only."""
+        return True
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = None, **kwargs):
@@ -262,3 +248,6 @@ def _cross_entropy(
     reduction = "mean" if num_items_in_batch is None else "sum"
     loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction=reduction)
     return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+
+__all__ = ["MaskedDiffusionModel", "MaskedDiffusionOutput"]

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What block-causal models (SDAR, LLaDA2) share: a backbone that makes its own mask."""
+"""What is put before a decoder of transformers, so that its positions see others than the ones before them."""
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask
@@ -7,18 +7,26 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 
 from ..attention_masks import block_causal, make_attention_mask
-from .masked_diffusion import make_bidirectional
 
 
-class BlockCausalBackbone:
-    """Gives a transformers decoder attention that is bidirectional inside a block and causal across blocks.
+class BidirectionalBackbone:
+    """Lets every position of a transformers decoder attend to every other one.
 
-    Blocks of `config.block_length` are counted from position 0 of each row.
+    `config.is_causal = False` is what the mask creation reads; the attention functions (SDPA without a mask, flash
+    attention) read the flag of the module.
     """
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)  # type: ignore[call-arg]
-        make_bidirectional(self)  # type: ignore[arg-type]
+        for layer in self.layers:  # type: ignore[attr-defined]
+            layer.self_attn.is_causal = False
+
+
+class BlockCausalBackbone(BidirectionalBackbone):
+    """Gives a transformers decoder attention that is bidirectional inside a block and causal across blocks.
+
+    Blocks of `config.block_length` are counted from position 0 of each row.
+    """
 
     def forward(
         self,
@@ -77,3 +85,6 @@ class BlockCausalBackbone:
             device=inputs_embeds.device,
         )
         return mask, position_ids
+
+
+__all__ = ["BidirectionalBackbone", "BlockCausalBackbone"]
