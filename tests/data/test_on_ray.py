@@ -169,12 +169,13 @@ def test_rows_of_an_actor_that_is_killed_are_made_again(ray_cluster, tmp_path):
     assert rows[:] == expected[:] and content(tmp_path / "ray") == content(tmp_path / "one")
 
 
-def load_to_be_killed_by_row(number: int):
-    """A teacher that one prompt always ends."""
+def load_to_be_killed_by_a_prompt():
+    """A teacher that the prompt `9 9` always ends."""
     model, tokenizer = load()
+    deadly = torch.tensor(tokenizer("9 9")["input_ids"])
 
     def die(module, args):
-        if number in args[0]:
+        if (args[0][:, :2] == deadly).all(dim=1).any():
             os.kill(os.getpid(), signal.SIGKILL)
 
     model.get_input_embeddings().register_forward_pre_hook(die)
@@ -183,10 +184,9 @@ def load_to_be_killed_by_row(number: int):
 
 @pytest.mark.slow
 def test_a_prompt_that_ends_actors_loses_no_other_shard(ray_cluster, tmp_path):
-    prompts = Dataset.from_dict({"prompt": ["5 6"] * 300 + ["9 6"] + ["6 7"] * 99})
-    load_deadly = functools.partial(load_to_be_killed_by_row, 9)
+    prompts = Dataset.from_dict({"prompt": ["5 6"] * 300 + ["9 9"] + ["6 7"] * 99})
     with pytest.raises(RuntimeError, match="lost 5 times while they answered rows from 256 to 319.* 336 rows are"):
-        generate_trajectories_on_ray(load_deadly, prompts, tmp_path, RECIPE, max_actors=2)
+        generate_trajectories_on_ray(load_to_be_killed_by_a_prompt, prompts, tmp_path, RECIPE, max_actors=2)
     assert len(list(tmp_path.glob("shard-*"))) == 6
     expected = generate_trajectories(make_llada(), make_tokenizer(), prompts, RECIPE)
     assert generate_trajectories_on_ray(load, prompts, tmp_path, RECIPE)[:] == expected[:]
