@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from speed import SHAPES, benchmark_config, random_model, random_prompts
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hf_dparallel.environment import describe_environment, device_name
-from hf_dparallel.evaluation.benchmark import SHAPES, benchmark_config, random_model, random_prompts
 from hf_dparallel.reports import markdown_table, write_json
 
 

@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import HfArgumentParser, PreTrainedModel
-
-from hf_dparallel import LLaDAConfig
-from hf_dparallel.environment import describe_environment
-from hf_dparallel.evaluation.benchmark import (
+from speed import (
     BenchmarkArguments,
     benchmark_config,
     measure_peak_memory,
     random_model,
     random_prompts,
 )
+from transformers import HfArgumentParser, PreTrainedModel
+
+from hf_dparallel import LLaDAConfig
+from hf_dparallel.environment import describe_environment
 
 
 # By our name, the published function of each model.

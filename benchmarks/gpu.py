@@ -33,11 +33,7 @@ import autoregressive
 import decode
 import torch
 import train
-from transformers import HfArgumentParser
-from transformers.utils import is_bitsandbytes_available
-
-from hf_dparallel.environment import describe_environment, device_name
-from hf_dparallel.evaluation.benchmark import (
+from speed import (
     SHAPES,
     BenchmarkArguments,
     measure_decoding,
@@ -45,6 +41,10 @@ from hf_dparallel.evaluation.benchmark import (
     random_model,
     random_prompts,
 )
+from transformers import HfArgumentParser
+from transformers.utils import is_bitsandbytes_available
+
+from hf_dparallel.environment import describe_environment, device_name
 from hf_dparallel.reports import markdown_table, write_json
 
 

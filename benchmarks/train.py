@@ -25,6 +25,12 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
+from speed import (
+    SHAPES,
+    measure_peak_memory,
+    random_model,
+    random_prompts,
+)
 from torch.profiler import ProfilerActivity, profile
 from transformers import BitsAndBytesConfig, HfArgumentParser, PreTrainedModel, Trainer
 
@@ -34,12 +40,6 @@ from hf_dparallel import (
     DataCollatorForSemiAutoregressiveMasking,
 )
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.evaluation.benchmark import (
-    SHAPES,
-    measure_peak_memory,
-    random_model,
-    random_prompts,
-)
 from hf_dparallel.models import scoring
 
 

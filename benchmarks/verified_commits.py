@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 from ablations import TESTBEDS
 from peft import PeftModel
+from speed import random_model, random_prompts
 
 from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
 from hf_dparallel.demo import path_of
 from hf_dparallel.demo.pipeline import BLOCK_LENGTH, load_teacher
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.evaluation.benchmark import random_model, random_prompts
 from hf_dparallel.evaluation.decoding import evaluate_decoding
 
 

@@ -13,8 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from hf_dparallel.evaluation.benchmark import Machine
+from speed import Machine
 
 from .test_readme import arguments_of_ours, parse_only  # noqa: F401
 
@@ -82,9 +81,8 @@ importlib.machinery.PathFinder.find_spec = staticmethod(find_others)
 @pytest.fixture
 def gpu_kit(monkeypatch, tmp_path, capsys):
     """Calls benchmarks/gpu.py with a folder for results and returns what it prints."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
     machine = Machine(bandwidth=1e9, flops=1e9)
-    monkeypatch.setattr("hf_dparallel.evaluation.benchmark.measure_machine", lambda dtype, device: machine)
+    monkeypatch.setattr("speed.measure_machine", lambda dtype, device: machine)
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
 
     def call(*arguments: str) -> str:

@@ -127,7 +127,6 @@ LAYERS = [
         "attention_masks",
         "certainty",
         "hashes",
-        "reports",
         "sandbox",
         "terminal",
     ),
@@ -142,10 +141,9 @@ LAYERS = [
         "diffusers",
     ),
     ("inspection",),
-    (
-        "evaluation",
-        "hub",
-    ),
+    ("evaluation",),
+    ("reports",),
+    ("hub",),
     (
         "training",
         "harness",

@@ -33,7 +33,6 @@ COMMANDS = {
     "inspect": "step through a decode, in the terminal or on a page, and draw how certainty grows",
     "calibrate": "find the fastest decoding settings that keep the accuracy",
     "report": "compare evaluations, if they can be compared",
-    "benchmark": "measure the speed of decoding on this machine",
     "push": "publish an adapter, a model or trajectories on the Hub, with a card",
     "env": "show versions and devices, for bug reports",
 }

@@ -730,15 +730,3 @@ def test_the_bundled_student_by_its_name(hf, flags):
     code, out, _ = hf("generate", *flags, "--prompt", question, "--json", "g.json")
     assert code == 0 and "The answer is 15" in out
     assert read_json("g.json")["nfe"] < 20  # with its recipe
-
-
-def test_benchmark(hf):
-    code, out, _ = hf(
-        *["benchmark", "--shape", "tiny", "--batch_sizes", "1", "2", "--caches", "none", "dual"],
-        *["--passes", "9", "--max_new_tokens", "64", "--repeats", "1", "--json", "figures.json"],
-    )
-    assert code == 0 and "| dual  |     2 |      9 |" in out
-    rows = read_json("figures.json")["rows"]
-    assert [(row["batch_size"], row["cache"]) for row in rows] == [(1, "none"), (1, "dual"), (2, "none"), (2, "dual")]
-    code, _, err = hf("benchmark", "--shape", "huge")
-    assert code == 2 and "small-sdar, tiny, tiny-sdar, got 'huge'" in err

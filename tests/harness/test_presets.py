@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.evaluation.comparison import compare_reports, read_comparable_report
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.intervals import bootstrap_interval
 from hf_dparallel.generation import mixin
@@ -23,6 +22,7 @@ from hf_dparallel.harness.presets import METHODS, PRESETS, PaperTask, choose_ben
 from hf_dparallel.harness.run import TaskRunner
 from hf_dparallel.harness.tables import Comparison
 from hf_dparallel.hub.reports import read_report as read_figures
+from hf_dparallel.reports import compare_reports, read_comparable_report
 
 from ..helpers import make_llada, make_tokenizer
 from .conftest import DATASETS, make_lm

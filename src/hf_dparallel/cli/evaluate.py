@@ -7,11 +7,11 @@ from typing import Any
 
 from ..environment import describe_hardware
 from ..evaluation.decoding import evaluate_answers
-from ..evaluation.report import make_rows, metrics_with_intervals, results_table, write_evaluation
 from ..evaluation.sweep import parse_sweep
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..hashes import dataset_hash
+from ..reports import make_rows, metrics_with_intervals, results_table, write_evaluation
 from . import evaluate_tasks
 from .arguments import (
     BatchArguments,

@@ -4,8 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..evaluation.comparison import compare_reports, read_comparable_report, unique_names
-from ..evaluation.report import results_table, write_evaluation
+from ..reports import compare_reports, read_comparable_report, results_table, unique_names, write_evaluation
 from .arguments import CommandParser, OutputArguments
 from .console import make_folder, note, say, write_json
 

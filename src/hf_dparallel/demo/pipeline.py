@@ -23,7 +23,6 @@ from ..data.prompts import tokenize_prompts
 from ..data.rewards import numeric_answer_reward
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..evaluation.decoding import evaluate_answers
-from ..evaluation.report import TABLE_METRICS, make_rows, results_table
 from ..evaluation.sweep import parse_sweep
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
@@ -31,7 +30,7 @@ from ..inspection.certainty import mean_confidence
 from ..inspection.plots import plot_certainty_and_tradeoff
 from ..inspection.text import answer_text
 from ..inspection.trace import trace_decode
-from ..reports import write_report
+from ..reports import TABLE_METRICS, make_rows, results_table, write_report
 from ..terminal import takes_color
 from . import TEACHER, word_problem_dataset
 

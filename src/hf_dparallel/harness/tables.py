@@ -7,9 +7,8 @@ from typing import Any
 
 from ..environment import describe_environment, describe_hardware
 from ..evaluation.intervals import bootstrap_interval
-from ..evaluation.report import results_table, write_evaluation
 from ..hashes import stable_hash
-from ..reports import write_report
+from ..reports import results_table, write_evaluation, write_report
 from .costs import COST_NAMES, tasks_of
 from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, PaperTask, method_settings

@@ -1,10 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The benchmark counts what it says it counts; its times are not tested."""
 
-import pytest
-import torch
+import json
+import sys
 
-from hf_dparallel.evaluation.benchmark import (
+import pytest
+import speed
+import torch
+from speed import (
     SHAPES,
     BenchmarkArguments,
     Machine,
@@ -76,6 +79,16 @@ def test_table_and_figures():
     assert title.startswith("tiny, float32 on cpu: reads ")
     assert len(table) == 4 and table[-1].startswith("| dual  |     1 |     16 | ")
     assert result["environment"]["torch"] and result["machine"]["bandwidth"] > 0
+
+
+def test_the_script_writes_its_figures(monkeypatch, tmp_path, capsys):
+    flags = ["--shape", "tiny", "--batch_sizes", "1", "2", "--caches", "none", "dual", "--passes", "9"]
+    flags += ["--max_new_tokens", "64", "--repeats", "1", "--output", str(tmp_path / "figures.json")]
+    monkeypatch.setattr(sys, "argv", ["speed.py", *flags])
+    speed.main()
+    assert "| dual  |     2 |      9 |" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    assert [(row["batch_size"], row["cache"]) for row in rows] == [(1, "none"), (1, "dual"), (2, "none"), (2, "dual")]
 
 
 def test_without_linux_the_memory_is_unknown(monkeypatch):

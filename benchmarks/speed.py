@@ -1,6 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Speed of decoding: models of any shape with random weights, on a fixed schedule, beside what the machine could do.
 
+    python benchmarks/speed.py --shape small --batch_sizes 1 8 --caches none dual --output FILE
+
 Random weights are certain of nothing, so the tokens to commit are counted out: as many passes as asked for, spread
 over the blocks, whatever the model predicts.
 """
@@ -18,14 +20,14 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoModelForMaskedLM, CompileConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForMaskedLM, CompileConfig, HfArgumentParser, PreTrainedConfig, PreTrainedModel
 
-from ..environment import describe_environment
-from ..generation.configuration import DiffusionGenerationConfig, resolve
-from ..models.dream.configuration_dream import DreamConfig
-from ..models.llada.configuration_llada import LLaDAConfig
-from ..models.sdar.configuration_sdar import SDARConfig
-from ..reports import markdown_table
+from hf_dparallel.environment import describe_environment
+from hf_dparallel.generation.configuration import DiffusionGenerationConfig, resolve
+from hf_dparallel.models.dream.configuration_dream import DreamConfig
+from hf_dparallel.models.llada.configuration_llada import LLaDAConfig
+from hf_dparallel.models.sdar.configuration_sdar import SDARConfig
+from hf_dparallel.reports import markdown_table, write_json
 
 
 SHAPES: dict[str, LLaDAConfig | DreamConfig | SDARConfig] = {
@@ -110,6 +112,13 @@ class BenchmarkArguments:
             self.dtype = "bfloat16" if self.device == "cuda" else "float32"
         if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
             raise ValueError(f"`dtype` must be the name of a torch dtype, got {self.dtype!r}.")
+
+
+@dataclass
+class OutputArguments:
+    """Where the figures go."""
+
+    output: str | None = field(default=None, metadata={"help": "JSON file for the figures."})
 
 
 def random_model(
@@ -354,3 +363,15 @@ def _wait(device: str) -> None:
 def _resident_mb(field: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+
+
+def main() -> None:
+    arguments, output = HfArgumentParser([BenchmarkArguments, OutputArguments]).parse_args_into_dataclasses()
+    result = run_benchmark(arguments)
+    print(describe_benchmark(result))
+    if output.output is not None:
+        write_json(result, output.output)
+
+
+if __name__ == "__main__":
+    main()
