@@ -17,7 +17,6 @@ from typing import Any
 import transformers
 import trl
 
-import hf_dparallel.generation.rules  # noqa: F401  (which adds the rules to the table)
 from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.generation.settings import SETTINGS, describe_settings
 from hf_dparallel_cli import COMMANDS, module_of

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from . import rules  # noqa: F401  (which adds them to the table)
+from . import revision, rules  # noqa: F401  (they add their settings to the table)
 from .commit_rules import check_rule, commit_rules
 from .compatibility import check
 from .settings import KINDS, SETTINGS, SettingError, settings_called, settings_of
@@ -175,16 +175,6 @@ class DiffusionGenerationConfig(GenerationConfig):
     def revises(self) -> bool:
         """Whether decided tokens of the open blocks may change."""
         return any(map(self.is_on, settings_called("revision")))
-
-    @property
-    def edits(self) -> bool:
-        """Whether decided tokens of the open blocks may be replaced."""
-        return self.is_on("editing_threshold")
-
-    @property
-    def is_soft(self) -> bool:
-        """Whether decided tokens of the open blocks are decided anew in each pass."""
-        return self.is_on("soft_threshold")
 
     @property
     def eos_token_ids(self) -> list[int]:

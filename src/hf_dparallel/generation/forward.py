@@ -31,7 +31,7 @@ class CanvasForward:
         self.canvas = canvas
         self.suffix_length = canvas.config.suffix_length
         self.verifies = bool(canvas.config.revocation_threshold)
-        self.is_soft = canvas.config.is_soft
+        self.is_soft = canvas.config.is_on("soft_threshold")
         self.compile_config = canvas.config.compile_config if canvas.config.compiles else None
         self._mask_key: tuple | None = None
         self._masks: dict[int, torch.Tensor | None] = {}

@@ -245,25 +245,6 @@ add_setting("block_add_threshold", "blocks", float, default=0.5, noun="a fractio
             is_swept=True,
             help="Fraction of the last open block that must be decided for the next one to open. At most one opens in "
                  "a pass.")
-add_setting("revocation_threshold", "revision", float, off=0.0, noun="a probability", maximum=1, is_swept=True,
-            source="https://huggingface.co/papers/2507.18578",
-            counts_as=("revision",), needs=("commit rule with a threshold",), not_with=("revision", "compile_config"),
-            model={"takes_visibility": "hides tokens from some places of a pass, by a mask of four dimensions that "
-                                       "{model} takes with `attn_implementation=\"sdpa\"`, if at all",
-                   "is_not_block_causal": "verifies tokens by a second copy of their block, for which {model}, a "
-                                          "block-causal model, has no place"},
-            help="Verified commits: every pass also asks the model for the decided tokens of the open block, each "
-                 "hidden from the places that predict it, and masks those again whose probability is below this. "
-                 "Needs a commit rule with a threshold, which may then be bolder.")
-add_setting("editing_threshold", "revision", float, off=1.0, noun="a probability", maximum=1, is_swept=True,
-            source="https://huggingface.co/papers/2602.08676",
-            counts_as=("revision",), needs=("commit rule with a threshold",), not_with=("revision", "compile_config"),
-            help="Editing: a decided token of the open block is replaced where the model, which sees it, now predicts "
-                 "another one with more than this probability. 1 replaces nothing. Needs a commit rule with a "
-                 "threshold.")
-add_setting("max_post_steps", "revision", int, default=16, maximum=256, is_swept=True,
-            help="With `editing_threshold`: how many passes look for edits after the last mask of a block is decided. "
-                 "The block is left before if one of them finds none.")
 add_setting("temperature", "sampling", float, off=0.0, is_swept=True,
             help="0 takes the likeliest token; above 0, tokens are sampled. Certainty is always measured at "
                  "temperature 1.")
