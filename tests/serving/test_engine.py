@@ -9,10 +9,10 @@ import torch
 from hf_dparallel.generation.canvas import Canvas
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
-from hf_dparallel.generation.logprobs import CommitLogprobs
 from hf_dparallel.serving import engine as engine_module
 from hf_dparallel.serving.drafts import DraftReader
 from hf_dparallel.serving.engine import Engine, EngineClosedError, OverloadedError, Prompt
+from hf_dparallel.serving.token_logprobs import CommitLogprobs
 
 from ..helpers import make_llada, make_llada2, make_sdar
 from .conftest import wait_for
@@ -114,10 +114,10 @@ def test_logprobs_are_of_the_pass_that_committed_each_token_last(model, make_eng
     ]
     prompts = [make_prompt(model, [2 + n] * (1 + n % 4), seed=n, **settings[n % 3]) for n in range(8)]
     for n, prompt in enumerate(prompts[:6]):
-        prompt.logprobs = CommitLogprobs(n % 4)
+        prompt.followers = [CommitLogprobs(n % 4)]
     num_revisions = 0
     for prompt, answer in zip(prompts, ask(make_engine(num_slots=8), prompts), strict=True):
-        if prompt.logprobs is None:
+        if not prompt.followers:
             assert not answer.logprobs
             continue
         prompt.config.output_certainty = True
@@ -133,7 +133,7 @@ def test_logprobs_are_of_the_pass_that_committed_each_token_last(model, make_eng
         expected = log_probs.gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
         assert [each.logprob for each in answer.logprobs] == pytest.approx(expected.tolist(), abs=1e-9)
         log_probs[:, 63] = -torch.inf
-        top = log_probs.topk(prompt.logprobs.num_top)
+        top = log_probs.topk(prompt.followers[0].num_top)
         told = [list(zip(*each.top, strict=True)) or [(), ()] for each in answer.logprobs]
         assert [list(token_ids) for token_ids, _ in told] == top.indices.tolist()
         assert torch.allclose(torch.tensor([values for _, values in told], dtype=torch.double), top.values)
@@ -155,7 +155,7 @@ def test_drafts_end_as_the_answer_whatever_was_revised(make_model, settings):
     for length in (1, 3, 4):
         prompt = make_prompt(model, list(range(6, 6 + length)), **{"max_new_tokens": 8} | settings)
         heard, ended = [], threading.Event()
-        prompt.drafts = DraftReader()
+        prompt.followers = [DraftReader(prompt.max_tokens)]
         prompt.listener = lambda told, heard=heard, ended=ended: (heard.append(told), told.is_last and ended.set())
         engine.submit([prompt])
         assert ended.wait(60) and heard[-1].error is None

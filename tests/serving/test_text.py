@@ -4,10 +4,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_dparallel.generation.logprobs import TokenLogprobs
-from hf_dparallel.serving.engine import Progress
-from hf_dparallel.serving.logprobs import LogprobText
+from hf_dparallel.serving.followers import Progress, TokenLogprobs
 from hf_dparallel.serving.text import AnswerText
+from hf_dparallel.serving.token_logprobs import LogprobText
 
 
 EOS = 256  # of `byte_tokenizer`

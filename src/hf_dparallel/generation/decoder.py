@@ -118,7 +118,7 @@ class Decoder:
         if self.canvas:
             self._run_pass()
             finished += self.canvas.pop_finished()
-        return [DecodedRow(**vars(row), **self._leave(row.index), error=self._error(row)) for row in finished]
+        return [DecodedRow(**vars(row), **{"error": self._error(row), **self._leave(row.index)}) for row in finished]
 
     def _run_pass(self) -> None:
         # Predict the masked tokens of each row's open blocks, and the decided ones there if they may be revised.

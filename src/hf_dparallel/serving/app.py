@@ -21,13 +21,12 @@ from starlette.routing import Route
 
 from ..generation.compatibility import longest_sequence
 from ..generation.configuration import resolve
-from ..generation.logprobs import CommitLogprobs
 from ..generation.settings import SETTINGS
 from .bodies import RequestError
 from .drafts import DraftReader, DraftText
-from .engine import Engine, EngineClosedError, OverloadedError, Progress, Prompt
-from .json_answers import JsonGuide
-from .logprobs import LogprobText
+from .engine import Engine, EngineClosedError, OverloadedError, Prompt
+from .followers import Follower, Progress
+from .json_answers import JsonAnswer
 from .monitoring import Metrics, Monitor
 from .page import render_page
 from .requests import (
@@ -41,6 +40,7 @@ from .requests import (
 from .responses import Answer, Part, ResponseForm, error_body, usage
 from .responses_api import ResponsesForm
 from .text import AnswerText
+from .token_logprobs import CommitLogprobs, LogprobText
 
 
 # How long a client may take to send a body.
@@ -71,16 +71,14 @@ class Answers:
         self._events: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
         self._prompts = [
             Prompt(
-                ids,
-                request.config,
-                request.max_tokens,
-                request.seed + index,
-                self._listener(index),
-                client,
-                DraftReader() if request.include_drafts else None,
-                served.adapter,
-                None if request.num_logprobs is None else CommitLogprobs(request.num_logprobs),
-                JsonGuide(request.form, served.tokenizer, request.config.eos_token_ids[0]) if request.form else None,
+                input_ids=ids,
+                config=request.config,
+                max_tokens=request.max_tokens,
+                seed=request.seed + index,
+                listener=self._listener(index),
+                client=client,
+                adapter=served.adapter,
+                followers=_followers(request),
             )
             for index, ids in enumerate(prompts)
         ]
@@ -143,6 +141,16 @@ class Answers:
             loop.call_soon_threadsafe(self._events.put_nowait, (index, progress))
 
         return listen
+
+
+def _followers(request: CompletionRequest) -> list[Follower]:
+    """What follows one of the answers, in the order in which they take part in a pass."""
+    wanted = (
+        JsonAnswer(request.schema) if request.schema is not None else None,
+        CommitLogprobs(request.num_logprobs) if request.num_logprobs is not None else None,
+        DraftReader(request.max_tokens) if request.include_drafts else None,
+    )
+    return [follower for follower in wanted if follower is not None]
 
 
 class AnswerStream(StreamingResponse):

@@ -1,64 +1,45 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What stands of an answer while it is decoded: the tokens of its open blocks, in whatever order they are decided."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..generation.canvas import Canvas, FinishedRow
+from ..generation.canvas import Canvas
+from .followers import Draft, Follower, Progress
 
 
-@dataclass
-class Draft:
-    """A part of an answer as it stands after a pass. It takes the place of all that was known from `start` on.
+class DraftReader(Follower):
+    """Reads from the canvas, after each pass, what can have changed in a row.
+
+    These are the blocks that were open before and what has opened since: a decided token may change until the row has
+    left its block.
 
     Args:
-        start (`int`): number of its first token in the answer.
-        tokens (`list[int]`): its tokens.
-        commit_step (`list[int]`): the pass that committed each of them, -1 where there is a mask.
+        max_tokens (`int`): the answer ends after so many tokens at the latest.
     """
 
-    start: int
-    tokens: list[int]
-    commit_step: list[int]
-
-    def cut(self, max_tokens: int) -> "Draft":
-        """The same of an answer of at most `max_tokens` tokens."""
-        length = max(max_tokens - self.start, 0)
-        return Draft(self.start, self.tokens[:length], self.commit_step[:length])
-
-
-class DraftReader:
-    """Reads from a canvas what can have changed in a row since it was last read.
-
-    That is the blocks that were open then, and what has opened since: a decided token may change until the row has
-    left its block.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, max_tokens: int):
+        self.max_tokens = max_tokens
         self._start = 0
+        self._draft: Draft | None = None
 
-    def read(self, state: Canvas | FinishedRow, row_id: int) -> Draft:
-        """Reads a row: from the canvas, or as it is finished."""
-        return self._rest(state) if isinstance(state, FinishedRow) else self._open(state, row_id)
-
-    def _open(self, canvas: Canvas, row_id: int) -> Draft:
-        row = canvas.row_ids.index(row_id)
-        first = canvas.answer_start(row)
+    def after(self, canvas: Canvas, row: int) -> None:
+        first, status = canvas.answer_start(row), canvas.status[row]
         open_from, end = canvas.open_edges(row)
-        columns = slice(first + self._start, end)
+        length = self.max_tokens
+        if status.is_finished:
+            length, end = min(length, status.length, status.length_to_eos), canvas.answer_end(row)
+        columns = slice(first + self._start, min(first + length, end))
         tokens = canvas.sequences[row, columns]
         commit_step = torch.where(canvas.masked[row, columns], -1, canvas.commit_step[row, columns])
-        draft = Draft(self._start, *torch.stack([tokens, commit_step]).tolist())
+        self._draft = Draft(self._start, *torch.stack([tokens, commit_step]).tolist())
         # The first block may begin in the prompt.
         self._start = max(open_from - first, 0)
-        return draft
 
-    def _rest(self, row: FinishedRow) -> Draft:
-        columns = slice(self._start, row.num_tokens)
-        return Draft(self._start, row.tokens[columns].tolist(), row.commit_step[columns].tolist())
+    def tell(self, progress: Progress, start: int, end: int) -> None:
+        progress.draft = self._draft
 
 
 class DraftText:

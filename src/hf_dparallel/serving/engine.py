@@ -17,14 +17,11 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from ..generation.canvas import Canvas
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import DecodedRow, Decoder
-from ..generation.guides import Guide, Guides
-from ..generation.logprobs import CommitLogprobs, LogprobRecording, TokenLogprobs
 from ..generation.settings import SETTINGS
 from ..generation.standard_parts import make_parts
-from .drafts import Draft, DraftReader
+from .followers import Follower, Following, Progress
 
 
 logger = logging.get_logger(__name__)
@@ -41,32 +38,6 @@ class EngineClosedError(Exception):
     """Raised when the engine takes no prompts any more. Servers answer 503 to it."""
 
 
-@dataclass
-class Progress:
-    """What a pass has brought for a prompt.
-
-    Args:
-        tokens (`list[int]`): new tokens that follow those before; all that precede them are decided.
-        nfe (`int`): forward passes so far.
-        finish_reason (`str`, *optional*): in the last one: "stop" after an end-of-sequence token, "length" otherwise.
-        error (`Exception`, *optional*): in the last one: why there are no more tokens.
-        draft ([`Draft`], *optional*): what stands of the answer, decided or not, if that was asked for.
-        logprobs (`list[TokenLogprobs]`): of each of the tokens, if that was asked for.
-    """
-
-    tokens: list[int]
-    nfe: int
-    finish_reason: str | None = None
-    error: Exception | None = None
-    draft: Draft | None = None
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-
-    @property
-    def is_last(self) -> bool:
-        """Whether nothing follows."""
-        return self.finish_reason is not None or self.error is not None
-
-
 @dataclass(eq=False)
 class Prompt:
     """A prompt to be answered.
@@ -78,10 +49,8 @@ class Prompt:
         seed (`int`): seed of the draws, if the settings ask for any.
         listener (`Callable`): called in the decoding thread with each [`Progress`]. It must not block or raise.
         client (`str`): who asks. Clients take turns, however many different settings each of them sends.
-        drafts ([`DraftReader`], *optional*): with one, the listener is told of each pass what stands after it.
         adapter (`str`, *optional*): the adapter that is active in its passes, by default none.
-        logprobs ([`CommitLogprobs`], *optional*): with one, the listener is told of each token's log-probability.
-        guide ([`Guide`], *optional*): says of what form the answer is.
+        followers (`list[Follower]`): what follows its row, and adds to what the listener is told.
     """
 
     input_ids: torch.LongTensor
@@ -90,10 +59,8 @@ class Prompt:
     seed: int
     listener: Callable[[Progress], None]
     client: str = ""
-    drafts: DraftReader | None = None
     adapter: str | None = None
-    logprobs: CommitLogprobs | None = None
-    guide: Guide | None = None
+    followers: list[Follower] = field(default_factory=list)
     num_sent: int = field(default=0, init=False)
     settings: tuple[Any, ...] = field(init=False)
 
@@ -255,11 +222,7 @@ class Engine:
         self._turns_of.setdefault(prompt.client, min(self._turns_of.values(), default=0))
         try:
             if prompt.settings not in self._groups:
-                parts = [
-                    *make_parts(prompt.config),
-                    Guides(lambda row_id: self._active[row_id].guide),
-                    LogprobRecording(lambda row_id: self._active[row_id].logprobs),
-                ]
+                parts = [*make_parts(prompt.config), Following(self._followers_of)]
                 decoder = Decoder(self.model, prompt.config, parts, self._generator_for)
                 self._groups[prompt.settings] = _Group(decoder, prompt.adapter)
             self._groups[prompt.settings].entering[row_id] = prompt.input_ids
@@ -315,11 +278,11 @@ class Engine:
         self.num_passes += 1
         ended = []
         for row_id in row_ids:
-            if row_id in finished:
-                row = finished[row_id]
+            row = finished.get(row_id)
+            if row is not None:
                 is_last = self._tell(row_id, row.tokens[: row.num_tokens].tolist(), row.nfe, row)
             else:
-                is_last = self._tell(row_id, progress[row_id].tokens, progress[row_id].nfe, group.decoder.canvas)
+                is_last = self._tell(row_id, progress[row_id].tokens, progress[row_id].nfe)
             if is_last:
                 ended.append(row_id)
         self._leave(ended)
@@ -328,27 +291,28 @@ class Engine:
         for row_id in row_ids:
             self._active.pop(row_id).listener(Progress([], 0, error=error))
 
-    def _tell(self, row_id: int, tokens: list[int], nfe: int, state: DecodedRow | Canvas) -> bool:
+    def _tell(self, row_id: int, tokens: list[int], nfe: int, finished: DecodedRow | None = None) -> bool:
         """Sends the tokens that are new, and says whether they are the last."""
         prompt = self._active[row_id]
-        finished = state if isinstance(state, DecodedRow) else None
         is_last = finished is not None or len(tokens) >= prompt.max_tokens
         tokens = tokens[: prompt.max_tokens]
         progress = Progress(tokens[prompt.num_sent :], nfe)
-        if prompt.drafts is not None:
-            progress.draft = prompt.drafts.read(state, row_id).cut(prompt.max_tokens)
         if finished is not None and finished.error is not None:
             progress.error = finished.error
         elif is_last:
             ends = bool(tokens) and tokens[-1] in prompt.config.eos_token_ids
             progress.finish_reason = "stop" if ends else "length"
-        if prompt.logprobs is not None and progress.error is None:
-            progress.logprobs = prompt.logprobs.read(prompt.num_sent, len(tokens))
+        for follower in prompt.followers:
+            follower.tell(progress, prompt.num_sent, len(tokens))
         if progress.tokens or progress.draft is not None or progress.is_last:
             self.num_tokens += len(progress.tokens)
             prompt.num_sent = len(tokens)
             prompt.listener(progress)
         return is_last
+
+    def _followers_of(self, row_id: int) -> list[Follower]:
+        # A prompt that is given up has left already.
+        return self._active[row_id].followers if row_id in self._active else []
 
     def _generator_for(self, row_id: int) -> torch.Generator:
         return torch.Generator(self.model.device).manual_seed(self._active[row_id].seed)

@@ -1,175 +1,134 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Answers in JSON by a schema: its keys and braces are given, and the model writes the values."""
+"""Answers in JSON by a schema: what it gives is written without a pass, and the model writes the rest."""
 
 import json
-import string
-from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-import regex
+import torch
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.hf import from_tokenizer
 from transformers import PreTrainedTokenizerBase
 
-
-_CHARACTERS = [*string.ascii_letters, *string.digits, *string.punctuation, " "]
-# Values in a schema, and in an enumeration.
-_MOST = 256
-# Parts of a schema that change no answer.
-_NOTES = {"title", "description", "examples", "default", "$schema"}
-# A number has ended when something else begins.
-_END = r"(?=[\s,}])"
-_INTEGER = "-?(?:0|[1-9][0-9]{0,14})"
-_SCALARS = {
-    "integer": _INTEGER + _END,
-    "number": _INTEGER + r"(?:\.[0-9]{1,15})?" + _END,
-    "boolean": "true|false",
-    "null": "null",
-}
-_CHARACTER = r'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])'
+from ..generation.canvas import Canvas
+from ..generation.parts import Change
+from ..generation.prediction import TokenPrediction
+from .followers import Follower
 
 
-class JsonGuide:
-    """Guides an answer: what a schema gives is written, and values may be what it allows. Made for one answer.
-
-    Args:
-        parts (`list`): texts that are given and patterns of values in turn, as [`read_schema`] returns them.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): with [`single_characters`].
-        eos_token_id (`int`): what follows the end.
-    """
-
-    def __init__(self, parts: "list[str | regex.Pattern]", tokenizer: PreTrainedTokenizerBase, eos_token_id: int):
-        self.last_resort = list(single_characters(tokenizer).values())
-        self._tokenizer = tokenizer
-        self._eos_token_id = eos_token_id
-        self._parts: list[Any] = list(parts)
-        self._tokens: list[int] = []
-        # What they say, and how much of it precedes the value that is being written.
-        self._text, self._start = "", 0
-
-    def begin(self) -> list[int]:
-        """The tokens up to the first value."""
-        return self._give("")
-
-    def follow(self, token: int) -> list[int] | None:
-        """Takes the next token of a value; a token that ends it is replaced by the end and what is given behind it."""
-        if not self._decode([token]):  # a special token
-            return None
-        text = self._decode([*self._tokens, token])
-        match = self._parts[0].match(text[self._start :], partial=True)
-        if match is None:
-            return None
-        if match.partial:
-            self._tokens, self._text = [*self._tokens, token], text
-            return [token]
-        value = text[: self._start] + match.group()
-        # Unless the token has also completed a character of the value.
-        return self._give(value[len(self._text) :], 1) if value.startswith(self._text) else None
-
-    def _give(self, end_of_value: str, num_done: int = 0) -> list[int]:
-        given, *self._parts = self._parts[num_done:]
-        tokens = self._tokenizer(end_of_value + given, add_special_tokens=False)["input_ids"]
-        self._tokens = [*self._tokens, *tokens]
-        self._text = self._decode(self._tokens)
-        self._start = len(self._text)
-        return tokens if self._parts else [*tokens, self._eos_token_id]
-
-    def _decode(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+# Of a schema, in characters and in levels.
+_LONGEST, _DEEPEST = 2**16, 32
+# Errors then say nothing of the state of the parser.
+_LIMITS = LLParserLimits(verbose_errors=False)
+# JSON as models have seen it most. With free whitespace, nothing would be given.
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# What has schemas by name, and what has values that are no schemas.
+_MAPS, _VALUES = {"properties", "patternProperties", "$defs", "definitions"}, {"enum", "const", "default", "examples"}
 
 
-def read_schema(schema: Any, tokenizer: PreTrainedTokenizerBase) -> "list[str | regex.Pattern]":
-    """Returns what a schema gives and the patterns of the values between, beginning and ending with what is given.
+class CompiledSchema(NamedTuple):
+    """What says which tokens fit, from the beginning of an answer on, and how texts become tokens."""
+
+    matcher: LLMatcher
+    vocabulary: LLTokenizer
+
+
+class JsonAnswer(Follower):
+    """Lets a row commit what fits a schema, from the first mask on without a gap, and at least one token."""
+
+    def __init__(self, schema: CompiledSchema):
+        self._matcher = schema.matcher.deep_copy()
+        self._vocabulary = schema.vocabulary
+
+    def enter(self, canvas: Canvas, row: int) -> None:
+        """Writes what the answer begins with."""
+        canvas.begin(row, self._given())
+
+    def change(self, canvas: Canvas, row: int, prediction: TokenPrediction, change: Change) -> Change:
+        """Commits the predictions that fit. What is given behind them is written into the canvas at once."""
+        status = canvas.status[row]
+        # The masks come first, from left to right. In block-causal models some are behind the answer.
+        num_masks = int((prediction.columns[row, : status.num_open] < canvas.answer_end(row)).sum())
+        accepted = change.accepted[row, :num_masks].tolist()
+        num_accepted = next((index for index, is_accepted in enumerate(accepted) if not is_accepted), num_masks)
+        kept = self._take(change.tokens[row, : max(num_accepted, 1)].tolist(), prediction.logits[row, 0])
+        given = [] if kept[-1] in self._vocabulary.eos_tokens else self._given()
+        canvas.write(row, status.num_decided + len(kept), given)
+        tokens, written = change.tokens.clone(), change.accepted.clone()
+        tokens[row, : len(kept)] = tokens.new_tensor(kept)
+        written[row] = torch.arange(written.shape[1], device=written.device) < len(kept)
+        return change._replace(tokens=tokens, accepted=written)
+
+    def leave(self) -> dict[str, Any]:
+        """Says what has gone wrong: the matcher has limits, and allows nothing but the end when it reaches them."""
+        if not self._matcher.is_error():
+            return {}
+        return {"error": RuntimeError(f"The JSON schema cannot be followed: {self._matcher.get_error()}")}
+
+    def _take(self, predicted: list[int], logits: torch.Tensor) -> list[int]:
+        """Returns the predicted tokens that fit, or else the likeliest token that does."""
+        kept = predicted[: self._matcher.validate_tokens(predicted)]
+        if not kept:
+            bias = torch.frombuffer(bytearray(self._matcher.compute_logit_bias()), dtype=torch.uint8)
+            kept = [int(logits.masked_fill(bias[: len(logits)].to(logits.device) == 0, -torch.inf).argmax())]
+        self._matcher.consume_tokens(kept)
+        return kept
+
+    def _given(self) -> list[int]:
+        """The tokens that must follow, whatever the model would write."""
+        tokens = self._matcher.compute_ff_tokens()
+        if any(map(self._vocabulary.is_special_token, tokens)):
+            # A key that is written like a special token is text.
+            tokens = self._vocabulary.greedy_tokenize(self._matcher.compute_ff_bytes().decode(errors="ignore"))
+        self._matcher.consume_tokens(tokens)
+        return [*tokens, self._vocabulary.eos_token] if self._matcher.is_stopped() else tokens
+
+
+def compile_schema(
+    schema: dict[str, Any], tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_token_ids: list[int]
+) -> CompiledSchema:
+    """Compiles a schema, of which all properties of an object are written, in their order.
 
     Raises:
-        ValueError: for what is not supported, naming the part of the schema, or if the tokenizer cannot write it.
+        ValueError: for a schema that is too large or not supported, or if the tokenizer cannot write JSON.
     """
-    single_characters(tokenizer)
-    if not isinstance(schema, dict) or schema.get("type") != "object":
-        raise ValueError("`schema` must be an object whose `type` is object.")
-    parts: list[str | regex.Pattern] = [""]
-    for part in _object(schema, "schema", ""):
-        if isinstance(part, str) and isinstance(parts[-1], str):
-            parts[-1] += part
+    closed = _closed(schema)
+    if len(json.dumps(closed, allow_nan=False)) > _LONGEST:
+        raise ValueError(f"a schema may have at most {_LONGEST} characters.")
+    vocabulary = _vocabulary(tokenizer, max(vocab_size, len(tokenizer)), tuple(eos_token_ids))
+    grammar = LLMatcher.grammar_from_json_schema(closed, overrides=_SPACING)
+    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_LIMITS)
+    # Some errors come with the first token only.
+    if not matcher.is_error():
+        matcher.compute_logit_bias()
+    if matcher.is_error():
+        raise ValueError(f"the schema is not supported: {matcher.get_error()[:300]}")
+    return CompiledSchema(matcher, vocabulary)
+
+
+def _closed(schema: Any, depth: int = 0) -> Any:
+    """The same schema with all properties of each object, and no others if it does not say which."""
+    if depth > _DEEPEST:
+        raise ValueError(f"a schema may have at most {_DEEPEST} levels.")
+    if isinstance(schema, list):
+        return [_closed(each, depth + 1) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {}
+    for name, value in schema.items():
+        if name in _MAPS and isinstance(value, dict):
+            closed[name] = {key: _closed(each, depth + 1) for key, each in value.items()}
         else:
-            parts.append(part)
-        if len(parts) > 2 * _MOST:
-            raise ValueError(f"`schema` must have at most {_MOST} values.")
-    for given in parts[::2]:
-        ids = tokenizer(given, add_special_tokens=False)["input_ids"]
-        # Without special tokens: a key that is written like one would end the answer, or begin another turn.
-        if tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) != given:
-            raise ValueError(f"The tokenizer of this model cannot write {str(given)[:80]!r}.")
-    return parts
-
-
-def _object(schema: dict[str, Any], place: str, space: str) -> "Iterator[str | regex.Pattern]":
-    _check_names(schema, place, {"properties", "required", "additionalProperties"})
-    properties = schema.get("properties")
-    if not isinstance(properties, dict) or not properties:
-        raise ValueError(f"`{place}.properties` must be an object that is not empty: its keys are what is given.")
-    required = schema.get("required", [])
-    if not isinstance(required, list) or any(name not in properties for name in required):
-        raise ValueError(f"`{place}.required` must be a list of names of the properties.")
-    for index, (name, value) in enumerate(properties.items()):
-        yield ("," if index else space + "{") + (" " if index else "") + json.dumps(name, ensure_ascii=False) + ":"
-        of_value = f"{place}.properties.{name}"
-        if not isinstance(value, dict):
-            raise ValueError(f"`{of_value}` must be an object.")
-        if value.get("type") == "object":
-            yield from _object(value, of_value, " ")
-        else:
-            yield regex.compile(f" ?(?:{_pattern(value, of_value)})")
-    yield "}"
-
-
-def _pattern(schema: dict[str, Any], place: str) -> str:
-    if "enum" in schema or "const" in schema:
-        _check_names(schema, place, {"enum", "const"})
-        options = schema.get("enum", [schema.get("const")])
-        if not isinstance(options, list) or not options or any(isinstance(each, (list, dict)) for each in options):
-            raise ValueError(f"`{place}.enum` must be a list of texts, numbers, true, false or null, not empty.")
-        if len(options) > _MOST:
-            raise ValueError(f"`{place}.enum` must have at most {_MOST} values, got {len(options)}.")
-        return "|".join(map(_option, options))
-    kind = schema.get("type")
-    if kind == "string":
-        _check_names(schema, place, {"minLength", "maxLength"})
-        least, most = schema.get("minLength", 0), schema.get("maxLength", 10**6)
-        if not all(type(length) is int and 0 <= length <= 10**6 for length in (least, most)) or least > most:
-            raise ValueError(f"`{place}` must have `minLength` and `maxLength` that are integers, up to a million.")
-        return f'"{_CHARACTER}{{{least},{most}}}"'
-    _check_names(schema, place, set())
-    if isinstance(kind, str) and kind in _SCALARS:
-        return _SCALARS[kind]
-    raise ValueError(
-        f"`{place}` must have the `type` object, string, integer, number, boolean or null, or an `enum`; "
-        f"got {str(kind)[:80]}."
-    )
-
-
-def _option(value: Any) -> str:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return regex.escape(json.dumps(value)) + (_END if is_number else "")
-
-
-def _check_names(schema: dict[str, Any], place: str, known: set[str]) -> None:
-    for name in schema:
-        if name not in known | _NOTES | {"type"}:
-            raise ValueError(f"`{place}.{name[:80]}` is not supported. Leave it out, and check the answer yourself.")
+            closed[name] = value if name in _VALUES else _closed(value, depth + 1)
+    if isinstance(closed.get("properties"), dict):
+        closed = {"additionalProperties": False} | closed | {"required": list(closed["properties"])}
+    return closed
 
 
 @lru_cache(maxsize=16)
-def single_characters(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The tokens of the characters of which JSON can be written one by one.
-
-    Raises:
-        ValueError: if a tokenizer has no such tokens, as one of words.
-    """
-    before = tokenizer("{", add_special_tokens=False)["input_ids"]
-    tokens = {}
-    for char in _CHARACTERS:
-        ids = tokenizer(char, add_special_tokens=False)["input_ids"]
-        if tokenizer.decode([*before, *ids], clean_up_tokenization_spaces=False) != "{" + char or len(ids) != 1:
-            raise ValueError(f"The tokenizer of this model has no token for {char!r} alone, which JSON needs.")
-        tokens[char] = ids[0]
-    return tokens
+def _vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_token_ids: tuple[int, ...]) -> LLTokenizer:
+    try:
+        return from_tokenizer(tokenizer, vocab_size, list(eos_token_ids))
+    except ValueError as error:
+        message = f"the tokenizer of this model is not of bytes, as JSON needs it: {str(error)[:300]}"
+        raise ValueError(message) from error

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jinja2
-import regex
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -25,7 +24,7 @@ from .bodies import (
     read_body,
     shortened,
 )
-from .json_answers import read_schema
+from .json_answers import CompiledSchema, compile_schema
 
 
 @dataclass
@@ -56,7 +55,7 @@ class CompletionRequest:
     """A request that can be answered: its prompts, each `(prompt_length,)`, and what all of them share.
 
     Each prompt is answered `n` times. With `num_logprobs`, the log-probabilities of its tokens are told, and beside
-    each those of so many of the likeliest ones. A `form` is what a JSON schema gives, see [`read_schema`].
+    each those of so many of the likeliest ones. A `schema` says which tokens fit ([`compile_schema`]).
     """
 
     prompts: list[torch.LongTensor]
@@ -69,7 +68,7 @@ class CompletionRequest:
     include_usage: bool
     include_drafts: bool
     num_logprobs: int | None = None
-    form: "list[str | regex.Pattern] | None" = None
+    schema: CompiledSchema | None = None
 
 
 def read_chat_request(given: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
@@ -114,7 +113,7 @@ def _read_chat(
         message = f"`top_logprobs={body.top_logprobs}` needs `logprobs`. Set that to true."
         raise RequestError(message, "top_logprobs")
     request.num_logprobs = body.top_logprobs if body.logprobs else None
-    request.form = _read_form(body, served, request.config, form_field)
+    request.schema = _read_schema(body, served, request.config, form_field)
     try:
         ids = _encode_chat([message.for_template() for message in body.messages], served.tokenizer)
     except jinja2.TemplateError as error:
@@ -181,9 +180,9 @@ def _read_request(body: CompletionBody, asked: dict[str, Any], served: ServedMod
     )
 
 
-def _read_form(
+def _read_schema(
     body: ChatBody, served: ServedModel, config: DiffusionGenerationConfig, field: str
-) -> "list[str | regex.Pattern] | None":
+) -> CompiledSchema | None:
     form = body.response_format
     schema = form and form.json_schema and form.json_schema.schema_
     if form is None or (form.type == "text" and schema is None):
@@ -197,7 +196,7 @@ def _read_form(
             field,
         )
     try:
-        return read_schema(schema, served.tokenizer)
+        return compile_schema(schema, served.tokenizer, served.model.config.vocab_size, config.eos_token_ids)
     except ValueError as error:
         raise RequestError(f"`{field}` cannot be answered: {error}", field) from error
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from .engine import Progress
+from .followers import Progress
 
 
 class AnswerText:

@@ -1,17 +1,51 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Log-probabilities of an answer, in OpenAI's form."""
+"""The log-probability of each token in the pass that committed it, and how OpenAI's clients read it."""
 
 from typing import Any
 
+import torch
 from tokenizers import decoders
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from ..generation.logprobs import TokenLogprobs
+from ..generation.canvas import Canvas
+from ..generation.parts import Change
+from ..generation.prediction import TokenPrediction
+from .followers import Follower, Progress, TokenLogprobs
 
 
 # The least that is told: JSON has no infinity.
 _LEAST = -9999.0
+
+
+class CommitLogprobs(Follower):
+    """Collects the log-probabilities of one row. A token that is revised has the ones of its last commit.
+
+    Args:
+        num_top (`int`): how many of the likeliest tokens to keep for each place.
+    """
+
+    def __init__(self, num_top: int = 0):
+        self.num_top = num_top
+        self._of_place: dict[int, TokenLogprobs] = {}
+
+    def change(self, canvas: Canvas, row: int, prediction: TokenPrediction, change: Change) -> Change:
+        """Changes nothing, and records what is written."""
+        written = change.accepted[row]
+        places = canvas.place[row, prediction.columns[row, written]]
+        logits = prediction.logits[row, written]
+        log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        chosen = log_probs.gather(1, change.tokens[row, written, None]).squeeze(1)
+        log_probs[:, canvas.config.mask_token_id] = -torch.inf
+        top = log_probs.topk(min(self.num_top, logits.shape[-1] - 1), dim=-1)
+        listed = (places.tolist(), chosen.tolist(), top.indices.tolist(), top.values.tolist())
+        for place, logprob, top_ids, top_logprobs in zip(*listed, strict=True):
+            self._of_place[place] = TokenLogprobs(logprob, list(zip(top_ids, top_logprobs, strict=True)))
+        return change
+
+    def tell(self, progress: Progress, start: int, end: int) -> None:
+        # What was given was sure.
+        progress.logprobs = [self._of_place.get(place, TokenLogprobs(0.0)) for place in range(start, end)]
 
 
 class LogprobText:
