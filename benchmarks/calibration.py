@@ -20,7 +20,7 @@ from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
 from hf_dparallel.demo.pipeline import load_teacher, word_problem_dataset
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.calibration import calibrate
-from hf_dparallel.evaluation.decoding import EvaluatedAnswers, evaluate_answers
+from hf_dparallel.evaluation.decoding import Evaluation, evaluate_answers
 from hf_dparallel.generation.answerer import Answerer
 
 
@@ -70,7 +70,7 @@ def main() -> None:
     print(table(runs, judged))
 
 
-def decode(teacher: Teacher, problems: "Dataset", recipes: list[dict[str, Any]]) -> dict[str, EvaluatedAnswers]:
+def decode(teacher: Teacher, problems: "Dataset", recipes: list[dict[str, Any]]) -> dict[str, Evaluation]:
     """Decodes problems with several settings; by the text of the setting."""
     canvas = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS)
     answerer = Answerer(*teacher, canvas, num_workers=torch.get_num_threads())
@@ -82,12 +82,12 @@ def decode(teacher: Teacher, problems: "Dataset", recipes: list[dict[str, Any]])
     }
 
 
-def calibrate_once(decoded: dict[str, EvaluatedAnswers], num: int, drop: float, seed: int) -> dict[str, Any] | None:
+def calibrate_once(decoded: dict[str, Evaluation], num: int, drop: float, seed: int) -> dict[str, Any] | None:
     """Calibrates on problems of the pool that the seed chooses, and returns the recipe, if there is one."""
     order = np.random.default_rng(seed).permutation(len(decoded[str(REFERENCE)].costs))
     splits = {"calibration": order[: num // 2], "confirmation": order[num // 2 : num]}
 
-    def evaluate(split, settings) -> EvaluatedAnswers:
+    def evaluate(split, settings) -> Evaluation:
         return subset(decoded[str(dict(settings))], splits[split])
 
     best, _ = calibrate(evaluate, CANDIDATES, REFERENCE, drop)
@@ -118,10 +118,10 @@ def judge(
     return judged
 
 
-def subset(answers: EvaluatedAnswers, rows: np.ndarray) -> EvaluatedAnswers:
+def subset(answers: Evaluation, rows: np.ndarray) -> Evaluation:
     """The answers to some of the problems."""
     is_correct, costs = ([values[row] for row in rows] for values in (answers.is_correct, answers.costs))
-    return EvaluatedAnswers(is_correct, costs, answers.seconds)
+    return Evaluation(is_correct, costs, answers.seconds)
 
 
 def table(runs: list[dict[str, Any]], judged: dict[str, dict[str, float]]) -> str:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from hf_dparallel.evaluation.cost import DecodingCost
-from hf_dparallel.evaluation.decoding import EvaluatedAnswers
+from hf_dparallel.evaluation.decoding import Evaluation
 from hf_dparallel.reports import (
     aup_of,
     compare_reports,
@@ -99,7 +99,7 @@ def test_rows_and_table():
 
 def make_report(seconds: float = 8.0, is_correct=(True, True, False, True), **changes) -> dict:
     costs = [DecodingCost(2, 8, 8, 8), DecodingCost(4, 8, 7, 8), DecodingCost(4, 4, 3, 8), DecodingCost(8, 8, 8, 8)]
-    answers = EvaluatedAnswers(list(is_correct), costs, seconds)
+    answers = Evaluation(list(is_correct), costs, seconds)
     measured = {
         "entropy_threshold 0.5": {**metrics_with_intervals(answers), "curve": "entropy_threshold", "recipe": {}},
         "entropy_threshold 0.9": {**metrics_with_intervals(answers), "curve": "entropy_threshold", "recipe": {}},

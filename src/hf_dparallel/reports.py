@@ -17,7 +17,7 @@ from .evaluation.intervals import bootstrap_interval
 
 
 if TYPE_CHECKING:
-    from .evaluation.decoding import EvaluatedAnswers
+    from .evaluation.decoding import Evaluation
 
 REPORT_NAME = "report.json"
 # What every row has.
@@ -115,7 +115,7 @@ def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
     ]
 
 
-def metrics_with_intervals(answers: "EvaluatedAnswers") -> dict[str, Any]:
+def metrics_with_intervals(answers: "Evaluation") -> dict[str, Any]:
     """The means of [`evaluate_decoding`], their 95 % bootstrap intervals, and as `answers` what each prompt gave."""
     nfe = [cost.nfe for cost in answers.costs]
     by_prompt: dict[str, Sequence[float]] = {

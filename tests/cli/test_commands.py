@@ -24,7 +24,7 @@ from hf_dparallel import DiffusionGenerationConfig, cli, demo
 from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.cli.loading import load_split, load_tokenizer
 from hf_dparallel.evaluation.cost import DecodingCost
-from hf_dparallel.evaluation.decoding import EvaluatedAnswers
+from hf_dparallel.evaluation.decoding import Evaluation
 from hf_dparallel.generation.settings import SETTINGS, Setting
 from hf_dparallel_cli import module_of
 from hf_dparallel_cli.usage import read_table
@@ -545,7 +545,7 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
 
     def evaluate_answers(answerer, dataset, *args):
         seen.append(answerer.config)
-        return EvaluatedAnswers([True] * len(dataset), [DecodingCost(4, 8, 8, 8)] * len(dataset), seconds=1.0)
+        return Evaluation([True] * len(dataset), [DecodingCost(4, 8, 8, 8)] * len(dataset), seconds=1.0)
 
     flags = ["--model", tmp_path / "cached", "--dataset", questions, "--prompt_column", "question"]
     flags += ["--sweep", "entropy_threshold=0.5", "--max_accuracy_drop", "0.9", "--output_dir", "out"]

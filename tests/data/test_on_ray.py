@@ -122,7 +122,7 @@ def test_tasks_keep_slots_busy_and_leave_some_for_every_actor():
 def test_the_models_of_two_machines_must_be_the_same():
     make_answerer = functools.partial(on_ray._make_answerer, load, generation_config=RECIPE)
     teacher = make_answerer().fingerprint()
-    with pytest.raises(ValueError, match="differs from that of another machine in weights."):
+    with pytest.raises(ValueError, match="differs from another machine's in weights."):
         TeacherActor(make_answerer, teacher | {"weights": "others"}).answer([])
     elsewhere = TeacherActor(make_answerer, teacher | {"model name": "the same folder, elsewhere"})
     assert len(elsewhere.answer([(0, [2, 3]), (1, [4])])) == 2

@@ -4,7 +4,7 @@ import pytest
 
 from hf_dparallel.evaluation.calibration import calibrate
 from hf_dparallel.evaluation.cost import DecodingCost
-from hf_dparallel.evaluation.decoding import EvaluatedAnswers
+from hf_dparallel.evaluation.decoding import Evaluation
 
 
 REFERENCE = {"denoising_steps": 64}
@@ -23,11 +23,11 @@ class SimulatedDecoder:
         self.calls.append((split, settings))
         reference = np.arange(self.num) % 10 != 0
         if settings == REFERENCE:
-            return EvaluatedAnswers(reference.tolist(), [DecodingCost(64, 64, 60, 64)] * self.num, 1.0)
+            return Evaluation(reference.tolist(), [DecodingCost(64, 64, 60, 64)] * self.num, 1.0)
         nfe, lost, gained = self.thresholds[settings["entropy_threshold"]]
         draws = self.rng.random(self.num)
         is_correct = np.where(reference, draws > lost / 0.9, draws < gained / 0.1)
-        return EvaluatedAnswers(is_correct.tolist(), [DecodingCost(nfe, 64, 60, 64)] * self.num, 1.0)
+        return Evaluation(is_correct.tolist(), [DecodingCost(nfe, 64, 60, 64)] * self.num, 1.0)
 
 
 def run(decoder, **settings):

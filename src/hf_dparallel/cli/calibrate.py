@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .._version import __version__
 from ..evaluation.calibration import Trial, calibrate
-from ..evaluation.decoding import EvaluatedAnswers, evaluate_answers
+from ..evaluation.decoding import Evaluation, evaluate_answers
 from ..evaluation.sweep import parse_sweep
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
@@ -99,7 +99,7 @@ def run(argv: Sequence[str]) -> None:
     make_folder(arguments.output_dir)
     reference, recipes = recipes_to_try(model, tokenizer, arguments)
 
-    def evaluate(split: str, settings: Mapping[str, Any]) -> EvaluatedAnswers:
+    def evaluate(split: str, settings: Mapping[str, Any]) -> Evaluation:
         recipe = recipes[describe(settings)]
         answerer = Answerer(model, tokenizer, recipe, batch.batch_size, arguments.seed, batch.num_workers)
         return evaluate_answers(answerer, splits[split], reward_function, f"{split}, {describe(settings)}")

@@ -29,35 +29,27 @@ def prepare_dataset(
     required_columns: Sequence[str] = TOKENIZED_COLUMNS,
     check_row: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Any:
-    r"""
-    Returns `dataset` with the columns `prompt_ids` and `completion_ids`, and checks its rows.
+    """Returns `dataset` with the columns `prompt_ids` and `completion_ids`, and checks its rows.
 
     A data set that has these columns is used as it is. One with `prompt` and `completion` columns, plain text or
-    conversational (in the formats of TRL), is tokenized: the prompt as it is at inference (with its generation prompt,
-    if conversational), the completion with an EOS after it.
+    conversational (in the formats of TRL), is tokenized by [`tokenize_row`]; it must be a [`~datasets.Dataset`] or a
+    [`~datasets.IterableDataset`]. Streaming data is not read ahead: its rows are checked when they are collated.
 
     Args:
-        dataset ([`~datasets.Dataset`], [`~datasets.IterableDataset`] or any torch data set of `dict`s):
-            The data. Text columns need one of the first two. Streaming data is not read ahead: its rows are checked
-            when they are collated.
-        name (`str`):
-            What to call the data set in messages, e.g. `"train_dataset"`.
-        processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
-            The tokenizer. Needed for text columns.
-        eos_token_id (`int`, *optional*):
-            The EOS of completions that are tokenized. By default the EOS of the tokenizer.
-        max_length (`int`, *optional*):
-            The most tokens that a prompt and completion may have together. `None`: any number.
-        required_columns (`Sequence[str]`, *optional*):
-            The columns that are needed in the end: more than `prompt_ids` and `completion_ids` cannot be tokenized.
-        check_row (`Callable`, *optional*):
-            Raises a `ValueError` for a row that cannot be trained on.
+        name (`str`): what to call the data set in messages, e.g. `"train_dataset"`.
+        eos_token_id (`int`, *optional*): the EOS of completions that are tokenized. By default the tokenizer's.
+        max_length (`int`, *optional*): the most tokens that a prompt and completion may have together.
+        required_columns (`Sequence[str]`, *optional*): the columns that are needed in the end.
+        check_row (`Callable`, *optional*): raises a `ValueError` for a row that cannot be trained on.
 
     Raises:
         ValueError: if the data set is empty, lacks columns, or has rows that are longer than `max_length`, empty, or
             refused by `check_row`.
     """
-    columns = _first_row(dataset, name).keys()
+    first = None if has_length(dataset) and not len(dataset) else next(iter(dataset), None)
+    if first is None:
+        raise ValueError(f"`{name}` has 0 rows: did `filter_trajectories` drop everything? Lower its `min_reward`.")
+    columns = first.keys()
     missing = sorted(set(required_columns) - set(TOKENIZED_COLUMNS) - columns)
     if missing:
         raise ValueError(
@@ -82,19 +74,10 @@ def prepare_dataset(
 def tokenize_row(
     row: dict[str, Any], processing_class: PreTrainedTokenizerBase, eos_token_id: int | None = None
 ) -> dict[str, list[int]]:
-    r"""
-    Tokenizes the `prompt` and `completion` of a row.
+    """Returns `prompt_ids` and `completion_ids` of a row with `prompt` and `completion`: texts, or lists of messages.
 
-    Args:
-        row (`dict`):
-            Both as `str`; or both as lists of messages (`{"role": ..., "content": ...}`).
-        processing_class ([`~transformers.PreTrainedTokenizerBase`]):
-            The tokenizer.
-        eos_token_id (`int`, *optional*):
-            The EOS of the completion. By default the EOS of the tokenizer.
-
-    Returns:
-        `dict` with `prompt_ids` and `completion_ids`, the latter ending with EOS.
+    The prompt is as at inference, with its generation prompt if there are messages; the completion ends with an EOS,
+    by default the tokenizer's.
 
     Raises:
         ValueError: if the two are of different kinds, the completion is empty, or no EOS is known.
@@ -139,7 +122,7 @@ def _tokenize_messages(
 
 
 def _unasked_generation_prompt(processing_class: PreTrainedTokenizerBase) -> list[int]:
-    """Ids of the generation prompt, if the chat template writes it also where none is asked for, as LLaDA's does."""
+    """The generation prompt, if the chat template writes it also where none is asked for, as LLaDA's does."""
     from jinja2 import TemplateError
 
     template = processing_class.apply_chat_template
@@ -176,13 +159,6 @@ def _tokenize_dataset(
             return tokenize_row(row, processing_class, eos_token_id)
 
     return dataset.map(tokenize, with_indices=True)
-
-
-def _first_row(dataset: Any, name: str) -> dict[str, Any]:
-    row = next(iter(dataset), None) if not has_length(dataset) or len(dataset) > 0 else None
-    if row is None:
-        raise ValueError(f"`{name}` has 0 rows: did `filter_trajectories` drop everything? Lower its `min_reward`.")
-    return row
 
 
 def _check_rows(

@@ -70,8 +70,8 @@ def generate_trajectories_on_ray(
         gpus_per_actor (`float`, *optional*):
             GPUs that each actor takes. By default one if the cluster has any, else none.
         address (`str`, *optional*):
-            Address of the cluster, as for `ray.init`: by default that in `$RAY_ADDRESS`, else that of a cluster on
-            this machine, else a new one is started here. Has no effect if this process is connected already.
+            Address of the cluster, as for `ray.init`: by default the one in `$RAY_ADDRESS`, else a cluster that
+            runs on this machine, else a new one is started here. Has no effect if this process is connected already.
 
     Returns:
         `datasets.Dataset`: as [`generate_trajectories`].
@@ -115,12 +115,7 @@ def plan_tasks(shards: Sequence[int], num_slots: int, max_actors: int) -> list[S
 
 
 class TeacherActor:
-    """Answers tasks, one after the other, with one model.
-
-    Args:
-        make_answerer (`Callable`): loads the model.
-        teacher (`dict[str, Any]`): what [`Answerer.fingerprint`] has to return.
-    """
+    """Answers tasks, one after the other, with a model that must have the fingerprint `teacher`."""
 
     def __init__(self, make_answerer: Callable[[], Answerer], teacher: dict[str, Any]):
         self._make_answerer = make_answerer
@@ -138,7 +133,7 @@ class TeacherActor:
         differing = [name for name, value in fingerprint.items() if value != self._teacher[name]]
         if differing:
             raise ValueError(
-                f"The model that {socket.gethostname()} has loaded differs from that of another machine in "
+                f"The model that {socket.gethostname()} has loaded differs from another machine's in "
                 f"{', '.join(differing)}. Give all machines the same files, or name a commit as `revision`."
             )
         return answerer

@@ -31,13 +31,20 @@ def tokenize_prompts(
             f"{dataset.column_names}. Rename one: `dataset.rename_column('question', 'prompt')`."
         )
     prompts = [prompt if isinstance(prompt, str) else _without_answer(prompt or []) for prompt in dataset[column][:]]
+    # A text is one prompt, whatever its length.
     _check_not_empty([[prompt] if isinstance(prompt, str) else prompt for prompt in prompts], column)
     if isinstance(prompts[0], str):
         prompt_ids = tokenizer(prompts)["input_ids"]
     else:
         prompt_ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, return_dict=True)["input_ids"]
     _check_not_empty(prompt_ids, column)
-    _check_no_mask(prompt_ids, column, tokenizer.mask_token_id if mask_token_id is None else mask_token_id)
+    mask_token_id = tokenizer.mask_token_id if mask_token_id is None else mask_token_id
+    for row, ids in enumerate(prompt_ids):
+        if mask_token_id in ids:
+            raise ValueError(
+                f"The column `{column}` contains the mask token ({mask_token_id}) in row {row}. Only what follows the "
+                "prompt is decoded: remove the mask tokens from the prompts."
+            )
     return prompt_ids
 
 
@@ -63,13 +70,4 @@ def _check_not_empty(prompts: Sequence[Sequence[Any]], column: str) -> None:
         raise ValueError(
             f"The column `{column}` has an empty prompt in row {empty[0]} ({len(empty)} of {len(prompts)} rows). Give "
             f"each at least one token, or leave such rows out with `dataset.filter`."
-        )
-
-
-def _check_no_mask(prompt_ids: list[list[int]], column: str, mask_token_id: int | None) -> None:
-    row = next((row for row, ids in enumerate(prompt_ids) if mask_token_id in ids), None)
-    if row is not None:
-        raise ValueError(
-            f"The column `{column}` contains the mask token ({mask_token_id}) in row {row}. Only what follows the "
-            "prompt is decoded: remove the mask tokens from the prompts."
         )

@@ -44,9 +44,11 @@ def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -
     [1.0, 0.0, 0.0]
     ```
     """
-    return [
-        _reward(_text(completion), str(reference)) for completion, reference in zip(completions, answer, strict=True)
+    texts = [
+        text if isinstance(text, str) else "".join(message["content"] for message in text) for text in completions
     ]
+    pairs = [(_last_number(text), _last_number(str(right))) for text, right in zip(texts, answer, strict=True)]
+    return [None if expected is None else float(number == expected) for number, expected in pairs]
 
 
 def score_completions(
@@ -109,16 +111,7 @@ def _call(name: str, function: RewardFunction, columns: dict[str, Any]) -> list[
     return [None if reward is None or math.isnan(reward) else float(reward) for reward in rewards]
 
 
-def _reward(completion: str, reference: str) -> float | None:
-    expected = _last_number(reference)
-    return None if expected is None else float(_last_number(completion) == expected)
-
-
 def _last_number(text: str) -> float | None:
     # LaTeX keeps the space after a comma away with braces, and has thin spaces between thousands.
     found = _NUMBER.findall(re.sub(r"(?<=\d)(?:\{,\}|\\[,!]|,\\!)(?=\d{3})", ",", text))
     return float(found[-1].replace(",", "")) if found else None
-
-
-def _text(completion: str | list[dict[str, str]]) -> str:
-    return completion if isinstance(completion, str) else "".join(message["content"] for message in completion)

@@ -170,12 +170,7 @@ def filter_trajectories(
 class TrajectoryRun:
     """The prompts of a run, and the folder that gathers the answers to them, shard by shard.
 
-    Args:
-        dataset (`datasets.Dataset`): the prompts.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): tokenizes them.
-        mask_token_id (`int`): what no prompt may contain.
-        folder (`str` or `os.PathLike`): where the shards are kept.
-        teacher (`dict[str, Any]`): what tells the model that answers apart from others ([`Answerer.fingerprint`]).
+    `teacher` tells the model that answers apart from others ([`Answerer.fingerprint`]).
     """
 
     def __init__(

@@ -28,12 +28,12 @@ def accuracy_under_parallelism(
 
     Args:
         tokens_per_forward (`Sequence[float]`):
-            Of each setting of the method: its `answer_tokens_per_forward`, see [`mean_cost`].
+            The `answer_tokens_per_forward` of each setting of the method, see [`mean_cost`].
         accuracy (`Sequence[float]`):
-            Of each setting, in percent.
+            The accuracy with each setting, in percent.
         max_accuracy (`float`, *optional*):
-            y_max, the best accuracy of all the methods that are compared on the task, in percent. By default that
-            of this method: then values of different methods cannot be compared.
+            y_max, the best accuracy of all the methods that are compared on the task, in percent. By default the
+            best of this method: then values of different methods cannot be compared.
         alpha (`float`, *optional*, defaults to 3.0):
             α: how strongly a loss of accuracy is punished.
         max_drop (`float`, *optional*, defaults to 5.0):

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from .decoding import EvaluatedAnswers
+from .decoding import Evaluation
 from .intervals import accuracy_drop_p_value
 
 
 # Decodes prompts of one of the two splits, "calibration" and "confirmation", with some settings.
-Evaluate = Callable[[str, Mapping[str, Any]], EvaluatedAnswers]
+Evaluate = Callable[[str, Mapping[str, Any]], Evaluation]
 
 
 @dataclass

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EvaluatedAnswers:
+class Evaluation:
     """What [`evaluate_answers`] found out about each prompt, in the order of the dataset.
 
     Args:
@@ -92,7 +92,7 @@ def evaluate_answers(
     dataset: "Dataset",
     reward_funcs: RewardFunction | list[RewardFunction],
     description: str = "Evaluation",
-) -> EvaluatedAnswers:
+) -> Evaluation:
     """Like [`evaluate_decoding`], and returns what it averages, prompt by prompt."""
     from datasets import Dataset, concatenate_datasets
     from tqdm.auto import tqdm
@@ -116,4 +116,4 @@ def evaluate_answers(
         )
         for ids, answer in zip(completion_ids, in_order, strict=True)
     ]
-    return EvaluatedAnswers([reward is not None and reward >= 1 for reward in rewards], costs, seconds)
+    return Evaluation([reward is not None and reward >= 1 for reward in rewards], costs, seconds)

@@ -78,7 +78,7 @@ def _score_statistic(losses: np.ndarray, gains: np.ndarray, num: int, drop: floa
 def _probability(
     log_ways: np.ndarray, losses: np.ndarray, gains: np.ndarray, num: int, loss_rate: float, gain_rate: float
 ) -> float:
-    """Of all the outcomes together, which are trinomial."""
+    """The probability of all outcomes together, which are trinomial."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = log_ways.copy()
         for count, rate in (

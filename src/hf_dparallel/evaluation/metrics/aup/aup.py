@@ -12,8 +12,8 @@ def aup(tokens_per_forward, accuracy, **options):
     """Accuracy under parallelism: the weighted area under the curve of accuracy over tokens per forward pass.
 
     Args:
-        tokens_per_forward (`list[float]`): of each setting of the method, without padding.
-        accuracy (`list[float]`): of each setting, in percent.
+        tokens_per_forward (`list[float]`): for each setting of the method, without padding.
+        accuracy (`list[float]`): for each setting, in percent.
         **options: `max_accuracy`, `alpha` and `max_drop` of
             `hf_dparallel.evaluation.aup.accuracy_under_parallelism`.
     Returns:
