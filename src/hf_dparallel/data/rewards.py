@@ -44,11 +44,12 @@ def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -
     [1.0, 0.0, 0.0]
     ```
     """
-    texts = [
-        text if isinstance(text, str) else "".join(message["content"] for message in text) for text in completions
-    ]
-    pairs = [(_last_number(text), _last_number(str(right))) for text, right in zip(texts, answer, strict=True)]
-    return [None if expected is None else float(number == expected) for number, expected in pairs]
+    rewards = []
+    for completion, reference in zip(completions, answer, strict=True):
+        parts = [completion] if isinstance(completion, str) else [message["content"] for message in completion]
+        expected = _last_number(str(reference))
+        rewards.append(None if expected is None else float(_last_number("".join(parts)) == expected))
+    return rewards
 
 
 def score_completions(
