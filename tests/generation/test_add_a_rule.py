@@ -1,8 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""A commit rule is one place: the one of docs/add_a_rule.md is known everywhere once its block has run."""
+"""A commit rule is one place: those of docs/add_a_rule.md are known everywhere once their blocks have run."""
+
+import json
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation import commit_rules
@@ -10,17 +14,29 @@ from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.settings import SETTINGS, describe_settings
 
 from ..helpers import make_llada
-from ..test_readme import run_blocks
+from ..test_readme import python_blocks
+
+
+PAGE = "docs/add_a_rule.md"
+KLASS = Path(commit_rules.__file__).parent / "rules" / "kl_threshold.py"
 
 
 @pytest.fixture
-def margin_rule():
-    """The rule of the page, and all as before afterwards."""
+def tables():
+    """The settings and rules, and all as before afterwards."""
     settings, rules = dict(SETTINGS), dict(commit_rules._RULES)
-    yield run_blocks("docs/add_a_rule.md")
+    yield SETTINGS, commit_rules._RULES
     for table, before in ((SETTINGS, settings), (commit_rules._RULES, rules)):
         table.clear()
         table.update(before)
+
+
+@pytest.fixture
+def margin_rule(tables):
+    """The first rule of the page, and what its block has decoded."""
+    namespace: dict = {}
+    exec(python_blocks(PAGE)[0], namespace)
+    return namespace
 
 
 def test_a_new_rule_is_known_to_configurations_and_docs(margin_rule, tmp_path):
@@ -52,3 +68,39 @@ def test_a_new_rule_decodes(margin_rule):
     margin = first[:, 0] - first[:, 1]
     committed = (out.commit_step[0, :8] == 0).tolist()
     assert committed == ((margin >= 0.2) | (margin == margin.max())).tolist()
+
+
+def test_the_page_shows_the_file_of_klass():
+    (_, block) = python_blocks(PAGE)
+    assert KLASS.read_text(encoding="utf-8").partition("\n")[2] == block
+
+
+def test_recorded_runs_of_klass_with_the_block_of_the_page(golden_dir, tables):
+    """With more blocks the published code carries the history over, for which it scores the whole canvas."""
+    settings, rules = tables
+    for name in ("kl_threshold", "kl_confidence", "kl_history_length"):
+        del settings[name]
+    del rules["kl_threshold"]
+    with pytest.raises(ValueError, match="Unknown generation setting.*kl_threshold"):
+        DiffusionGenerationConfig(kl_threshold=0.1)
+    exec(python_blocks(PAGE)[1], {"__package__": "hf_dparallel.generation.rules", "__name__": "of_the_page"})
+    lines = [json.loads(line) for line in (golden_dir / "klass" / "generation.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if line["params"]["block_length"] == line["params"]["steps"] == 64]
+    assert len(lines) == 16
+    models = {
+        name: AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model") for name in ("llada", "llada_gqa")
+    }
+    for line in lines:
+        params = line["params"]
+        out = models[line["model"]].generate(
+            torch.tensor([line["prompt_ids"]]),
+            max_new_tokens=64,
+            block_length=64,
+            kl_threshold=params["kl_threshold"],
+            kl_confidence=params["conf_threshold"],
+            kl_history_length=params["kl_history_length"],
+            stop_at_eos=False,
+            return_dict_in_generate=True,
+        )
+        assert out.sequences[0, len(line["prompt_ids"]) :].tolist() == line["generated_ids"]
+        assert out.nfe.item() == line["nfe_forward_calls"]

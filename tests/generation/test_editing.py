@@ -200,7 +200,7 @@ def test_a_token_does_not_repeat_itself(revision):
 
 
 def test_editing_and_verifying_exclude_one_another():
-    with pytest.raises(ValueError, match="`revocation_threshold=0.5` does not go with `editing_threshold=0.5`"):
+    with pytest.raises(ValueError, match="`editing_threshold=0.5` does not go with `revocation_threshold=0.5`"):
         make_llada().generate(
             torch.tensor([[2]]), entropy_threshold=1.0, editing_threshold=0.5, revocation_threshold=0.5
         )

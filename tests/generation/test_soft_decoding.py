@@ -235,7 +235,7 @@ def test_bfloat16_models_get_embeddings_of_their_dtype():
     [
         ({"editing_threshold": 0.5}, "`editing_threshold=0.5` does not go with `soft_threshold=0.5`"),
         ({"revocation_threshold": 0.5}, "`soft_threshold=0.5` does not go with `revocation_threshold=0.5`"),
-        ({"entropy_threshold": 0.5}, "`entropy_threshold=0.5` and `soft_threshold=0.5` are two commit rules"),
+        ({"entropy_threshold": 0.5}, "`soft_threshold=0.5` and `entropy_threshold=0.5` are two commit rules"),
         ({"compile_config": CompileConfig()}, "`soft_threshold=0.5` does not go with `compile_config=CompileConfig"),
     ],
 )

@@ -1,16 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The rule of LLaDA: a fixed number of tokens in each pass."""
 
-from typing import TYPE_CHECKING, Any
-
 from ..commit_rules import commit_by_count, commit_rule
 from ..settings import SettingError, add_setting
-
-
-if TYPE_CHECKING:
-    import torch
-
-    from ..prediction import TokenPrediction
 
 
 @commit_rule(
@@ -27,7 +19,7 @@ if TYPE_CHECKING:
 class Schedule:
     """Commits a fixed number of tokens in each pass. Passes and tokens that do not divide go to the first ones."""
 
-    def __init__(self, config: Any, canvas: Any):
+    def __init__(self, config, canvas):
         self.canvas = canvas
         self.order = config.commit_order
         length, block_length, steps = config.max_new_tokens, config.block_length, config.denoising_steps
@@ -35,10 +27,10 @@ class Schedule:
             # One schedule for all blocks: the first and the last have masks beside the answer, or lack some.
             steps, length = round(steps * block_length / length), block_length
         self.counts = scheduled_counts(length, block_length, steps)
-        self._table: torch.Tensor | None = None
+        self._table = None
 
     @staticmethod
-    def check(config: Any) -> None:
+    def check(config):
         """Raises a [`SettingError`] if there are more blocks than passes, or more passes than tokens."""
         if not config.max_new_tokens or config.block_length is None:
             return
@@ -53,7 +45,7 @@ class Schedule:
                 "you say nothing.)",
             )
 
-    def __call__(self, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
+    def __call__(self, prediction, masked):
         if self._table is None:
             longest = max(map(len, self.counts))
             rows = [count + [1] * (longest - len(count)) for count in self.counts]

@@ -1,16 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The rule of KLASS: tokens that are likely, and that the last passes have hardly changed."""
-
-from typing import TYPE_CHECKING, Any
+"""The rule of KLASS: tokens that are likely, and whose prediction the last passes have hardly changed."""
 
 from ..commit_rules import commit_rule, most_certain
 from ..settings import add_setting
-
-
-if TYPE_CHECKING:
-    import torch
-
-    from ..prediction import TokenPrediction
 
 
 @commit_rule(
@@ -25,15 +17,12 @@ if TYPE_CHECKING:
 class StableAndConfident:
     """KLASS. Unlike in the published code, which scores the whole canvas in each pass, history begins with a block."""
 
-    def __init__(self, config: Any, canvas: Any):
-        self.canvas = canvas
-        self.threshold = config.kl_threshold
-        self.confidence = config.kl_confidence
-        self.history_length = config.kl_history_length
+    def __init__(self, config, canvas):
+        self.config, self.canvas = config, canvas
         # By row: the places that were open, their distributions, and in how many passes they were stable.
-        self._last: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+        self._last = {}
 
-    def __call__(self, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
+    def __call__(self, prediction, masked):
         self._last = {row_id: last for row_id, last in self._last.items() if row_id in self.canvas.row_ids}
         stable = masked.new_zeros(masked.shape)
         for row, row_id in enumerate(self.canvas.row_ids):
@@ -41,12 +30,12 @@ class StableAndConfident:
             # Counted from the right edge, which no padding moves.
             places = prediction.columns[row, :num_open] - self.canvas.width
             probs = prediction.logits[row, :num_open].double().softmax(dim=-1)
-            stable[row, :num_open] = self._stable_passes(row_id, places, probs) >= self.history_length
-        ready = masked & stable & (prediction.confidence > self.confidence)
+            stable[row, :num_open] = self._stable_passes(row_id, places, probs) >= self.config.kl_history_length
+        ready = masked & stable & (prediction.confidence > self.config.kl_confidence)
         is_ready = ready.any(dim=-1, keepdim=True)
         return ready | (masked & most_certain(prediction.confidence, masked) & ~is_ready)
 
-    def _stable_passes(self, row_id: int, places: "torch.Tensor", probs: "torch.Tensor") -> "torch.Tensor":
+    def _stable_passes(self, row_id, places, probs):
         """In how many passes up to this one the prediction at each of the places was stable."""
         passes = places.new_zeros(places.shape)
         if row_id in self._last and len(self._last[row_id][0]):
@@ -55,7 +44,7 @@ class StableAndConfident:
             is_same = places[:, None] == last_places
             before = is_same.int().argmax(dim=-1)
             divergence = (probs * ((probs + 1e-12).log() - (last_probs[before] + 1e-12).log())).sum(dim=-1)
-            passes = (last_passes[before] + 1) * (divergence < self.threshold) * is_same.any(dim=-1)
+            passes = (last_passes[before] + 1) * (divergence < self.config.kl_threshold) * is_same.any(dim=-1)
         self._last[row_id] = (places, probs, passes)
         return passes
 
@@ -64,7 +53,7 @@ add_setting(
     "kl_confidence",
     "rule options",
     float,
-    "With `kl_threshold`: the probability that a token must exceed.",
+    help="With `kl_threshold`: the probability that a token must exceed.",
     default=0.9,
     noun="a probability",
     maximum=1,
@@ -74,7 +63,7 @@ add_setting(
     "kl_history_length",
     "rule options",
     int,
-    "With `kl_threshold`: how many passes in a row a prediction must have been stable.",
+    help="With `kl_threshold`: how many passes in a row a prediction must have been stable.",
     default=2,
     minimum=1,
     is_swept=True,
