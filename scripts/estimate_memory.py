@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig
 
 from hf_dparallel import DreamConfig, LLaDA2Config, LLaDAConfig, SDARConfig
 from hf_dparallel.training.lora import add_adapter
-from hf_dparallel.training.losses import token_terms
+from hf_dparallel.training.terms import token_terms
 
 
 _MODEL_TYPES = ("llada", "Dream", "sdar", "sdar_moe", "llada2_moe")

@@ -29,7 +29,7 @@ def train_step(trainer, at, devices=None):
     model = trainer.model.train()
     batch = {name: tensor.to(at) for name, tensor in trainer.data_collator(make_rows(3)).items()}
     num_sequences = torch.tensor(3.0, device=at)
-    trainer._metrics = {mode: MetricSums(torch.device(at)) for mode in ("train", "eval")}
+    trainer._metrics = {mode: MetricSums(torch.device(at), list(trainer.args.weights)) for mode in ("train", "eval")}
 
     def enter(phase):
         if devices is not None:

@@ -19,8 +19,9 @@ from hf_dparallel import (
     generate_trajectories,
 )
 from hf_dparallel.attention_masks import make_attention_mask, noisy_and_clean
-from hf_dparallel.training.losses import certainty_forcing_terms, token_terms
+from hf_dparallel.training.losses import certainty_forcing_terms
 from hf_dparallel.training.student import base_model
+from hf_dparallel.training.terms import token_terms
 
 from ..helpers import (
     EOS,

@@ -23,9 +23,9 @@ from hf_dparallel import (
     certainty_forcing_loss,
 )
 from hf_dparallel.models.base import MaskedDiffusionOutput
-from hf_dparallel.training.losses import TokenTerms
 from hf_dparallel.training.publishing import student_recipe, training_summary
 from hf_dparallel.training.student import base_model
+from hf_dparallel.training.terms import TokenTerms
 
 from ..helpers import (
     EOS,
@@ -612,7 +612,7 @@ def test_the_masks_of_a_collator_that_is_given_are_recorded(tmp_path):
     trainer = CertaintyForcingTrainer(make_llada(), args, make_dataset(2), data_collator=collator)
     settings = training_summary(trainer)["settings"]
     assert (settings["block_length"], settings["mask_ratio"], settings["max_length"]) == (8, "random", 32)
-    assert student_recipe(trainer.model, trainer.args).block_length == 8
+    assert student_recipe(trainer.model, trainer.masking).block_length == 8
     assert args.block_length == 4
 
 

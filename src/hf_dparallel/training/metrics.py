@@ -1,26 +1,30 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What [`CertaintyForcingTrainer`] logs besides the loss."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from .losses import CertaintyForcingTerms
+from .terms import CertaintyForcingTerms
 
 
 class MetricSums:
-    """Sums over sequences, kept on the device until they are logged."""
+    """Sums over sequences, kept on the device until they are logged.
 
-    def __init__(self, device: torch.device):
-        self._sums = torch.zeros(7, device=device)
+    Args:
+        device (`torch.device`): where the terms are.
+        losses (`Sequence[str]`): names of the terms of the loss.
+    """
+
+    def __init__(self, device: torch.device, losses: Sequence[str]):
+        self._losses = list(losses)
+        self._sums = torch.zeros(len(self._losses) + 4, device=device)
 
     @staticmethod
     def values_by_sequence(terms: CertaintyForcingTerms, num_views: int) -> torch.Tensor:
-        """The summands, of shape `(sequences, 7)`, the views of a sequence added up."""
+        """The summands, of shape `(sequences, num_metrics)`, the views of a sequence added up."""
         by_view = (
-            terms.consistency,
-            terms.certainty,
-            terms.overconfidence,
+            *terms.losses,
             terms.entropy * terms.num_masked,
             terms.num_correct,
             terms.num_masked,
@@ -33,15 +37,12 @@ class MetricSums:
 
     def drain(self, reduce: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums) -> dict[str, float]:
         """The averages since the last call (of all processes, if `reduce` adds them up); none without sequences."""
-        sums = reduce(self._sums).tolist()
+        *losses, entropy, num_correct, num_masked, num_sequences = reduce(self._sums).tolist()
         self._sums = torch.zeros_like(self._sums)
-        consistency, certainty, overconfidence, entropy, num_correct, num_masked, num_sequences = sums
         if num_sequences == 0:
             return {}
         return {
-            "consistency_loss": consistency / num_sequences,
-            "certainty_loss": certainty / num_sequences,
-            "overconfidence_loss": overconfidence / num_sequences,
+            **{f"{name}_loss": loss / num_sequences for name, loss in zip(self._losses, losses, strict=True)},
             "masked_entropy": entropy / max(num_masked, 1),
             "masked_accuracy": num_correct / max(num_masked, 1),
         }

@@ -3,32 +3,30 @@
 
 import functools
 import json
-import shutil
 from concurrent.futures import Future
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import CommitInfo, run_as_future
 from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import HubStrategy, has_length
-from transformers.utils import PushInProgress, logging
 
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..hub.card import TAGS, make_model_card
-from ..hub.files import SUMMARY_NAME, WEIGHT_SUFFIXES, hub_name, kind_of, select_files
+from ..hub.files import SUMMARY_NAME, hub_name
 from ..hub.publish import check_base_model, push_model_to_hub, write_companions
 from .config import CertaintyForcingConfig
+from .masking import Masking
 from .student import base_model
+from .variants import MaskingSettings
 
 
 if TYPE_CHECKING:
     from peft import PeftModel
-
-logger = logging.get_logger(__name__)
 
 # The paper's, for students of its method.
 _ENTROPY_THRESHOLD = 0.5
@@ -41,7 +39,7 @@ class PublishingMixin(Trainer):
     """The part of a [`~transformers.Trainer`] that saves and publishes what it has trained."""
 
     args: CertaintyForcingConfig
-    push_in_progress: PushInProgress | None
+    masking: Masking
 
     _tag_names = list(TAGS)
 
@@ -81,54 +79,38 @@ class PublishingMixin(Trainer):
                 a path of this machine.
             OSError: if the Hub refuses.
         """
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        args = self.args
+        self.callback_handler.on_push_begin(args, self.state, self.control)
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
-        kwargs |= {
-            "commit_message": commit_message,
-            "token": token if token is not None else self.args.hub_token,
-            "revision": revision if revision is not None else self.args.hub_revision,
-            "private": private if private is not None else self.args.hub_private_repo,
-        }
-        push = functools.partial(push_model_to_hub, self.args.output_dir, self.hub_model_id, **kwargs)
-        return push() if blocking else run_as_future(push)
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Publishes a checkpoint in the background, with the checks of [`push_to_hub`]. A failure is a warning."""
-        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
-            return
-        previous = self.push_in_progress
-        jobs = [] if previous is None or previous.is_done() else previous.jobs
-        if jobs and not self.args.hub_always_push:
-            return
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        try:
-            files = _copy_for_push(Path(self.args.output_dir), Path(checkpoint_folder))
-        except (OSError, ValueError) as error:
-            return logger.warning(f"A checkpoint was not published: {error}")
-        job = run_as_future(
-            _push_and_delete,
-            files,
+        self._finish_current_push()
+        push = functools.partial(
+            push_model_to_hub,
+            args.output_dir,
             self.hub_model_id,
-            commit_message=f"Training in progress, step {self.state.global_step}",
-            token=self.args.hub_token,
-            revision=self.args.hub_revision,
-            private=self.args.hub_private_repo,
+            commit_message=commit_message,
+            token=args.hub_token if token is None else token,
+            revision=args.hub_revision if revision is None else revision,
+            private=args.hub_private_repo if private is None else private,
+            **kwargs,
         )
-        self.push_in_progress = PushInProgress([*jobs, job])
+        return push() if blocking else run_as_future(push)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
         if self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir)
+            # It tells paths of this machine, and nothing reads it.
+            (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
             # A push during the training takes the weights of the checkpoint, and all else from `output_dir`.
-            self._write_companions(Path(output_dir or self.args.output_dir), Path(self.args.output_dir))
+            self._write_companions(folder, Path(self.args.output_dir))
 
     def _write_companions(self, folder: Path, *copies: Path, model_name: str | None = None, **kwargs) -> None:
         """Writes all that a published model has beside its weights."""
-        recipe, summary = student_recipe(self.model, self.args), training_summary(self)
+        recipe, summary = student_recipe(self.model, self.masking), training_summary(self)
         for target in {folder, *copies}:
             recipe.save_pretrained(target)
             (target / SUMMARY_NAME).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
@@ -136,32 +118,6 @@ class PublishingMixin(Trainer):
         card = make_model_card(folder, repo_id, summary["base_model"], recipe, **kwargs)
         for target in {folder, *copies}:
             write_companions(target, card)
-
-
-def _copy_for_push(output_dir: Path, checkpoint: Path) -> "TemporaryDirectory[str]":
-    """Copies what a push uploads: the training replaces and deletes these files before the upload is done.
-
-    The weights are those of the checkpoint. A license and a card of one's own are in `output_dir`.
-    """
-    copy = TemporaryDirectory(prefix="push-", dir=output_dir)
-    kind = kind_of(checkpoint)
-    for name, path in {**select_files(output_dir, kind), **select_files(checkpoint, kind)}.items():
-        if path.suffix in WEIGHT_SUFFIXES and not path.is_relative_to(checkpoint):
-            continue
-        target = Path(copy.name, name)
-        target.parent.mkdir(exist_ok=True)
-        shutil.copy(path, target)
-    return copy
-
-
-def _push_and_delete(folder: "TemporaryDirectory[str]", *args: Any, **kwargs: Any) -> CommitInfo:
-    """Nobody asks this job for its result, so it tells itself of a failure."""
-    with folder:
-        try:
-            return push_model_to_hub(folder.name, *args, **kwargs)
-        except Exception as error:
-            logger.warning(f"A checkpoint was not published: {error}")
-            raise
 
 
 def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
@@ -187,12 +143,12 @@ def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | 
         ) from error
 
 
-def student_recipe(model: "PreTrainedModel | PeftModel", args: CertaintyForcingConfig) -> DiffusionGenerationConfig:
+def student_recipe(model: "PreTrainedModel | PeftModel", masking: Masking) -> DiffusionGenerationConfig:
     """The model's own settings; without a commit rule among them, the paper's, with the blocks of the training."""
     recipe = recipe_of(base_model(model))
     if recipe.commit_rule() is not None:
         return recipe
-    return recipe.updated(entropy_threshold=_ENTROPY_THRESHOLD, block_length=args.block_length)
+    return recipe.updated(entropy_threshold=_ENTROPY_THRESHOLD, block_length=masking.block_length)
 
 
 def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
@@ -201,7 +157,8 @@ def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
     base = base_model(trainer.model)
     inherited = {field.name for field in fields(TrainingArguments)}
     own = [field.name for field in fields(CertaintyForcingConfig) if field.name not in inherited]
-    settings = {name: getattr(args, name) for name in (*_RECORDED_SETTINGS, *own) if getattr(args, name) is not None}
+    values = {**vars(args), **{field.name: getattr(trainer.masking, field.name) for field in fields(MaskingSettings)}}
+    settings = {name: values[name] for name in (*_RECORDED_SETTINGS, *own) if values[name] is not None}
     # The batch that was found to fit, with `auto_find_batch_size`.
     batch_size = trainer.state.train_batch_size or args.train_batch_size
     settings["batch_size"] = batch_size * args.gradient_accumulation_steps * args.world_size

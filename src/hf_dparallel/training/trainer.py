@@ -2,9 +2,7 @@
 """Certainty-forcing distillation as a `transformers.Trainer`."""
 
 import contextlib
-import copy
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -32,14 +30,15 @@ from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
 from ..models.base import MaskedDiffusionModel
 from .checkpoints import all_finite, explained_write_errors, forget_checkpoint, last_complete_checkpoint
-from .collator import MASKING_SETTINGS, DataCollatorForSemiAutoregressiveMasking
+from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
-from .losses import IGNORE_INDEX, CertaintyForcingTerms, TokenTerms, sum_by_row, token_terms
+from .hooks import Step
+from .masking import Masking
 from .metrics import MetricSums
-from .on_policy import fill_with_guesses
 from .publishing import PublishingMixin, check_can_be_pushed
-from .soft_targets import SoftTargets
 from .student import base_model, prepare_student, special_token_id
+from .terms import IGNORE_INDEX, CertaintyForcingTerms, TokenTerms, sum_by_row
+from .variants import MaskingSettings
 
 
 if TYPE_CHECKING:
@@ -81,12 +80,10 @@ class CertaintyForcingTrainer(PublishingMixin):
     Besides `loss`, it logs the following, averaged over the sequences since the last log (over the evaluation set,
     with prefix `eval_`):
 
-    - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence; with
-      `near_steps` of late tokens the divergence from the base model.
+    - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
     - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed alike.
-      `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`.
-    - `overconfidence_loss`, with `overconfidence_weight`: minus the entropy of wrong predictions of more than 0.6, in
-      nats, summed alike; `loss` has `overconfidence_weight` times it, too.
+      `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`. A variant may add a term,
+      which is logged and weighted alike.
     - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
     - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
 
@@ -176,13 +173,8 @@ class CertaintyForcingTrainer(PublishingMixin):
         self._columns: tuple[str, ...] = TOKENIZED_COLUMNS
         self._needed_of_rows: dict[str, Any] = {}
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
-            _check_blocks(data_collator, base_model(model))
-            _check_teacher(data_collator, model)
+            data_collator.check_model(model)
             callbacks.append(MaskingEpochCallback(data_collator))
-            # What is recorded beside the weights are the masks of the training, whoever has made the collator.
-            args = copy.copy(args)
-            for name in MASKING_SETTINGS:
-                setattr(args, name, getattr(data_collator, name))
             # A copy, which stays at epoch 0: each evaluation has the same masks, and leaves those of training alone.
             self._eval_collator = dataclasses.replace(data_collator)
             self._columns = data_collator.columns
@@ -217,7 +209,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         _keep_float32_outputs(getattr(self.accelerator.state, "fsdp_plugin", None))
         # Evaluation would not compute a loss for a model whose forward has no `labels`; the loss is ours in any case.
         self.label_names = ["labels"]
-        self._metrics = {mode: MetricSums(self.args.device) for mode in ("train", "eval")}
+        self._metrics = {mode: MetricSums(self.args.device, list(args.weights)) for mode in ("train", "eval")}
         self.model.add_model_tags(self._tag_names)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
@@ -270,18 +262,18 @@ class CertaintyForcingTrainer(PublishingMixin):
                 loss over the sequences of this batch is divided by it. If `None`, the loss is the mean over them.
         """
         mode = "train" if model.training else "eval"
-        inputs = dict(inputs)
-        labels, on_policy, late = (inputs.pop(name, None) for name in ("labels", "on_policy", "late"))
+        labels = inputs["labels"]
+        marks = {name: inputs[name] for name in self.args.marks if name in inputs}
+        inputs = {name: value for name, value in inputs.items() if name != "labels" and name not in marks}
         if self._is_block_causal:
             positions = inputs["position_ids"]
             inputs["attention_mask"] = self._noisy_and_clean_mask(positions, labels.shape[1])
             num_clean = positions.shape[1] - labels.shape[1]
             labels = pad(labels, (0, num_clean), value=IGNORE_INDEX)
-            late = pad(late, (0, num_clean)) if late is not None else None
-        by_token = self._token_terms(model, inputs, labels, on_policy, late)
+            marks = {name: pad(mark, (0, num_clean)) if mark.dim() == 2 else mark for name, mark in marks.items()}
+        by_token = self._token_terms(model, inputs, labels, marks)
         terms = sum_by_row(by_token, labels)
-        args = self.args
-        objective = terms.objective(args.certainty_weight, args.consistency_weight, args.overconfidence_weight)
+        objective = self.args.weigh(terms)
 
         num_sequences = labels.shape[0] / self._num_views
         if num_items_in_batch is not None and mode == "train":
@@ -291,29 +283,17 @@ class CertaintyForcingTrainer(PublishingMixin):
         return (loss, {"predictions": by_token.predicted}) if return_outputs else loss
 
     def _token_terms(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        labels: torch.LongTensor,
-        on_policy: torch.BoolTensor | None,
-        late: torch.BoolTensor | None,
+        self, forward: nn.Module, inputs: dict[str, Any], labels: torch.LongTensor, marks: dict[str, torch.Tensor]
     ) -> TokenTerms:
-        """The terms of the scored tokens, by one pass with gradients and those that come before it."""
-        base = base_model(self.model)
-        function: Callable[..., TokenTerms] = functools.partial(
-            token_terms,
-            temperature=self.args.certainty_temperature,
-            penalizes=self.args.overconfidence_weight > 0,
-        )
+        """The terms of the scored tokens, by one pass with gradients and those that variants make before it."""
         scored = labels != IGNORE_INDEX
-        if late is not None:
-            # Before the guesses: the teacher sees masks there.
-            temperature = self.args.teacher_temperature
-            function = SoftTargets(self.model, model, inputs, labels, late, temperature, function)
-            labels = function.numbers
-        if on_policy is not None:
-            inputs = fill_with_guesses(base, model, inputs, scored, on_policy, self.data_collator.mask_token_id)
-        return base.score(inputs, scored, function, labels, forward=model)
+        mask_token_id = getattr(self.data_collator, "mask_token_id", None)
+        step = Step(self.model, forward, inputs, inputs, scored, marks, mask_token_id)
+        self.args.before_scoring(step)
+        function = self.args.token_terms
+        if step.changes:
+            function, labels = step.changed(function, labels)
+        return base_model(self.model).score(step.inputs, scored, function, labels, forward=forward)
 
     @property
     def _is_block_causal(self) -> bool:
@@ -366,15 +346,11 @@ class CertaintyForcingTrainer(PublishingMixin):
         output = super().evaluation_loop(
             dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix=metric_key_prefix
         )
-        metrics = self._drain_metrics("eval")
+        metrics = self._metrics["eval"].drain()
         if metrics:
             # The Trainer averages over batches, and takes rows for sequences when it drops the repeated ones of the
             # last batch. These sums are over sequences.
-            metrics["loss"] = (
-                self.args.consistency_weight * metrics["consistency_loss"]
-                + self.args.certainty_weight * metrics["certainty_loss"]
-                + self.args.overconfidence_weight * metrics.get("overconfidence_loss", 0.0)
-            )
+            metrics["loss"] = sum(weight * metrics[f"{name}_loss"] for name, weight in self.args.weights.items())
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
 
@@ -404,17 +380,11 @@ class CertaintyForcingTrainer(PublishingMixin):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs `logs`; the training loss together with its terms since the last log."""
         if "loss" in logs:
-            metrics = self._drain_metrics("train", self.accelerator.reduce)
+            metrics = self._metrics["train"].drain(self.accelerator.reduce)
             if not all(map(math.isfinite, metrics.values())):
                 raise FloatingPointError(self._divergence())
             logs = {**logs, **metrics}
         super().log(logs, start_time)
-
-    def _drain_metrics(self, mode: str, *reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-        metrics = self._metrics[mode].drain(*reduce)
-        if not self.args.overconfidence_weight:
-            metrics.pop("overconfidence_loss", None)
-        return metrics
 
     def _divergence(self) -> str:
         last = last_complete_checkpoint(self.args.output_dir)
@@ -458,6 +428,11 @@ class CertaintyForcingTrainer(PublishingMixin):
         super()._save_rng_state(output_dir)
         # After it comes the file that says that a checkpoint is whole: of all processes.
         self.accelerator.wait_for_everyone()
+
+    @property
+    def masking(self) -> Masking:
+        """The settings of the masks, whoever has made the collator."""
+        return self.data_collator if isinstance(self.data_collator, Masking) else self.args
 
     @property
     def _num_views(self) -> int:
@@ -523,7 +498,7 @@ def _keep_float32_outputs(fsdp_plugin: Any) -> None:
 def _default_collator(
     args: CertaintyForcingConfig, model: nn.Module, processing_class: PreTrainedTokenizerBase | None
 ) -> DataCollatorForSemiAutoregressiveMasking:
-    settings = {name: getattr(args, name) for name in MASKING_SETTINGS}
+    settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(MaskingSettings)}
     base = base_model(model)
     if base.is_block_causal:
         block_length = base.config.block_length
@@ -540,40 +515,6 @@ def _default_collator(
         vocab_size=vocabulary_size(base),
         **settings,
     )
-
-
-def _check_blocks(collator: DataCollatorForSemiAutoregressiveMasking, model: PreTrainedModel) -> None:
-    """Raises a `ValueError` if the rows of the collator are for another attention than that of the model."""
-    if not collator.block_causal:
-        return
-    if not model.is_block_causal:
-        raise ValueError(
-            f"`data_collator` makes rows for a block-causal model, and {type(model).__name__} is none. Leave out "
-            "`block_causal`."
-        )
-    if collator.block_length != model.config.block_length:
-        raise ValueError(
-            f"`data_collator` has block_length={collator.block_length}, but blocks of {type(model).__name__} have "
-            f"{model.config.block_length} tokens. Use the same, or set `model.config.block_length`."
-        )
-
-
-def _check_teacher(collator: DataCollatorForSemiAutoregressiveMasking, model: nn.Module) -> None:
-    """Raises a `ValueError` if the base model is to be the teacher, and is not what the student started from."""
-    if collator.near_steps is None:
-        return
-    if not hasattr(model, "disable_adapter"):
-        raise ValueError(
-            f"`near_steps={collator.near_steps}` learns from the base model, whose adapter is switched off for that. "
-            "A model that is trained as a whole has no such base: pass `peft_config`, or leave out `near_steps`."
-        )
-    for config in model.peft_config.values():
-        way = getattr(config, "init_lora_weights", True)
-        if isinstance(way, str) and way not in ("gaussian", "eva", "orthogonal"):
-            raise ValueError(
-                f"`near_steps={collator.near_steps}` learns from the base model, whose weights "
-                f"`init_lora_weights={way!r}` has changed. Leave out one of them."
-            )
 
 
 __all__ = ["CertaintyForcingTrainer", "MaskingEpochCallback"]

@@ -1,0 +1,149 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The settings of masking, for the trainer's configuration and for the collator alike."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .hooks import Hooks, Views
+
+
+_MASKINGS = ("semi_autoregressive", "random", "trajectory")
+
+
+@dataclass(kw_only=True)
+class Masking(Hooks):
+    r"""
+    What the student sees of a trajectory, and what of it is scored.
+
+    Parameters:
+        block_length (`int`, *optional*, defaults to `32`):
+            Number of tokens in a block. Use the block length you will decode with. The block length of a block-causal
+            model replaces it. Unused with `masking="random"`.
+        mask_ratio (`float` or `"random"`, *optional*, defaults to `0.5`):
+            Probability of masking a token of the active block, in (0, 1] (with `masking="trajectory"` the fraction
+            that is masked); `"random"` draws it uniformly from (0, 1] for every row (for a block-causal model for
+            every block).
+        masking (`str`, *optional*, defaults to `"semi_autoregressive"`):
+            `"semi_autoregressive"` masks one block and everything after it; `"random"` masks the whole response, EOS
+            padding included (as the published code trains Dream); `"trajectory"` masks what the teacher committed last
+            in one block, and everything after it, and needs the column `commit_step`. For a block-causal model all
+            blocks of the answer are active, each in its own way.
+        complementary_masking (`bool`, *optional*, defaults to `True`):
+            Whether to also train, in the same step, on the view that masks exactly the other tokens of the block. The
+            loss of a sequence is then the sum of its two views.
+        padding_blocks (`bool`, *optional*, defaults to `False`):
+            Whether to train also on blocks of nothing but padding, as the paper does; the shorter the answer is, the
+            more of them there are. Without it, decode with `stop_at_eos=True`.
+        suffix_length (`int`, *optional*):
+            How many masked tokens behind the active block a row sees; by default all. Decode with the same setting.
+            Not for block-causal models, which never see what follows a block.
+        max_length (`int`, *optional*, defaults to `384`):
+            Length in tokens to which prompt and completion together are padded with EOS. Longer rows are an error.
+            For block-causal models rounded up to whole blocks.
+    """
+
+    block_length: int = field(
+        default=32,
+        metadata={"help": "Number of tokens in a block. Use the block length you will decode with."},
+    )
+    # `None` is refused below. It is in the type because the argument parser then reads strings, where `float | str`
+    # would read floats only and refuse "random".
+    mask_ratio: float | str | None = field(
+        default=0.5,
+        metadata={
+            "help": "Probability of masking a token of the active block, in (0, 1]; or 'random': drawn uniformly for "
+            "every row."
+        },
+    )
+    masking: str = field(
+        default="semi_autoregressive",
+        metadata={
+            "help": "'semi_autoregressive' masks one block and everything after it, 'random' the whole response, "
+            "'trajectory' what the teacher committed last in one block, and everything after it.",
+            "choices": list(_MASKINGS),
+        },
+    )
+    complementary_masking: bool = field(
+        default=True,
+        metadata={"help": "Whether to also train on the view that masks exactly the other tokens of the block."},
+    )
+    padding_blocks: bool = field(
+        default=False,
+        metadata={"help": "Whether to train also on blocks of nothing but padding, as the paper does."},
+    )
+    suffix_length: int | None = field(
+        default=None,
+        metadata={"help": "How many masked tokens behind the active block a row sees; by default all."},
+    )
+    max_length: int = field(
+        default=384,
+        metadata={"help": "Length in tokens to which prompt and completion together are padded with EOS."},
+    )
+
+    def check(self) -> None:
+        super().check()
+        check_positive(self, "block_length")
+        check_positive(self, "max_length")
+        if self.mask_ratio != "random" and not is_ratio(self.mask_ratio):
+            raise ValueError(
+                '`mask_ratio` must be a number in (0, 1] or "random" (drawn anew for every row), got '
+                f"{self.mask_ratio!r}. The paper uses mask_ratio=0.5."
+            )
+        check_count(self, "suffix_length")
+        if self.masking not in _MASKINGS:
+            raise ValueError(
+                '`masking` must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole '
+                'response, as for Dream) or "trajectory" (what the teacher committed last in a block), got '
+                f"{self.masking!r}."
+            )
+        if self.masking == "random":
+            self.refuse("suffix_length", "with `masking='random'`, which has no blocks")
+            self.refuse("padding_blocks", "with `masking='random'`, which masks all padding anyway")
+
+    def check_block_causal(self) -> None:
+        """Raises a `ValueError` for a setting that has no meaning for block-causal models."""
+        self.refuse("suffix_length", "for a block-causal model, which never sees what follows a block")
+
+    def check_epochs(self, num_epochs: int) -> None:
+        """Raises a `ValueError` if these settings cannot be used for so many epochs (`sys.maxsize`: not known)."""
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the column `commit_step` is read."""
+        return self.masking == "trajectory"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The names of what [`mark`] may tell the trainer."""
+        return ()
+
+    def in_epoch(self, name: str, epoch: int, num_epochs: int) -> Any:
+        """The value of the setting `name` in an epoch, counted from 0."""
+        return getattr(self, name)
+
+    def mark(self, views: Views, generator: torch.Generator) -> None:
+        """May change what is scored, and mark tokens or rows. The masks are drawn before, and do not depend on it."""
+
+
+def is_ratio(value: Any) -> bool:
+    """Whether a value is a number in (0, 1]."""
+    return isinstance(value, int | float) and 0 < value <= 1
+
+
+def check_positive(settings: Masking, name: str) -> None:
+    """Raises a `ValueError` if a setting is no positive integer."""
+    value = getattr(settings, name)
+    if not (isinstance(value, int) and value >= 1):
+        raise ValueError(f"`{name}` must be a positive number of tokens, got {value!r}.")
+
+
+def check_count(settings: Masking, name: str) -> None:
+    """Raises a `ValueError` if a setting is neither `None` nor an integer of at least 0."""
+    value = getattr(settings, name)
+    if value is not None and not (isinstance(value, int) and value >= 0):
+        raise ValueError(f"`{name}` must be 0 or a positive integer, got {value!r}.")
+
+
+__all__ = ["Masking", "check_count", "check_positive", "is_ratio"]

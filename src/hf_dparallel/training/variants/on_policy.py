@@ -1,0 +1,90 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Rows in which the student meets its own guesses, right or wrong, and learns to correct itself.
+
+The masked tokens of the active block `B` are replaced by the likeliest tokens of a pass without gradients. Right or
+wrong, they look decided, and all tokens of the block are scored. With `x` the block after that,
+
+    L_consistency = mean over i in B of -log p(y_i | prompt, earlier blocks, x, masks behind)
+
+This is the on-policy uniform training of DMax (https://huggingface.co/papers/2604.08302), without its two habits: it
+has no certainty loss (`certainty_weight=0.0` here), and scores the given tokens of the other rows, too.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from ...certainty import measure_certainty
+from ...generation.answerer import evaluation_mode
+from ..hooks import Step, Views
+from ..masking import Masking
+from ..student import base_model
+
+
+@dataclass(kw_only=True)
+class OnPolicyRows(Masking):
+    r"""
+    Rows that the student learns on its own guesses (https://huggingface.co/papers/2604.08302).
+
+    Parameters:
+        on_policy_ratio (`float`, *optional*, defaults to `0.0`):
+            Share of the rows in which the masked tokens of the active block are replaced by the student's own
+            guesses, right or wrong, and all tokens of the block are scored: the student learns to correct itself.
+            Costs one pass without gradients. The batch marks these rows in `on_policy`, `(rows,)`.
+    """
+
+    on_policy_ratio: float = field(
+        default=0.0,
+        metadata={
+            "help": "Share of the rows whose masked tokens are replaced by the student's own guesses, and whose "
+            "active block is scored as a whole (DMax, https://huggingface.co/papers/2604.08302)."
+        },
+    )
+
+    def check(self) -> None:
+        super().check()
+        if not (isinstance(self.on_policy_ratio, int | float) and 0 <= self.on_policy_ratio <= 1):
+            raise ValueError(f"`on_policy_ratio` must be a number from 0 to 1, got {self.on_policy_ratio!r}.")
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (*super().marks, "on_policy")
+
+    def mark(self, views: Views, generator: torch.Generator) -> None:
+        super().mark(views, generator)
+        if self.on_policy_ratio:
+            guessed = torch.rand(len(views.masked), generator=generator) < self.on_policy_ratio
+            views.scored = torch.where(guessed[:, None], views.active, views.scored)
+            views.marks["on_policy"] = guessed
+
+    def before_scoring(self, step: Step) -> None:
+        super().before_scoring(step)
+        if "on_policy" in step.marks:
+            step.inputs = fill_with_guesses(step, step.marks["on_policy"])
+
+
+class Guesses(NamedTuple):
+    """The likeliest token of each position, `(num_positions,)`."""
+
+    tokens: torch.LongTensor
+
+
+def fill_with_guesses(step: Step, on_policy: torch.BoolTensor) -> dict[str, Any]:
+    """The inputs with the guesses of the student for the scored masked tokens of the rows `on_policy`, `(rows,)`.
+
+    The guesses come from a pass in evaluation mode, without gradients, over these rows.
+    """
+
+    def guess(logits: torch.Tensor, _: torch.LongTensor) -> Guesses:
+        return Guesses(measure_certainty(logits, step.mask_token_id).tokens)
+
+    ids = step.inputs["input_ids"]
+    masked = (ids == step.mask_token_id) & step.scored & on_policy[:, None]
+    # All processes run the pass, as sharded weights are gathered in it: without such a row over one row, for nothing.
+    rows = on_policy.nonzero()[:, 0]
+    rows = rows if len(rows) else rows.new_zeros(1)
+    shown = {name: value[rows] if torch.is_tensor(value) else value for name, value in step.inputs.items()}
+    with torch.no_grad(), evaluation_mode(step.forward):
+        guesses = base_model(step.student).score(shown, masked[rows], guess, ids[rows], forward=step.forward).tokens
+    return {**step.inputs, "input_ids": ids.masked_scatter(masked, guesses.to(ids.device))}

@@ -1,0 +1,72 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""From easy to hard: mask ratio and block length that grow, epoch by epoch.
+
+In epoch `e` of `n`, counted from 0, a setting that begins at `first` has the value
+
+    first + (last - first) * e / (n - 1)
+
+This is the curriculum of d3LLM (https://github.com/hao-ai-lab/d3LLM).
+"""
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..masking import Masking, check_positive, is_ratio
+
+
+@dataclass(kw_only=True)
+class Schedules(Masking):
+    r"""
+    Settings that change evenly from the first epoch to the last (https://github.com/hao-ai-lab/d3LLM).
+
+    Parameters:
+        initial_block_length (`int`, *optional*):
+            Block length in the first epoch, from which it goes evenly to `block_length` in the last one. Not for
+            block-causal models, whose blocks are the blocks of their attention.
+        initial_mask_ratio (`float`, *optional*):
+            Mask ratio in the first epoch, from which it goes evenly to the number `mask_ratio` in the last one.
+    """
+
+    initial_block_length: int | None = field(
+        default=None,
+        metadata={"help": "Block length in the first epoch, if it is to grow to `block_length` over the epochs."},
+    )
+    initial_mask_ratio: float | None = field(
+        default=None,
+        metadata={"help": "Mask ratio in the first epoch, if it is to grow to `mask_ratio` over the epochs."},
+    )
+
+    def check(self) -> None:
+        super().check()
+        ratio, last_ratio = self.initial_mask_ratio, self.mask_ratio
+        if self.initial_block_length is not None:
+            check_positive(self, "initial_block_length")
+        if ratio is not None and not (is_ratio(ratio) and is_ratio(last_ratio)):
+            raise ValueError(
+                "`initial_mask_ratio` must be a number in (0, 1], from which the ratio goes to the number "
+                f"`mask_ratio`, got initial_mask_ratio={ratio!r} and mask_ratio={last_ratio!r}."
+            )
+        if self.masking == "random":
+            self.refuse("initial_block_length", "with `masking='random'`, which has no blocks")
+
+    def check_block_causal(self) -> None:
+        super().check_block_causal()
+        self.refuse("initial_block_length", "for a block-causal model, whose blocks are those of its attention")
+
+    def check_epochs(self, num_epochs: int) -> None:
+        super().check_epochs(num_epochs)
+        for name in ("initial_block_length", "initial_mask_ratio"):
+            value = getattr(self, name)
+            if value is not None and not 1 < num_epochs < sys.maxsize:
+                raise ValueError(
+                    f"`{name}={value}` is the value of the first of several epochs, and this training has one, or its "
+                    "data are streamed and their epochs not known. Set `num_train_epochs`, or leave it out."
+                )
+
+    def in_epoch(self, name: str, epoch: int, num_epochs: int) -> Any:
+        last = super().in_epoch(name, epoch, num_epochs)
+        first = getattr(self, f"initial_{name}", None)
+        if first is None or num_epochs <= 1:
+            return last
+        return first + (last - first) * min(epoch / (num_epochs - 1), 1.0)
