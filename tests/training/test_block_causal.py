@@ -220,7 +220,7 @@ def test_masks_and_losses_of_the_published_code_of_llada2(golden_dir):
         logits = model(**inputs).logits.roll(shift, dims=1)
         terms = certainty_forcing_terms(logits, labels, temperature=1.0)
         assert terms.num_masked.tolist() == case["num_labels"]
-        loss = terms.objective(certainty_weight=case["confidence_beta"]).mean()
+        loss = certainty_forcing_loss(logits, labels, temperature=1.0, certainty_weight=case["confidence_beta"])
         assert loss.item() == pytest.approx(case["total_loss"], rel=1e-4), case["case"]
         if "confidence_loss" in case and case["confidence_beta"] > 0:
             assert terms.certainty.mean().item() == pytest.approx(case["confidence_loss"], rel=1e-4), case["case"]
@@ -320,7 +320,7 @@ def test_a_resumed_run_in_other_micro_batches_ends_with_the_same_weights(tmp_pat
 
 def test_the_blocks_are_those_of_the_model(tmp_path, caplog):
     trainer = make_trainer(tmp_path, make_sdar(), block_length=8)
-    assert (trainer.data_collator.block_length, trainer.args.block_length) == (4, 4)
+    assert (trainer.data_collator.block_length, trainer.masking.block_length) == (4, 4)
     assert "`block_length=8` is replaced by 4, the block length of the model" in caplog.text
     for model, collator, message in [
         (make_sdar(), make_collator(block_length=8), "blocks of SDARForMaskedDiffusion have 4 tokens"),

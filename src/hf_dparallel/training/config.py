@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
+from ..generation.settings import SettingError
 from .variants import LossSettings, MaskingSettings
 
 
@@ -68,20 +69,14 @@ class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
     def check(self) -> None:
         super().check()
         if self.train_sampling_strategy == "group_by_length":
-            raise ValueError(
-                '`train_sampling_strategy="group_by_length"` changes nothing: all rows are padded to `max_length`. '
-                "Leave it out."
-            )
+            rule = "changes nothing: all rows are padded to `max_length`"
+            raise SettingError("train_sampling_strategy", "group_by_length", rule, "Leave it out.")
         if "inputs" in (self.include_for_metrics or []):
-            raise ValueError(
-                '`include_for_metrics=["inputs"]` would give masked views, where predictions and labels are by '
-                "sequence. Leave it out."
-            )
+            rule = "would give masked views, where predictions and labels are by sequence"
+            raise SettingError("include_for_metrics", self.include_for_metrics, rule, "Leave it out.")
         if self.label_smoothing_factor != 0:
-            raise ValueError(
-                "`label_smoothing_factor` has no meaning for certainty-forcing distillation, got "
-                f"{self.label_smoothing_factor}. Leave it at 0."
-            )
+            rule = "has no meaning for certainty-forcing distillation"
+            raise SettingError("label_smoothing_factor", self.label_smoothing_factor, rule, "Leave it at 0.")
 
 
 def _number_or_text(value: float | str | None) -> float | str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..generation.settings import SettingError
 from .terms import TokenTerms
 
 
@@ -95,7 +96,7 @@ class Hooks:
     """Hooks of settings, which do nothing by themselves. A variant that overrides one calls `super()` in it."""
 
     def check(self) -> None:
-        """Raises a `ValueError` for a setting that is out of range or has no meaning."""
+        """Raises a [`SettingError`] for a setting that is out of range or has no meaning."""
 
     def check_model(self, model: "PreTrainedModel | PeftModel") -> None:
         """Raises a `ValueError` if this model cannot be trained so."""
@@ -104,10 +105,10 @@ class Hooks:
         """May change the inputs of a pass, and the terms that come of it."""
 
     def refuse(self, name: str, reason: str) -> None:
-        """Raises a `ValueError` if the setting `name` is set, which has no meaning for this `reason`."""
+        """Raises a [`SettingError`] if the setting `name` is set, which has no meaning for this `reason`."""
         value = getattr(self, name)
         if value is not None and value is not False:
-            raise ValueError(f"`{name}={value}` has no meaning {reason}. Leave it out.")
+            raise SettingError(name, value, f"has no meaning {reason}", "Leave it out.")
 
 
 __all__ = ["Hooks", "Step", "Views"]

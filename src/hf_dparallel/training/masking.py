@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..generation.settings import SettingError
 from .hooks import Hooks, Views
 
 
@@ -87,27 +88,25 @@ class Masking(Hooks):
         check_positive(self, "block_length")
         check_positive(self, "max_length")
         if self.mask_ratio != "random" and not is_ratio(self.mask_ratio):
-            raise ValueError(
-                '`mask_ratio` must be a number in (0, 1] or "random" (drawn anew for every row), got '
-                f"{self.mask_ratio!r}. The paper uses mask_ratio=0.5."
-            )
+            rule = 'must be a number in (0, 1] or "random" (drawn anew for every row)'
+            raise SettingError("mask_ratio", self.mask_ratio, rule, "The paper uses mask_ratio=0.5.")
         check_count(self, "suffix_length")
         if self.masking not in _MASKINGS:
-            raise ValueError(
-                '`masking` must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole '
-                'response, as for Dream) or "trajectory" (what the teacher committed last in a block), got '
-                f"{self.masking!r}."
+            rule = (
+                'must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole response, as for '
+                'Dream) or "trajectory" (what the teacher committed last in a block)'
             )
+            raise SettingError("masking", self.masking, rule)
         if self.masking == "random":
             self.refuse("suffix_length", "with `masking='random'`, which has no blocks")
             self.refuse("padding_blocks", "with `masking='random'`, which masks all padding anyway")
 
     def check_block_causal(self) -> None:
-        """Raises a `ValueError` for a setting that has no meaning for block-causal models."""
+        """Raises a [`SettingError`] for a setting that has no meaning for block-causal models."""
         self.refuse("suffix_length", "for a block-causal model, which never sees what follows a block")
 
     def check_epochs(self, num_epochs: int) -> None:
-        """Raises a `ValueError` if these settings cannot be used for so many epochs (`sys.maxsize`: not known)."""
+        """Raises a [`SettingError`] if these settings cannot be used for so many epochs (`sys.maxsize`: not known)."""
 
     @property
     def needs_steps(self) -> bool:
@@ -133,17 +132,17 @@ def is_ratio(value: Any) -> bool:
 
 
 def check_positive(settings: Masking, name: str) -> None:
-    """Raises a `ValueError` if a setting is no positive integer."""
+    """Raises a [`SettingError`] if a setting is no positive integer."""
     value = getattr(settings, name)
     if not (isinstance(value, int) and value >= 1):
-        raise ValueError(f"`{name}` must be a positive number of tokens, got {value!r}.")
+        raise SettingError(name, value, "must be a positive number of tokens")
 
 
 def check_count(settings: Masking, name: str) -> None:
-    """Raises a `ValueError` if a setting is neither `None` nor an integer of at least 0."""
+    """Raises a [`SettingError`] if a setting is neither `None` nor an integer of at least 0."""
     value = getattr(settings, name)
     if value is not None and not (isinstance(value, int) and value >= 0):
-        raise ValueError(f"`{name}` must be 0 or a positive integer, got {value!r}.")
+        raise SettingError(name, value, "must be 0 or a positive integer")
 
 
 __all__ = ["Masking", "check_count", "check_positive", "is_ratio"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..generation.settings import SettingError
 from .hooks import Hooks
 from .terms import AddedTerm, CertaintyForcingTerms, TokenTerms, token_terms
 
@@ -34,13 +35,12 @@ class Objective(Hooks):
     def check(self) -> None:
         super().check()
         if not 0 < self.certainty_temperature < float("inf"):
-            raise ValueError(
-                f"`certainty_temperature` must be positive, got {self.certainty_temperature}. The paper uses 0.5."
-            )
+            value = self.certainty_temperature
+            raise SettingError("certainty_temperature", value, "must be positive", "The paper uses 0.5.")
         for name in ("certainty", "consistency", *self.added_terms):
             weight = getattr(self, f"{name}_weight")
             if not 0 <= weight < float("inf"):
-                raise ValueError(f"`{name}_weight` must be a number of at least 0, got {weight}.")
+                raise SettingError(f"{name}_weight", weight, "must be a number of at least 0")
 
     @property
     def added_terms(self) -> dict[str, AddedTerm]:

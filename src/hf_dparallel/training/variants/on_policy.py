@@ -17,6 +17,7 @@ import torch
 
 from ...certainty import measure_certainty
 from ...generation.answerer import evaluation_mode
+from ...generation.settings import SettingError
 from ..hooks import Step, Views
 from ..masking import Masking
 from ..student import base_model
@@ -45,7 +46,7 @@ class OnPolicyRows(Masking):
     def check(self) -> None:
         super().check()
         if not (isinstance(self.on_policy_ratio, int | float) and 0 <= self.on_policy_ratio <= 1):
-            raise ValueError(f"`on_policy_ratio` must be a number from 0 to 1, got {self.on_policy_ratio!r}.")
+            raise SettingError("on_policy_ratio", self.on_policy_ratio, "must be a number from 0 to 1")
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...generation.settings import SettingError
 from ..masking import Masking, check_positive, is_ratio
 
 
@@ -43,10 +44,8 @@ class Schedules(Masking):
         if self.initial_block_length is not None:
             check_positive(self, "initial_block_length")
         if ratio is not None and not (is_ratio(ratio) and is_ratio(last_ratio)):
-            raise ValueError(
-                "`initial_mask_ratio` must be a number in (0, 1], from which the ratio goes to the number "
-                f"`mask_ratio`, got initial_mask_ratio={ratio!r} and mask_ratio={last_ratio!r}."
-            )
+            rule = "must be a number in (0, 1], from which the ratio goes to the number `mask_ratio`"
+            raise SettingError("initial_mask_ratio", ratio, rule, f"`mask_ratio` is {last_ratio!r}.")
         if self.masking == "random":
             self.refuse("initial_block_length", "with `masking='random'`, which has no blocks")
 
@@ -59,10 +58,11 @@ class Schedules(Masking):
         for name in ("initial_block_length", "initial_mask_ratio"):
             value = getattr(self, name)
             if value is not None and not 1 < num_epochs < sys.maxsize:
-                raise ValueError(
-                    f"`{name}={value}` is the value of the first of several epochs, and this training has one, or its "
-                    "data are streamed and their epochs not known. Set `num_train_epochs`, or leave it out."
+                rule = (
+                    "is the value of the first of several epochs, and this training has one, or its data are streamed "
+                    "and their epochs not known"
                 )
+                raise SettingError(name, value, rule, "Set `num_train_epochs`, or leave it out.")
 
     def in_epoch(self, name: str, epoch: int, num_epochs: int) -> Any:
         last = super().in_epoch(name, epoch, num_epochs)

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from ...generation.answerer import evaluation_mode
+from ...generation.settings import SettingError
 from ..hooks import Step, Views
 from ..masking import Masking, check_count
 from ..objective import Objective
@@ -64,17 +65,17 @@ class LateTokens(Masking):
         if self.near_steps is None:
             return
         if not hasattr(model, "disable_adapter"):
-            raise ValueError(
-                f"`near_steps={self.near_steps}` learns from the base model, whose adapter is switched off for that. "
-                "A model that is trained as a whole has no such base: pass `peft_config`, or leave out `near_steps`."
+            raise SettingError(
+                "near_steps",
+                self.near_steps,
+                "learns from the base model, whose adapter is switched off for that",
+                "A model that is trained as a whole has no such base: pass `peft_config`, or leave out `near_steps`.",
             )
         for config in model.peft_config.values():
             way = getattr(config, "init_lora_weights", True)
             if isinstance(way, str) and way not in _HARMLESS_STARTS:
-                raise ValueError(
-                    f"`near_steps={self.near_steps}` learns from the base model, whose weights "
-                    f"`init_lora_weights={way!r}` has changed. Leave out one of them."
-                )
+                rule = f"learns from the base model, whose weights `init_lora_weights={way!r}` has changed"
+                raise SettingError("near_steps", self.near_steps, rule, "Leave out one of them.")
 
     @property
     def needs_steps(self) -> bool:
@@ -113,12 +114,10 @@ class SoftTargets(Objective):
     def check(self) -> None:
         super().check()
         if not 0 < self.teacher_temperature < float("inf"):
-            raise ValueError(f"`teacher_temperature` must be positive, got {self.teacher_temperature}.")
+            raise SettingError("teacher_temperature", self.teacher_temperature, "must be positive")
         if self.teacher_temperature != 1.0 and getattr(self, "near_steps", None) is None:
-            raise ValueError(
-                f"`teacher_temperature={self.teacher_temperature}` has no meaning without `near_steps`, with which "
-                "tokens are learned from the teacher's distribution. Set it, or leave both out."
-            )
+            rule = "has no meaning without `near_steps`, with which tokens are learned from the teacher's distribution"
+            raise SettingError("teacher_temperature", self.teacher_temperature, rule, "Set it, or leave both out.")
 
     def before_scoring(self, step: Step) -> None:
         super().before_scoring(step)
