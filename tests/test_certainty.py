@@ -4,7 +4,8 @@ import math
 import pytest
 import torch
 
-from hf_dparallel import confidence_from_logits, entropy_from_logits
+from hf_dparallel import certainty, confidence_from_logits, entropy_from_logits
+from hf_dparallel.certainty import measure_certainty
 
 
 def naive_entropy(logits, temperature=1.0):
@@ -63,3 +64,15 @@ def test_float32_whatever_the_dtype(dtype):
         assert measure(logits).dtype == torch.float32
         # The values are those of the rounded logits: nothing else is lost.
         torch.testing.assert_close(measure(logits), measure(logits.float()), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [None, torch.tensor([[5, 0, 3], [2, 2, 4]])])
+def test_many_positions_are_measured_in_groups(monkeypatch, tokens):
+    logits = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0)) * 3
+    whole = vars(measure_certainty(logits, 6, tokens))
+    monkeypatch.setattr(certainty, "_CHUNK_NUMEL_CPU", 14)
+    for name, values in vars(measure_certainty(logits, 6, tokens)).items():
+        assert torch.equal(values, whole[name])
+    if tokens is not None:
+        expected = logits.softmax(-1).gather(-1, tokens[..., None])[..., 0]
+        torch.testing.assert_close(whole["confidence"], expected)

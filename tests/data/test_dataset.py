@@ -89,6 +89,24 @@ def test_bad_text(row, message, is_streamed):
         prepare_dataset(rows, "rows", make_chat_tokenizer())
 
 
+def test_a_completion_that_ends_with_the_end_token_keeps_one():
+    row = tokenize_row({"prompt": "What", "completion": "It <|endoftext|>"}, make_chat_tokenizer())
+    assert row["completion_ids"] == [8, 1]
+
+
+def test_a_row_may_have_exactly_the_largest_length():
+    rows = Dataset.from_dict({"prompt_ids": [[1, 2, 3]], "completion_ids": [[4, 5]]})
+    assert len(prepare_dataset(rows, "rows", None, max_length=5)) == 1
+    with pytest.raises(ValueError, match="max_length=5"):
+        prepare_dataset(rows, "rows", None, max_length=4)
+
+
+@pytest.mark.parametrize("ids", [[1.0], [], [[1]], None, "a"])
+def test_ids_are_integers(ids):
+    with pytest.raises(ValueError, match="completion_ids"):
+        prepare_dataset([{"prompt_ids": [1], "completion_ids": ids}], "rows", None)
+
+
 def test_rows_are_checked():
     def check(row):
         if row["completion_ids"] == [3]:

@@ -7,6 +7,7 @@ from datasets import Dataset
 from trl.rewards import accuracy_reward
 
 from hf_dparallel import filter_trajectories, numeric_answer_reward
+from hf_dparallel.data.rewards import score_completions
 
 from ..helpers import make_prompts, make_tokenizer
 
@@ -36,6 +37,11 @@ def test_filter_passes_what_trl_passes_and_needs_every_function():
     assert kept["answer"][:] == ["5"]
     assert seen["completions"][0] == [{"role": "assistant", "content": "3 4"}]
     assert seen["prompts"][0] == [{"role": "user", "content": "1"}]
+
+
+def test_no_rows_have_no_rewards():
+    rows = trajectories_with(["3"], answer=["3"]).select([])
+    assert score_completions(rows, make_tokenizer(), lambda completions, **kwargs: [1.0] * len(completions)) == []
 
 
 def test_filter_with_the_math_reward_of_trl():

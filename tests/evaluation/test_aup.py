@@ -63,3 +63,9 @@ def test_points_below_the_floor_are_left_out():
 def test_bad_input(tokens_per_forward, accuracy, message):
     with pytest.raises(ValueError, match=message):
         accuracy_under_parallelism(tokens_per_forward, accuracy)
+
+
+def test_accuracies_at_the_limits():
+    assert accuracy_under_parallelism([1.0, 3.0], [100.0, 100.0]) == 300
+    # An accuracy above the best of the others counts as it is, not more.
+    assert accuracy_under_parallelism([1.0, 3.0], [90.0, 90.0], max_accuracy=80.0) == pytest.approx(3 * 90)

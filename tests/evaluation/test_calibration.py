@@ -67,6 +67,15 @@ def test_nothing_is_accepted_after_the_first_failure():
     assert ("confirmation", {"entropy_threshold": 0.3}) not in decoder.calls
 
 
+def test_the_tolerance_itself_is_tolerated():
+    def evaluate(split, settings):
+        is_correct = [settings == REFERENCE or index >= 25 for index in range(100)]
+        return EvaluatedAnswers(is_correct, [DecodingCost(20, 64, 60, 64)] * 100, 1.0)
+
+    best, trials = calibrate(evaluate, [{"entropy_threshold": 0.5}], REFERENCE, 0.25, confidence=0.1)
+    assert best is trials[0] and best.accuracy_drop["calibration"] == 0.25
+
+
 @pytest.mark.parametrize(("num", "thresholds"), [(400, {0.5: (20, 0.2, 0)}), (20, {0.5: (20, 0, 0)})], ids=str)
 def test_too_large_a_drop_and_too_few_prompts_give_nothing(num, thresholds):
     decoder = SimulatedDecoder(thresholds, num)

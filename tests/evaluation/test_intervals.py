@@ -30,6 +30,23 @@ def test_bootstrap_depends_on_values_and_seed_only():
     assert bootstrap_interval([2.0] * 5) == (2.0, 2.0)
 
 
+@pytest.mark.parametrize("level", [0.95, 0.8])
+def test_bootstrap_leaves_out_as_much_at_either_end(level):
+    values = np.random.default_rng(0).normal(size=50)
+    means = [values[draw].mean() for draw in np.random.default_rng(3).integers(50, size=(500, 50))]
+    ends = np.quantile(means, {0.95: [0.025, 0.975], 0.8: [0.1, 0.9]}[level])
+    assert bootstrap_interval(values, level, num_resamples=500, seed=3) == pytest.approx(tuple(ends))
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "num", "max_drop", "expected"),
+    [(8, 6, 200, 0.03, 0.1606), (3, 1, 120, 0.05, 0.0677), (12, 6, 300, 0.05, 0.0322), (5, 0, 150, 0.05, 0.2344)],
+)
+def test_p_value_of_many_answers(lost, gained, num, max_drop, expected):
+    """Computed once from a likelihood that was maximized by trial, and the trinomial distribution of SciPy."""
+    assert accuracy_drop_p_value(*outcomes(lost, gained, num), max_drop) == pytest.approx(expected, abs=2e-4)
+
+
 @pytest.mark.parametrize("num", [1, 10, 100])
 def test_p_value_without_disagreement(num):
     # That nothing is lost in `num` answers has at most this probability if more than `max_drop` is lost of all.

@@ -217,7 +217,7 @@ def test_published_names_are_translated(tmp_path, alpha_pattern, translated):
     edit_weights(published, in_published_names)
     # The published configuration lists names of Llama, of which some matched nothing there and would match here.
     targets = ["q_proj", "attn_out", "ff_out", "k_proj", "gate_proj"]
-    edit_config(published, target_modules=targets, alpha_pattern=alpha_pattern)
+    edit_config(published, target_modules=targets, alpha_pattern=alpha_pattern, layers_to_transform=[0, 1])
 
     model = adapted(published)
     assert torch.equal(logits(model), logits(adapted(ours)))
@@ -324,6 +324,19 @@ def test_pickled_weights_are_refused_unless_asked_for(tmp_path):
         AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
     pickled = AutoModelForMaskedLM.from_pretrained(tmp_path / "model", use_safetensors=False)
     assert torch.equal(logits(pickled), logits(make_llada()))
+
+
+@pytest.mark.parametrize("saved", [{"max_shard_size": "20KB"}, {"variant": "fp16"}], ids=str)
+def test_safetensors_beside_pickles_are_read(tmp_path, saved):
+    make_llada().save_pretrained(tmp_path, **saved)
+    loaded = {"variant": saved.get("variant")}
+    torch.save(make_llada().state_dict(), tmp_path / "pytorch_model.bin")
+    torch.save({}, tmp_path / "pytorch_model.fp16.bin")
+    assert torch.equal(logits(AutoModelForMaskedLM.from_pretrained(tmp_path, **loaded)), logits(make_llada()))
+    for file in tmp_path.glob("*.safetensors*"):
+        file.unlink()
+    with pytest.raises(OSError, match="has no weights in safetensors"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path, **loaded)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "../model.safetensors"])

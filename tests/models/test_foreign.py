@@ -80,9 +80,19 @@ def test_padding_reaches_a_class_with_keyword_arguments():
     assert torch.equal(model.generate(ids, attention_mask=attention_mask, **settings)[0, 5:], expected)
 
 
-def test_first_token_of_a_padded_prompt_is_filled_in_as_without_padding():
+class KeywordsOnlyModel(RemoteCodeModel):
+    """Names none of its arguments."""
+
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+@pytest.mark.parametrize("make_model", [RemoteCodeModel, KeywordsOnlyModel, lambda config: make_dream()])
+def test_first_token_of_a_padded_prompt_is_filled_in_as_without_padding(make_model):
     settings = {"max_new_tokens": 0, "output_certainty": True, "return_dict_in_generate": True, "eos_token_id": 1}
-    model = enable_diffusion_generation(RemoteCodeModel(RemoteCodeConfig()), mask_token_id=63, shift_logits=True)
+    model = make_model(RemoteCodeConfig())
+    if isinstance(model, RemoteCodeModel):
+        model = enable_diffusion_generation(model, mask_token_id=63, shift_logits=True)
     ids = torch.tensor([[0, 0, 63, 6, 7], [2, 3, 4, 5, 63]])
     attention_mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     expected = make_dream().generate(ids[:1, 2:], **settings)

@@ -33,6 +33,16 @@ def test_ranks_of_modules_without_weights_take_no_memory(tmp_path):
         adapted(tmp_path)
 
 
+def test_a_rank_that_no_module_has_takes_no_memory(tmp_path):
+    """Where each module has a rank of its own, nothing uses the common one."""
+    save_adapter(tmp_path, rank_pattern=dict.fromkeys(["q_proj", "o_proj", "down_proj"], 4))
+    expected = logits(adapted(tmp_path))
+    edit_config(tmp_path, r=10**6, lora_alpha=8, alpha_pattern=dict.fromkeys(["q_proj", "o_proj", "down_proj"], 8))
+    model = adapted(tmp_path)
+    assert torch.equal(logits(model), expected)
+    assert model.peft_config["default"].r == 4
+
+
 def test_ranks_by_module_load(tmp_path):
     save_adapter(tmp_path / "a", rank_pattern={"q_proj": 2, "layers.1.self_attn.o_proj": 8})
     assert not torch.equal(logits(adapted(tmp_path / "a")), logits(make_llada()))

@@ -157,6 +157,10 @@ def test_labels_give_the_cross_entropy(make_model):
     log_probabilities = output.logits.log_softmax(-1)
     expected = -torch.stack([log_probabilities[0, i, ids[0, i]] for i in range(1, 10, 2)]).mean()
     torch.testing.assert_close(output.loss, expected)
+    torch.testing.assert_close(model(ids, labels=labels, num_items_in_batch=3).loss, expected * 5 / 3)
+    output = model.bfloat16()(ids, labels=labels)
+    expected = torch.nn.functional.cross_entropy(output.logits[0].float(), labels[0])
+    assert output.loss.dtype == torch.float32 and output.loss == expected
 
 
 @MAKERS

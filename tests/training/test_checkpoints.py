@@ -87,6 +87,12 @@ def test_a_training_that_diverges_stops_and_keeps_the_checkpoints_before(tmp_pat
     with pytest.raises(FloatingPointError, match="The training has diverged: .* at step 4. Lower `learning_rate`"):
         trainer.train()
 
+    # After the last step there is neither a loss to log nor a checkpoint to save.
+    trainer = make_trainer(tmp_path / "last", peft_config=lora())
+    trainer.add_callback(Break())
+    with pytest.raises(FloatingPointError, match="at step 3"):
+        trainer.train()
+
 
 def test_other_errors_are_left_alone(tmp_path):
     with pytest.raises(RuntimeError, match="^size mismatch$"), explained_write_errors(tmp_path, "All is well."):

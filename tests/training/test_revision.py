@@ -46,6 +46,8 @@ def test_rows_on_policy_have_the_same_masks_and_all_tokens_of_the_block_scored(b
     mixed, all_rows = (make_collator(block_causal=block_causal, on_policy_ratio=ratio)(rows) for ratio in (0.5, 1.0))
     assert "on_policy" not in plain and all_rows["on_policy"].all()
     assert 20 < mixed["on_policy"].sum() < 60
+    # Each view of a row is drawn by itself.
+    assert 5 < mixed["on_policy"].view(2, 40).sum(dim=0).eq(1).sum() < 35
     assert torch.equal(mixed["input_ids"], plain["input_ids"]) and torch.equal(
         all_rows["input_ids"], plain["input_ids"]
     )
@@ -266,6 +268,15 @@ def test_the_loss_on_guesses_is_that_of_the_published_code(golden_dir, tmp_path)
 
 
 # The trainer
+
+
+@pytest.mark.parametrize("settings", [{"near_steps": 0}, {"on_policy_ratio": 1.0}])
+def test_no_dropout_where_nothing_is_learned(tmp_path, settings):
+    trainer, seen = make_trainer(tmp_path, rows=2, peft_config=lora(), num_train_epochs=1, **settings), set()
+    body = trainer.model.get_base_model().model
+    body.register_forward_hook(lambda module, *args: seen.add((torch.is_grad_enabled(), module.training)))
+    trainer.train()
+    assert seen == {(True, True), (False, False)}
 
 
 @pytest.mark.parametrize("make_model", [make_llada, make_sdar])

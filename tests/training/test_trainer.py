@@ -288,12 +288,14 @@ def test_logged_metrics_are_those_of_the_batch(tmp_path):
 
 def test_evaluation_averages_over_sequences(tmp_path):
     """Five rows in batches of two: the last batch counts half as much as the others."""
-    trainer = make_trainer(tmp_path, eval_dataset=make_dataset(5, seed=1), per_device_eval_batch_size=2)
+    settings = {"per_device_eval_batch_size": 2, "consistency_weight": 3.0}
+    trainer = make_trainer(tmp_path, eval_dataset=make_dataset(5, seed=1), **settings)
     metrics = trainer.evaluate()
     batch = trainer.data_collator(make_rows(5, seed=1))
     with torch.no_grad():
         logits = trainer.model(input_ids=batch["input_ids"]).logits
-    assert metrics["eval_loss"] == pytest.approx(2 * certainty_forcing_loss(logits, batch["labels"]).item(), rel=1e-5)
+    expected = 2 * certainty_forcing_loss(logits, batch["labels"], consistency_weight=3.0).item()
+    assert metrics["eval_loss"] == pytest.approx(expected, rel=1e-5)
     scored = batch["labels"] != -100
     accuracy = (logits.argmax(-1) == batch["labels"])[scored].float().mean().item()
     assert metrics["eval_masked_accuracy"] == pytest.approx(accuracy)

@@ -66,7 +66,7 @@ def score_completions(
     """
     check_reward_columns(reward_funcs, dataset.column_names)
     columns = {name: dataset[name][:] for name in dataset.column_names}
-    texts = tokenizer.batch_decode(columns["completion_ids"], skip_special_tokens=True)
+    texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in columns["completion_ids"]]
     prompts = columns.pop("prompt", None) or columns.get("messages") or [""] * len(texts)
     conversational = bool(prompts) and not isinstance(prompts[0], str)
     completions = [[{"role": "assistant", "content": text}] if conversational else text for text in texts]
