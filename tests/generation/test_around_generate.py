@@ -16,7 +16,7 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from ..helpers import make_llada, make_word_tokenizer
+from ..helpers import exact_model, left_padded, make_llada, make_word_tokenizer
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
@@ -130,6 +130,48 @@ def test_stop_strings(tiny_llada, word_tokenizer):
     length = plain.index(plain[6]) + 1
     out = tiny_llada.generate(PROMPT, stop_strings=[word], tokenizer=word_tokenizer, pad_token_id=0, **SMALL)
     assert out[0, 3:].tolist() == plain[:length] + [0] * (16 - length)
+
+
+def test_nothing_behind_the_end_token_stops_an_answer(word_tokenizer):
+    """One pass decides the end token and, behind it, the stop string."""
+    model = make_llada()
+
+    def score(inputs, where, *args, **kwargs):
+        # Behind a prompt of three tokens, and later masks have a smaller probability.
+        return 30.0 * (torch.arange(64) == where[..., None])
+
+    model.score = score
+    settings = SMALL | {"stop_at_eos": True, "return_dict_in_generate": True, "pad_token_id": 0}
+    out = model.generate(PROMPT, eos_token_id=5, stop_strings=["w7"], tokenizer=word_tokenizer, **settings)
+    assert out.sequences[0].tolist() == [2, 3, 4, 3, 4, 5] + [0] * 13
+    assert (out.nfe.item(), out.tokens_per_forward.item()) == (1, 3)
+
+
+def test_an_empty_stop_string_ends_nothing(tiny_llada, word_tokenizer):
+    out = tiny_llada.generate(PROMPT, stop_strings=[""], tokenizer=word_tokenizer, **SMALL)
+    assert torch.equal(out, tiny_llada.generate(PROMPT, **SMALL))
+
+
+@pytest.mark.parametrize(
+    "make_processing",
+    [lambda: {"repetition_penalty": 1.5}, lambda: {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.5)]}],
+)
+def test_processors_see_no_padding(make_processing):
+    """The padding token is a likely one, which a penalty on it would change."""
+    model, prompts = exact_model(make_llada), [[2, 3, 4, 5, 6, 7], [8]]
+    settings = SMALL | {"denoising_steps": 16, "entropy_threshold": None, "block_length": 16}
+    alone = [model.generate(torch.tensor([prompt]), **settings, **make_processing())[0, -16:] for prompt in prompts]
+    pad = alone[1][0].item()
+    ids, attention_mask = left_padded(prompts, pad)
+    out = model.generate(ids, attention_mask=attention_mask, pad_token_id=pad, **settings, **make_processing())
+    assert torch.equal(out[:, -16:], torch.stack(alone))
+
+
+def test_processors_get_float32(tiny_llada):
+    dtypes = set()
+    model = tiny_llada.bfloat16()
+    model.generate(PROMPT, logits_processor=[lambda ids, scores: dtypes.add(scores.dtype) or scores], **SMALL)
+    assert dtypes == {torch.float32}
 
 
 @pytest.mark.parametrize("task_type", [None, "CAUSAL_LM"])

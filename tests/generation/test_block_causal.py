@@ -297,13 +297,27 @@ def test_without_padding_a_pass_has_no_mask(monkeypatch):
     assert is_masked == [True, False, True, False]
 
 
-@pytest.mark.parametrize(("denoising_steps", "passes"), [(4, [1, 1, 1, 1]), (8, [2, 2, 2, 2]), (16, [3, 4, 4, 4])])
+@pytest.mark.parametrize(
+    ("denoising_steps", "passes"), [(4, [1, 1, 1, 1]), (7, [2] * 4), (8, [2] * 4), (16, [3, 4, 4, 4])]
+)
 def test_one_schedule_for_all_blocks(denoising_steps, passes):
     """Also for the first, which has fewer masks."""
     run = {"prompt_ids": [2, 3, 4, 5, 6]}
     _, _, commit_step = decode(make_sdar(), run, 16, block_length=4, denoising_steps=denoising_steps)
     blocks = torch.tensor(steps_in_block(commit_step, 5, 4)).split([3, 4, 4, 4, 1])
     assert [int(block.max()) for block in blocks[:4]] == passes
+
+
+def test_masks_behind_the_answer_are_not_counted():
+    out = make_sdar().generate(
+        torch.tensor([[2, 3, 4]]), max_new_tokens=6, stop_at_eos=False, return_dict_in_generate=True
+    )
+    assert out.tokens_per_forward.item() * out.nfe.item() == pytest.approx(6)
+
+
+def test_a_block_may_be_as_long_as_the_longest_sequence():
+    out = make_sdar(max_position_embeddings=16).generate(torch.tensor([[2]]), max_new_tokens=3, block_length=16)
+    assert out.shape == (1, 4) and not (out == 63).any()
 
 
 def test_streams_what_it_returns():

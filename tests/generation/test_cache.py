@@ -162,6 +162,21 @@ def test_a_row_of_a_shifted_model_in_a_batch_equals_the_row_alone(prompts, cache
         assert batch.nfe[row] == alone.nfe[0]
 
 
+def test_windows_of_different_sizes_change_no_entropy():
+    """Keys and values of one column too many would be told by the entropies only."""
+    prompts, model = [[29], [38, 2, 15, 31, 54, 33, 54, 19], [4, 35, 33]], exact_model(make_llada)
+    ids, attention_mask = left_padded(prompts)
+    kwargs = {"block_length": 4, "max_active_blocks": 3, "block_add_threshold": 0.25, "entropy_threshold": 0.3}
+    kwargs |= NEW | {"max_new_tokens": 24, "cache_implementation": "dual", "output_certainty": True}
+    batch = model.generate(ids, attention_mask=attention_mask, **kwargs)
+    for row, prompt in enumerate(prompts):
+        alone = model.generate(torch.tensor([prompt]), **kwargs)
+        for name in ("entropies", "confidences"):
+            expected = getattr(alone, name)[0]
+            found = getattr(batch, name)[row, : len(expected)]
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
 def test_a_dual_cache_pass_computes_the_block_only(tiny_llada):
     widths = []
     tiny_llada.model.layers[0].register_forward_hook(lambda module, args, output: widths.append(output.shape[1]))

@@ -106,3 +106,9 @@ def test_commit_by_confidence_factor_takes_fewer_the_less_sure_they_are():
         False,
         True,
     ]
+
+
+def test_a_later_block_has_the_passes_of_its_own_schedule(tiny_llada):
+    settings = {"max_new_tokens": 12, "block_length": 8, "denoising_steps": 5, "stop_at_eos": False}
+    out = tiny_llada.generate(torch.tensor([[2, 3]]), return_dict_in_generate=True, **settings)
+    assert out.nfe.item() == 5 and out.commit_step[0].bincount().tolist() == [2, 2, 2, 2, 4]

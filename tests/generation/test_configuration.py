@@ -185,6 +185,23 @@ def test_published_file_with_settings_of_another_sampler(tiny_llada, tmp_path):
     assert config.commit_rule() == "confidence_threshold"
 
 
+def test_use_cache_says_something_only_where_it_is_refused(tiny_llada, tmp_path):
+    recipe = DiffusionGenerationConfig(cache_implementation="dual", cache_refresh_interval=4, suffix_length=8)
+    refused = {"use_cache": False}
+    assert resolve(tiny_llada, recipe).cache_implementation == "dual"
+    # With the cache go its settings.
+    for name in ("cache_implementation", "cache_refresh_interval", "suffix_length"):
+        assert getattr(resolve(tiny_llada, recipe, **refused), name) is None
+    assert resolve(tiny_llada, recipe, cache_implementation="prefix").suffix_length is None
+    # Callers of all models pass True.
+    tiny_llada.generation_config = DiffusionGenerationConfig(use_cache=False)
+    assert resolve(tiny_llada, DiffusionGenerationConfig(use_cache=True), cache_implementation="dual") is not None
+    assert resolve(tiny_llada, DiffusionGenerationConfig(use_cache=True)).use_cache is False
+    # What comes from a model's configuration is about its training.
+    (tmp_path / "generation_config.json").write_text(json.dumps({"_from_model_config": True, **refused}))
+    assert DiffusionGenerationConfig.from_pretrained(tmp_path).use_cache is None
+
+
 def test_one_token_per_pass_is_plain():
     recipe = DiffusionGenerationConfig(
         max_new_tokens=16,

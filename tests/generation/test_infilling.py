@@ -82,3 +82,10 @@ def test_a_prompt_without_masks(tiny_llada):
     message = r"`max_new_tokens=0` fills in the mask tokens \(63\) of the prompt, and `input_ids` has none"
     with pytest.raises(ValueError, match=message):
         tiny_llada.generate(torch.tensor([[2, 3]]), max_new_tokens=0)
+
+
+def test_shorter_prompts_have_no_steps_in_their_padding(tiny_llada):
+    ids, attention_mask = left_padded([[2, 3, MASK, 4, MASK], [MASK, 5]])
+    out = tiny_llada.generate(ids, attention_mask=attention_mask, max_new_tokens=0, return_dict_in_generate=True)
+    assert sorted(out.commit_step[0].tolist()) == [-1, -1, -1, 0, 1]
+    assert out.commit_step[1].tolist() == [-1, -1, -1, 0, -1]

@@ -112,6 +112,12 @@ def test_padding_without_attention_mask_is_warned_about(tiny_llada, warnings_of,
     assert "Pad on the left and pass the attention mask that the tokenizer returns" in warnings_of.text
 
 
+def test_a_token_that_all_prompts_begin_with_is_no_padding(tiny_llada, warnings_of):
+    logger_once.cache_clear()
+    tiny_llada.generate(torch.tensor([[1, 2], [1, 4]]), **SMALL)
+    assert "padding" not in warnings_of.text
+
+
 def test_too_long_a_sequence_is_warned_about(tiny_llada, warnings_of):
     logger_once.cache_clear()
     tiny_llada.generate(torch.full((1, 125), 5), **SMALL)

@@ -28,6 +28,9 @@ from ..helpers import (
 from .naive import _chosen
 
 
+# A decode without end would wait for a long time.
+pytestmark = pytest.mark.timeout(120)
+
 MODELS = ("llada", "llada_gqa")
 # Thresholds and block lengths of the runs that are looked at each time.
 SAMPLE = ((0.1, 16),)
@@ -339,6 +342,28 @@ def test_masks_inside_a_prompt():
             )
             assert torch.equal(out.sequences[given], prompt[given]) and not (out.sequences == MASK).any()
             assert out.nfe <= (~given).sum()
+
+
+def test_the_first_token_is_verified_without_being_seen():
+    """Dream predicts it at its own place; in one layer no other place has heard of it."""
+    model, differences = make_dream(num_hidden_layers=1).double(), []
+    score = model.score
+
+    def compare(inputs, where, *args, **kwargs):
+        of_first = [index for index in where[0].tolist() if index >= 8 and inputs["position_ids"][0, index] == 0]
+        if of_first:
+            changed = inputs["input_ids"].clone()
+            changed[0, 0] = (changed[0, 0] + 1) % 60
+            logits = [
+                score(inputs | {"input_ids": ids}, torch.tensor([of_first])) for ids in (changed, inputs["input_ids"])
+            ]
+            differences.append((logits[0] - logits[1]).abs().max().item())
+        return score(inputs, where, *args, **kwargs)
+
+    model.score = compare
+    prompt = torch.tensor([[*[MASK] * 7, 6]])
+    model.generate(prompt, max_new_tokens=0, block_length=8, entropy_bound=0.1, revocation_threshold=1e-9)
+    assert differences and max(differences) < 1e-9
 
 
 def test_models_of_other_classes():

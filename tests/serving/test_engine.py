@@ -178,6 +178,9 @@ def test_max_tokens_gives_the_beginning_of_the_answer_and_frees_the_slot(model, 
     whole, cut = ask(make_engine(), [make_prompt(model, [2, 3]), make_prompt(model, [2, 3], max_tokens=3)])
     assert len(whole.tokens) > 4
     assert cut.tokens == whole.tokens[:3] and cut.finish_reason == "length" and cut.nfe < whole.nfe
+    one_by_one = {"denoising_steps": 16, "commit_order": "left_to_right", "entropy_threshold": None}
+    (cut,) = ask(make_engine(), [make_prompt(model, [2, 3], max_tokens=3, **one_by_one)])
+    assert (len(cut.tokens), cut.nfe) == (3, 3)
 
 
 def test_requests_with_the_same_settings_share_passes_and_slots_are_refilled(model, make_engine):
@@ -254,6 +257,17 @@ def test_giving_up_frees_slots_and_places_in_the_queue(model, make_engine):
     assert gate.rows[1] == 2  # the fourth has taken the place of the first
     engine.give_up(prompts)  # as a server does at the end of every request
     assert ask(engine, [make_prompt(model, [6, 3])])[0].finish_reason
+
+
+def test_giving_up_a_prompt_before_the_first_pass_of_its_settings(model, make_engine):
+    gate, engine = Gate(model), make_engine()
+    first, second = make_prompt(model, [6, 3]), make_prompt(model, [7, 3], entropy_threshold=0.5)
+    engine.submit([first, second])
+    wait_for(lambda: gate.rows)
+    engine.give_up([second])
+    gate.open.set()
+    assert first.listener.ended.wait(30) and first.listener.error is None
+    assert engine.is_alive and ask(engine, [make_prompt(model, [7, 3])])[0].finish_reason
 
 
 def test_overload_is_refused_as_a_whole_and_passes(model, make_engine):

@@ -307,3 +307,55 @@ def test_a_tokenizer_of_words_is_refused(served):
     with pytest.raises(RequestError) as refused:
         read_responses_request({"input": "x", "text": {}}, served, 9)
     assert refused.value.param == "text.format"
+
+
+@pytest.fixture(scope="module")
+def complete(served_json):
+    """Asks several random models for an answer of one property, and also gives the passes that they took."""
+    weight = served_json.model.lm_head.weight
+    before_all = weight.detach().clone()
+    with (
+        running(served_json) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30) as client,
+    ):
+
+        def ask_for(value: dict, count: int = 1, name: str = "a", **settings) -> tuple[list, int]:
+            before = server.engine.num_passes
+            schema = {"type": "object", "properties": {name: value}}
+            form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+            answers = []
+            for seed in range(count):
+                weight.data.normal_(generator=torch.Generator().manual_seed(seed))
+                messages = [{"role": "user", "content": "x"}]
+                asked = {"model": "tiny", "messages": messages, "response_format": form} | settings
+                answers.append(client.chat.completions.create(**asked).choices[0])
+            return answers, server.engine.num_passes - before
+
+        yield ask_for
+    weight.data = before_all
+
+
+@pytest.mark.parametrize("values", [["a.b", "c+d"], [1, 10], ["1", "10", 10]], ids=str)
+def test_each_value_of_an_enum_is_given_and_no_other(complete, values):
+    choices, _ = complete({"enum": values}, 24)
+    assert {json.loads(choice.message.content)["a"] for choice in choices} == set(values)
+
+
+def test_integers_have_several_digits(complete):
+    numbers = [json.loads(choice.message.content)["a"] for choice in complete({"type": "integer"}, 8)[0]]
+    assert {type(number) for number in numbers} == {int} and max(map(abs, numbers)) > 9
+
+
+def test_keys_that_are_longer_than_the_canvas_end_the_answer(complete):
+    (choice,), _ = complete({"type": "null"}, name="k" * 200)
+    assert choice.finish_reason == "length"
+    assert ('{"' + "k" * 200).startswith(choice.message.content.replace(" ", "")) and len(choice.message.content) > 60
+
+
+@pytest.mark.parametrize("length", [1, 10, 30, 40])
+def test_keys_that_are_given_cost_no_pass(complete, length):
+    one_by_one = {"denoising_steps": 96, "commit_order": "left_to_right"}
+    (choice,), passes = complete({"type": "null"}, name="k" * length, logprobs=True, extra_body=one_by_one)
+    assert json.loads(choice.message.content) == {"k" * length: None}
+    # One pass more writes the end token.
+    assert passes - 1 == sum(token.logprob != 0 for token in choice.logprobs.content) <= 5
