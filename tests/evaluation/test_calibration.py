@@ -70,7 +70,7 @@ def test_nothing_is_accepted_after_the_first_failure():
 def test_the_tolerance_itself_is_tolerated():
     def evaluate(split, settings):
         is_correct = [settings == REFERENCE or index >= 25 for index in range(100)]
-        return EvaluatedAnswers(is_correct, [DecodingCost(20, 64, 60, 64)] * 100, 1.0)
+        return Evaluation(is_correct, [DecodingCost(20, 64, 60, 64)] * 100, 1.0)
 
     best, trials = calibrate(evaluate, [{"entropy_threshold": 0.5}], REFERENCE, 0.25, confidence=0.1)
     assert best is trials[0] and best.accuracy_drop["calibration"] == 0.25
