@@ -163,7 +163,7 @@ class Region:
         cache = inputs.get("past_key_values")
         static = [] if cache is None else [t for layer in cache.layers for t in (layer.keys, layer.values)]
         shapes = tuple((name, x.shape) for name, x in sorted(inputs.items()) if isinstance(x, torch.Tensor))
-        is_partial = cache is not None and cache.layers[0].window.writable is not None
+        is_partial = cache is not None and cache.layers[0].planned.kept is not None
         self.kept.append(static)
         self.recorded.add((shapes, is_partial, *((t.shape, t.data_ptr()) for t in static)))
         with self.devices.capturing():

@@ -265,7 +265,7 @@ def computed_widths(model, prompts, **kwargs):
 
     def record(module, args, kwargs, output):
         cache = kwargs.get("past_key_values")
-        keys = cache.layers[0].window.num_keys if cache is not None else None
+        keys = cache.layers[0].planned.num_keys if cache is not None else None
         shapes.append((*args[0].shape[:2], keys) if args else (*kwargs["hidden_states"].shape[:2], keys))
 
     hook = model.model.layers[0].register_forward_hook(record, with_kwargs=True)
@@ -289,9 +289,12 @@ def test_a_pass_computes_what_is_open_and_what_was_decided_last():
 def test_without_padding_a_pass_has_no_mask(monkeypatch):
     model, masks = make_sdar(), []
     score = model.score
-    monkeypatch.setattr(
-        model, "score", lambda inputs, *args: masks.append(inputs["attention_mask"]) or score(inputs, *args)
-    )
+
+    def recording(inputs, where, **kwargs):
+        masks.append(inputs["attention_mask"])
+        return score(inputs, where, **kwargs)
+
+    monkeypatch.setattr(model, "score", recording)
     model.generate(torch.tensor([[2, 3, 4, 5]]), max_new_tokens=8, denoising_steps=4)
     is_masked = [not isinstance(mask, dict) for mask in masks]
     assert is_masked == [True, False, True, False]

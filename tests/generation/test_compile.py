@@ -101,7 +101,7 @@ def test_slots_compile_few_shapes_and_keep_one_buffer(cache):
         rows = model.generate_many(prompts, batch_size=2, compile_config=compile_config, **kwargs)
         assert [row.tokens.tolist() for row in rows] == plain
         if cache is not None:
-            addresses.add(rows._decoder.forward.cache.layers[0].keys.data_ptr())
+            addresses.add(rows._decoder.runner.cache.layers[0].keys.data_ptr())
         graphs.append(backend.num_graphs)
         del rows
     # The second and third time nothing is recorded anew.

@@ -1,41 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Keys and values of whole sequences, of which a pass replaces a part."""
 
-from dataclasses import dataclass
-
 import torch
 from torch.nn.functional import pad
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-
-@dataclass
-class Window:
-    """What a pass computes: a run of columns of some rows.
-
-    Args:
-        rows (`torch.LongTensor` of shape `(rows,)`, *optional*): rows of the cache; `None` for all of them in order.
-        columns (`torch.LongTensor` of shape `(rows, columns)`, or `slice`): the columns of each, or of all.
-        writable (`torch.BoolTensor` of shape `(rows, columns)`, *optional*): the columns whose keys and values replace
-            the kept ones, by default all. The others are there because another row needs them.
-        num_passing (`int`): columns at the end of the pass that belong to no column of the cache: they are seen in
-            this pass, behind the others, and not kept.
-        num_keys (`int`, *optional*): how many columns, from the left, the queries attend to, by default all.
-    """
-
-    rows: torch.LongTensor | None
-    columns: torch.LongTensor | slice
-    writable: torch.BoolTensor | None = None
-    num_passing: int = 0
-    num_keys: int | None = None
-
-    def to(self, device: torch.device) -> "Window":
-        """The same on a device: the layers of a model may be on several."""
-        rows, columns, writable = (
-            index.to(device) if isinstance(index, torch.Tensor) else index
-            for index in (self.rows, self.columns, self.writable)
-        )
-        return Window(rows, columns, writable, self.num_passing, self.num_keys)
+from .plan import Pass
 
 
 class WindowLayer(CacheLayerMixin):
@@ -47,7 +18,7 @@ class WindowLayer(CacheLayerMixin):
 
     is_sliding = False
     shape = (0, 0)
-    window: Window
+    planned: Pass
 
     def __init__(self):
         super().__init__()
@@ -84,36 +55,35 @@ class WindowLayer(CacheLayerMixin):
             setattr(self, name, kept)
 
     def _updated(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        num_passing = self.window.num_passing
-        if not num_passing:
+        num_appended = self.planned.num_appended
+        if not num_appended:
             return self._replace(kept, states)
-        states, passing = states[:, :, :-num_passing], states[:, :, -num_passing:]
-        return torch.cat([self._replace(kept, states), passing], dim=2)
+        states, appended = states[:, :, :-num_appended], states[:, :, -num_appended:]
+        return torch.cat([self._replace(kept, states), appended], dim=2)
 
     def _replace(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        window = self.window.to(kept.device)
-        rows, columns, writable = window.rows, window.columns, window.writable
+        # The layers of a model may be on several devices.
+        rows, columns, replaced = (
+            index.to(kept.device) if isinstance(index, torch.Tensor) else index
+            for index in (self.planned.rows, self.planned.columns, self.planned.kept)
+        )
         if isinstance(columns, slice):
             kept[slice(None) if rows is None else rows, :, columns] = states
-            seen = kept[:, :, : window.num_keys]
-            return seen if rows is None else seen[rows]
-        if columns.shape[1] == kept.shape[2] and writable is None:
-            if rows is None:
-                return kept.copy_(states)
-            kept[rows] = states
-            return states
-        index = torch.arange(len(kept), device=kept.device) if rows is None else rows
-        # Two index tensors around a slice: the indexed dimensions come first, (rows, columns, heads, head_dim).
-        states = states.transpose(1, 2)
-        if writable is not None:
-            states = torch.where(writable[..., None, None], states, kept[index[:, None], :, columns])
-        kept[index[:, None], :, columns] = states
-        seen = kept if window.num_keys is None else kept[:, :, : window.num_keys]
+            if rows is not None and states.shape[2] == kept.shape[2]:
+                return states
+        else:
+            index = torch.arange(len(kept), device=kept.device) if rows is None else rows
+            # Two index tensors around a slice: the indexed dimensions come first, (rows, columns, heads, head_dim).
+            states = states.transpose(1, 2)
+            if replaced is not None:
+                states = torch.where(replaced[..., None, None], states, kept[index[:, None], :, columns])
+            kept[index[:, None], :, columns] = states
+        seen = kept[:, :, : self.planned.num_keys]
         return seen if rows is None else seen[rows]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Every position attends to the whole width, or to a part of it from the left."""
-        return self.window.num_keys or self.shape[1], 0
+        """Every position attends to columns from the left edge on."""
+        return self.planned.num_keys, 0
 
     def get_seq_length(self) -> int:
         """Nothing precedes the window: positions are passed explicitly."""
@@ -152,10 +122,10 @@ class WindowCache(Cache):
             layer.buffers = {}
             layer.lazy_initialization(states, states)
 
-    def select(self, window: Window) -> None:
+    def select(self, planned: Pass) -> None:
         """Says what the next forward pass computes."""
         for layer in self.layers:
-            layer.window = window
+            layer.planned = planned
 
     def resize(self, kept_rows: list[int], num_rows: int, width: int, device: torch.device) -> None:
         """Keeps `kept_rows`, in this order, makes room for `num_rows`, and fits the left edge to `width`."""

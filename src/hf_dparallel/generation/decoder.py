@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 from .canvas import Canvas, FinishedRow, RowProgress
 from .commit_rules import make_rule
 from .configuration import DiffusionGenerationConfig
-from .forward import make_forward
 from .inputs import check_generators
 from .parts import Change, RowPart
 from .prediction import TokenPrediction, predict_tokens
+from .runner import make_runner
 
 
 # Few widths to compile, and little padding.
@@ -69,7 +69,7 @@ class Decoder:
             whole_blocks=model.is_block_causal,
             revises=any(part.revises for part in parts),
         )
-        self.forward = make_forward(model, self.canvas)
+        self.runner = make_runner(model, self.canvas, self.parts)
         self.rule = make_rule(config, self.canvas)
         self.generator_for = generator_for
         self._generators: dict[int, torch.Generator] = {}
@@ -142,7 +142,7 @@ class Decoder:
         """Runs the model and predicts the tokens at `columns`, `(rows, columns)`."""
         looks_ahead = self.canvas.predicts_ahead and any(part.looks_ahead for part in self.parts)
         scored = self.canvas.new_columns() if looks_ahead else columns
-        logits = self.forward.logits(scored)
+        logits = self.runner.logits(scored)
         for part in self.parts:
             logits = part.scores(scored, logits)
         if scored is not columns:

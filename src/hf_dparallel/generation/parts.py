@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .canvas import Canvas
+from .plan import Pass
 from .prediction import TokenPrediction
 
 
@@ -49,6 +50,10 @@ class RowPart:
 
     def enter(self, row_ids: list[int]) -> None:
         """Called when rows have entered the canvas."""
+
+    def extend(self, planned: Pass) -> Pass:
+        """Returns what a pass computes, from what the cache asks for."""
+        return planned
 
     def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
         """Returns the scores that tokens are predicted from.

@@ -3,8 +3,11 @@
 
 from typing import Any
 
+import torch
+
 from ..commit_rules import commit_rule, most_certain
 from ..parts import Change, RowPart, revision_way
+from ..plan import Pass
 from ..prediction import TokenPrediction
 
 
@@ -31,7 +34,7 @@ def commit_prefix(prediction, masked, threshold):
 class SoftDecoding(RowPart):
     """Decides every decided token anew, whatever its probability (DMax).
 
-    A pass sees a decided token as a mixture of its embedding and that of the mask token ([`~mixture.mix_embeddings`]).
+    A pass sees a decided token as a mixture of its embedding and that of the mask token ([`mix_embeddings`]).
     A block is left when it is decided and either all its tokens have a probability of at least 0.9 or the pass has
     changed none of them, and at the latest after as many passes as it has tokens
     (https://huggingface.co/papers/2604.08302).
@@ -42,6 +45,14 @@ class SoftDecoding(RowPart):
 
     def __init__(self, config: Any):
         self.config = config
+
+    def extend(self, planned: Pass) -> Pass:
+        """Has the pass see mixtures."""
+        return planned._replace(embed=self._embed)
+
+    def _embed(self, planned: Pass, input_ids: torch.LongTensor) -> torch.Tensor:
+        weights = planned.of(self.canvas.confidence.masked_fill(~self.canvas.revisable, 1))
+        return mix_embeddings(self.model.get_input_embeddings(), input_ids, weights, self.config.mask_token_id)
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
@@ -58,3 +69,26 @@ class SoftDecoding(RowPart):
         is_over = (canvas.step_in_block + 1 >= block_length)[:, None] & (block == open_from)
         unsettled = (masked | is_decided) & has_changed & has_unsure & ~is_over
         return Change(prediction.tokens, changed, unsettled, prediction.confidence)
+
+
+def mix_embeddings(
+    embeddings: torch.nn.Module, input_ids: torch.LongTensor, weights: torch.FloatTensor, mask_token_id: int
+) -> torch.Tensor:
+    """Mixtures of the embedding of each token and that of the mask token, as long as these are on the average.
+
+    Args:
+        embeddings (`torch.nn.Module`): of the model.
+        input_ids (`torch.LongTensor` of shape `(rows, length)`): the tokens.
+        weights (`torch.FloatTensor` of shape `(rows, length)`): the share of the token; where it is 1, the embedding
+            is the token's.
+        mask_token_id (`int`): the mask token.
+
+    Returns:
+        `torch.Tensor` of shape `(rows, length, hidden_size)`, as in DMax (https://huggingface.co/papers/2604.08302).
+    """
+    of_tokens, of_mask = embeddings(input_ids), embeddings(torch.full_like(input_ids[:1, :1], mask_token_id))
+    weights = weights[..., None].to(of_tokens.device)
+    mixed = weights * of_tokens + (1 - weights) * of_mask
+    length = weights * of_tokens.norm(dim=-1, keepdim=True) + (1 - weights) * of_mask.norm(dim=-1, keepdim=True)
+    mixed = mixed * (length / (mixed.norm(dim=-1, keepdim=True) + 1e-6))
+    return torch.where(weights < 1, mixed.to(of_tokens.dtype), of_tokens)

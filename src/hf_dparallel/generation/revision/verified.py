@@ -1,21 +1,73 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Verified commits: decided tokens that turn out to be improbable are masked again."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
+from transformers import PreTrainedModel
 
+from ...attention_masks import Visibility, make_attention_mask
 from ..commit_rules import commit_by_count
 from ..parts import Change, RowPart, revision_way
+from ..plan import Pass
 from ..prediction import TokenPrediction
 from ..settings import add_setting
+
+
+@dataclass
+class VerificationCopy:
+    """A copy of each row's open blocks in which nothing is decided, beside the canvas in the same pass.
+
+    A place of the copy has the position of the column it stands for. Nothing outside the copy sees it. It sees all of
+    the copy and of the canvas, except for the token that it predicts (https://huggingface.co/papers/2507.18578).
+
+    Args:
+        input_ids, position_ids (`torch.LongTensor` of shape `(rows, length)`): what is fed to the model.
+        columns (`torch.LongTensor` of shape `(rows, length)`): the columns of the canvas that it stands for.
+        is_seen (`torch.BoolTensor` of shape `(rows, length)`): which of them the others see: what was masked when
+            their block was entered. The rest is there because another row has more of them.
+        key_mask (`torch.LongTensor` of shape `(rows, keys)`): which columns of the canvas are seen.
+        lead (`int`): how many columns earlier the model predicts a token.
+    """
+
+    input_ids: torch.LongTensor
+    position_ids: torch.LongTensor
+    columns: torch.LongTensor
+    is_seen: torch.BoolTensor
+    key_mask: torch.LongTensor
+    lead: int
+
+    def make_mask(self, model: PreTrainedModel, num_columns: int) -> Any:
+        """The mask of a pass that computes `num_columns` columns of the canvas and the copy."""
+        (rows, length), num_keys = self.columns.shape, self.key_mask.shape[1]
+        return make_attention_mask(
+            model.config.get_text_config(),
+            self._visibility(num_columns, num_keys),
+            (rows, num_columns + length, num_keys + length),
+            key_mask=torch.cat([self.key_mask.bool(), self.is_seen], dim=1),
+            dtype=model.dtype,
+            device=self.key_mask.device,
+        )
+
+    def _visibility(self, num_columns: int, num_keys: int) -> Visibility:
+        # A first token is predicted at its own place by every model.
+        unseen = [self.columns + self.lead, self.columns.masked_fill(self.position_ids > 0, -1)]
+        target, first = (pad(columns, (num_columns, 0), value=-1) for columns in unseen)
+
+        def is_visible(row, head, query, key):
+            is_unseen = (key == target[row, query]) | (key == first[row, query])
+            return torch.where(key < num_keys, ~is_unseen, query >= num_columns)
+
+        return is_visible
 
 
 @revision_way("revocation_threshold")
 class VerifiedCommits(RowPart):
     """Takes back decided tokens that the model finds improbable once it knows more of their block (WINO).
 
-    The prediction of a decided token comes from a place that does not see it ([`~shadow.Shadow`]). In a pass that
+    The prediction of a decided token comes from a place that does not see it ([`VerificationCopy`]). In a pass that
     commits more than one token, those below the threshold are masked again, the least probable first, and fewer than
     the pass before has committed. So after any number of passes at least as many tokens are decided, and a block takes
     no more passes than it has tokens (https://huggingface.co/papers/2507.18578).
@@ -26,6 +78,38 @@ class VerifiedCommits(RowPart):
     def __init__(self, config: Any):
         self.threshold = config.revocation_threshold
         self.mask_token_id = config.mask_token_id
+
+    def extend(self, planned: Pass) -> Pass:
+        """Appends the copy, and has the decided tokens predicted there."""
+        canvas = self.canvas
+        if not any(status.num_revisable for status in canvas.status):
+            return planned
+        columns, lead = self._columns(), int(self.model.shift_logits)
+        columns = columns if planned.rows is None else columns[planned.rows]
+        copied = planned._replace(columns=columns)
+        is_seen = copied.of(canvas.is_open | canvas.revisable)
+        copy = VerificationCopy(
+            input_ids=copied.of(canvas.sequences).masked_fill(is_seen, self.mask_token_id),
+            position_ids=copied.of(canvas.position_ids),
+            columns=columns,
+            is_seen=is_seen,
+            key_mask=planned._replace(columns=slice(0, planned.num_keys)).of(
+                canvas.attention_mask if planned.seen is None else planned.seen
+            ),
+            lead=lead,
+        )
+        wanted = planned.first + planned.scored
+        is_verified = planned._replace(columns=wanted).of(canvas.revisable)
+        scored = torch.where(is_verified, planned.length + wanted - columns[:, :1], planned.scored)
+        return planned._replace(scored=scored, appended=copy)
+
+    def _columns(self) -> torch.LongTensor:
+        """The columns of each row's open blocks, as many as the longest has, and the one that predicts the first."""
+        canvas, lead = self.canvas, int(self.model.shift_logits)
+        num_blocks = max(status.open_to - status.open_from + 1 for status in canvas.status)
+        length = min(num_blocks * canvas.config.block_length + lead, canvas.width)
+        first = (canvas.block < canvas.open_from[:, None]).sum(dim=1, keepdim=True)
+        return (first - lead).clamp(0, canvas.width - length) + torch.arange(length, device=first.device)
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         canvas, columns, accepted = self.canvas, prediction.columns, change.accepted

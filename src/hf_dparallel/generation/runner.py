@@ -1,0 +1,256 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""How passes are run: the model, its masks and its cache, compiled or not."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+from transformers import PreTrainedModel
+from transformers.masking_utils import create_bidirectional_mask
+
+from ..attention_masks import block_causal, make_attention_mask
+from .cache import WindowCache
+from .canvas import Canvas
+from .compatibility import check
+from .parts import RowPart
+from .plan import Blocks, Pass, WholeCanvas, Windows
+
+
+_PLANNERS = {None: WholeCanvas, "prefix": Windows, "dual": Windows, "block": Blocks}
+
+
+class Runner:
+    """Runs the passes that the settings ask for.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
+        canvas ([`Canvas`]): the rows being decoded, with the settings.
+        parts (`Sequence[RowPart]`): what may extend a pass.
+    """
+
+    # Instead of the model's own forward pass.
+    forward: Callable[..., Any] | None = None
+    # The index of all rows in a pass; `None` takes them as they are.
+    all_rows: torch.LongTensor | None = None
+
+    def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart] = ()):
+        self.model, self.canvas, self.parts = model, canvas, parts
+        self.lead = int(model.shift_logits)
+        implementation = canvas.config.cache_implementation
+        self.planner = _PLANNERS[implementation](canvas, self.lead)
+        self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if implementation else None
+        self._cached_rows: list[int] = []
+        # The masks of passes over all rows, which hold as long as the same columns are seen.
+        self._seen: torch.Tensor | None = None
+        self._masks: dict[Any, Any] = {}
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that a pass computes at most."""
+        return len(self.canvas)
+
+    def logits(self, wanted: torch.LongTensor) -> torch.Tensor:
+        """Scores of the tokens at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
+        self.follow_rows()
+        passes = self.planner.plan(wanted)
+        for part in self.parts:
+            passes = [part.extend(planned) for planned in passes]
+        logits = [self.run(planned) for planned in passes]
+        if len(passes) == 1:
+            return logits[0]
+        order, joined = torch.cat([planned.rows for planned in passes]), torch.cat(logits)
+        return torch.empty_like(joined).index_copy_(0, order, joined)
+
+    def follow_rows(self) -> None:
+        """Fits the cache to the rows that have left the canvas and those that were added."""
+        canvas, cache = self.canvas, self.cache
+        if cache is None:
+            return
+        if (self._cached_rows, *cache.shape) != (canvas.row_ids, self.num_rows, canvas.width):
+            row_of = {row_id: row for row, row_id in enumerate(self._cached_rows)}
+            kept = [row_of[row_id] for row_id in canvas.row_ids if row_id in row_of]
+            cache.resize(kept, self.num_rows, canvas.width, canvas.sequences.device)
+        self._cached_rows = list(canvas.row_ids)
+
+    def run(self, planned: Pass) -> torch.Tensor:
+        """Runs a pass, with the head at the places that it names."""
+        input_ids, position_ids = planned.of(self.canvas.sequences), planned.of(self.canvas.position_ids)
+        mask = self.mask(planned, position_ids)
+        if planned.appended is not None:
+            input_ids = torch.cat([input_ids, planned.appended.input_ids], dim=1)
+            position_ids = torch.cat([position_ids, planned.appended.position_ids], dim=1)
+        inputs = {"position_ids": position_ids, "attention_mask": mask}
+        if planned.embed is None:
+            inputs["input_ids"] = input_ids
+        else:
+            inputs["inputs_embeds"] = planned.embed(planned, input_ids)
+        if self.cache is not None:
+            self.select(planned)
+            inputs["past_key_values"] = self.cache
+        return self.model.score(inputs, planned.scored, forward=self.forward)
+
+    def select(self, planned: Pass) -> None:
+        """Tells the cache what the pass computes."""
+        self.cache.select(planned)
+
+    def mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
+        """The mask of a pass, for models of this package in the form that their attention takes.
+
+        transformers would make it anew in every pass, and wait for the device to see whether it masks anything.
+        """
+        if planned.appended is not None:
+            return planned.appended.make_mask(self.model, planned.length)
+        if planned.seen is None:
+            return None
+        if not self.model._supports_window_cache:
+            return planned._replace(columns=slice(0, planned.num_keys)).of(planned.seen)
+        make = self._block_mask if self.canvas.whole_blocks else self._bidirectional_mask
+        return make(planned, position_ids)
+
+    def _bidirectional_mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
+        if self._seen is not planned.seen:
+            self._seen, self._masks = planned.seen, {}
+        every = planned._replace(rows=self.all_rows)
+        if planned.length not in self._masks:
+            self._masks[planned.length] = self._make_bidirectional(every)
+        mask = self._masks[planned.length]
+        if planned.rows is self.all_rows or mask is None:
+            return mask
+        # A block mask of flex attention cannot be cut.
+        return mask[planned.rows] if torch.is_tensor(mask) else self._make_bidirectional(planned)
+
+    def _make_bidirectional(self, planned: Pass) -> Any:
+        seen = planned._replace(columns=slice(0, planned.num_keys)).of(planned.seen)
+        return create_bidirectional_mask(
+            self.model.config.get_text_config(),
+            torch.empty(len(seen), planned.length, 0, dtype=self.model.dtype, device=seen.device),
+            seen,
+            # It does mask something, or compiled code has to meet a mask always.
+            allow_is_bidirectional_skip=False,
+        )
+
+    def _block_mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
+        columns = planned.columns
+        if planned.rows is not self.all_rows or not isinstance(columns, slice):
+            return self._make_block_mask(planned, position_ids)
+        key = (columns.start, columns.stop)
+        if self._seen is not planned.seen or key not in self._masks:
+            mask = self._make_block_mask(planned, position_ids)
+            self._seen, self._masks = planned.seen, {key: mask}
+        return self._masks[key]
+
+    def _make_block_mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
+        block_length, is_shared = self.canvas.config.block_length, isinstance(planned.columns, slice)
+        if is_shared and planned.length <= block_length and not self.canvas.is_padded and not self.planner.uniform:
+            # The last block sees everything.
+            return {"full_attention": None}
+        keys = planned._replace(columns=slice(0, planned.num_keys))
+        return make_attention_mask(
+            self.model.config.get_text_config(),
+            block_causal(position_ids // block_length, keys.of(self.canvas.position_ids) // block_length),
+            (*position_ids.shape, planned.num_keys),
+            key_mask=keys.of(planned.seen),
+            dtype=self.model.dtype,
+            device=position_ids.device,
+        )
+
+
+class CompiledRunner(Runner):
+    """Runs passes of few shapes by compiled code: every pass computes all rows, in windows of a few lengths."""
+
+    def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart] = ()):
+        super().__init__(model, canvas, parts)
+        self.forward = model.get_compiled_call(canvas.config.compile_config)
+        self.planner.uniform = True
+        self._num_rows = 1
+        self._row_ids: list[int] = []
+        if self.cache is not None:
+            self.cache = _borrow_cache(self, self.cache)
+
+    @property
+    def num_rows(self) -> int:
+        """The most rows there have been, up to a power of two. The last row is repeated.
+
+        Code is compiled for each number of rows, so it does not fall when rows leave.
+        """
+        return self._num_rows
+
+    def follow_rows(self) -> None:
+        rows, device = len(self.canvas), self.canvas.sequences.device
+        self._num_rows = max(self._num_rows, 1 << (rows - 1).bit_length())
+        if self._row_ids != self.canvas.row_ids:
+            self._row_ids = list(self.canvas.row_ids)
+            self.all_rows = torch.arange(self._num_rows, device=device).clamp(max=rows - 1)
+        super().follow_rows()
+
+    def run(self, planned: Pass) -> torch.Tensor:
+        padded = self._padded(planned)
+        torch.compiler.cudagraph_mark_step_begin()
+        logits = super().run(padded)
+        # Compiled code reuses the memory of its result, which an index by a tensor copies.
+        rows = slice(len(self.canvas)) if planned.rows is None else planned.rows
+        return logits[rows, : planned.scored.shape[1]]
+
+    def select(self, planned: Pass) -> None:
+        # All rows of the cache, of which there are as many.
+        self.cache.select(planned._replace(rows=None))
+
+    def _padded(self, planned: Pass) -> Pass:
+        """The pass over all rows. What it computes beside `planned` is not kept."""
+        seen = self.canvas.attention_mask if planned.seen is None else planned.seen
+        row = self.all_rows
+        if planned.rows is not None:
+            # Where in the pass each row is; rows that are not take the place of the first one.
+            row = torch.full((len(self.canvas),), -1, device=row.device)
+            row = row.index_copy(0, planned.rows, torch.arange(len(planned.rows), device=row.device))[self.all_rows]
+        planned = planned._replace(seen=seen) if self.cache is None else self._widened(planned, seen)
+        index = row.clamp(min=0)
+        # As many places as there can be, so that there is one shape to compile.
+        missing = -planned.scored.shape[1] % self.canvas.config.block_length
+        padded = planned._replace(rows=self.all_rows, scored=pad(planned.scored[index], (0, missing)))
+        if self.cache is None:
+            return padded
+        return padded._replace(columns=planned.columns[index], kept=planned.kept[index] & (row >= 0)[:, None])
+
+    def _widened(self, planned: Pass, seen: torch.Tensor) -> Pass:
+        """The pass with 1, 2, 4, ... blocks of columns."""
+        width, length, device = self.canvas.width, planned.length, planned.scored.device
+        block_length = self.canvas.config.block_length
+        num_blocks = -(-(length - self.lead) // block_length)
+        size = min(block_length * (1 << (num_blocks - 1).bit_length()) + self.lead, width)
+        offsets = torch.arange(size, device=device)
+        start = planned.first + torch.zeros_like(planned.scored[:, :1])
+        first = start.clamp(max=width - size)
+        inside = first + offsets - start
+        is_inside = (inside >= 0) & (inside < length)
+        kept = is_inside if planned.kept is None else is_inside & planned.kept.gather(1, inside.clamp(0, length - 1))
+        return planned._replace(
+            columns=first + offsets, scored=planned.scored + start - first, num_keys=width, seen=seen, kept=kept
+        )
+
+
+# Keys and values for compiled code, which a CUDA graph expects where they were: by model, those that are not in use.
+_CACHES: weakref.WeakKeyDictionary[PreTrainedModel, list[WindowCache]] = weakref.WeakKeyDictionary()
+
+
+def _borrow_cache(runner: CompiledRunner, new: WindowCache) -> WindowCache:
+    """A cache of the model that nobody uses, or a new one, until `runner` is no more."""
+    model = runner.model
+    free = _CACHES.setdefault(model, [])
+    cache = free.pop() if free else new
+    if not cache.layers[0].is_initialized:
+        cache.allocate(model.config.get_text_config(), model.dtype, model.device)
+    weakref.finalize(runner, free.append, cache)
+    return cache
+
+
+def make_runner(model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart] = ()) -> Runner:
+    """The runner that the settings ask for.
+
+    Raises:
+        ValueError: if the model cannot do what the settings ask for.
+    """
+    check(canvas.config, model)
+    return (CompiledRunner if canvas.config.compiles else Runner)(model, canvas, parts)
