@@ -10,8 +10,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_dparallel import DiffusionGenerationConfig, demo
 from hf_dparallel.generation.configuration import recipe_of
-from hf_dparallel.serving.drafts import DraftText
 from hf_dparallel.serving.followers import Draft
+from hf_dparallel.serving.incremental_text import DraftText
 
 
 STUDENT = os.environ.get("STUDENT", demo.STUDENT)

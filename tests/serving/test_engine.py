@@ -10,9 +10,8 @@ from hf_dparallel.generation.canvas import Canvas
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.serving import engine as engine_module
-from hf_dparallel.serving.drafts import DraftReader
 from hf_dparallel.serving.engine import Engine, EngineClosedError, OverloadedError, Prompt
-from hf_dparallel.serving.token_logprobs import CommitLogprobs
+from hf_dparallel.serving.followers import CommitLogprobs, DraftReader
 
 from ..helpers import make_llada, make_llada2, make_sdar
 from .conftest import wait_for

@@ -14,9 +14,9 @@ from transformers import PreTrainedTokenizerFast
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.serving.bodies import RequestError
 from hf_dparallel.serving.engine import Engine
+from hf_dparallel.serving.followers import CommitLogprobs
 from hf_dparallel.serving.json_answers import JsonAnswer, compile_schema
 from hf_dparallel.serving.requests import ServedModel, read_chat_request, read_responses_request
-from hf_dparallel.serving.token_logprobs import CommitLogprobs
 
 from ..helpers import make_llada, make_sdar
 from .conftest import running

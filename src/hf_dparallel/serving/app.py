@@ -21,14 +21,13 @@ from starlette.routing import Route
 
 from ..generation.compatibility import longest_sequence
 from ..generation.configuration import resolve
-from ..generation.settings import SETTINGS
-from .bodies import RequestError
-from .drafts import DraftReader, DraftText
+from .answer_objects import Completion, CompletionObjects, Part, ResponsesObjects, error_body, usage
+from .bodies import RequestError, requestable_settings
 from .engine import Engine, EngineClosedError, OverloadedError, Prompt
-from .followers import Follower, Progress
+from .followers import CommitLogprobs, DraftReader, Follower, Progress
+from .incremental_text import DraftText, IncrementalText, LogprobText
 from .json_answers import JsonAnswer
 from .monitoring import Metrics, Monitor
-from .page import render_page
 from .requests import (
     CompletionRequest,
     ServedModel,
@@ -37,24 +36,15 @@ from .requests import (
     read_responses_request,
     read_text_request,
 )
-from .responses import Answer, Part, ResponseForm, error_body, usage
-from .responses_api import ResponsesForm
-from .text import AnswerText
-from .token_logprobs import CommitLogprobs, LogprobText
+from .web_page import render_page
 
 
 # How long a client may take to send a body.
 _BODY_SECONDS = 30
 
 
-class Answers:
-    """The answers to the prompts of one request, as they come from the decoding thread.
-
-    Args:
-        request ([`CompletionRequest`]): what is asked.
-        engine ([`Engine`]): decodes.
-        served ([`ServedModel`]): the model that answers.
-        client (`str`): who asks.
+class PendingRequest:
+    """The answers to one request, as they come from the decoding thread.
 
     Raises (when it is made):
         RequestError: if the server is overloaded or shutting down.
@@ -62,12 +52,13 @@ class Answers:
 
     def __init__(self, request: CompletionRequest, engine: Engine, served: ServedModel, client: str):
         prompts = [ids for ids in request.prompts for _ in range(request.n)]
-        self.texts = [AnswerText(served.tokenizer, request.stop) for _ in prompts]
-        self._request = request
-        self._engine = engine
+        self._texts = [IncrementalText(served.tokenizer, request.stop) for _ in prompts]
+        self._drafts = [DraftText(served.tokenizer) for _ in prompts]
+        self._logprobs = [LogprobText(served.tokenizer) for _ in prompts]
         self._nfe = [0] * len(prompts)
-        self._draft_texts = [DraftText(served.tokenizer) for _ in prompts]
-        self._logprob_texts = [LogprobText(served.tokenizer) for _ in prompts]
+        # Each prompt counts once, however often it is answered.
+        self._prompt_tokens = sum(map(len, request.prompts))
+        self._engine = engine
         self._events: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
         self._prompts = [
             Prompt(
@@ -95,9 +86,9 @@ class Answers:
         Raises:
             RequestError: if an answer cannot be finished.
         """
-        while any(text.finish_reason is None for text in self.texts):
+        while any(text.finish_reason is None for text in self._texts):
             index, progress = await self._events.get()
-            text = self.texts[index]
+            text = self._texts[index]
             if text.finish_reason is not None:
                 continue  # it met a stop string, and the decoding had not heard of it yet
             if progress.error is not None:
@@ -109,30 +100,33 @@ class Answers:
             if part.finish_reason is not None:
                 self._engine.give_up([self._prompts[index]])
             if progress.draft is not None:
-                tokens = self._draft_texts[index].tokens(progress.draft)
+                tokens = self._drafts[index].tokens(progress.draft)
                 part.draft = {"nfe": progress.nfe, "start": progress.draft.start, "tokens": tokens}
             # A stop string may have ended the answer before the last of the tokens.
             logprobs = progress.logprobs[: text.num_tokens - num_before]
-            part.logprobs = self._logprob_texts[index].add(progress.tokens[: len(logprobs)], logprobs)
+            part.logprobs = self._logprobs[index].add(progress.tokens[: len(logprobs)], logprobs)
             if not part.is_empty or part.finish_reason is not None:
                 yield part
+
+    async def finish(self) -> None:
+        """Waits until all answers have ended."""
+        async for _ in self.parts():
+            pass
 
     def give_up(self) -> None:
         """Frees the slots, if that has not happened yet."""
         self._engine.give_up(self._prompts)
 
-    def whole(self) -> list[Answer]:
+    def completions(self) -> list[Completion]:
         """Each answer, when all have ended."""
         return [
-            Answer(text.text, str(text.finish_reason), logprobs.said)
-            for text, logprobs in zip(self.texts, self._logprob_texts, strict=True)
+            Completion(text.text, str(text.finish_reason), logprobs.said)
+            for text, logprobs in zip(self._texts, self._logprobs, strict=True)
         ]
 
     def usage(self) -> dict[str, Any]:
         """What the answers have cost."""
-        # Each prompt counts once, however often it is answered.
-        prompt_tokens = sum(map(len, self._request.prompts))
-        return usage(prompt_tokens, sum(text.num_tokens for text in self.texts), sum(self._nfe))
+        return usage(self._prompt_tokens, sum(text.num_tokens for text in self._texts), sum(self._nfe))
 
     def _listener(self, index: int) -> Callable[[Progress], None]:
         loop = asyncio.get_running_loop()
@@ -153,48 +147,42 @@ def _followers(request: CompletionRequest) -> list[Follower]:
     return [follower for follower in wanted if follower is not None]
 
 
-class AnswerStream(StreamingResponse):
+class SseResponse(StreamingResponse):
     """Server-sent events. However it ends, also when the client has gone, the slots are freed."""
 
-    def __init__(self, answers: Answers, form: ResponseForm | ResponsesForm):
+    def __init__(self, pending: PendingRequest, objects: CompletionObjects | ResponsesObjects):
         super().__init__(
-            self._stream(answers, form),
+            self._stream(pending, objects),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
         )
-        self._answers = answers
+        self._pending = pending
 
     async def __call__(self, scope, receive, send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._answers.give_up()
+            self._pending.give_up()
 
-    async def _stream(self, answers: Answers, form: ResponseForm | ResponsesForm) -> AsyncIterator[str]:
-        for event in form.first_events():
+    async def _stream(
+        self, pending: PendingRequest, objects: CompletionObjects | ResponsesObjects
+    ) -> AsyncIterator[str]:
+        for event in objects.first_events():
             yield event
         try:
-            async for part in answers.parts():
-                for event in form.events(part):
+            async for part in pending.parts():
+                for event in objects.events(part):
                     yield event
         except RequestError as error:
             # The status has been sent.
-            yield form.error_event(error)
+            yield objects.error_event(error)
             return
-        for event in form.last_events(answers.whole(), answers.usage()):
+        for event in objects.last_events(pending.completions(), pending.usage()):
             yield event
 
 
 class Api:
-    """The endpoints.
-
-    Args:
-        models (`dict[str, ServedModel]`): the models that answer, by name. The first one answers where none is named.
-        engine ([`Engine`]): decodes.
-        metrics ([`Metrics`]): figures of the requests.
-        api_key (`str`, *optional*): what clients must send as bearer token, if it is set.
-        max_request_bytes (`int`): length of the longest body that is read.
-    """
+    """The endpoints. Where a request names no model, the first one answers."""
 
     def __init__(
         self,
@@ -216,17 +204,30 @@ class Api:
         """GET /"""
         return HTMLResponse(self._page, headers=self._page_headers)
 
-    async def chat(self, request: Request) -> Response:
-        """POST /v1/chat/completions"""
-        return await self._complete(request, read_chat_request, partial(ResponseForm, is_chat=True))
-
-    async def text(self, request: Request) -> Response:
-        """POST /v1/completions"""
-        return await self._complete(request, read_text_request, partial(ResponseForm, is_chat=False))
-
-    async def respond(self, request: Request) -> Response:
-        """POST /v1/responses"""
-        return await self._complete(request, read_responses_request, lambda name, **_: ResponsesForm(name))
+    async def complete(
+        self,
+        read: Callable[[dict[str, Any], ServedModel, int], CompletionRequest],
+        make_objects: Callable[[str, bool], CompletionObjects | ResponsesObjects],
+        request: Request,
+    ) -> Response:
+        """POST of a request that `read` reads, and that such objects answer."""
+        self._authorize(request)
+        body = await self._read_body(request)
+        # In a thread, because reading and tokenizing a long text takes seconds, in which others are answered.
+        parsed = await asyncio.to_thread(_parse, body)
+        served = choose_model(parsed.get("model"), self.served)
+        request.state.model = served.name
+        completion = await asyncio.to_thread(read, parsed, served, self.engine.capacity)
+        pending = PendingRequest(completion, self.engine, served, request.client.host if request.client else "")
+        request.state.usage = pending.usage
+        objects = make_objects(served.name, completion.include_usage)
+        if completion.stream:
+            return SseResponse(pending, objects)
+        try:
+            await _unless_gone(request, pending.finish())
+        finally:
+            pending.give_up()
+        return JSONResponse(objects.whole(pending.completions(), pending.usage()))
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models"""
@@ -256,30 +257,6 @@ class Api:
             "passes": engine.num_passes,
         }
         return JSONResponse(state, status_code=200 if engine.is_alive else 503)
-
-    async def _complete(
-        self,
-        request: Request,
-        read: Callable[[dict[str, Any], ServedModel, int], CompletionRequest],
-        make_form: Callable[..., ResponseForm | ResponsesForm],
-    ) -> Response:
-        self._authorize(request)
-        body = await self._read_body(request)
-        # In a thread, because reading and tokenizing a long text takes seconds, in which others are answered.
-        parsed = await asyncio.to_thread(_parse, body)
-        served = choose_model(parsed.get("model"), self.served)
-        request.state.model = served.name
-        completion = await asyncio.to_thread(read, parsed, served, self.engine.capacity)
-        answers = Answers(completion, self.engine, served, request.client.host if request.client else "")
-        request.state.usage = answers.usage
-        form = make_form(served.name, include_usage=completion.include_usage)
-        if completion.stream:
-            return AnswerStream(answers, form)
-        try:
-            await _unless_gone(request, _finished(answers))
-        finally:
-            answers.give_up()
-        return JSONResponse(form.whole(answers.whole(), answers.usage()))
 
     def _authorize(self, request: Request) -> None:
         if self.api_key is None:
@@ -320,7 +297,7 @@ class Api:
             "owned_by": "hf-dparallel",
             "max_model_len": longest_sequence(served.model),
             "parent": served.parent,
-            "decoding": {name: value for name, value in recipe.settings().items() if SETTINGS[name].is_requestable},
+            "decoding": {name: value for name, value in recipe.settings().items() if name in requestable_settings()},
         }
 
 
@@ -333,14 +310,14 @@ def make_app(
 ) -> Starlette:
     """Returns the application. It closes the engine when it shuts down.
 
-    The first of the models, which are by name, answers requests that name none. Those in the dictionary may be
-    replaced while the server runs.
+    The first of the models, which are by name, answers requests that name none.
 
     With `allowed_hosts`, requests for other hosts are refused: a page in a browser on this machine can give its own
     name this machine's address, and would then count as of the same site (DNS rebinding).
     """
     metrics = Metrics(engine)
     api = Api(models, engine, metrics, api_key, max_request_bytes)
+    chat, text = (partial(CompletionObjects, is_chat=is_chat) for is_chat in (True, False))
     handlers: dict[Any, Any] = {
         RequestError: _refuse,
         HTTPException: _refuse_route,
@@ -356,9 +333,9 @@ def make_app(
     return Starlette(
         routes=[
             Route("/", api.page),
-            Route("/v1/chat/completions", api.chat, methods=["POST"]),
-            Route("/v1/completions", api.text, methods=["POST"]),
-            Route("/v1/responses", api.respond, methods=["POST"]),
+            Route("/v1/chat/completions", partial(api.complete, read_chat_request, chat), methods=["POST"]),
+            Route("/v1/completions", partial(api.complete, read_text_request, text), methods=["POST"]),
+            Route("/v1/responses", partial(api.complete, read_responses_request, ResponsesObjects), methods=["POST"]),
             Route("/v1/models", api.models),
             Route("/v1/models/{name:path}", api.model),
             Route("/health", api.health),
@@ -383,11 +360,6 @@ def _parse(body: bytes) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise RequestError("The body must be a JSON object.")
     return parsed
-
-
-async def _finished(answers: Answers) -> None:
-    async for _ in answers.parts():
-        pass
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, None]) -> None:

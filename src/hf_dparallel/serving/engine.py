@@ -26,39 +26,30 @@ from .followers import Follower, Following, Progress
 
 logger = logging.get_logger(__name__)
 
-# Values at which a setting does the same as unset.
-_NEUTRAL = {"top_k": 0, "top_p": 1, "repetition_penalty": 1, "min_new_tokens": 0}
-
 
 class OverloadedError(Exception):
-    """Raised when more prompts wait than may wait. Servers answer 429 to it; a later attempt can succeed."""
+    """More prompts would wait than may wait. A later attempt can succeed."""
 
 
 class EngineClosedError(Exception):
-    """Raised when the engine takes no prompts any more. Servers answer 503 to it."""
+    """The engine takes no prompts any more."""
 
 
 @dataclass(eq=False)
 class Prompt:
-    """A prompt to be answered.
-
-    Args:
-        input_ids (`torch.LongTensor` of shape `(prompt_length,)`): the prompt, checked, on the device of the model.
-        config ([`DiffusionGenerationConfig`]): every setting, special tokens included.
-        max_tokens (`int`): the answer ends after so many tokens at the latest.
-        seed (`int`): seed of the draws, if the settings ask for any.
-        listener (`Callable`): called in the decoding thread with each [`Progress`]. It must not block or raise.
-        client (`str`): who asks. Clients take turns, however many different settings each of them sends.
-        adapter (`str`, *optional*): the adapter that is active in its passes, by default none.
-        followers (`list[Follower]`): what follows its row, and adds to what the listener is told.
-    """
+    """A prompt to be answered: `(prompt_length,)`, checked, on the device of the model."""
 
     input_ids: torch.LongTensor
+    # Every setting, special tokens included.
     config: DiffusionGenerationConfig
+    # The answer ends after so many tokens at the latest.
     max_tokens: int
     seed: int
+    # Called in the decoding thread with what each pass brings. It must not block or raise.
     listener: Callable[[Progress], None]
+    # Who asks. Clients take turns, however many different settings each of them sends.
     client: str = ""
+    # The adapter that is active in its passes.
     adapter: str | None = None
     followers: list[Follower] = field(default_factory=list)
     num_sent: int = field(default=0, init=False)
@@ -141,12 +132,7 @@ class Engine:
         return self._thread.is_alive() and not self._is_closed
 
     def submit(self, prompts: list[Prompt]) -> None:
-        """Takes prompts, all or none of them.
-
-        Raises:
-            OverloadedError: if too many would wait.
-            EngineClosedError: after `stop`.
-        """
+        """Takes prompts, all or none of them: not if too many would wait, or after `stop`."""
         with self._changed:
             if not self.is_alive:
                 raise EngineClosedError("The server is shutting down.")
@@ -340,5 +326,5 @@ def _settings_of_a_pass(config: DiffusionGenerationConfig) -> tuple[Any, ...]:
     return tuple(
         (name, value)
         for name, value in config.settings().items()
-        if SETTINGS[name].is_requestable and name not in idle and value != _NEUTRAL.get(name)
+        if SETTINGS[name].is_requestable and SETTINGS[name].is_on(value) and name not in idle
     )

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from ..generation.canvas import Canvas
 from ..generation.parts import Change, RowPart
 from ..generation.prediction import TokenPrediction
@@ -12,27 +14,19 @@ from ..generation.prediction import TokenPrediction
 
 @dataclass
 class Draft:
-    """A part of an answer as it stands after a pass. It takes the place of all that was known from `start` on.
-
-    Args:
-        start (`int`): number of its first token in the answer.
-        tokens (`list[int]`): its tokens.
-        commit_step (`list[int]`): the pass that committed each of them, -1 where there is a mask.
-    """
+    """A part of an answer as it stands after a pass. It takes the place of all that was known from `start` on."""
 
     start: int
     tokens: list[int]
+    # The pass that committed each of them, -1 where there is a mask.
     commit_step: list[int]
 
 
 @dataclass
 class TokenLogprobs:
-    """The log-probability of a token, and of the likeliest tokens at its place.
+    """The log-probability of a token, in nats at temperature 1 over the whole vocabulary, as commit rules measure it.
 
-    Args:
-        logprob (`float`): in nats, at temperature 1 and over the whole vocabulary, as the commit rules measure it.
-        top (`list[tuple[int, float]]`): token ids and their log-probabilities, the likeliest first. The mask token,
-            which is never committed, is left out.
+    `top` has the likeliest tokens at its place with theirs, without the mask token, which is never committed.
     """
 
     logprob: float
@@ -41,21 +35,16 @@ class TokenLogprobs:
 
 @dataclass
 class Progress:
-    """What a pass has brought for a prompt.
+    """What a pass has brought for a prompt."""
 
-    Args:
-        tokens (`list[int]`): new tokens that follow those before; all that precede them are decided.
-        nfe (`int`): forward passes so far.
-        finish_reason (`str`, *optional*): in the last one: "stop" after an end-of-sequence token, "length" otherwise.
-        error (`Exception`, *optional*): in the last one: why there are no more tokens.
-        draft ([`Draft`], *optional*): what stands of the answer, decided or not, if that was asked for.
-        logprobs (`list[TokenLogprobs]`): of each of the tokens, if that was asked for.
-    """
-
+    # The tokens that follow those before; all that precede them are decided.
     tokens: list[int]
+    # Forward passes so far.
     nfe: int
+    # At the end: "stop" after an end-of-sequence token, "length" otherwise, or why there are no more tokens.
     finish_reason: str | None = None
     error: Exception | None = None
+    # If a client asks for them.
     draft: Draft | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
 
@@ -87,11 +76,7 @@ class Follower:
 
 
 class Following(RowPart):
-    """Has each row followed by its own.
-
-    Args:
-        followers_of (`Callable`): gives the followers of a row by its id, in the order in which they are called.
-    """
+    """Has each row followed by its own, which a function gives by the row's id, in the order of the calls."""
 
     def __init__(self, followers_of: Callable[[int], Sequence[Follower]]):
         self.followers_of = followers_of
@@ -114,3 +99,65 @@ class Following(RowPart):
 
     def leave(self, row_id: int) -> dict[str, Any]:
         return {name: value for each in self.followers_of(row_id) for name, value in each.leave().items()}
+
+
+class DraftReader(Follower):
+    """Reads from the canvas, after each pass, what can have changed in a row.
+
+    These are the blocks that were open before and what has opened since: a decided token may change until the row has
+    left its block.
+
+    Args:
+        max_tokens (`int`): the answer ends after so many tokens at the latest.
+    """
+
+    def __init__(self, max_tokens: int):
+        self.max_tokens = max_tokens
+        self._start = 0
+        self._draft: Draft | None = None
+
+    def after(self, canvas: Canvas, row: int) -> None:
+        first, status = canvas.answer_start(row), canvas.status[row]
+        open_from, end = canvas.open_edges(row)
+        length = self.max_tokens
+        if status.is_finished:
+            length, end = min(length, status.length, status.length_to_eos), canvas.answer_end(row)
+        columns = slice(first + self._start, min(first + length, end))
+        tokens = canvas.sequences[row, columns]
+        commit_step = torch.where(canvas.masked[row, columns], -1, canvas.commit_step[row, columns])
+        self._draft = Draft(self._start, *torch.stack([tokens, commit_step]).tolist())
+        # The first block may begin in the prompt.
+        self._start = max(open_from - first, 0)
+
+    def tell(self, progress: Progress, start: int, end: int) -> None:
+        progress.draft = self._draft
+
+
+class CommitLogprobs(Follower):
+    """Collects the log-probabilities of one row. A token that is revised has the ones of its last commit.
+
+    Args:
+        num_top (`int`): how many of the likeliest tokens to keep for each place.
+    """
+
+    def __init__(self, num_top: int = 0):
+        self.num_top = num_top
+        self._of_place: dict[int, TokenLogprobs] = {}
+
+    def change(self, canvas: Canvas, row: int, prediction: TokenPrediction, change: Change) -> Change:
+        """Changes nothing, and records what is written."""
+        written = change.accepted[row]
+        places = canvas.place[row, prediction.columns[row, written]]
+        logits = prediction.logits[row, written]
+        log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        chosen = log_probs.gather(1, change.tokens[row, written, None]).squeeze(1)
+        log_probs[:, canvas.config.mask_token_id] = -torch.inf
+        top = log_probs.topk(min(self.num_top, logits.shape[-1] - 1), dim=-1)
+        listed = (places.tolist(), chosen.tolist(), top.indices.tolist(), top.values.tolist())
+        for place, logprob, top_ids, top_logprobs in zip(*listed, strict=True):
+            self._of_place[place] = TokenLogprobs(logprob, list(zip(top_ids, top_logprobs, strict=True)))
+        return change
+
+    def tell(self, progress: Progress, start: int, end: int) -> None:
+        # What was given was sure.
+        progress.logprobs = [self._of_place.get(place, TokenLogprobs(0.0)) for place in range(start, end)]

@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from hf_dparallel.generation.settings import settings_of
-from hf_dparallel.serving.drafts import DraftText
 from hf_dparallel.serving.followers import Draft
-from hf_dparallel.serving.page import render_page
+from hf_dparallel.serving.incremental_text import DraftText
+from hf_dparallel.serving.web_page import render_page
 
 from .test_app import PROBLEMS, alone, chat
 

@@ -5,14 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_dparallel.serving.followers import Progress, TokenLogprobs
-from hf_dparallel.serving.text import AnswerText
-from hf_dparallel.serving.token_logprobs import LogprobText
+from hf_dparallel.serving.incremental_text import IncrementalText, LogprobText
 
 
 EOS = 256  # of `byte_tokenizer`
 
 
-def feed(answer: AnswerText, tokens: list[int], cuts: list[int], finish_reason: str) -> list[str]:
+def feed(answer: IncrementalText, tokens: list[int], cuts: list[int], finish_reason: str) -> list[str]:
     """Adds tokens in groups, as a server does, until the answer has ended."""
     edges = [0, *sorted(cut % (len(tokens) + 1) for cut in cuts), len(tokens)]
     groups = [tokens[start:end] for start, end in zip(edges, edges[1:], strict=False)]
@@ -28,7 +27,7 @@ def feed(answer: AnswerText, tokens: list[int], cuts: list[int], finish_reason: 
 @settings(deadline=None)
 @given(st.text(alphabet="ab é漢😀\n", max_size=20), st.lists(st.integers(0, 99), max_size=6))
 def test_parts_make_up_the_text(byte_tokenizer, text, cuts):
-    answer = AnswerText(byte_tokenizer)
+    answer = IncrementalText(byte_tokenizer)
     parts = feed(answer, [*byte_tokenizer(text)["input_ids"], EOS], cuts, "stop")
     assert "".join(parts) == answer.text == text
     assert answer.num_tokens == len(text.encode()) + 1 and answer.finish_reason == "stop"
@@ -42,7 +41,7 @@ def test_parts_make_up_the_text(byte_tokenizer, text, cuts):
     st.lists(st.integers(0, 99), max_size=6),
 )
 def test_stop_strings_cut_the_text_wherever_the_groups_end(byte_tokenizer, text, stop, cuts):
-    answer = AnswerText(byte_tokenizer, stop)
+    answer = IncrementalText(byte_tokenizer, stop)
     parts = feed(answer, byte_tokenizer(text)["input_ids"], cuts, "length")
     # The naive way: one character after the other.
     length = next((n for n in range(len(text) + 1) if any(text[:n].endswith(string) for string in stop)), None)
@@ -56,7 +55,7 @@ def test_stop_strings_cut_the_text_wherever_the_groups_end(byte_tokenizer, text,
 
 
 def test_half_a_character_at_the_very_end_is_shown(byte_tokenizer):
-    answer = AnswerText(byte_tokenizer)
+    answer = IncrementalText(byte_tokenizer)
     assert answer.add(Progress(byte_tokenizer("aé")["input_ids"][:2], 1)) == "a"
     assert answer.add(Progress([], 2, "length")) == "\ufffd"
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..generation.settings import SETTINGS, Setting, settings_of
 
 
-_TEMPLATE = Path(__file__).with_name("page.html")
+_TEMPLATE = Path(__file__).with_name("web_page.html")
 # Where the slider of a threshold without a largest value ends.
 _LARGEST_ON_SLIDER = 3.0
 

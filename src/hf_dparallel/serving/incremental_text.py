@@ -1,0 +1,163 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What clients read while the tokens of an answer come in: its text, its drafts, and how likely its tokens were."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import decoders
+from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from .followers import Draft, Progress, TokenLogprobs
+
+
+# The least log-probability that is told: JSON has no infinity.
+_LEAST = -9999.0
+# By the letter that stands for it in the vocabulary of a byte-level tokenizer.
+_BYTES = {char: byte for byte, char in bytes_to_unicode().items()}
+
+
+class IncrementalText:
+    """Turns tokens into text that can be sent at once: what has been returned never changes.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): decodes the tokens, without special tokens.
+        stop (`Sequence[str]`): the text ends before the first of these that occurs in it.
+
+    Attributes:
+        text (`str`): what has been returned so far.
+        num_tokens (`int`): tokens of the answer so far, those of a stop string included.
+        finish_reason (`str`, *optional*): "stop" or "length" once nothing follows.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()):
+        self.text = ""
+        self.num_tokens = 0
+        self.finish_reason: str | None = None
+        self._tokenizer = tokenizer
+        self._stop = stop
+        self._tokens: list[int] = []
+
+    def add(self, progress: Progress) -> str:
+        """Takes further tokens and returns the text that is known to follow."""
+        num_before, self._tokens = len(self._tokens), self._tokens + progress.tokens
+        self.num_tokens, self.finish_reason = len(self._tokens), progress.finish_reason
+        text = self._decode(self.num_tokens)
+        if self._find_stop(text) is not None:
+            # The first token with which one was complete, however many have come together.
+            lengths = range(num_before, self.num_tokens + 1)
+            self.num_tokens = next(n for n in lengths if self._find_stop(self._decode(n)) is not None)
+            text = self._decode(self.num_tokens)
+            text, self.finish_reason = text[: self._find_stop(text)], "stop"
+        elif self.finish_reason is None:
+            text = text[: len(text) - self._num_open(text)]
+        new, self.text = text[len(self.text) :], max(text, self.text, key=len)
+        return new
+
+    def _decode(self, num_tokens: int) -> str:
+        # A clean-up would change text that has been sent.
+        return self._tokenizer.decode(
+            self._tokens[:num_tokens], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+
+    def _find_stop(self, text: str) -> int | None:
+        return min((place for stop in self._stop if (place := text.find(stop)) >= 0), default=None)
+
+    def _num_open(self, text: str) -> int:
+        """Characters at the end that a later token can change: half a character, or the beginning of a stop string."""
+        half = len(text) - len(text.rstrip("\ufffd"))
+        starts = (
+            length
+            for stop in self._stop
+            for length in range(1, min(len(stop), len(text) + 1))
+            if text.endswith(stop[:length])
+        )
+        return max(half, *starts, 0)
+
+
+class DraftText:
+    """Says drafts of an answer in text, token by token.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): decodes the tokens, without special tokens.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self._tokenizer = tokenizer
+        # The tokens before the next draft.
+        self._tokens: list[int] = []
+
+    def tokens(self, draft: Draft) -> list[dict[str, Any]]:
+        """The text of each token and the pass that committed it; `None` for both where there is a mask.
+
+        Of a character that several tokens make up, the last of them has the text.
+        """
+        said: list[dict[str, Any]] = []
+        # What a token follows says whether it begins with a space; half a character is joined to the other half.
+        before = self._tokens[: draft.start][-1:]
+        half: list[int] = []
+        for position, (token, step) in enumerate(zip(draft.tokens, draft.commit_step, strict=True), draft.start):
+            if step < 0:
+                said.append({"text": None, "commit_step": None})
+                half = []
+                continue
+            if position and not before:
+                before = [token]
+            text = self._decode([*before, *half, token])[len(self._decode(before)) :]
+            is_half = text.endswith("\ufffd")
+            said.append({"text": "" if is_half else text, "commit_step": step})
+            before, half = (before, [*half, token]) if is_half else ([token], [])
+        self._tokens = [*self._tokens[: draft.start], *draft.tokens]
+        return said
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+class LogprobText:
+    """Says in text which tokens of an answer were committed, and how likely they and others were.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): decodes the tokens.
+
+    Attributes:
+        said (`list[dict]`): what has been returned so far.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.said: list[dict[str, Any]] = []
+        self._tokenizer = tokenizer
+        # What a token follows says whether it begins with a space.
+        self._before: list[int] = []
+
+    def add(self, tokens: list[int], logprobs: list[TokenLogprobs]) -> list[dict[str, Any]]:
+        """Takes further tokens, and returns an object for each of them.
+
+        The bytes of all tokens together are the text. A special token, which is no part of it, has none.
+        """
+        said = []
+        for token, measured in zip(tokens, logprobs, strict=True):
+            top = [self._say(*pair) for pair in measured.top]
+            said.append(self._say(token, measured.logprob) | {"top_logprobs": top})
+            self._before = [token]
+        self.said += said
+        return said
+
+    def _say(self, token: int, logprob: float) -> dict[str, Any]:
+        added = self._tokenizer.added_tokens_decoder.get(token)
+        content = b"" if added is not None and added.special else self._bytes(token)
+        text = added.content if added is not None else content.decode(errors="replace")
+        return {"token": text, "bytes": list(content), "logprob": max(logprob, _LEAST)}
+
+    def _bytes(self, token: int) -> bytes:
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is not None and isinstance(backend.decoder, decoders.ByteLevel):
+            # A character may be spread over several tokens.
+            piece = self._tokenizer.convert_ids_to_tokens(token) or ""
+            if all(char in _BYTES for char in piece):
+                return bytes(_BYTES[char] for char in piece)
+        before, both = (
+            self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            for ids in (self._before, [*self._before, token])
+        )
+        return both[len(before) :].encode()
