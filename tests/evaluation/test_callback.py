@@ -1,4 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+from types import SimpleNamespace
+
 import pytest
 import torch
 from datasets import Dataset
@@ -77,9 +79,10 @@ def test_best_checkpoint(tmp_path, monkeypatch, figures, best):
 
     def scripted(*args, **kwargs):
         accuracy, tokens_per_forward = next(runs)
-        return {"accuracy": accuracy, "nfe": 1.0, "tokens_per_forward": tokens_per_forward, "num_prompts": 4}
+        figures = {"accuracy": accuracy, "nfe": 1.0, "tokens_per_forward": tokens_per_forward, "num_prompts": 4}
+        return SimpleNamespace(metrics=lambda: figures)
 
-    monkeypatch.setattr(callback_module, "evaluate_decoding", scripted)
+    monkeypatch.setattr(callback_module, "evaluate_answers", scripted)
     trainer.add_callback(DecodingCallback(trainer, make_prompts(4), reward_of_the_text, RECIPE, min_accuracy=0.75))
     trainer.train()
     assert trainer.state.best_model_checkpoint == str(tmp_path / f"checkpoint-{best}")

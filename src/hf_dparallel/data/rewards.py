@@ -75,6 +75,20 @@ def score_completions(
     return [min((r for r in of_row if r is not None), default=None) for of_row in zip(*rewards, strict=True)]
 
 
+def answers_correct(
+    dataset: "Dataset",
+    completion_ids: Sequence[list[int]],
+    tokenizer: PreTrainedTokenizerBase,
+    reward_funcs: RewardFunction | list[RewardFunction],
+) -> list[bool]:
+    """Returns whether the answer to each row of a dataset is right: every function gives it 1 or more."""
+    from datasets import Dataset, concatenate_datasets
+
+    answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
+    rewards = score_completions(answered, tokenizer, reward_funcs)
+    return [reward is not None and reward >= 1 for reward in rewards]
+
+
 def check_reward_columns(reward_funcs: RewardFunction | list[RewardFunction], column_names: Sequence[str]) -> None:
     """Raises a `ValueError` if a reward function cannot be called with the columns of a dataset."""
     given = {"prompts", "completions", "completion_ids", *column_names} - {"prompt"}

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Decoding while it trains: how many tokens a pass the student has come to, and at which accuracy."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +11,7 @@ from ..data.prompts import check_new_columns, tokenize_prompts
 from ..data.rewards import RewardFunction, check_reward_columns
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
-from .decoding import evaluate_decoding
+from .decoding import evaluate_answers
 
 
 if TYPE_CHECKING:
@@ -79,13 +80,11 @@ class DecodingCallback(TrainerCallback):
         check_new_columns(dataset, ["completion_ids"])
         check_reward_columns(reward_funcs, dataset.column_names)
         model = trainer.accelerator.unwrap_model(trainer.model)
-        answerer = Answerer(model, trainer.processing_class, generation_config, batch_size)
-        tokenize_prompts(dataset, answerer.tokenizer, answerer.config.mask_token_id)
+        self.answerer = Answerer(model, trainer.processing_class, generation_config, batch_size)
+        tokenize_prompts(dataset, trainer.processing_class, self.answerer.config.mask_token_id)
         self.trainer = trainer
         self.dataset = dataset
         self.reward_funcs = reward_funcs
-        self.generation_config = generation_config
-        self.batch_size = batch_size
         self.min_accuracy = min_accuracy
 
     def on_evaluate(self, args, state, control, metrics: dict[str, float], **kwargs):
@@ -101,15 +100,8 @@ class DecodingCallback(TrainerCallback):
     def _decode(self) -> dict[str, float]:
         trainer = self.trainer
         share = self.dataset.shard(trainer.args.world_size, trainer.args.process_index)
-        metrics = evaluate_decoding(
-            trainer.accelerator.unwrap_model(trainer.model),
-            trainer.processing_class,
-            share,
-            self.reward_funcs,
-            self.generation_config,
-            self.batch_size,
-            description="Decoding",
-        )
+        # A copy resolves its recipe anew, now that the model is in evaluation mode, where it may have a cache.
+        metrics = evaluate_answers(replace(self.answerer), share, self.reward_funcs, "Decoding").metrics()
         sums = torch.tensor([len(share) * metrics[name] for name in _AVERAGED], device=trainer.args.device)
         means = (trainer.accelerator.reduce(sums) / len(self.dataset)).tolist()
         averages = dict(zip(_AVERAGED, means, strict=True))

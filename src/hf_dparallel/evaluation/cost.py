@@ -188,18 +188,15 @@ def _check_lengths(
     max_new_tokens: int | None,
     latency_s: Sequence[float] | None,
 ) -> None:
-    if len(completion_ids) == 0:
+    num_answers = len(completion_ids)
+    if num_answers == 0:
         raise ValueError("There are no answers to measure: `completion_ids` is empty.")
-    for name, values in (("nfe", nfe), ("latency_s", latency_s)):
-        if values is None:
-            continue
-        if len(values) != len(completion_ids):
-            raise ValueError(
-                f"`{name}` must have one number per answer, got {len(values)} for {len(completion_ids)} answers."
-            )
+    for name, values in {"nfe": nfe, "latency_s": [1] * num_answers if latency_s is None else latency_s}.items():
+        if len(values) != num_answers:
+            raise ValueError(f"`{name}` must have one number per answer, got {len(values)} for {num_answers} answers.")
         if min(values) <= 0:
             raise ValueError(f"`{name}` must be above 0 for every answer, got {min(values)}.")
-    longest = max(len(ids) for ids in completion_ids)
+    longest = max(map(len, completion_ids))
     if max_new_tokens is not None and longest > max_new_tokens:
         raise ValueError(
             f"`max_new_tokens` must be at least the tokens of the longest answer, got {max_new_tokens} and an answer "

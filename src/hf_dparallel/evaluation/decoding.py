@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.prompts import check_new_columns, tokenize_prompts
-from ..data.rewards import RewardFunction, check_reward_columns, score_completions
+from ..data.rewards import RewardFunction, answers_correct, check_reward_columns
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from .cost import DecodingCost, mean_cost
@@ -94,7 +94,6 @@ def evaluate_answers(
     description: str = "Evaluation",
 ) -> Evaluation:
     """Like [`evaluate_decoding`], and returns what it averages, prompt by prompt."""
-    from datasets import Dataset, concatenate_datasets
     from tqdm.auto import tqdm
 
     check_new_columns(dataset, ["completion_ids"])
@@ -108,12 +107,11 @@ def evaluate_answers(
     seconds = time.perf_counter() - start
     in_order = [answers[row] for row in range(len(prompts))]
     completion_ids = [answer.tokens[: answer.num_tokens].tolist() for answer in in_order]
-    answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
-    rewards = score_completions(answered, answerer.tokenizer, reward_funcs)
+    is_correct = answers_correct(dataset, completion_ids, answerer.tokenizer, reward_funcs)
     costs = [
         DecodingCost.of_tokens(
             ids, answer.nfe, config.eos_token_ids, config.max_new_tokens, num_revisions=answer.num_revisions
         )
         for ids, answer in zip(completion_ids, in_order, strict=True)
     ]
-    return Evaluation([reward is not None and reward >= 1 for reward in rewards], costs, seconds)
+    return Evaluation(is_correct, costs, seconds)

@@ -6,12 +6,13 @@ Every function reads a [`DiffusionGenerationOutput`] that was made with `output_
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..data.rewards import RewardFunction, score_completions
+from ..data.rewards import RewardFunction, answers_correct
 from ..generation.output import DiffusionGenerationOutput
 
 
@@ -107,13 +108,9 @@ def answer_confidence_and_accuracy(
         out ([`DiffusionGenerationOutput`]): the answers to the prompts of `dataset`.
         tokenizer, dataset, reward_funcs: as for [`evaluate_decoding`].
     """
-    from datasets import Dataset, concatenate_datasets
-
     completion_ids = [tokens[tokens >= 0].tolist() for tokens in committed_tokens(out)]
-    answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
-    rewards = score_completions(answered, tokenizer, reward_funcs)
-    accuracy = sum(reward is not None and reward >= 1 for reward in rewards) / len(rewards)
-    ends = wilson_interval(torch.tensor(accuracy), torch.tensor(len(rewards)))
+    accuracy = fmean(answers_correct(dataset, completion_ids, tokenizer, reward_funcs))
+    ends = wilson_interval(torch.tensor(accuracy), torch.tensor(len(dataset)))
     return {
         "confidence": committed_confidence(out).mean().item(),
         "accuracy": accuracy,
