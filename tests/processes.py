@@ -15,7 +15,13 @@ from multiprocessing.connection import Connection
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
-    ["pytest", "hypothesis", "hf_dparallel._on_demand", "hf_dparallel.cli.chat", "hf_dparallel.cli.serve"]
+    [
+        "pytest",
+        "hypothesis",
+        "hf_dparallel._on_demand",
+        "hf_dparallel.cli.chat_command",
+        "hf_dparallel.cli.serve_command",
+    ]
 )
 
 

@@ -1,15 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The command line: every command end to end on tiny random checkpoints, and how it fails."""
 
+import dataclasses
 import io
 import json
 import re
-import runpy
-import shlex
 import subprocess
 import sys
-from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 
 import datasets
@@ -21,13 +18,16 @@ from transformers import AutoModelForMaskedLM
 
 import hf_dparallel
 from hf_dparallel import DiffusionGenerationConfig, cli, demo
-from hf_dparallel.cli.arguments import CommandParser
 from hf_dparallel.cli.loading import load_split, load_tokenizer
+from hf_dparallel.cli.train_command import StudentArguments
+from hf_dparallel.demo.pipeline import DemoConfig
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import Evaluation
-from hf_dparallel.generation.settings import SETTINGS, Setting
-from hf_dparallel_cli import module_of
-from hf_dparallel_cli.usage import read_table
+from hf_dparallel.generation.settings import SETTINGS
+from hf_dparallel.training.config import CertaintyForcingConfig
+from hf_dparallel_cli.command import Command
+from hf_dparallel_cli.flags import DemoFlags, LibraryFlags, TrainingFlags
+from hf_dparallel_cli.source import read_settings
 
 from ..helpers import make_llada, make_tokenizer
 
@@ -89,24 +89,13 @@ _WITHOUT_LIBRARIES = """
 import sys
 from hf_dparallel_cli import main
 for argv in {argvs}:
-    try:
-        main(argv)
-        code = 0
-    except SystemExit as stop:
-        code = stop.code or 0
-    print("exit", *argv, code)
+    print("exit", *argv, main(argv))
 print("loaded", sorted({{"torch", "transformers", "hf_dparallel", "numpy", "yaml"}} & set(sys.modules)))
 """
 
 
 def test_help_and_wrong_usage_load_no_library():
-    right = [
-        ["--help"],
-        ["--version"],
-        [],
-        ["--completion", "bash"],
-        *([command, "--help"] for command in cli.COMMANDS),
-    ]
+    right = [["--help"], ["--version"], [], *([command, "--help"] for command in cli.COMMANDS)]
     wrong = [["chart"], ["train", "--bad"], ["generate", "m", "--top_k", "x"], ["evaluate", "m", "--reward", "nice"]]
     wrong += [["chat", "m", "--top_p", "0"], ["chat", "m", "--top_p", "nan"], ["chat", "m", "--max_post_steps", "257"]]
     program = _WITHOUT_LIBRARIES.format(argvs=[*right, *wrong])
@@ -119,55 +108,73 @@ def test_without_a_command_there_is_the_overview(hf):
     assert hf() == hf("--help")
 
 
-def test_the_table_of_flags_is_that_of_the_parsers():
-    """`python scripts/write_settings.py` brings it up to date. Other versions of the libraries have other flags."""
-    script = runpy.run_path(str(ROOT / "scripts" / "write_settings.py"))
-    table = read_table()
-    assert script["flags_table"]().keys() == table.keys()
-    if table["versions"] == {name: version(name) for name in table["versions"]}:
-        assert script["flags_text"]() == script["FLAGS"].read_text()
+def test_the_settings_read_from_source_are_those_of_decoding():
+    read = {name: vars(setting) for name, setting in read_settings().items()}
+    assert read == {name: vars(setting) for name, setting in SETTINGS.items()}
+
+
+@pytest.mark.parametrize(
+    ("flags", "kinds"),
+    [
+        ((TrainingFlags, LibraryFlags), (CertaintyForcingConfig, StudentArguments)),
+        ((DemoFlags,), (DemoConfig,)),
+    ],
+)
+def test_the_fields_read_from_source_are_those_of_the_classes(flags, kinds):
+    read = {field.name: field for kind in flags for field in kind.fields()}
+    real = {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
+    assert read.keys() == {name for name, field in real.items() if field.init and field.metadata}
+    for name, field in read.items():
+        assert field.metadata["help"] == real[name].metadata["help"]
+        has_default = real[name].default is not dataclasses.MISSING
+        assert field.is_required == (not has_default and real[name].default_factory is dataclasses.MISSING)
+        assert field.default == (real[name].default if has_default and field.default is not None else None)
 
 
 @pytest.mark.parametrize("command", ["generate", "chat", "serve", "evaluate", "inspect", "trajectories", "push"])
-def test_every_setting_of_decoding_is_a_flag(monkeypatch, command):
-    monkeypatch.setitem(SETTINGS, "new_threshold", Setting("new_threshold", "rule", float, "A rule of tomorrow."))
-    help_text = import_module(module_of(command)).make_parser().format_help()
+def test_every_setting_of_decoding_is_a_flag(command):
     flags = [name for name, setting in SETTINGS.items() if setting.has_flag]
-    assert len(flags) > 20 and all(f"--{name} " in help_text for name in flags)
+    assert len(flags) > 20 and set(flags) <= Command(command, "").flags.keys()
 
 
 def test_help_is_grouped_and_has_the_positional_arguments(hf):
     help_text = hf("generate", "--help")[1]
-    assert "usage: hf-dparallel generate MODEL [options]" in help_text and "  MODEL, or --model MODEL\n" in help_text
+    assert "usage: hf-dparallel generate MODEL [options]" in help_text and "  MODEL, or --model MODEL " in help_text
     titles = re.findall(r"^(\w[\w ]+):$", help_text, flags=re.MULTILINE)
-    assert titles == ["model", "prompt", "output", "settings of decoding", "options"]
-    assert "(default: None)" not in help_text and "--max_new_tokens MAX_NEW_TOKENS\n" in help_text
+    assert titles == ["model", "prompt", "settings of decoding", "output", "options"]
+    assert "None" not in help_text and "  --max_new_tokens INT " in help_text
     training = hf("train", "--help")[1]
     assert len(training.splitlines()) < 200 and "--certainty_weight" in training and "ddp_backend" in training
+    assert "--num_train_epochs FLOAT" in training and "--ddp_backend" not in training
+    assert "--ddp_backend TEXT" in hf("train", "--help_all")[1]
 
 
 @pytest.mark.parametrize(
     ("argv", "meant"),
     [
-        (["generat"], "did you mean generate?"),
-        (["generate", "m", "--entropy_treshold", "1"], "did you mean --entropy_threshold?"),
-        (["generate", "m", "--entropy-treshold=1"], "did you mean --entropy_threshold?"),
-        (["train", "--learning-rat", "1"], "did you mean --learning_rate?"),
+        (["generat"], "Did you mean 'generate'?"),
+        (["generate", "m", "--entropy_treshold", "1"], "--entropy_threshold"),
+        (["generate", "m", "--entropy-treshold=1"], "--entropy_threshold"),
+        (["train", "--learning-rat", "1"], "'--learning_rate'"),
     ],
 )
 def test_what_was_meant(hf, argv, meant):
     code, out, err = hf(*argv)
-    assert code == 2 and not out and meant in err
+    assert code == 2 and not out and "id you mean" in err and meant in err
 
 
-def test_completion_in_a_shell(hf, tmp_path):
-    (tmp_path / "completion").write_text(hf("--completion", "bash")[1])
-    program = (
-        "source completion; COMP_WORDS=(hf-dparallel gen); COMP_CWORD=1; _hf_dparallel; echo ${COMPREPLY[@]}; "
-        "COMP_WORDS=(hf-dparallel serve --adap); COMP_CWORD=2; _hf_dparallel; echo ${COMPREPLY[@]}"
-    )
-    result = subprocess.run(["bash", "-c", program], capture_output=True, text=True, cwd=tmp_path)
-    assert result.stdout.splitlines() == ["generate", "--adapter"] and "compinit" in hf("--completion", "zsh")[1]
+def test_completion_in_a_shell(hf, monkeypatch):
+    for shell in ("bash", "zsh"):
+        assert "_HF_DPARALLEL_COMPLETE=" + shell in hf("--completion", shell)[1]
+    monkeypatch.setenv("_HF_DPARALLEL_COMPLETE", "bash_complete")
+    for words, meant in (
+        ("hf-dparallel gen", ["generate"]),
+        ("hf-dparallel serve demo --adap", ["--adapter"]),
+        ("hf-dparallel generate demo --top_k 3 --dtype bf", ["bfloat16"]),
+    ):
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+        assert [line.split(",")[1] for line in hf()[1].splitlines()] == meant or meant == ["bfloat16"]
 
 
 _ASK = ["generate", "demo", "--prompt", "Mia has 3 pens.", "--max_new_tokens", "8", "--block_length", "8"]
@@ -188,7 +195,7 @@ def test_there_are_no_bars_and_no_noise_in_a_file():
 
 def test_output_that_nobody_reads_to_its_end():
     program = "import sys; from hf_dparallel_cli import main; sys.exit(main({}))"
-    for argv in (["generate", "--help"], ["--completion", "bash"]):
+    for argv in (["generate", "--help"], ["train", "--help_all"]):
         reader = subprocess.Popen(["head", "-c", "1"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         writer = subprocess.Popen(
             [sys.executable, "-c", program.format(argv)], stdout=reader.stdin, stderr=subprocess.PIPE
@@ -205,25 +212,30 @@ def test_version(hf):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["chart"], "invalid choice: 'chart'"),
-        (["generate"], "the following arguments are required: --model"),
-        (["generate", "--model", "m", "--max_tokens", "8"], "unrecognized arguments: --max_tokens 8"),
-        (["generate", "--model", "m", "--max_new", "8"], "unrecognized arguments: --max_new 8"),
-        (["generate", "--model", "m", "--top_k", "x"], "argument --top_k/--top-k: invalid int value: 'x'"),
+        (["chart"], "No such command 'chart'"),
+        (["generate"], "the following flags are required: --model"),
+        (["generate", "--model", "m", "--max_tokens", "8"], "No such option '--max_tokens'"),
+        (["generate", "--model", "m", "--max_new", "8"], "No such option '--max_new'"),
+        (["generate", "--model", "m", "--prompt", "--raw"], "'--prompt' requires an argument"),
+        (["generate", "m", "n"], "unexpected extra argument"),
+        (["generate", "--model", "m", "--top_k", "x"], "'--top_k': 'x' is not a valid integer"),
         (
             ["generate", "--model", "m", "--entropy_threshold", "1", "--confidence_threshold", "0.9"],
             "are two commit rules",
         ),
         (["generate", "--model", "m", "--block_length", "0"], "`block_length` must be a positive integer"),
         (["generate", "--model", "m", "--prompt", "a", "--prompt_file", "b"], "Remove one"),
-        (["evaluate", "--model", "m", "--dataset", "d", "--reward", "nice"], "invalid choice: 'nice'"),
+        (["evaluate", "--model", "m", "--dataset", "d", "--reward", "nice"], "'--reward': 'nice' is not one of"),
+        (["evaluate", "--model", "m"], "required: --dataset, or --tasks, or --preset"),
         (["inspect", "--model", "m", "--figures", "f"], "`figures` and `dataset` go together"),
         (["inspect", "--model", "m", "--dataset", "d"], "`figures` and `dataset` go together"),
-        (["evaluate", "--model", "m", "--dataset", "d", "--batch_size", "0"], "`batch_size` must be at least 1"),
+        (["evaluate", "--model", "m", "--dataset", "d", "--batch_size", "0"], "'--batch_size': 0 is not in the range"),
+        (["serve", "m", "--port", "65536"], "'--port': 65536 is not in the range"),
         (["trajectories", "--model", "m", "--dataset", "d"], "required: --output_dir"),
         (["train", "--model", "m", "--dataset_name", "d", "--mask_ratio", "2"], "`mask_ratio` must be a number in"),
+        (["train", "--model", "m", "--dataset_name", "d", "--eval_strategy", "no w"], "'no w'"),
         (["train", "--dataset_name", "d"], "required: --model_name_or_path/"),
-        (["env", "--config"], "--config: expected one argument"),
+        (["env", "--config"], "'--config' requires an argument"),
         (["env", "--config", "missing.yaml"], "cannot be read: [Errno 2] No such file or directory: 'missing.yaml'"),
     ],
 )
@@ -254,14 +266,15 @@ def test_settings_that_contradict_a_recipe_are_wrong_usage(hf, argv, message):
     [
         ("model: [", "is not YAML"),
         ("- model", "must contain a YAML mapping"),
-        ("model: m\nmax_tokens: 8\nblock: 2", "unrecognized arguments: --max_tokens=8 --block=2"),
-        ("model: m\nconfig: other.yaml", "argument --config: not in the file itself"),
-        ("model:", "argument --model needs a value"),
-        ("model: m\ndtype: float8", "argument --dtype: invalid choice: 'float8'"),
-        ("model: m\nprompt: [5, 6]", "unrecognized arguments: 6"),
-        ("model: m\nstream: often", "argument --stream: Truthy value expected"),
-        ("model: m\ntop_k: 2.5", "argument --top_k/--top-k: invalid int value: '2.5'"),
-        ("model: m\ntop_p: high", "argument --top_p/--top-p: invalid float value: 'high'"),
+        ("model: m\nmax_tokens: 8\nblock: 2", "`config.yaml` has `max_tokens`, which is no flag of this command"),
+        ("model: m\nentropy_treshold: 8", "(did you mean entropy_threshold?). Remove it"),
+        ("model: m\nconfig: other.yaml", "`config.yaml` has `config`, which is no flag"),
+        ("model:", "`model` in `config.yaml` needs one value"),
+        ("model: m\ndtype: float8", "'--dtype': 'float8' is not one of"),
+        ("model: m\nprompt: [5, 6]", "`prompt` in `config.yaml` needs one value, got [5, 6]"),
+        ("model: m\nstream: often", "'--stream': 'often' is not a valid boolean"),
+        ("model: m\ntop_k: 2.5", "'--top_k': '2.5' is not a valid integer"),
+        ("model: m\ntop_p: high", "'--top_p': 'high' is not a valid float"),
         ("model: m\nentropy_threshold: -1", "`entropy_threshold` must be a number of nats"),
     ],
 )
@@ -270,30 +283,6 @@ def test_bad_files_are_2(hf, tmp_path, text, message):
     for flags in (["--config", "config.yaml"], ["--config=config.yaml"]):
         code, _, err = hf("generate", *flags)
         assert code == 2 and message in err and err.count("\n") == 1
-
-
-def documented_commands() -> list[str]:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    lines = "\n".join(page.read_text().replace("\\\n", " ") for page in pages).splitlines()
-    return sorted({line for line in lines if line.startswith("hf-dparallel ")})
-
-
-@pytest.mark.parametrize("line", documented_commands())
-def test_documented_commands_are_right_usage(hf, monkeypatch, line):
-    class Parsed(BaseException):
-        pass
-
-    def parse_and_stop(parser, argv):
-        parse(parser, argv)
-        raise Parsed
-
-    parse = CommandParser.parse
-    monkeypatch.setattr(CommandParser, "parse", parse_and_stop)
-    monkeypatch.chdir(ROOT)
-    # On a machine without GPU, training in bfloat16 is refused otherwise.
-    flags = ["--use_cpu"] if line.startswith("hf-dparallel train") else []
-    with pytest.raises(Parsed):
-        hf(*shlex.split(line, comments=True)[1:], *flags)
 
 
 # Failures
@@ -348,7 +337,7 @@ def test_unexpected_errors_name_their_type_and_debug_raises(hf, monkeypatch):
     def fail(config):
         raise KeyError("rows")
 
-    monkeypatch.setattr("hf_dparallel.cli.demo.run_demo", fail)
+    monkeypatch.setattr("hf_dparallel.cli.demo_command.run_demo", fail)
     code, _, err = hf("demo")
     assert code == 1 and "hf-dparallel demo: error: KeyError: 'rows' (HF_DPARALLEL_DEBUG=1 shows where)" in err
     monkeypatch.setenv("HF_DPARALLEL_DEBUG", "1")
@@ -360,7 +349,7 @@ def test_interrupt_is_130(hf, monkeypatch):
     def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hf_dparallel.cli.env.describe_environment", interrupt)
+    monkeypatch.setattr("hf_dparallel.cli.env_command.describe_environment", interrupt)
     assert hf("env") == (130, "", "hf-dparallel env: interrupted\n")
 
 
@@ -383,7 +372,7 @@ def test_demo_passes_its_settings_on(hf, monkeypatch, tmp_path):
         seen.append(config)
         return {"rows": [{"method": "original"}]}
 
-    monkeypatch.setattr("hf_dparallel.cli.demo.run_demo", run_demo)
+    monkeypatch.setattr("hf_dparallel.cli.demo_command.run_demo", run_demo)
     (tmp_path / "demo.yaml").write_text("seed: 3\nnum_problems: 7\n")
     code, *_ = hf("demo", "--config", "demo.yaml", "--output_dir", "out", "--num_problems", 5, "--json", "demo.json")
     assert code == 0
@@ -550,7 +539,7 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
     flags = ["--model", tmp_path / "cached", "--dataset", questions, "--prompt_column", "question"]
     flags += ["--sweep", "entropy_threshold=0.5", "--max_accuracy_drop", "0.9", "--output_dir", "out"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hf_dparallel.cli.calibrate.evaluate_answers", evaluate_answers)
+        patch.setattr("hf_dparallel.cli.calibrate_command.evaluate_answers", evaluate_answers)
         assert hf("calibrate", *flags)[0] == 0
     reference, candidate = seen[:2]
     assert reference.denoising_steps == 8 and reference.cache_implementation is None

@@ -57,7 +57,7 @@ def test_it_ends_when_the_decoding_has_failed(hf, checkpoint, monkeypatch, tmp_p
     answers: list[int] = []
     monkeypatch.setattr("hf_dparallel.serving.engine.Engine._choose_group", fail)
     monkeypatch.setattr(
-        "hf_dparallel.cli.serve.note", lambda text: (tmp_path / "url").write_text(text.split()[3].rstrip(","))
+        "hf_dparallel.cli.serve_command.note", lambda text: (tmp_path / "url").write_text(text.split()[3].rstrip(","))
     )
     thread = threading.Thread(target=ask)
     thread.start()
@@ -133,7 +133,7 @@ def test_only_this_machine_is_answered_without_a_key(checkpoint, monkeypatch, fl
 
 
 def test_without_the_extra_it_says_how_to_get_it(capsys, monkeypatch):
-    monkeypatch.setattr("hf_dparallel.cli.serve.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_dparallel.cli.serve_command.find_spec", lambda name: None)
     code, err = run(capsys, "./missing")
     assert code == 1 and "`pip install 'hf-dparallel[serve]'`" in err
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_dparallel_cli import QUIET
+from hf_dparallel_cli.command import QUIET
 
 from .. import reports
 

@@ -1,13 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Models, datasets and reward functions by the names that users give them."""
 
-import contextlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import datasets
 import torch
 from accelerate import PartialState
@@ -21,13 +22,19 @@ from transformers import (
 )
 from transformers.utils import cached_file, find_adapter_config_file
 
-from hf_dparallel_cli.usage import UsageError
+from hf_dparallel_cli.flags import (
+    BatchSizeArguments,
+    DatasetArguments,
+    LoadingArguments,
+    ModelArguments,
+    RecipeArguments,
+)
 
 from ..data.folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
 from ..data.rewards import numeric_answer_reward
 from ..demo import path_of, word_problem_dataset
+from ..evaluation.sweep import parse_sweep
 from ..generation.configuration import DiffusionGenerationConfig, resolve
-from .arguments import DatasetArguments, LoadingArguments, ModelArguments
 
 
 if TYPE_CHECKING:
@@ -50,12 +57,12 @@ def load_model(arguments: ModelArguments) -> tuple[PreTrainedModel, PreTrainedTo
     """
     device = torch.device(arguments.device) if arguments.device else PartialState().device
     name = path_of(arguments.model)
-    with loading("model", name):
+    with checked_name("model", name):
         tokenizer = load_tokenizer(name, arguments.revision)
         model = AutoModelForMaskedLM.from_pretrained(name, device_map=device, **_weights(arguments))
     if isinstance(arguments, LoadingArguments) and arguments.adapter is not None:
         adapter = path_of(arguments.adapter)
-        with loading("adapter", adapter):
+        with checked_name("adapter", adapter):
             model.load_adapter(adapter)
     return model.eval(), tokenizer
 
@@ -77,18 +84,45 @@ def _weights(arguments: ModelArguments) -> dict[str, Any]:
     return weights
 
 
+def read_settings(arguments: RecipeArguments) -> DiffusionGenerationConfig:
+    """Returns the settings that were given; the model's own recipe has the others."""
+    with as_wrong_usage():
+        return DiffusionGenerationConfig(**arguments.settings)
+
+
+def read_sweep(text: str) -> tuple[str, list[Any]]:
+    """Returns the name of the setting that is swept, and its values."""
+    with as_wrong_usage():
+        return parse_sweep(text)
+
+
 def resolve_settings(
     model: PreTrainedModel, given: DiffusionGenerationConfig, tokenizer: PreTrainedTokenizerBase
 ) -> DiffusionGenerationConfig:
     """Returns all settings that a command decodes with, before it decodes.
 
     Raises:
-        UsageError: if those that were given contradict one another or the recipe of the model.
+        UsageError: if settings that were given contradict one another or the recipe of the model.
     """
-    try:
+    with as_wrong_usage() if given.settings() else nullcontext():
         return resolve(model, given, tokenizer)
+
+
+@contextmanager
+def as_wrong_usage() -> Iterator[None]:
+    """Makes a `ValueError` one of wrong usage."""
+    try:
+        yield
     except ValueError as error:
-        raise (UsageError(str(error)) if given.settings() else error) from error
+        raise click.UsageError(str(error)) from error
+
+
+def batch_options(arguments: BatchSizeArguments) -> dict[str, int]:
+    """Returns `batch_size` and, if it is a flag, `num_workers`; where they are not given, as suits this device."""
+    on_gpu = torch.cuda.is_available()
+    defaults = {"batch_size": 16 if on_gpu else 8, "num_workers": 1 if on_gpu else min(torch.get_num_threads(), 4)}
+    given = {name: getattr(arguments, name) for name in defaults if hasattr(arguments, name)}
+    return {name: defaults[name] if value is None else value for name, value in given.items()}
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -150,7 +184,7 @@ def load_split(
         return _read_files(trajectory_files(path), "parquet", split)
     file_format = _FILE_FORMATS.get(path.suffix)
     if file_format is None:
-        with loading("dataset", name):
+        with checked_name("dataset", name):
             return datasets.load_dataset(name, config, split=split)
     if not path.is_file():
         raise FileNotFoundError(f"`dataset={name}` does not exist. Give the path of the file as seen from here.")
@@ -197,8 +231,8 @@ def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
     return accuracy_reward
 
 
-@contextlib.contextmanager
-def loading(argument: str, name: str) -> Iterator[None]:
+@contextmanager
+def checked_name(argument: str, name: str) -> Iterator[None]:
     """Checks that `name` is a path that exists, or could be a name on the Hub, and names it in errors of loading it.
 
     Raises:

@@ -5,35 +5,31 @@ Each replica has a model, and answers with the application that `hf-dparallel se
 port, spreads the requests, adds and removes replicas, and replaces those that are lost.
 """
 
-from dataclasses import dataclass, field
+import sys
 from typing import TYPE_CHECKING, Any
 
+import click
 import torch
 from ray import serve
 
-from .arguments import CommandParser, ModelArguments, RecipeArguments
-from .serve import AdaptersArguments, ServerArguments, check_recipe, make_server
+from hf_dparallel_cli import fail
+from hf_dparallel_cli.command import Command
+from hf_dparallel_cli.flags import (
+    AdaptersArguments,
+    ModelArguments,
+    RecipeArguments,
+    ReplicaArguments,
+    ServerArguments,
+)
+
+from .loading import batch_options
+from .serve_command import check_recipe, make_server
 
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-
-@dataclass
-class ReplicaArguments:
-    """How many replicas there are, and what each of them takes."""
-
-    min_replicas: int = 1
-    max_replicas: int = 1
-    cpus_per_replica: float = 1
-    gpus_per_replica: float = field(default_factory=lambda: 1 if torch.cuda.is_available() else 0)
-
-    def __post_init__(self):
-        if not 1 <= self.min_replicas <= self.max_replicas:
-            raise ValueError(
-                f"`min_replicas` must be at least 1 and at most `max_replicas`, got {self.min_replicas} and "
-                f"{self.max_replicas}."
-            )
+_KINDS = (ModelArguments, AdaptersArguments, ServerArguments, ReplicaArguments, RecipeArguments)
 
 
 @serve.ingress()
@@ -44,7 +40,7 @@ class Replica:
         self, model: ModelArguments, adapters: AdaptersArguments, server: ServerArguments, recipe: RecipeArguments
     ):
         is_loopback = server.host in ("127.0.0.1", "localhost", "::1")
-        _, self._engine, self._app = make_server(model, adapters.adapter or [], server, recipe, is_loopback)
+        _, self._engine, self._app = make_server(model, adapters, server, recipe, is_loopback)
 
     def __serve_build_asgi_app__(self) -> "Starlette":
         return self._app
@@ -62,21 +58,25 @@ def app(values: dict[str, Any]) -> serve.Application:
         values (`dict[str, Any]`): flags of `hf-dparallel serve` and fields of [`ReplicaArguments`], by name. `host` is
             the address of Ray Serve's own options, and `port` has no effect.
     """
-    parser = CommandParser(
-        "serve", [ModelArguments, AdaptersArguments, ServerArguments, ReplicaArguments, RecipeArguments]
-    )
-    model, adapters, server, replicas, recipe = parser.parse(parser.flags_of(values))
-    check_recipe(parser, recipe)
+    try:
+        model, adapters, server, replicas, recipe = Command("serve", "", kinds=_KINDS).read(values)
+        check_recipe(recipe)
+    except click.UsageError as error:
+        sys.exit(fail("hf-dparallel serve", error))
+    slots, gpus = batch_options(server)["batch_size"], replicas.gpus_per_replica
     return serve.deployment(
         Replica,
         # The queue of the engine is that of the replica; more than that wait at Ray Serve.
-        max_ongoing_requests=server.batch_size + server.max_waiting,
+        max_ongoing_requests=slots + server.max_waiting,
         max_queued_requests=max(1, server.max_waiting),
         graceful_shutdown_timeout_s=server.grace_seconds,
         autoscaling_config={
             "min_replicas": replicas.min_replicas,
             "max_replicas": replicas.max_replicas,
-            "target_ongoing_requests": server.batch_size,
+            "target_ongoing_requests": slots,
         },
-        ray_actor_options={"num_cpus": replicas.cpus_per_replica, "num_gpus": replicas.gpus_per_replica},
+        ray_actor_options={
+            "num_cpus": replicas.cpus_per_replica,
+            "num_gpus": int(torch.cuda.is_available()) if gpus is None else gpus,
+        },
     ).bind(model, adapters, server, recipe)

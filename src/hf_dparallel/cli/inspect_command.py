@@ -3,14 +3,25 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+import click
 from transformers import PreTrainedModel
+
+from hf_dparallel_cli.flags import (
+    BatchSizeArguments,
+    DecodingArguments,
+    LoadingArguments,
+    OutputArguments,
+    PageArguments,
+    PlotArguments,
+    PromptArguments,
+)
 
 from ..data.prompts import tokenize_prompts
 from ..generation.answerer import Answerer
@@ -21,76 +32,35 @@ from ..inspection.plots import plot_certainty
 from ..inspection.text import answer_text, pass_lines
 from ..inspection.trace import DecodeTrace, trace_decode
 from ..terminal import takes_color
-from .arguments import (
-    BatchSizeArguments,
-    CommandParser,
-    DatasetArguments,
-    DecodingArguments,
-    LoadingArguments,
-    OutputArguments,
-    PromptArguments,
-    check_positive,
-)
 from .console import say, write_json
-from .loading import encode_prompt, get_reward, load_model, load_prompts, resolve_settings
+from .loading import (
+    batch_options,
+    encode_prompt,
+    get_reward,
+    load_model,
+    load_prompts,
+    read_settings,
+    resolve_settings,
+)
 
 
 # At which the accuracy of whole answers is drawn against their confidence.
 _THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
 
 
-@dataclass
-class PageArguments:
-    output_file: str | None = field(
-        default=None,
-        metadata={
-            "help": "HTML page to write, to step through the decode in a browser. Without it every pass is "
-            "shown in the terminal.",
-            "metavar": "FILE",
-        },
-    )
-    compare: bool = field(
-        default=False, metadata={"help": "Show also what the model does without its adapter, in the same settings."}
-    )
-
-
-@dataclass
-class PlotArguments(DatasetArguments, BatchSizeArguments):
-    dataset: str | None = field(  # type: ignore[assignment]  # not every use of the command needs one
-        default=None, metadata={"help": "Prompts for --figures, as for `hf-dparallel evaluate`."}
-    )
-    figures: str | None = field(
-        default=None, metadata={"help": "Folder for pictures of how certainty grows over a dataset.", "metavar": "DIR"}
-    )
-    reward: str | None = field(
-        default=None,
-        metadata={
-            "help": "Also draw the accuracy of whole answers against their confidence, at the confidence thresholds "
-            f"{', '.join(map(str, _THRESHOLDS))}. What makes an answer right is as for `hf-dparallel evaluate`.",
-            "choices": ["numeric", "math"],
-        },
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_positive(self, "batch_size")
-        if self.reward is not None and self.figures is None:
-            raise ValueError("`reward` is for the figures. Add --figures DIR and --dataset NAME.")
-        if (self.figures is None) != (self.dataset is None):
-            raise ValueError("`figures` and `dataset` go together: --figures DIR draws the prompts of --dataset.")
-        if self.figures is not None and find_spec("matplotlib") is None:
-            raise ValueError("`figures` needs matplotlib: `pip install 'hf-dparallel[viz]'`.")
-
-
-def make_parser() -> CommandParser:
-    """The arguments of the command."""
-    arguments = [LoadingArguments, PromptArguments, PageArguments, PlotArguments, DecodingArguments]
-    return CommandParser("inspect", [*arguments, OutputArguments], positionals=["model"])
-
-
-def run(argv: Sequence[str]) -> None:
+def run(
+    loading: LoadingArguments,
+    prompt: PromptArguments,
+    page: PageArguments,
+    plots: PlotArguments,
+    batch: BatchSizeArguments,
+    decoding: DecodingArguments,
+    output: OutputArguments,
+) -> None:
     """Shows a decode, or writes a page of it; draws pictures over a dataset."""
-    loading, prompt, page, plots, decoding, output = make_parser().parse(argv)
+    given = read_settings(decoding)
+    if plots.figures is not None and find_spec("matplotlib") is None:
+        raise click.UsageError("`figures` needs matplotlib: `pip install 'hf-dparallel[viz]'`.")
     # With --figures a prompt may be left out, and stdin is not waited for.
     is_asked = prompt.prompt is not None or prompt.prompt_file is not None or plots.figures is None
     text = prompt.read() if is_asked else None
@@ -105,7 +75,7 @@ def run(argv: Sequence[str]) -> None:
     model, tokenizer = load_model(loading)
     if page.compare and not has_adapter(model):
         raise ValueError("`compare` shows the model with and without its adapter, and it has none. Add --adapter.")
-    recipe = resolve_settings(model, decoding.to_generation_config(), tokenizer)
+    recipe = resolve_settings(model, given, tokenizer)
     report: dict[str, Any] = {}
     if text is not None:
         prompt_ids = encode_prompt(tokenizer, text, prompt.raw)
@@ -116,7 +86,8 @@ def run(argv: Sequence[str]) -> None:
         report["decodes"] = show(traces, page.output_file, title)
     if dataset is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
-        answerer = Answerer(model, tokenizer, recipe, plots.batch_size, decoding.seed).with_(output_certainty=True)
+        answerer = Answerer(model, tokenizer, recipe, seed=decoding.seed, **batch_options(batch))
+        answerer = answerer.with_(output_certainty=True)
         score = None
         if reward is not None:
             score = partial(answer_confidence_and_accuracy, tokenizer=tokenizer, dataset=dataset, reward_funcs=reward)

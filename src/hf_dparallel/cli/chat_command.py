@@ -6,26 +6,26 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
 import torch
 import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel_cli.usage import UsageError, did_you_mean
+from hf_dparallel_cli.command import did_you_mean
+from hf_dparallel_cli.flags import ChatArguments, DecodingArguments, LoadingArguments, OutputArguments
 
 from ..demo import NAMES
 from ..generation.compatibility import longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.settings import SETTINGS
 from .answer_streamer import AnswerStreamer
-from .arguments import CommandParser, DecodingArguments, LoadingArguments, OutputArguments
 from .console import count, note, say, write_json
-from .loading import load_model, resolve_settings
+from .loading import load_model, read_settings, resolve_settings
 
 
 HELP = """\
@@ -40,27 +40,13 @@ _HISTORY_LINES = 1000
 _COMMANDS = [line.split()[0] for line in HELP.splitlines()]
 
 
-@dataclass
-class ChatArguments:
-    system_prompt: str | None = field(
-        default=None, metadata={"help": "What the conversation begins with, as the message of the system."}
-    )
-
-
-def make_parser() -> CommandParser:
-    """The arguments of the command."""
-    return CommandParser(
-        "chat",
-        [LoadingArguments, ChatArguments, DecodingArguments, OutputArguments],
-        positionals=["model"],
-    )
-
-
-def run(argv: Sequence[str]) -> None:
+def run(
+    loading: LoadingArguments, arguments: ChatArguments, decoding: DecodingArguments, output: OutputArguments
+) -> None:
     """Answers lines from stdin until there are no more."""
-    loading, arguments, decoding, output = make_parser().parse(argv)
+    given = read_settings(decoding)
     model, tokenizer = load_model(loading)
-    chat = Chat(model, tokenizer, decoding.to_generation_config(), decoding.seed, arguments.system_prompt)
+    chat = Chat(model, tokenizer, given, decoding.seed, arguments.system_prompt)
     if sys.stdin.isatty():
         note(f"Chat with {loading.model}. /help shows the commands.")
         if loading.model in NAMES:
@@ -255,7 +241,7 @@ class Chat:
                 raise ValueError(f"Unknown setting {name}{did_you_mean(name, SETTINGS)}.")
             config = self.config.updated(**{name: None if value in ("none", "None") else value})
             self._resolved(config)
-        except (ValueError, yaml.YAMLError) as error:
+        except (ValueError, click.UsageError, yaml.YAMLError) as error:
             note(f"Error: {' '.join(str(error).split())}")
             return
         self.config = config
@@ -265,5 +251,5 @@ class Chat:
         """All settings, the model's own included."""
         resolved = resolve_settings(self.model, config, self.tokenizer)
         if resolved.max_new_tokens == 0:
-            raise UsageError("`max_new_tokens` must be a positive integer, got 0.")
+            raise click.UsageError("`max_new_tokens` must be a positive integer, got 0.")
         return resolved

@@ -2,111 +2,69 @@
 """`hf-dparallel calibrate`: the fastest decoding settings that keep the accuracy, as the recipe of a model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .._version import __version__
-from ..evaluation.calibration import Trial, calibrate
-from ..evaluation.decoding import Evaluation, evaluate_answers
-from ..evaluation.sweep import parse_sweep
-from ..generation.answerer import Answerer
-from ..generation.configuration import DiffusionGenerationConfig, recipe_of
-from ..hashes import dataset_hash
-from ..hub.files import CALIBRATION_NAME
-from ..reports import markdown_table
-from .arguments import (
+from hf_dparallel_cli.flags import (
     BatchArguments,
-    CommandParser,
+    CalibrationArguments,
     DatasetArguments,
     LoadingArguments,
     OutputArguments,
     RewardArguments,
 )
+
+from .._version import __version__
+from ..evaluation.calibration import Trial, calibrate
+from ..evaluation.decoding import Evaluation, evaluate_answers
+from ..generation.answerer import Answerer
+from ..generation.configuration import DiffusionGenerationConfig, recipe_of
+from ..hashes import dataset_hash
+from ..hub.files import CALIBRATION_NAME
+from ..reports import markdown_table
 from .console import make_folder, say, write_json
-from .loading import REFERENCE_COLUMNS, get_reward, load_model, load_prompts, resolve_settings
+from .loading import (
+    REFERENCE_COLUMNS,
+    batch_options,
+    get_reward,
+    load_model,
+    load_prompts,
+    read_sweep,
+    resolve_settings,
+)
 
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 
-@dataclass
-class CalibrationArguments:
-    output_dir: str = field(
-        metadata={"help": "Folder for the recipe, generation_config.json: for instance the folder of the adapter."}
-    )
-    max_accuracy_drop: float = field(
-        default=0.01, metadata={"help": "Accuracy that may be lost against one token per pass; 0.01 is one point."}
-    )
-    confidence: float = field(
-        default=0.9, metadata={"help": "Probability that no more is lost on all prompts of this kind."}
-    )
-    sweep: str = field(
-        default="entropy_threshold=0.1:1.0:0.1",
-        metadata={"help": "Settings to try.", "metavar": "SETTING=VALUES"},
-    )
-    block_lengths: list[int] = field(
-        default_factory=list,
-        metadata={"help": "Block lengths to try them with; the reference has the first one. Default: the recipe's."},
-    )
-    max_new_tokens: int | None = field(default=None, metadata={"help": "Length of the canvas. Default: the recipe's."})
-    seed: int = field(default=0, metadata={"help": "Seed of the split of the prompts into two halves."})
-
-    def __post_init__(self):
-        if not 0 < self.max_accuracy_drop < 1:
-            raise ValueError(f"`max_accuracy_drop` must be above 0 and below 1, got {self.max_accuracy_drop}.")
-        if not 0 < self.confidence < 1:
-            raise ValueError(f"`confidence` must be above 0 and below 1, got {self.confidence}.")
-        parse_sweep(self.sweep)
-
-    def canvas(self) -> dict[str, Any]:
-        """Returns the length of the canvas, if it is given."""
-        return {} if self.max_new_tokens is None else {"max_new_tokens": self.max_new_tokens}
-
-    def candidates(self) -> list[dict[str, Any]]:
-        """Returns the settings to try."""
-        name, values = parse_sweep(self.sweep)
-        lengths = [{"block_length": length} for length in self.block_lengths] or [{}]
-        return [{**length, name: value} for length, value in product(lengths, values)]
-
-
-_ARGUMENTS = [
-    LoadingArguments,
-    DatasetArguments,
-    CalibrationArguments,
-    RewardArguments,
-    BatchArguments,
-    OutputArguments,
-]
-
-
-def make_parser() -> CommandParser:
-    """The arguments of the command."""
-    return CommandParser("calibrate", _ARGUMENTS, positionals=["model"])
-
-
-def run(argv: Sequence[str]) -> None:
+def run(
+    loading: LoadingArguments,
+    data: DatasetArguments,
+    arguments: CalibrationArguments,
+    reward: RewardArguments,
+    batch: BatchArguments,
+    output: OutputArguments,
+) -> None:
     """Prints what was tried, and writes the recipe."""
-    loading, data, arguments, reward, batch, output = make_parser().parse(argv)
+    candidates = settings_to_try(arguments)
+    canvas = {} if arguments.max_new_tokens is None else {"max_new_tokens": arguments.max_new_tokens}
     dataset = load_prompts(data, default_split="train")
     reward_function = get_reward(reward.reward, dataset)
     splits = split_in_half(dataset, arguments.seed)
     model, tokenizer = load_model(loading)
     make_folder(arguments.output_dir)
-    reference, recipes = recipes_to_try(model, tokenizer, arguments)
+    reference, recipes = recipes_to_try(model, tokenizer, candidates, canvas)
 
     def evaluate(split: str, settings: Mapping[str, Any]) -> Evaluation:
         recipe = recipes[describe(settings)]
-        answerer = Answerer(model, tokenizer, recipe, batch.batch_size, arguments.seed, batch.num_workers)
+        answerer = Answerer(model, tokenizer, recipe, seed=arguments.seed, **batch_options(batch))
         return evaluate_answers(answerer, splits[split], reward_function, f"{split}, {describe(settings)}")
 
-    best, trials = calibrate(
-        evaluate, arguments.candidates(), reference, arguments.max_accuracy_drop, arguments.confidence
-    )
+    best, trials = calibrate(evaluate, candidates, reference, arguments.max_accuracy_drop, arguments.confidence)
     say(table(trials))
     tried = [vars(trial) for trial in trials]
     if best is None:
@@ -121,22 +79,30 @@ def run(argv: Sequence[str]) -> None:
         "num_prompts": {split: len(prompts) for split, prompts in splits.items()},
         "hf_dparallel": __version__,
     }
-    recipe_of(model).updated(**arguments.canvas() | best.settings).save_pretrained(arguments.output_dir)
+    recipe_of(model).updated(**canvas | best.settings).save_pretrained(arguments.output_dir)
     # Beside the recipe, what it promises.
     write_json(record, str(Path(arguments.output_dir, CALIBRATION_NAME)))
     say(f"\n{describe(best.settings)} keeps the accuracy and is written to {arguments.output_dir}.")
     write_json({"recipe": best.settings, **record, "trials": tried}, output.json)
 
 
+def settings_to_try(arguments: CalibrationArguments) -> list[dict[str, Any]]:
+    """Returns the settings to try."""
+    name, values = read_sweep(arguments.sweep)
+    lengths = [{"block_length": length} for length in arguments.block_lengths] or [{}]
+    return [{**length, name: value} for length, value in product(lengths, values)]
+
+
 def recipes_to_try(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: CalibrationArguments
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    candidates: Sequence[dict[str, Any]],
+    canvas: dict[str, Any],
 ) -> tuple[dict[str, Any], dict[str, DiffusionGenerationConfig]]:
     """Returns the settings of the reference, and by description the whole recipes of all that is decoded with."""
     recipes = {
-        describe(settings): resolve_settings(
-            model, DiffusionGenerationConfig(**arguments.canvas() | settings), tokenizer
-        )
-        for settings in arguments.candidates()
+        describe(settings): resolve_settings(model, DiffusionGenerationConfig(**canvas | settings), tokenizer)
+        for settings in candidates
     }
     first = next(iter(recipes.values()))
     reference = {"block_length": first.block_length, "denoising_steps": first.max_new_tokens}

@@ -1,0 +1,60 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel push`: publish an adapter, a model or trajectories on the Hub."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+from huggingface_hub import CommitInfo
+
+from hf_dparallel_cli.flags import OutputArguments, PushArguments, RecipeArguments
+
+from ..hub.files import CARD_NAME, Content
+from ..hub.publish import files_to_push, push_model_to_hub
+from ..hub.publish_data import data_to_push, push_trajectories_to_hub
+from .console import note, say, say_table, write_json
+from .loading import read_settings
+
+
+# Arguments that say something about a model, and nothing about data.
+_OF_MODELS = ("report", "example", "dataset_name")
+# Arguments that say how it is sent.
+_OF_COMMITS = ("private", "revision", "create_pr", "commit_message")
+
+
+def run(arguments: PushArguments, recipe: RecipeArguments, output: OutputArguments) -> None:
+    """Prints where it has been published, or what would be."""
+    about_models = [*(name for name in _OF_MODELS if getattr(arguments, name) is not None), *recipe.settings]
+    if arguments.repo_type == "dataset" and about_models:
+        raise click.UsageError(f"`{about_models[0]}` describes a model, and this is a dataset. Leave it out.")
+    settings = {name: value for name, value in vars(arguments).items() if name not in ("path", "repo_type", "dry_run")}
+    push: Callable[..., CommitInfo] = push_model_to_hub
+    prepare: Callable[..., dict[str, Content]] = files_to_push
+    if arguments.repo_type == "dataset":
+        settings["teacher"] = settings.pop("base_model")
+        settings = {name: value for name, value in settings.items() if name not in _OF_MODELS}
+        push, prepare = push_trajectories_to_hub, data_to_push
+    else:
+        settings["generation_config"] = read_settings(recipe)
+    if arguments.dry_run:
+        about = {name: value for name, value in settings.items() if name not in _OF_COMMITS}
+        figures = show(prepare(arguments.path, **about), arguments.repo_id)
+    else:
+        # As in huggingface_hub, the default of an organization applies.
+        commit = push(arguments.path, **settings | {"private": arguments.private or None})
+        figures = {"url": commit.pr_url or commit.commit_url, "commit": commit.oid, "repo_id": commit.repo_url.repo_id}
+        say_table(figures)
+    write_json(figures, output.json)
+
+
+def show(files: Mapping[str, Content], repo_id: str) -> dict[str, Any]:
+    """Prints what would be pushed, and returns the sizes of the files in bytes."""
+    card = files.get(CARD_NAME)
+    if isinstance(card, bytes):
+        say(card.decode())
+    sizes = {
+        name: len(content) if isinstance(content, bytes) else content.stat().st_size for name, content in files.items()
+    }
+    say_table({name: f"{size:,} bytes" for name, size in sizes.items()})
+    note(f"Nothing was sent. Not checked: what {repo_id} holds already, and whether you may write to it.")
+    return {"repo_id": repo_id, "files": sizes}

@@ -1,0 +1,137 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel serve`: an OpenAI-compatible server."""
+
+import ipaddress
+import logging
+import signal
+import socket
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from hf_dparallel_cli.flags import AdaptersArguments, ModelArguments, OutputArguments, RecipeArguments, ServerArguments
+
+from .console import note, write_json
+from .loading import batch_options, load_model, read_settings
+
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from ..serving.engine import Engine
+
+
+def run(
+    loading: ModelArguments,
+    adapters: AdaptersArguments,
+    server: ServerArguments,
+    recipe: RecipeArguments,
+    output: OutputArguments,
+) -> None:
+    """Serves until it is interrupted or terminated."""
+    check_recipe(recipe)
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise ImportError("`hf-dparallel serve` needs starlette and uvicorn: `pip install 'hf-dparallel[serve]'`.")
+    # Before the model is loaded, which takes minutes.
+    listener = bind(server.host, server.port)
+    if server.api_key is None and not _is_loopback(listener):
+        note(f"Warning: anyone who reaches {server.host} can use this server. Set --api_key.")
+    figures = serve(loading, adapters, server, recipe, listener)
+    write_json(figures, output.json)
+
+
+def check_recipe(recipe: RecipeArguments) -> None:
+    """Refuses settings that contradict one another or that a server cannot follow."""
+    read_settings(recipe)
+    if "max_time" in recipe.settings:
+        raise click.UsageError("`max_time` limits one call of `generate`, and a server makes none. Remove it.")
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Returns a socket at this address.
+
+    Raises:
+        OSError: if the address is not of this machine, or in use.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise OSError(f"`host={host}`, `port={port}` cannot be listened at: {error}. Try another --port.") from error
+    return listener
+
+
+def serve(
+    loading: ModelArguments,
+    adapters: AdaptersArguments,
+    arguments: ServerArguments,
+    recipe: RecipeArguments,
+    listener: socket.socket,
+) -> dict[str, int]:
+    """Loads the model, serves it until a signal comes, and returns what was done.
+
+    Raises:
+        RuntimeError: if the decoding has failed as a whole.
+    """
+    from ..serving.server import Server
+
+    names, engine, app = make_server(loading, adapters, arguments, recipe, _is_loopback(listener))
+    server = Server(app, engine, log_level=arguments.log_level, grace_seconds=arguments.grace_seconds)
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    slots = engine.num_slots
+    note(f"Serving {', '.join(names)} at {url}/v1, {slots} prompts at a time, and a chat at {url}. Ctrl-C stops it.")
+    # uvicorn ends what is under way, and then raises the signal again; that shall not kill this process.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        engine.close()
+    note(f"Stopped after {engine.num_prompts} prompts.")
+    if engine.failure is not None:
+        raise RuntimeError(f"The decoding has failed: {engine.failure!r}") from engine.failure
+    return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
+
+
+def make_server(
+    loading: ModelArguments,
+    adapters: AdaptersArguments,
+    arguments: ServerArguments,
+    recipe: RecipeArguments,
+    is_loopback: bool,
+) -> "tuple[list[str], Engine, Starlette]":
+    """Loads the model, and returns names of models and what answers requests for them, wherever those come from."""
+    from ..serving.app import make_app
+    from ..serving.engine import Engine
+    from .serve_models import read_names, served_models
+
+    _log_to_stderr(arguments.log_level)
+    name, paths = arguments.served_model_name or loading.model, adapters.adapter
+    if paths and arguments.served_model_name:
+        name, paths = loading.model, (f"{name}={paths[0].rpartition('=')[2]}", *paths[1:])
+    by_name = read_names(paths, name)
+    model, tokenizer = load_model(loading)
+    models = served_models(name, model, tokenizer, by_name, read_settings(recipe))
+    engine = Engine(model, batch_options(arguments)["batch_size"], arguments.max_waiting)
+    # The names by which this machine calls itself, where being on it is all that a client needs.
+    is_open = arguments.api_key is not None or not is_loopback
+    hosts = None if is_open else ["localhost", "127.0.0.1", "[::1]", arguments.host]
+    return list(models), engine, make_app(models, engine, arguments.api_key, arguments.max_request_bytes, hosts)
+
+
+def _log_to_stderr(level: str) -> None:
+    """What our modules log, with times, as uvicorn logs."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("hf_dparallel")
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(level.upper())
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback

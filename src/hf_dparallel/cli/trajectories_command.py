@@ -1,0 +1,94 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel trajectories`: a teacher's answers to the prompts of a dataset, of which the right ones are kept."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from hf_dparallel_cli.flags import (
+    BatchArguments,
+    DatasetArguments,
+    DecodingArguments,
+    LoadingArguments,
+    OutputArguments,
+    RayArguments,
+    TrajectoryArguments,
+)
+
+from ..data.folder import write_filtered
+from ..data.on_ray import generate_trajectories_on_ray
+from ..data.trajectories import filter_trajectories, generate_trajectories
+from ..demo import path_of
+from ..environment import join_processes
+from ..evaluation.cost import DecodingCost, mean_cost
+from .console import say_table, write_json
+from .loading import (
+    batch_options,
+    get_reward,
+    load_model,
+    load_prompts,
+    load_tokenizer,
+    read_settings,
+    resolve_settings,
+)
+
+
+def run(
+    loading: LoadingArguments,
+    data: DatasetArguments,
+    arguments: TrajectoryArguments,
+    batch: BatchArguments,
+    ray: RayArguments,
+    decoding: DecodingArguments,
+    output: OutputArguments,
+) -> None:
+    """Writes the trajectories that are kept, and prints how many it keeps."""
+    given = read_settings(decoding)
+    dataset = load_prompts(data, default_split="train")
+    # Looked up before the decoding, which takes hours.
+    reward_function = None if arguments.reward == "none" else get_reward(arguments.reward, dataset)
+    state = join_processes()
+    settings = {"output_dir": arguments.output_dir, "seed": decoding.seed, **batch_options(batch)}
+    if ray.ray_actors is None:
+        model, tokenizer = load_model(loading)
+        recipe = resolve_settings(model, given, tokenizer)
+        rows = kept = generate_trajectories(model, tokenizer, dataset, recipe, **settings)
+    else:
+        if state.num_processes > 1:
+            raise ValueError("`ray_actors` has Ray start the processes. Run the command without torchrun.")
+        tokenizer = load_tokenizer(path_of(loading.model), loading.revision)
+        rows = kept = generate_trajectories_on_ray(
+            partial(load_model, loading),
+            dataset,
+            generation_config=given,
+            max_actors=ray.ray_actors,
+            gpus_per_actor=ray.ray_gpus_per_actor,
+            address=ray.ray_address,
+            **settings,
+        )
+    if reward_function is not None:
+        kept = filter_trajectories(rows, tokenizer, reward_function, arguments.min_reward)
+    if state.is_main_process:
+        path = write_filtered(kept, Path(arguments.output_dir))
+        figures = summarize(rows, kept, len(dataset)) | {"file": str(path)}
+        say_table(figures)
+        write_json(figures, output.json)
+    # Processes that end without it may abort.
+    state.destroy_process_group()
+
+
+def summarize(rows: datasets.Dataset, kept: datasets.Dataset, num_prompts: int) -> dict[str, Any]:
+    """Returns the counts, and the mean cost of an answer."""
+    # An end token is the last one of an answer, and counts.
+    answers = zip(rows["completion_ids"], rows["nfe"], strict=True)
+    cost = mean_cost([DecodingCost.of_tokens(ids, nfe, eos_token_id=()) for ids, nfe in answers])
+    return {
+        "num_prompts": num_prompts,
+        "num_failed": num_prompts - len(rows),
+        "num_kept": len(kept),
+        "num_dropped": len(rows) - len(kept),
+        "nfe": cost["nfe"],
+        "tokens_per_forward": cost["tokens_per_forward"],
+    }

@@ -1,0 +1,336 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""A command: its flags are fields of dataclasses, and its module is imported when it is run."""
+
+import dataclasses
+import json
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from functools import cached_property
+from importlib import import_module
+from itertools import takewhile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from . import flags
+from .flags import DeclaredFlags, LibraryFlags
+from .source import Field, folder_of, read_annotations, read_settings
+
+
+_LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
+# In the environment, so that processes which a command starts know it, too.
+QUIET = "HF_DPARALLEL_QUIET"
+
+
+class Flag(click.Option):
+    """A flag, made from a field of `kind`, one of the classes of flags.py."""
+
+    def __init__(self, field: Field, kind: Any, type: click.ParamType | None = None):
+        self.kind, self.is_required, self.is_setting = kind, field.is_required, type is not None
+        self.title = getattr(kind, "title", "options")
+        self.is_only_named = kind is LibraryFlags and field.name not in LibraryFlags.DESCRIBED.split()
+        self.is_switch = field.type.removesuffix(" | None") == "bool"
+        more, is_list = field.metadata, "list[" in field.type or "tuple[" in field.type
+        default = None if is_list else field.default
+        super().__init__(
+            [f"--{field.name}", *more.get("aliases", ())],
+            type=type or _type_of(field),
+            default=default,
+            show_default=default not in (None, "") and default is not False,
+            multiple=is_list,
+            metavar="" if self.is_switch else more.get("metavar"),
+            help=more["help"],
+            # A switch may have a value: `--quiet false`.
+            **({"is_flag": False, "flag_value": "true"} if self.is_switch else {}),
+        )
+
+
+def _type_of(field: Field) -> click.ParamType:
+    if "choices" in field.metadata:
+        return click.Choice(field.metadata["choices"])
+    # `int | None`, `tuple[int, ...]`
+    name = re.sub(r"^\w+\[(\w+).*", r"\1", field.type).removesuffix(" | None")
+    if "minimum" in field.metadata:
+        limits = {"min": field.metadata["minimum"], "max": field.metadata.get("maximum")}
+        return click.IntRange(**limits) if name == "int" else click.FloatRange(**limits)
+    return {"int": click.INT, "float": click.FLOAT, "bool": click.BOOL}.get(name, click.STRING)
+
+
+class SettingType(click.ParamType):
+    """A value of a decoding setting, which the setting itself checks."""
+
+    def __init__(self, setting: Any):
+        self.setting, self.name = setting, setting.type.__name__
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the value, or says what is allowed."""
+        numbers = {int: click.INT, float: click.FLOAT, bool: click.BOOL}
+        value = numbers.get(self.setting.type, click.STRING).convert(value, param, ctx)
+        try:
+            return self.setting.read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def flags_of(kind: Any) -> Iterator[Flag]:
+    """The flags of one of the classes of flags.py. A field `settings` stands for all settings of decoding."""
+    if issubclass(kind, DeclaredFlags):
+        yield from (Flag(field, kind) for field in kind.fields())
+        return
+    for field in dataclasses.fields(kind):
+        if field.name == "settings":
+            yield from _setting_flags(kind)
+        else:
+            is_required = field.default is None and "None" not in field.type
+            yield Flag(Field(field.name, field.type, field.default, dict(field.metadata), is_required), kind)
+
+
+def _setting_flags(kind: type) -> Iterator[Flag]:
+    for name, setting in read_settings().items():
+        if setting.has_flag:
+            field = Field(name, setting.type.__name__, setting.default, {"help": setting.help})
+            yield Flag(field, kind, click.Choice(setting.choices) if setting.choices else SettingType(setting))
+
+
+class Command(click.Command):
+    """A command of `hf-dparallel`.
+
+    Args:
+        name (`str`): its name. Its module is `hf_dparallel.cli.<name>_command`, whose function `run` is called with an
+            instance of each class of flags that its arguments are of.
+        help (`str`): what it does.
+        positionals (`str`): flags that can also be given without their names, in this order, before all others; the
+            last takes all that is left.
+        kinds (`Sequence[type]`, *optional*): classes of flags; by default as `run` says, whose source is read.
+        other (`Command`, *optional*): runs instead if one of the flags `chosen_by` is given.
+        chosen_by (`Sequence[str]`): names of flags of `other`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        help: str,
+        *positionals: str,
+        kinds: Sequence[Any] = (),
+        other: "Command | None" = None,
+        chosen_by: Sequence[str] = (),
+    ):
+        super().__init__(name, help=help, short_help=help, context_settings={"max_content_width": 110})
+        self.positionals, self.other, self.chosen_by = positionals, other, chosen_by
+        self._kinds = kinds
+
+    @cached_property
+    def kinds(self) -> Sequence[Any]:
+        """The classes of flags that the function `run` is given."""
+        path = folder_of("hf_dparallel") / "cli" / f"{self.name}_command.py"
+        return self._kinds or [getattr(flags, name) for name in read_annotations(path, "run")]
+
+    @cached_property
+    def own(self) -> dict[str, Flag]:
+        """The flags that this command reads itself, by name."""
+        return {str(flag.name): flag for kind in self.kinds for flag in flags_of(kind)}
+
+    @cached_property
+    def flags(self) -> dict[str, Flag]:
+        """All flags that a user may write, by each of their spellings, without dashes."""
+        flags = self.own | (self.other.own if self.other else {})
+        return {spelling.lstrip("-"): flag for flag in flags.values() for spelling in flag.opts}
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The flags, and `--config`."""
+        if not self.params:
+            config = click.Option(
+                ["--config"],
+                metavar="FILE",
+                multiple=True,
+                is_eager=True,
+                expose_value=False,
+                callback=self._read_files,
+                help="YAML file with any of these flags. What is given on the command line overrides it.",
+            )
+            all_help = click.Option(
+                ["--help_all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=_show_all
+            )
+            self.params = [*dict.fromkeys(self.flags.values()), config, all_help]
+        return super().get_params(ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Reads the flags. Then `ctx.obj` has the command to run and what its function `run` gets."""
+        rest = super().parse_args(ctx, list(self._spelled_out(ctx, args)))
+        if not ctx.resilient_parsing:
+            ctx.obj = self._chosen(ctx)
+        return rest
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Imports the module of the command, and runs it."""
+        name, values = ctx.obj
+        _quieten(bool(ctx.params.get("quiet")))
+        _import(f"hf_dparallel.cli.{name}_command", ctx.command_path).run(*values)
+
+    def read(self, values: dict[str, Any]) -> list[Any]:
+        """Returns what `run` gets for flags that are given as values by name."""
+        ctx = click.Context(self, info_name=self.name, default_map=self._texts(values, "the values"))
+        self.parse_args(ctx, [])
+        return ctx.obj[1]
+
+    def _chosen(self, ctx: click.Context) -> tuple[str, list[Any]]:
+        """Which command is asked for, and its values."""
+        defaults = (ParameterSource.DEFAULT, None)
+        given = {name: value for name, value in ctx.params.items() if ctx.get_parameter_source(name) not in defaults}
+        chosen = next((name for name in self.chosen_by if name in given), None)
+        command = self.other if self.other and chosen else self
+        unused = sorted(given.keys() - command.own.keys())
+        if unused:
+            how = f"with --{chosen}" if chosen else f"without --{' or --'.join(self.chosen_by)}"
+            raise click.UsageError(f"--{', --'.join(unused)} cannot be used {how}. Remove it", ctx)
+        missing = ["/".join(flag.opts) for name, flag in command.own.items() if flag.is_required and name not in given]
+        if missing:
+            others = "".join(f", or --{name}" for name in self.chosen_by)
+            raise click.UsageError(f"the following flags are required: {', '.join(missing)}{others}", ctx)
+        try:
+            return str(command.name), [command._instance(kind, given) for kind in command.kinds]
+        except ValueError as error:
+            raise click.UsageError(str(error), ctx) from error
+
+    def _instance(self, kind: Any, given: dict[str, Any]) -> Any:
+        values = {name: value for name, value in given.items() if self.own[name].kind is kind}
+        settings = {name: values.pop(name) for name in list(values) if self.own[name].is_setting}
+        return kind(**values, **({"settings": settings} if settings else {}))
+
+    def _spelled_out(self, ctx: click.Context, words: list[str]) -> Iterator[str]:
+        """Writes values without a name, each value of a list, and `--no_name` as `--name=value`, which click reads."""
+        leading = list(takewhile(lambda word: not word.startswith("-"), words)) if self.positionals else []
+        words = words[len(leading) :]
+        for index in reversed(range(min(len(leading), len(self.positionals)))):
+            words = [f"--{self.positionals[index]}", *leading[index:], *words]
+            del leading[index:]
+        while words:
+            name, is_spelled_out, value = words.pop(0).partition("=")
+            name = f"--{name[2:].replace('-', '_')}" if name.startswith("--") else name
+            flag = self.flags.get(name[2:])
+            switch = self.flags.get(name.removeprefix("--no_"))
+            if flag is None and switch is not None and switch.is_switch:
+                yield f"{switch.opts[0]}=false"
+            elif flag is None or flag.is_switch or is_spelled_out:
+                yield name + is_spelled_out + value
+            else:
+                values = list(takewhile(lambda text: not text.startswith("--"), words))
+                if not values and not ctx.resilient_parsing:
+                    raise click.BadOptionUsage(name, f"Option {name!r} requires an argument.", ctx)
+                values = values if flag.multiple else values[:1]
+                del words[: len(values)]
+                yield from [f"{name}={each}" for each in values] or [name]
+
+    def _read_files(self, ctx: click.Context, param: click.Parameter, paths: Sequence[str]) -> None:
+        """Takes what YAML files say as defaults. Their `env` goes to the environment, as in files of TRL."""
+        for path in paths:
+            values = _read_yaml(path)
+            os.environ.update({name: str(value) for name, value in values.pop("env", {}).items()})
+            ctx.default_map = dict(ctx.default_map or {}) | self._texts(values, f"`{path}`")
+
+    def _texts(self, values: dict[str, Any], source: str) -> dict[str, Any]:
+        """Values of a file by the names of their flags, as they would be written on a command line."""
+        texts: dict[str, Any] = {}
+        for key, value in values.items():
+            flag = self.flags.get(str(key).replace("-", "_"))
+            if flag is None:
+                meant = did_you_mean(str(key), self.flags)
+                raise click.UsageError(f"{source} has `{key}`, which is no flag of this command{meant}. Remove it")
+            if value is None or (isinstance(value, list) and not flag.multiple):
+                raise click.UsageError(f"`{key}` in {source} needs one value, got {value}")
+            items = [json.dumps(item) if isinstance(item, dict) else str(item) for item in _as_list(value)]
+            texts[str(flag.name)] = items if flag.multiple else items[0]
+        return texts
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Begins with the flags that need no name."""
+        formatter.write_usage(ctx.command_path, " ".join([*map(str.upper, self.positionals), "[options]"]), "usage: ")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the flags under their headings, and the names only of those that other libraries declare."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        named: list[str] = []
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if isinstance(param, Flag) and param.is_only_named and "all" not in ctx.meta:
+                named.append(str(param.name))
+            elif record is not None:
+                if getattr(param, "kind", None) is LibraryFlags and "all" not in ctx.meta:
+                    record = record[0], record[1].partition(". ")[0]
+                spelling = f"{str(param.name).upper()}, or " if param.name in self.positionals else ""
+                groups.setdefault(getattr(param, "title", "options"), []).append(
+                    (spelling + record[0].strip(), record[1])
+                )
+        groups["options"] = groups.pop("options")
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+        if named:
+            with formatter.section("of transformers and TRL"):
+                formatter.write_text(f"{', '.join(named)}. `{ctx.command_path} --help_all` describes them.")
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
+        ctx.meta["all"] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _read_yaml(path: str) -> dict[str, Any]:
+    import yaml  # takes longer than all else that help needs
+
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise click.UsageError(f"the file of --config is not YAML: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"the file of --config cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise click.UsageError("the file of --config must contain a YAML mapping, `name: value`")
+    return values
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """What was probably meant, as the end of a sentence."""
+    close = get_close_matches(given, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _import(module: str, title: str) -> ModuleType:
+    """Imports a module, and says so meanwhile at a terminal."""
+    shows = sys.stderr.isatty() and not os.environ.get(QUIET)
+    if shows:
+        print(f"{title}: loading libraries ...", end="", file=sys.stderr, flush=True)
+    try:
+        return import_module(module)
+    finally:
+        if shows:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _quieten(is_quiet: bool) -> None:
+    """Silences what says nothing about the user's work: bars in files, and warnings of libraries about themselves."""
+    os.environ[QUIET] = "1" if is_quiet else ""
+    if is_quiet:
+        os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    if is_quiet or not sys.stderr.isatty():
+        os.environ |= dict.fromkeys(("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
+    # One for each shard and column, in the middle of ours.
+    os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
+    if not os.environ.get("HF_DPARALLEL_DEBUG"):
+        for category in (FutureWarning, DeprecationWarning, UserWarning):
+            warnings.filterwarnings("ignore", category=category, module=_LIBRARIES)
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

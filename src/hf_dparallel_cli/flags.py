@@ -1,0 +1,467 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The flags of the commands: a dataclass for each group of them, which commands share.
+
+No library is imported here. What the libraries decide, such as the batch that suits the device, is `None` here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .source import Field, folder_of, read_fields
+
+
+KEY_VARIABLE = "HF_DPARALLEL_API_KEY"
+_REWARDS = ("numeric", "math")
+
+
+def flag(help: str, default: Any = None, **more: Any) -> Any:
+    """Returns a field that is a flag. It is required if it has no default and its type no `None`.
+
+    Args:
+        help (`str`): what it does.
+        default (`Any`, *optional*): its value where it is not given.
+        more (`dict`): `choices`, `minimum`, `maximum`, `metavar`.
+    """
+    values = {"default_factory": dict} if isinstance(default, dict) else {"default": default}
+    return field(metadata={"help": help} | more, **values)
+
+
+class DeclaredFlags(dict[str, Any]):
+    """The values of flags which dataclasses of the package or of its libraries declare: the given ones, by name."""
+
+    title = "options"
+
+    @staticmethod
+    def fields() -> list[Field]:
+        """The fields that are flags."""
+        raise NotImplementedError
+
+
+class DemoFlags(DeclaredFlags):
+    @staticmethod
+    def fields() -> list[Field]:
+        return read_fields(folder_of("hf_dparallel") / "demo" / "pipeline.py", "DemoConfig")
+
+
+class TrainingFlags(DeclaredFlags):
+    """The method's own: `CertaintyForcingConfig` with its bases and variants, and what `train` says of the model."""
+
+    title = "training"
+
+    @staticmethod
+    def fields() -> list[Field]:
+        package = folder_of("hf_dparallel")
+        paths = [package / "cli" / "train_command.py", *sorted((package / "training").rglob("*.py"))]
+        return list({field.name: field for path in paths for field in read_fields(path)}.values())
+
+
+class LibraryFlags(DeclaredFlags):
+    """The others of `TrainingArguments` and of TRL's `ModelConfig`."""
+
+    title = "of transformers and TRL"
+    # The help says what these are, in a sentence; the others it only names.
+    DESCRIBED = (
+        "output_dir num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps warmup_steps "
+        "bf16 use_cpu seed report_to eval_strategy save_strategy save_steps resume_from_checkpoint push_to_hub "
+        "hub_model_id dtype attn_implementation load_in_4bit use_peft lora_r lora_alpha lora_target_modules"
+    )
+
+    @staticmethod
+    def fields() -> list[Field]:
+        own = {field.name for field in TrainingFlags.fields()}
+        fields = read_fields(folder_of("transformers") / "training_args.py", "TrainingArguments")
+        fields += read_fields(folder_of("trl") / "trainer" / "model_config.py", "ModelConfig")
+        return [field for field in fields if field.name not in own]
+
+
+@dataclass
+class OutputArguments:
+    title = "output"
+
+    json: str | None = flag("File to write the figures of this command to.", metavar="FILE")
+    quiet: bool = flag("Write nothing on stderr but errors.", False)
+
+
+@dataclass
+class ModelArguments:
+    title = "model"
+
+    model: str = flag(
+        "Model or adapter: its name on the Hub, a folder, 'demo' (the bundled teacher) or 'demo-student'.",
+        metavar="MODEL",
+    )
+    dtype: str = flag(
+        "Type of the weights in memory; 'auto': as in the checkpoint.",
+        "auto",
+        choices=("auto", "bfloat16", "float16", "float32"),
+    )
+    device: str | None = flag("Where the model runs: 'cpu', 'cuda', 'cuda:1' ... By default a GPU, if any.")
+    load_in_4bit: bool = flag("Load the weights in 4 bits (needs bitsandbytes).", False)
+    attn_implementation: str | None = flag("How attention is computed: 'sdpa', 'eager', 'flex_attention' ...")
+    revision: str | None = flag("Branch, tag or commit of the model on the Hub. By default 'main'.")
+
+
+@dataclass
+class LoadingArguments(ModelArguments):
+    adapter: str | None = flag(
+        "Adapter to put on the model: its name on the Hub, or a folder. 'demo-student' is the bundled one."
+    )
+
+
+@dataclass
+class DatasetArguments:
+    title = "data"
+
+    dataset: str = flag(
+        "Prompts: a dataset on the Hub, a folder, a .json, .jsonl or .parquet file, or 'demo' for the bundled word "
+        "problems. It has a column 'prompt' or 'messages'; or see --prompt_column."
+    )
+    dataset_config: str | None = flag("Configuration (subset) of the dataset.")
+    dataset_split: str | None = flag(
+        "Split of the dataset. By default 'test' to evaluate, 'train' for trajectories; a file has 'train' only."
+    )
+    prompt_column: str | None = flag("Column of texts to ask as a user's message, for instance 'question' in GSM8K.")
+    num_samples: int | None = flag("Use the first so many rows only.", minimum=1)
+
+
+@dataclass
+class PromptArguments:
+    title = "prompt"
+
+    prompt: str | None = flag("The prompt. By default it is read from stdin.")
+    prompt_file: str | None = flag("File with the prompt.", metavar="FILE")
+    raw: bool = flag("Continue the prompt as it is, without the chat template of the tokenizer.", False)
+
+    def __post_init__(self):
+        if self.prompt is not None and self.prompt_file is not None:
+            raise ValueError("`prompt` and `prompt_file` are both given. Remove one.")
+        if self.prompt is not None and not self.prompt.strip():
+            raise ValueError("`prompt` is empty. Give a text.")
+
+    def read(self) -> str:
+        """Returns the prompt, or raises a `ValueError` if it is empty."""
+        if self.prompt is not None:
+            return self.prompt.rstrip("\n")
+        if self.prompt_file is not None:
+            text, source = Path(self.prompt_file).read_text(encoding="utf-8"), f"`prompt_file={self.prompt_file}`"
+        else:
+            text, source = sys.stdin.read(), "stdin"
+        if not text.strip():
+            raise ValueError(f"The prompt from {source} is empty. Give one with --prompt TEXT.")
+        return text.rstrip("\n")
+
+
+@dataclass
+class RecipeArguments:
+    title = "settings of decoding"
+
+    # Filled with the settings that are given: each setting of the table is a flag.
+    settings: dict[str, Any] = flag("What is not given is taken from the model's recipe.", {})
+
+
+@dataclass
+class DecodingArguments(RecipeArguments):
+    seed: int = flag("Seed, where tokens are sampled.", 0)
+
+
+@dataclass
+class BatchSizeArguments:
+    title = "batches"
+
+    batch_size: int | None = flag(
+        "Prompts decoded together. By default on a GPU 16, on a CPU, where larger batches are no faster, 8. Does not "
+        "change the answers.",
+        minimum=1,
+    )
+
+
+@dataclass
+class BatchArguments(BatchSizeArguments):
+    num_workers: int | None = flag(
+        "Threads that decode side by side, each batch_size prompts. By default on a GPU one, on a CPU one a core, at "
+        "most 4. Does not change the answers.",
+        minimum=1,
+    )
+
+
+@dataclass
+class RewardArguments:
+    title = "data"
+
+    reward: str = flag(
+        "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': it is "
+        "mathematically equal to the column 'solution' (needs math-verify).",
+        "numeric",
+        choices=_REWARDS,
+    )
+
+
+@dataclass
+class StreamArguments:
+    stream: bool = flag("Show the text while it is decoded.", False)
+
+
+@dataclass
+class ChatArguments:
+    system_prompt: str | None = flag("What the conversation begins with, as the message of the system.")
+
+
+@dataclass
+class FolderArguments:
+    output_dir: str | None = flag(
+        "Folder for report.json, which `hf-dparallel report` compares with others, report.md and, if several values "
+        "were tried, curves.png.",
+    )
+
+
+@dataclass
+class SweepArguments:
+    sweep: tuple[str, ...] = flag(
+        "Settings to try, each a curve of accuracy against speed: entropy_threshold=0.1:1.0:0.1 (with both ends) or "
+        "denoising_steps=16,32,64.",
+        (),
+        metavar="SETTING=VALUES",
+    )
+    name: str | None = flag("Name of the model in reports. Default: the adapter, or else the model.")
+
+
+@dataclass
+class TaskArguments:
+    title = "benchmarks of the lm-evaluation-harness"
+
+    tasks: tuple[str, ...] = flag(
+        "Measure on these tasks of the lm-evaluation-harness instead of a dataset, with commas or spaces between. "
+        "With --preset: only these of its tasks.",
+        (),
+    )
+    preset: str | None = flag(
+        "Measure on the benchmarks of the paper with its settings, for LLaDA or Dream.",
+        choices=("paper-llada", "paper-dream"),
+    )
+    methods: tuple[str, ...] = flag(
+        "Rows of the paper's tables to measure, with --preset, with commas or spaces between: original, dual-cache, "
+        "few-step, conf-threshold, consistency-distillation, dparallel. By default dparallel, on the model as it is "
+        "given.",
+        (),
+    )
+    consistency_adapter: str | None = flag(
+        "Adapter of the method consistency-distillation (--adapter is for dparallel)."
+    )
+    include_path: str | None = flag("Folder with more tasks, as YAML files.", metavar="DIR")
+    num_fewshot: int | None = flag("Solved examples in each prompt.", minimum=0)
+    limit: float | None = flag("Only the first so many samples of each task; below 1, that share of them.")
+    apply_chat_template: bool = flag("Ask in a chat. Presets always do.", False)
+    system_instruction: str | None = flag("Text that begins each prompt.")
+    fewshot_as_multiturn: bool | None = flag(
+        "Solved examples as turns of the chat. By default in a chat, without --preset."
+    )
+    gen_kwargs: str | None = flag(
+        "More decoding settings: name=value,... They win over the tasks' own and over flags."
+    )
+    mc_num: int = flag("Masked samples for each log-likelihood.", 128, minimum=1)
+    check_greedy: bool = flag("Decode to see whether an answer is the greedy one, for log-likelihoods.", False)
+    allow_code_execution: bool = flag("Let tasks execute programs of the model, each in a sandbox.", False)
+
+    def __post_init__(self):
+        if self.limit is not None and not 0 < self.limit < math.inf:
+            raise ValueError(f"`limit` must be above 0 and finite, got {self.limit}.")
+        for name in ("tasks", "methods"):
+            names = getattr(self, name)
+            setattr(self, name, tuple(part for text in names for part in text.split(",") if part))
+            if names and not getattr(self, name):
+                raise ValueError(f"`{name}` must have a name, if it is given.")
+        if self.preset is None and (self.methods or self.consistency_adapter):
+            raise ValueError("`methods` and `consistency_adapter` need a `preset`. Add --preset paper-llada.")
+        if self.preset is not None and self.num_fewshot is not None:
+            raise ValueError("A `preset` has its own number of examples. Remove `num_fewshot`.")
+
+
+@dataclass
+class PageArguments:
+    output_file: str | None = flag(
+        "HTML page to write, to step through the decode in a browser. Without it every pass is shown in the terminal.",
+        metavar="FILE",
+    )
+    compare: bool = flag("Show also what the model does without its adapter, in the same settings.", False)
+
+
+@dataclass
+class PlotArguments(DatasetArguments):
+    dataset: str | None = flag("Prompts for --figures, as for `hf-dparallel evaluate`.")  # type: ignore[assignment]
+    figures: str | None = flag("Folder for pictures of how certainty grows over a dataset.", metavar="DIR")
+    reward: str | None = flag(
+        "Also draw the accuracy of whole answers against their confidence, at the confidence thresholds 0.3, 0.5, "
+        "0.7, 0.9. What makes an answer right is as for `hf-dparallel evaluate`.",
+        choices=_REWARDS,
+    )
+
+    def __post_init__(self):
+        if self.reward is not None and self.figures is None:
+            raise ValueError("`reward` is for the figures. Add --figures DIR and --dataset NAME.")
+        if (self.figures is None) != (self.dataset is None):
+            raise ValueError("`figures` and `dataset` go together: --figures DIR draws the prompts of --dataset.")
+
+
+@dataclass
+class CalibrationArguments:
+    output_dir: str = flag("Folder for the recipe, generation_config.json: for instance the folder of the adapter.")
+    max_accuracy_drop: float = flag("Accuracy that may be lost against one token per pass; 0.01 is one point.", 0.01)
+    confidence: float = flag("Probability that no more is lost on all prompts of this kind.", 0.9)
+    sweep: str = flag("Settings to try.", "entropy_threshold=0.1:1.0:0.1", metavar="SETTING=VALUES")
+    block_lengths: tuple[int, ...] = flag(
+        "Block lengths to try them with; the reference has the first one. Default: the recipe's.", ()
+    )
+    max_new_tokens: int | None = flag("Length of the canvas. Default: the recipe's.")
+    seed: int = flag("Seed of the split of the prompts into two halves.", 0)
+
+    def __post_init__(self):
+        for name in ("max_accuracy_drop", "confidence"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be above 0 and below 1, got {getattr(self, name)}.")
+
+
+@dataclass
+class ComparisonArguments:
+    reports: tuple[str, ...] = flag("report.json of each evaluation, or its folder.")
+    output_dir: str | None = flag("Folder for report.json, report.md and curves.png of all together.")
+
+
+@dataclass
+class TrainingDataArguments:
+    title = "data"
+
+    dataset_name: str = flag(
+        "Trajectories: a dataset on the Hub, a .json, .jsonl or .parquet file, or a folder. From a folder of "
+        "`hf-dparallel trajectories` the rows that were kept are taken. It has columns 'prompt_ids' and "
+        "'completion_ids', or 'prompt' and 'completion'."
+    )
+    dataset_config: str | None = flag("Configuration (subset) of the dataset.")
+    dataset_train_split: str = flag("Split to train on.", "train")
+    dataset_test_split: str = flag("Split to evaluate on, if `eval_strategy` is not 'no'.", "test")
+    drop_long_rows: bool = flag("Drop rows that are longer than max_length; without it they are an error.", False)
+
+
+@dataclass
+class TrajectoryArguments:
+    output_dir: str = flag(
+        "Folder for the trajectories: shards of all, and filtered.parquet with the kept rows. A run that was killed "
+        "goes on where it stopped when it is started again with the same folder."
+    )
+    reward: str = flag(
+        "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': it is "
+        "mathematically equal to the column 'solution' (needs math-verify). 'none': keep all.",
+        "numeric",
+        choices=(*_REWARDS, "none"),
+    )
+    min_reward: float = flag("Keep answers with at least this reward.", 1.0)
+
+
+@dataclass
+class RayArguments:
+    title = "cluster"
+
+    ray_actors: int | None = flag(
+        "Decode on a Ray cluster (needs ray), with at most so many actors, each of which has a model and num_workers "
+        "CPUs. Does not change the answers.",
+        minimum=1,
+    )
+    ray_gpus_per_actor: float | None = flag(
+        "GPUs of each actor. By default one if the cluster has any, else none.", minimum=0
+    )
+    ray_address: str | None = flag(
+        "Address of the cluster. By default $RAY_ADDRESS, else a cluster on this machine, else one is started here.",
+    )
+
+    def __post_init__(self):
+        if self.ray_actors is None and (self.ray_address, self.ray_gpus_per_actor) != (None, None):
+            raise ValueError("`ray_address` and `ray_gpus_per_actor` have no effect without `ray_actors`. Add it.")
+
+
+@dataclass
+class AdaptersArguments:
+    title = "model"
+
+    adapter: tuple[str, ...] = flag(
+        "Adapters, each [NAME=]ADAPTER: its name on the Hub, a folder, or 'demo-student'. Requests choose one, or the "
+        "model itself, by its name as `model`; the first one answers requests that name none.",
+        (),
+        metavar="ADAPTER",
+    )
+
+
+@dataclass
+class ServerArguments(BatchSizeArguments):
+    title = "server"
+
+    host: str = flag(
+        "Address to listen at. The default is reached from this machine only; 0.0.0.0 is all.", "127.0.0.1"
+    )
+    port: int = flag("Port to listen at. 0 takes a free one.", 8000, minimum=0, maximum=2**16 - 1)
+    api_key: str | None = flag(f"What clients must send as their API key. By default ${KEY_VARIABLE}, if any.")
+    served_model_name: str | None = flag(
+        "What clients call the first model. By default as in --adapter, or in --model."
+    )
+    max_waiting: int = flag(
+        "Prompts that may wait for one of the batch_size slots; more are refused with status 429.", 128, minimum=0
+    )
+    max_request_bytes: int = flag("Length of the longest request.", 2**20, minimum=1)
+    grace_seconds: float = flag(
+        "Seconds that answers under way may take when the server is told to stop.", 30.0, minimum=0
+    )
+    log_level: str = flag(
+        "'info' logs every request with its status and cost, 'debug' also those of probes.",
+        "info",
+        choices=("debug", "info", "warning", "error"),
+    )
+
+    def __post_init__(self):
+        self.api_key = self.api_key or os.environ.get(KEY_VARIABLE) or None
+
+
+@dataclass
+class ReplicaArguments:
+    """How many replicas Ray Serve has of the server, and what each of them takes."""
+
+    min_replicas: int = flag("Replicas that are always there.", 1, minimum=1)
+    max_replicas: int = flag("Replicas when there are many requests.", 1)
+    cpus_per_replica: float = flag("CPUs of each replica.", 1)
+    gpus_per_replica: float | None = flag("GPUs of each replica. By default one if there are any.")
+
+    def __post_init__(self):
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"`min_replicas` must be at most `max_replicas`, got {self.min_replicas} and {self.max_replicas}."
+            )
+
+
+@dataclass
+class PushArguments:
+    path: str = flag(
+        "Folder of the adapter or model; or, with --repo_type dataset, the output folder of `hf-dparallel "
+        "trajectories` or a parquet file."
+    )
+    repo_id: str = flag("Name of the repository, such as 'user/llada-dparallel'.")
+    repo_type: str = flag("What is published.", "model", choices=("model", "dataset"))
+    base_model: str | None = flag(
+        "Name on the Hub of the base model (for trajectories: the teacher), if it was a folder."
+    )
+    report: str | None = flag(
+        "Measured figures for the card: what `hf-dparallel evaluate --json FILE` or `demo` (report.json) wrote.",
+        metavar="FILE",
+    )
+    example: str | None = flag(
+        "Answer for the card and its widget: what `hf-dparallel generate --json FILE` wrote.", metavar="FILE"
+    )
+    dataset_name: str | None = flag("Name on the Hub of the training data, for the card.")
+    license: str | None = flag("Identifier of the licence for the card, such as 'mit' or 'apache-2.0'.")
+    private: bool = flag("Make the repository private if it is created now.", False)
+    revision: str | None = flag("Branch to push to. It is created if there is none. By default 'main'.")
+    create_pr: bool = flag("Open a pull request instead of pushing directly.", False)
+    commit_message: str | None = flag("Message of the commit.")
+    dry_run: bool = flag("Run the checks, show the card and the files, and send nothing.", False)

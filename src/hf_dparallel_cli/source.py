@@ -1,0 +1,110 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What the package and its libraries declare, read from their source: importing them takes seconds.
+
+Settings of decoding are calls with literal arguments, `add_setting(...)` and `@commit_rule(...)`; flags of training
+are fields of dataclasses with a help text.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+
+_TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "object": object}
+# A class body with more than this is no literal, and only the library knows it.
+_UNKNOWN = object()
+
+
+class Field(NamedTuple):
+    """A field of a dataclass: its name, its type as text, its default, and its metadata."""
+
+    name: str
+    type: str
+    default: Any
+    metadata: dict[str, Any]
+    is_required: bool = False
+
+
+def folder_of(package: str) -> Path:
+    """The folder of a package, which is not imported."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ImportError(f"{package} is not installed.")
+    return Path(spec.origin).parent
+
+
+def read_settings() -> dict[str, Any]:
+    """Returns the table of the decoding settings, by name, with the entries of all rules and ways to revise."""
+    folder = folder_of("hf_dparallel") / "generation"
+    # settings.py is free of libraries and is run as it is, in a package that stands for its folder.
+    package = ModuleType("_hf_dparallel_generation")
+    package.__path__ = [str(folder)]
+    sys.modules[package.__name__] = package
+    table = import_module(f"{package.__name__}.settings")
+    for path in sorted([*folder.glob("*.py"), *folder.glob("*/*.py")]):
+        if path.name != "settings.py":
+            for function, values, named in _declarations(path):
+                if function == "commit_rule":
+                    values, named = [values[0], "rule", *values[1:]], named | {"is_swept": True}
+                table.add_setting(*values, **named)
+    return table.SETTINGS
+
+
+def _declarations(path: Path) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        function = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+        if function in ("add_setting", "commit_rule") and isinstance(node.args[0], ast.Constant):
+            named = {keyword.arg: _value(keyword.value) for keyword in node.keywords}
+            yield function, [_value(argument) for argument in node.args], named
+
+
+def read_fields(path: Path, *classes: str) -> list[Field]:
+    """Returns the fields that have a help text, of all dataclasses in a file or of those that are named."""
+    if not path.is_file():
+        return []  # in this version of the library they are elsewhere, and it reads them itself
+    return [
+        _field(statement)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and (not classes or node.name in classes)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign) and "metadata" in ast.dump(statement)
+    ]
+
+
+def read_annotations(path: Path, function: str) -> list[str]:
+    """Returns the types of the arguments of a function in a file, as text."""
+    (node,) = [
+        node
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name == function
+    ]
+    return [ast.unparse(argument.annotation) for argument in node.args.args if argument.annotation is not None]
+
+
+def _field(statement: ast.AnnAssign) -> Field:
+    arguments = {keyword.arg: keyword.value for keyword in statement.value.keywords}
+    metadata = arguments["metadata"]
+    values = {_value(key): _value(value) for key, value in zip(metadata.keys, metadata.values, strict=True)}
+    default = _value(arguments["default"]) if "default" in arguments else None
+    return Field(
+        name=statement.target.id,
+        type=ast.unparse(statement.annotation),
+        default=None if default is _UNKNOWN else default,
+        metadata={name: value for name, value in values.items() if value is not _UNKNOWN},
+        is_required=not {"default", "default_factory"} & arguments.keys(),
+    )
+
+
+def _value(node: ast.expr) -> Any:
+    """What an expression is, if it is a literal or the name of a type."""
+    if isinstance(node, ast.Name) and node.id in _TYPES:
+        return _TYPES[node.id]
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return _UNKNOWN
