@@ -33,10 +33,12 @@ INSTALL_REQUIRES = [
     "torch>=2.6",
     "transformers>=5.23",
     "accelerate>=1.10.1",
+    "click>=8.4.2",
     "datasets>=4.7",
     "evaluate>=0.4.5",
     "huggingface-hub>=1.31",
     "peft>=0.19.1",
+    "rich>=13.8",
     "trl>=1.10",
 ]
 EXTRAS = {
@@ -90,7 +92,6 @@ setup(
     package_dir={"": "src"},
     packages=find_packages("src"),
     package_data={
-        "hf_dparallel_cli": ["flags.json"],
         "hf_dparallel": [
             "py.typed",
             "demo/student/*",

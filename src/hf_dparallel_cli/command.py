@@ -190,7 +190,7 @@ class Command(click.Command):
         unused = sorted(given.keys() - command.own.keys())
         if unused:
             how = f"with --{chosen}" if chosen else f"without --{' or --'.join(self.chosen_by)}"
-            raise click.UsageError(f"--{', --'.join(unused)} cannot be used {how}. Remove it", ctx)
+            raise click.UsageError(f"--{', --'.join(unused)} cannot be used {how}. Leave that out", ctx)
         missing = ["/".join(flag.opts) for name, flag in command.own.items() if flag.is_required and name not in given]
         if missing:
             others = "".join(f", or --{name}" for name in self.chosen_by)

@@ -75,8 +75,8 @@ def test_replicas_answer_as_the_server_does_and_are_replaced(url, checkpoint):
     [
         ({"model": "demo", "min_replicas": 3, "max_replicas": 2}, "at most `max_replicas`, got 3 and 2"),
         ({"model": "demo", "max_time": 3}, "`max_time` limits one call"),
-        ({"model": "demo", "treshold": 0.5}, "unrecognized arguments: --treshold=0.5"),
-        ({}, "the following arguments are required: --model"),
+        ({"model": "demo", "treshold": 0.5}, "`treshold`, which is no flag"),
+        ({}, "the following flags are required: --model"),
     ],
 )
 def test_wrong_values_are_refused(values, message, capsys):

@@ -4,7 +4,7 @@
 import datasets
 import pytest
 
-from hf_dparallel.cli import trajectories
+from hf_dparallel.cli import trajectories_command
 from hf_dparallel.data.trajectories import generate_trajectories
 
 from ..helpers import make_prompts
@@ -17,7 +17,7 @@ def test_the_cluster_loads_the_model_and_this_process_filters(hf, checkpoint, mo
         asked.update(of_cluster)
         return generate_trajectories(*load(), dataset, generation_config, batch_size, output_dir, seed, num_workers)
 
-    monkeypatch.setattr(trajectories, "generate_trajectories_on_ray", on_ray)
+    monkeypatch.setattr(trajectories_command, "generate_trajectories_on_ray", on_ray)
     make_prompts(3).to_parquet(tmp_path / "prompts.parquet")
     command = ["trajectories", checkpoint, "--dataset", "prompts.parquet", "--output_dir", "out", "--reward", "none"]
     command += ["--max_new_tokens", "8", "--block_length", "4"]
@@ -30,8 +30,8 @@ def test_the_cluster_loads_the_model_and_this_process_filters(hf, checkpoint, mo
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--ray_actors", "0"], "`ray_actors` must be at least 1, got 0."),
-        (["--ray_actors", "1", "--ray_gpus_per_actor", "-1"], "`ray_gpus_per_actor` must be at least 0, got -1.0."),
+        (["--ray_actors", "0"], "'--ray_actors': 0 is not in the range x>="),
+        (["--ray_actors", "1", "--ray_gpus_per_actor", "-1"], "'--ray_gpus_per_actor': -1.0 is not in the range x>="),
         (["--ray_address", "auto"], "have no effect without `ray_actors`. Add it."),
     ],
 )

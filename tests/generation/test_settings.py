@@ -268,7 +268,7 @@ def test_the_table_needs_neither_torch_nor_transformers():
 
 def test_the_docs_have_the_table():
     text = (DOCS / "decoding.md").read_text(encoding="utf-8")
-    assert describe_settings() in text, "Run scripts/write_settings.py"
+    assert describe_settings() in text, "Replace the table by what `describe_settings()` returns"
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
