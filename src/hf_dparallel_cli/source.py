@@ -41,18 +41,20 @@ def folder_of(package: str) -> Path:
 def read_settings() -> dict[str, Any]:
     """Returns the table of the decoding settings, by name, with the entries of all rules and ways to revise."""
     folder = folder_of("hf_dparallel") / "generation"
-    # settings.py is free of libraries and is run as it is, in a package that stands for its folder.
+    # These two modules need no library, and are run as they are, in a package that stands for their folder.
     package = ModuleType("_hf_dparallel_generation")
     package.__path__ = [str(folder)]
     sys.modules[package.__name__] = package
-    table = import_module(f"{package.__name__}.settings")
+    settings = import_module(f"{package.__name__}.settings")
+    rules = import_module(f"{package.__name__}.commit_rules")
     for path in sorted([*folder.glob("*.py"), *folder.glob("*/*.py")]):
         if path.name != "settings.py":
             for function, values, named in _declarations(path):
                 if function == "commit_rule":
-                    values, named = [values[0], "rule", *values[1:]], named | {"is_swept": True}
-                table.add_setting(*values, **named)
-    return table.SETTINGS
+                    rules.commit_rule(*values, **named)(None)
+                else:
+                    settings.add_setting(*values, **named)
+    return settings.SETTINGS
 
 
 def _declarations(path: Path) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:

@@ -250,7 +250,7 @@ def test_wrong_usage_is_2(hf, argv, message):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["generate", "demo", "--prompt", "1", "--denoising_steps", "161"], "at most `max_new_tokens`, got"),
+        (["generate", "demo", "--prompt", "1", "--denoising_steps", "161"], "and at most `max_new_tokens"),
         (["evaluate", "demo", "--dataset", "demo", "--min_new_tokens", "161"], "`min_new_tokens=161` is more than"),
         (["chat", "demo", "--max_active_blocks", "2"], "`max_active_blocks=2` needs a commit rule with a threshold"),
         (["serve", "demo", "--port", "0", "--adapter", "a=x", "a=y"], "`adapter` has 'a' twice"),
