@@ -53,7 +53,7 @@ EXTRAS = {
         "starlette>=1.10",
         "uvicorn>=0.54",
     ],
-    "ray": ["ray[data,serve]>=2.60"],  # `hf-dparallel trajectories --ray_actors`, and the application of Ray Serve
+    "ray": ["ray[serve]>=2.60"],  # `hf-dparallel trajectories --ray_actors`, and the application of Ray Serve
     "viz": ["matplotlib>=3.9"],  # the pictures of `hf-dparallel demo` and `inspect`
 }
 EXTRAS["dev"] = [

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from speed import SHAPES, benchmark_config, random_model, random_prompts
+from speed import SHAPES, fixed_recipe, random_model, random_prompts
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hf_dparallel.environment import describe_environment, device_name
@@ -103,7 +103,7 @@ def compare(
     llama_seconds = time_llama(llama, prompts, num_tokens, repeats)
     rows = []
     for model, cache in ((model, cache) for kind, model in models.items() for cache in CACHES[kind]):
-        config = benchmark_config(model, num_tokens, BLOCK_LENGTH, None if cache == "none" else cache)
+        config = fixed_recipe(model, num_tokens, BLOCK_LENGTH, None if cache == "none" else cache)
         # Where everything is computed all passes cost the same, so that one in each block does.
         passes = num_tokens // BLOCK_LENGTH if cache == "none" else arguments.passes
         config = config.updated(denoising_steps=passes)

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 from speed import (
-    BenchmarkArguments,
-    benchmark_config,
+    SpeedArguments,
+    fixed_recipe,
     measure_peak_memory,
     random_model,
     random_prompts,
@@ -70,7 +70,7 @@ class AgainstArguments:
     output: str | None = field(default=None, metadata={"help": "JSON file for the figures."})
 
 
-def compare(arguments: BenchmarkArguments, checkout: str, python: str) -> dict[str, Any]:
+def compare(arguments: SpeedArguments, checkout: str, python: str) -> dict[str, Any]:
     """Runs both implementations on one prompt and prints a table of both."""
     dtype = getattr(torch, arguments.dtype)
     model = random_model(arguments.shape, dtype, arguments.device, arguments.attn_implementation)
@@ -106,7 +106,7 @@ def compare(arguments: BenchmarkArguments, checkout: str, python: str) -> dict[s
     }
 
 
-def find_threshold(model: PreTrainedModel, prompt: torch.LongTensor, arguments: BenchmarkArguments) -> float:
+def find_threshold(model: PreTrainedModel, prompt: torch.LongTensor, arguments: SpeedArguments) -> float:
     """Bisects for the entropy threshold that decodes in about the wanted passes, with the fastest decoding."""
     low, high = 0.0, 12.0
     for _ in range(14):
@@ -118,18 +118,14 @@ def find_threshold(model: PreTrainedModel, prompt: torch.LongTensor, arguments: 
     return middle
 
 
-def decode(
-    model: PreTrainedModel, prompt: torch.LongTensor, threshold: float, arguments: BenchmarkArguments, cache: str
-):
+def decode(model: PreTrainedModel, prompt: torch.LongTensor, threshold: float, arguments: SpeedArguments, cache: str):
     """Our `generate` with an entropy threshold."""
-    config = benchmark_config(
-        model, arguments.max_new_tokens, arguments.block_length, None if cache == "none" else cache
-    )
+    config = fixed_recipe(model, arguments.max_new_tokens, arguments.block_length, None if cache == "none" else cache)
     return model.generate(prompt, generation_config=config, entropy_threshold=threshold, return_dict_in_generate=True)
 
 
 def time_ours(
-    model: PreTrainedModel, prompt: torch.LongTensor, threshold: float, arguments: BenchmarkArguments, cache: str
+    model: PreTrainedModel, prompt: torch.LongTensor, threshold: float, arguments: SpeedArguments, cache: str
 ) -> dict[str, Any]:
     """Median time of our `generate`, its passes and its tokens."""
     memory = measure_peak_memory(lambda: decode(model, prompt, threshold, arguments, cache), arguments.device)
@@ -151,7 +147,7 @@ def run_official(
     model: PreTrainedModel,
     prompt: torch.LongTensor,
     runs: list[dict[str, Any]],
-    arguments: BenchmarkArguments,
+    arguments: SpeedArguments,
     checkout: str,
     python: str,
 ) -> list[dict[str, Any]]:
@@ -188,7 +184,7 @@ def run_official(
 
 
 def main() -> None:
-    arguments, against = HfArgumentParser([BenchmarkArguments, AgainstArguments]).parse_args_into_dataclasses()
+    arguments, against = HfArgumentParser([SpeedArguments, AgainstArguments]).parse_args_into_dataclasses()
     figures = compare(arguments, against.against, against.against_python)
     if against.output is not None:
         Path(against.output).parent.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ import torch
 import train
 from speed import (
     SHAPES,
-    BenchmarkArguments,
+    SpeedArguments,
     measure_decoding,
     measure_machine,
     random_model,
@@ -164,7 +164,7 @@ def llama_decoding(arguments: KitArguments, shape: str) -> Measurements:
 
 def training(arguments: KitArguments, shape: str, load_in_4bit: bool = False) -> Measurements:
     """Loss and backward pass with LoRA, on two sequences of the paper's length."""
-    settings = train.TrainingBenchmarkArguments(
+    settings = train.TrainingSpeedArguments(
         shape=shape,
         dtype=arguments.dtype,
         device=arguments.device,
@@ -182,7 +182,7 @@ def training(arguments: KitArguments, shape: str, load_in_4bit: bool = False) ->
 
 def official_decoding(arguments: KitArguments, shape: str) -> Measurements:
     """The official code on the same weights, at an entropy threshold that takes about as many passes."""
-    settings = BenchmarkArguments(
+    settings = SpeedArguments(
         shape=shape,
         passes=[arguments.passes(shape)],
         prompt_length=arguments.prompt_length,

@@ -85,7 +85,7 @@ def watch(used: dict[str, dict[int, float]], stop: threading.Event) -> None:
         used["Ray"][this.pid] = sum(this.cpu_times()[:2]) - at_start
         for process in this.children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                is_actor = (process.cmdline() or [""])[0].startswith("ray::MapWorker")
+                is_actor = (process.cmdline() or [""])[0].startswith("ray::TeacherActor")
                 used["actors" if is_actor else "Ray"][process.pid] = sum(process.cpu_times()[:2])
 
 

@@ -82,7 +82,7 @@ _SECONDS_PER_PROBE = 0.5
 
 
 @dataclass
-class BenchmarkArguments:
+class SpeedArguments:
     """What is decoded, and how."""
 
     shape: str = field(default="small", metadata={"help": f"Shape of the model: {', '.join(SHAPES)}."})
@@ -195,8 +195,8 @@ def measure_decoding(
     repeats: int,
     compiled: bool = False,
 ) -> dict[str, Any]:
-    """Decodes random prompts, and returns a row of the benchmark."""
-    config = benchmark_config(model, max_new_tokens, block_length, cache).updated(denoising_steps=passes)
+    """Decodes random prompts, and returns a row of the table."""
+    config = fixed_recipe(model, max_new_tokens, block_length, cache).updated(denoising_steps=passes)
     prompts = random_prompts(model, batch_size, prompt_length)
     device = model.device.type
 
@@ -232,7 +232,7 @@ def measure_decoding(
     }
 
 
-def run_benchmark(arguments: BenchmarkArguments) -> dict[str, Any]:
+def measure_speed(arguments: SpeedArguments) -> dict[str, Any]:
     """Measures every combination of batch size, cache and number of passes, and returns the measurements as `rows`."""
     dtype = getattr(torch, arguments.dtype)
     model = random_model(arguments.shape, dtype, arguments.device, arguments.attn_implementation)
@@ -251,7 +251,7 @@ def run_benchmark(arguments: BenchmarkArguments) -> dict[str, Any]:
             repeats=arguments.repeats,
             compiled=arguments.compiled,
         )
-        for batch_size, cache, passes in tqdm(combinations, desc="Benchmark")
+        for batch_size, cache, passes in tqdm(combinations, desc="Speed")
     ]
     return {
         "rows": rows,
@@ -262,8 +262,8 @@ def run_benchmark(arguments: BenchmarkArguments) -> dict[str, Any]:
     }
 
 
-def describe_benchmark(result: dict[str, Any]) -> str:
-    """What [`run_benchmark`] returned as text: what the machine can do, and a table."""
+def describe_speed(result: dict[str, Any]) -> str:
+    """What [`measure_speed`] returned as text: what the machine can do, and a table."""
     settings, machine = result["settings"], result["machine"]
     header = ("Cache", "Batch", "Passes", "ms/pass", "Tokens/s", "Floor, ms/pass", "Part of it", "Memory, MB")
     rows = [
@@ -285,10 +285,10 @@ def describe_benchmark(result: dict[str, Any]) -> str:
     )
 
 
-def benchmark_config(
+def fixed_recipe(
     model: PreTrainedModel, max_new_tokens: int, block_length: int, cache: str | None
 ) -> DiffusionGenerationConfig:
-    """The settings that the benchmark decodes with."""
+    """Settings under which random weights take a fixed number of passes."""
     recipe = DiffusionGenerationConfig(
         max_new_tokens=max_new_tokens,
         block_length=block_length,
@@ -366,9 +366,9 @@ def _resident_mb(field: str) -> float:
 
 
 def main() -> None:
-    arguments, output = HfArgumentParser([BenchmarkArguments, OutputArguments]).parse_args_into_dataclasses()
-    result = run_benchmark(arguments)
-    print(describe_benchmark(result))
+    arguments, output = HfArgumentParser([SpeedArguments, OutputArguments]).parse_args_into_dataclasses()
+    result = measure_speed(arguments)
+    print(describe_speed(result))
     if output.output is not None:
         write_json(result, output.output)
 

@@ -44,7 +44,7 @@ from hf_dparallel.models import scoring
 
 
 @dataclass
-class TrainingBenchmarkArguments:
+class TrainingSpeedArguments:
     """What is trained on what."""
 
     shape: str = field(default="small", metadata={"help": "Shape of the model, as in `hf-dparallel benchmark`."})
@@ -69,7 +69,7 @@ class TrainingBenchmarkArguments:
 class Step:
     """A model with an adapter, a masked batch, and the loss functions to run on them."""
 
-    def __init__(self, arguments: TrainingBenchmarkArguments, output_dir: str):
+    def __init__(self, arguments: TrainingSpeedArguments, output_dir: str):
         config = copy.deepcopy(SHAPES[arguments.shape])
         if arguments.vocab_size is not None:
             special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), arguments.vocab_size - 1)
@@ -226,7 +226,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         )
 
 
-def measurements(arguments: TrainingBenchmarkArguments, folder: str) -> Iterator[tuple[dict[str, Any], Callable]]:
+def measurements(arguments: TrainingSpeedArguments, folder: str) -> Iterator[tuple[dict[str, Any], Callable]]:
     """What is measured, and the function that does it: each loss, without and with activation checkpointing."""
     step = Step(arguments, folder)
     losses = {} if arguments.against is None else {"official": step.official(arguments.against)}
@@ -243,7 +243,7 @@ def measurements(arguments: TrainingBenchmarkArguments, folder: str) -> Iterator
 
 
 def main() -> None:
-    (arguments,) = HfArgumentParser(TrainingBenchmarkArguments).parse_args_into_dataclasses()
+    (arguments,) = HfArgumentParser(TrainingSpeedArguments).parse_args_into_dataclasses()
     with tempfile.TemporaryDirectory() as folder:
         rows = [of | run() for of, run in measurements(arguments, folder)]
     print_table(rows)

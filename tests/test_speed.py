@@ -9,15 +9,15 @@ import speed
 import torch
 from speed import (
     SHAPES,
-    BenchmarkArguments,
     Machine,
+    SpeedArguments,
     _computed_widths,
-    describe_benchmark,
+    describe_speed,
     floor_seconds,
     measure_decoding,
     measure_peak_memory,
+    measure_speed,
     random_model,
-    run_benchmark,
 )
 
 
@@ -72,10 +72,10 @@ def test_floor_of_a_pass(model):
 
 
 def test_table_and_figures():
-    arguments = BenchmarkArguments(shape="tiny", caches=["none", "dual"], passes=[16], max_new_tokens=64, repeats=1)
-    result = run_benchmark(arguments)
+    arguments = SpeedArguments(shape="tiny", caches=["none", "dual"], passes=[16], max_new_tokens=64, repeats=1)
+    result = measure_speed(arguments)
     assert [row["cache"] for row in result["rows"]] == ["none", "dual"]
-    title, _, *table = describe_benchmark(result).splitlines()
+    title, _, *table = describe_speed(result).splitlines()
     assert title.startswith("tiny, float32 on cpu: reads ")
     assert len(table) == 4 and table[-1].startswith("| dual  |     1 |     16 | ")
     assert result["environment"]["torch"] and result["machine"]["bandwidth"] > 0
@@ -128,4 +128,4 @@ def test_shapes_are_those_of_the_published_models():
 )
 def test_bad_settings(settings, message):
     with pytest.raises(ValueError, match=message):
-        BenchmarkArguments(**settings)
+        SpeedArguments(**settings)
