@@ -21,7 +21,7 @@ from hf_dparallel.harness.costs import COST_NAMES
 from hf_dparallel.harness.presets import METHODS, PRESETS, PaperTask, choose_benchmarks, method_settings
 from hf_dparallel.harness.run import TaskRunner
 from hf_dparallel.harness.tables import Comparison
-from hf_dparallel.hub.reports import read_report as read_figures
+from hf_dparallel.hub.facts import read_figures
 from hf_dparallel.reports import compare_reports, read_comparable_report
 
 from ..helpers import make_llada, make_tokenizer
@@ -174,7 +174,7 @@ def check_comparison(folder: Path, preset: str, tasks: list[str]) -> None:
     assert not any("latency" in name or "second" in name or name == "speedup" for name in untimed["rows"][0])
     # Cards show the row of the recipe that is published.
     for steps, method in ((64, "Original"), (16, "Few-step Decoding")):
-        assert read_figures(folder / tasks[0] / "report.json", {"denoising_steps": steps}).own["method"] == method
+        assert read_figures(folder / tasks[0] / "report.json", {"denoising_steps": steps})["own"]["method"] == method
     with pytest.raises(ValueError, match=f"is of all benchmarks of a preset. Compare .* {folder / tasks[0]}, "):
         read_comparable_report(folder)
 

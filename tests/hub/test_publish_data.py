@@ -130,18 +130,6 @@ def test_a_file_without_rows_is_named(hub, tmp_path, rows):
     assert "datasets/user/data" not in hub.repositories
 
 
-def test_a_token_in_a_column_is_refused(hub, tmp_path):
-    rows = {
-        "prompt_ids": [[1]],
-        "completion_ids": [[2]],
-        "messages": [[{"role": "user", "content": "hf_" + "a" * 34}]],
-    }
-    Dataset.from_dict(rows).to_parquet(tmp_path / "rows.parquet")
-    with pytest.raises(ValueError, match=r"parquet` contains what looks like an access token"):
-        push_trajectories_to_hub(tmp_path / "rows.parquet", "user/data")
-    assert "datasets/user/data" not in hub.repositories
-
-
 def test_names_of_columns_are_texts(hub, tmp_path):
     rows = {"prompt_ids": [[1]], "completion_ids": [[2]], "x |\n\n# Owned <script>": [1]}
     Dataset.from_dict(rows).to_parquet(tmp_path / "rows.parquet")

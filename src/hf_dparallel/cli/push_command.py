@@ -9,6 +9,7 @@ from huggingface_hub import CommitInfo
 
 from hf_dparallel_cli.flags import OutputArguments, PushArguments, RecipeArguments
 
+from ..hub.facts import ModelFacts
 from ..hub.files import CARD_NAME, Content
 from ..hub.publish import files_to_push, push_model_to_hub
 from ..hub.publish_data import data_to_push, push_trajectories_to_hub
@@ -29,7 +30,7 @@ def run(arguments: PushArguments, recipe: RecipeArguments, output: OutputArgumen
         raise click.UsageError(f"`{about_models[0]}` describes a model, and this is a dataset. Leave it out.")
     settings = {name: value for name, value in vars(arguments).items() if name not in ("path", "repo_type", "dry_run")}
     push: Callable[..., CommitInfo] = push_model_to_hub
-    prepare: Callable[..., dict[str, Content]] = files_to_push
+    prepare: Callable[..., dict[str, Content]] = _files_of_model
     if arguments.repo_type == "dataset":
         settings["teacher"] = settings.pop("base_model")
         settings = {name: value for name, value in settings.items() if name not in _OF_MODELS}
@@ -45,6 +46,10 @@ def run(arguments: PushArguments, recipe: RecipeArguments, output: OutputArgumen
         figures = {"url": commit.pr_url or commit.commit_url, "commit": commit.oid, "repo_id": commit.repo_url.repo_id}
         say_table(figures)
     write_json(figures, output.json)
+
+
+def _files_of_model(path: str, **facts: Any) -> dict[str, Content]:
+    return files_to_push(ModelFacts(path, **facts))
 
 
 def show(files: Mapping[str, Content], repo_id: str) -> dict[str, Any]:

@@ -2,69 +2,52 @@
 """The model card: what the model is, how to use it, how it was trained, and what was measured."""
 
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import AutoTokenizer
-from transformers.utils import ADAPTER_CONFIG_NAME
 
-from ..generation.configuration import DiffusionGenerationConfig
-from ..models.base import MaskedDiffusionModel
-from ..reports import escape_markdown, markdown_table
-from .files import SUMMARY_NAME, has_tokenizer, read_json
-from .reports import read_example, read_report
+from ..reports import escape_markdown, markdown_table, results_table
+from .facts import ModelFacts
+from .files import has_tokenizer
 
 
 TAGS = ("dparallel", "diffusion-lm", "masked-diffusion")
 DRAFT_MARK = "<!-- Written by hf-dparallel, and anew at each push. To keep your edits, remove this line. -->"
 # In the card that PEFT saves beside an adapter, as long as nobody has filled it in.
 _PEFT_DRAFT_MARKS = ("# Model Card for Model ID", "[More Information Needed]")
-# Of the figures that `hf-dparallel inspect --figures` draws, the one for the card.
+# The one of the figures that `hf-dparallel inspect --figures` draws which the card shows.
 PICTURE_NAME = "confidence_maps.png"
 _PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?"
 _TEMPLATE = Path(__file__).parent / "templates" / "model_card.md"
+_METRIC_NAMES = {
+    "nfe": "Forward passes per answer",
+    "tokens_per_forward": "Tokens per forward pass",
+    "latency_s": "Seconds per answer",
+    "accuracy": "Accuracy",
+}
 
 
-def make_model_card(
-    folder: str | os.PathLike,
-    repo_id: str,
-    base_model: str | None,
-    recipe: DiffusionGenerationConfig,
-    calibration: Mapping[str, Any] | None = None,
-    report: str | os.PathLike | None = None,
-    example: str | os.PathLike | None = None,
-    dataset_name: str | None = None,
-    license: str | None = None,
-    tags: str | Sequence[str] | None = None,
-) -> ModelCard:
-    """Returns the card of a model or adapter that was saved in `folder`, from the facts that the folder holds.
-
-    `calibration` says how the recipe was found; `report` and the arguments after it are as in [`push_model_to_hub`].
-
-    Raises:
-        ValueError: if the report is none, or the example.
-    """
-    folder, title = Path(folder), repo_id.split("/")[-1]
-    adapter, summary = read_json(folder / ADAPTER_CONFIG_NAME), read_json(folder / SUMMARY_NAME)
-    measured = read_report(report, recipe.settings()) if report is not None else None
-    answer = read_example(example) if example is not None else {"prompt": _PROMPT}
+def make_model_card(facts: ModelFacts) -> ModelCard:
+    """Returns the card of a model or adapter. Raises what [`ModelFacts`] raises."""
+    folder, base_model, adapter, figures = facts.folder, facts.base_model, facts.adapter, facts.figures
+    answer = facts.answer or {"prompt": _PROMPT}
     has_chat_template = _has_chat_template(folder if has_tokenizer(folder) else base_model)
-    tokenizer = repo_id if has_tokenizer(folder) or base_model is None else base_model
-    settings = _settings(adapter, summary)
-    tags = [tags] if isinstance(tags, str) else list(tags or ())
+    settings, title = _settings(facts), facts.repo_id.split("/")[-1]
+    adapter_tags = ["peft", str(adapter.get("peft_type", "peft")).lower()] if adapter else []
+    tags = [facts.tags] if isinstance(facts.tags, str) else facts.tags or []
     data = ModelCardData(
         base_model=base_model,
         base_model_relation=("adapter" if adapter else "finetune") if base_model else None,
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
-        tags=list(dict.fromkeys([*TAGS, *_adapter_tags(adapter), *tags])),
-        license=license,
-        datasets=[dataset_name] if dataset_name else None,
+        tags=list(dict.fromkeys([*TAGS, *adapter_tags, *tags])),
+        license=facts.license,
+        datasets=[facts.dataset_name] if facts.dataset_name else None,
         model_name=title,
-        eval_results=measured.eval_results() if measured else None,
+        eval_results=_eval_results(figures) if figures else None,
         widget=[_widget(answer, has_chat_template)],
     )
     return ModelCard.from_template(
@@ -72,20 +55,21 @@ def make_model_card(
         template_path=str(_TEMPLATE),
         draft_mark=DRAFT_MARK,
         title=title,
-        repo_id=repo_id,
+        repo_id=facts.repo_id,
         is_adapter=bool(adapter),
-        is_native="architecture" not in summary or summary["architecture"] in _native_classes(),
-        tokenizer=tokenizer,
+        is_native=facts.summary.get("is_native", True),
+        tokenizer=facts.repo_id if has_tokenizer(folder) or base_model is None else base_model,
         has_chat_template=has_chat_template,
         prompt=json.dumps(answer["prompt"], ensure_ascii=False),
-        example=answer if "text" in answer else None,
+        example=facts.answer,
         picture=PICTURE_NAME if (folder / PICTURE_NAME).is_file() else None,
-        mask_token_id=recipe.mask_token_id,
-        recipe=json.dumps(recipe.settings(), indent=2),
-        calibration=json.dumps(calibration, indent=2) if calibration else None,
-        report=measured,
+        mask_token_id=facts.recipe.mask_token_id,
+        recipe=json.dumps(facts.recipe.settings(), indent=2),
+        calibration=json.dumps(facts.calibration, indent=2) if facts.calibration else None,
+        figures=figures,
+        results=results_table(figures["rows"], figures["own"]) if figures else None,
         settings=markdown_table(["Setting", "Value"], settings, num_text_columns=2) if settings else None,
-        summary=summary,
+        summary=facts.summary,
         plain=escape_markdown,
     )
 
@@ -96,10 +80,19 @@ def is_replaceable(text: str) -> bool:
     return is_draft or not ModelCard(text, ignore_metadata_errors=True).text.strip()
 
 
-def _native_classes() -> set[str]:
-    """The model classes of this package, which decode without further ado."""
-    classes = MaskedDiffusionModel.__subclasses__()
-    return {cls.__name__ for cls in classes if cls.__module__.startswith(f"{__name__.partition('.')[0]}.")}
+def _eval_results(figures: Mapping[str, Any]) -> list[EvalResult]:
+    """The figures of this model as the metadata of a card has them."""
+    return [
+        EvalResult(
+            task_type="text-generation",
+            dataset_type=figures["dataset"],
+            dataset_name=figures["dataset"],
+            metric_type=name,
+            metric_name=title,
+            metric_value=round(figures["own"][name], 4),
+        )
+        for name, title in _METRIC_NAMES.items()
+    ]
 
 
 def _has_chat_template(tokenizer: str | Path | None) -> bool:
@@ -119,14 +112,11 @@ def _widget(answer: Mapping[str, Any], is_chat: bool) -> dict[str, Any]:
     return {**asked, "output": {"text": answer["text"]}} if "text" in answer else asked
 
 
-def _adapter_tags(adapter: Mapping[str, Any]) -> list[str]:
-    return ["peft", str(adapter.get("peft_type", "peft")).lower()] if adapter else []
-
-
-def _settings(adapter: Mapping[str, Any], summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _settings(facts: ModelFacts) -> list[tuple[str, Any]]:
     """The settings of the adapter and of the training, with their values."""
+    adapter = facts.adapter
     shown = {name: adapter[name] for name in ("r", "lora_alpha", "target_modules") if adapter.get(name)}
     if isinstance(shown.get("target_modules"), list):
         shown["target_modules"] = ", ".join(sorted(shown["target_modules"]))
-    shown |= summary.get("settings", {})
+    shown |= facts.summary.get("settings", {})
     return [(f"`{name}`", value) for name, value in shown.items()]

@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Which files of a folder go to the Hub."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
@@ -15,22 +15,19 @@ from transformers.utils import (
     SAFE_WEIGHTS_NAME,
 )
 
-from ..reports import read_json as read_json_object
-
 
 CARD_NAME = "README.md"
 SUMMARY_NAME = "training_summary.json"
 CALIBRATION_NAME = "calibration.json"
 
+# They have entries such as "/root/".
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt")
 TOKENIZER_PATTERNS = (
-    "tokenizer.json",
+    *_VOCABULARIES,
     "tokenizer_config.json",
     "tokenizer.model",
     "special_tokens_map.json",
     "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
     "chat_template.jinja",
     "additional_chat_templates/*",
 )
@@ -87,6 +84,27 @@ def select_files(folder: Path, kind: str) -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in sorted(found)}
 
 
+def check_own_paths(files: Mapping[str, Content], folder: Path) -> None:
+    """Checks that no text tells where something lies in the home of the one who uploads it.
+
+    Raises:
+        ValueError: naming the file and the path. The card, which is made from the other files, comes last.
+    """
+    own = {str(path) for path in (Path.home(), Path.cwd(), folder.absolute(), folder.resolve()) if path != path.parent}
+    for name, content in sorted(files.items(), key=lambda item: item[0] == CARD_NAME):
+        if name.endswith((".safetensors", ".parquet")) or name in _VOCABULARIES:
+            continue
+        text = content if isinstance(content, bytes) else content.read_bytes()
+        # In JSON a backslash is two.
+        text = text.replace(b"\\\\", b"/").replace(b"\\", b"/")
+        found = next((path for path in sorted(own) if f"{Path(path).as_posix()}/".encode() in text), None)
+        if found is not None:
+            raise ValueError(
+                f"`{name}` contains the path {found!r} of this machine, which says nothing to others. Replace it by "
+                "the name of a repository on the Hub, or remove it."
+            )
+
+
 def has_tokenizer(folder: Path) -> bool:
     """Whether a tokenizer was saved in a folder."""
     return (folder / "tokenizer_config.json").is_file()
@@ -99,12 +117,3 @@ def hub_name(name: str | None) -> str | None:
     except HFValidationError:
         return None
     return name if name is not None and not Path(name).exists() else None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object that a JSON file holds; an empty one, if there is no such file.
-
-    Raises:
-        ValueError: naming a file that holds something else.
-    """
-    return read_json_object(path) if path.is_file() else {}

@@ -14,8 +14,7 @@ from huggingface_hub.utils import filter_repo_objects
 from ..data.folder import check_rows, read_description, read_run, trajectory_files
 from ..reports import escape_markdown, markdown_table
 from .card import DRAFT_MARK, TAGS
-from .contents import check_contents
-from .files import CARD_NAME, Content, hub_name
+from .files import CARD_NAME, Content, check_own_paths, hub_name
 from .upload import check_name, full_name, upload_files
 
 
@@ -112,7 +111,7 @@ def data_to_push(
         f"data/train-{index:05d}-of-{len(shards):05d}.parquet": shard for index, shard in enumerate(shards)
     }
     files[CARD_NAME] = f"{card}\n".encode()
-    check_contents(files, path.parent)
+    check_own_paths(files, path.parent)
     return files
 
 

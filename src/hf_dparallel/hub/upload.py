@@ -1,14 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""One commit to a repository on the Hub, and what its refusals mean."""
+"""An upload to a repository on the Hub, and what its refusals mean."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub import CommitInfo, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
-from huggingface_hub.utils import filter_repo_objects, validate_repo_id
+from huggingface_hub.utils import validate_repo_id
 from transformers.utils import logging
 
 from .card import is_replaceable
@@ -61,17 +62,34 @@ def upload_files(
             return Path(api.hf_hub_download(repo_id, name, **target)).read_text(encoding="utf-8", errors="replace")
 
         check_existing(existing, read)
-        replaced = filter_repo_objects(existing, allow_patterns=replaces)
-        changes: list[CommitOperationAdd | CommitOperationDelete] = [
-            CommitOperationDelete(name) for name in replaced if name not in files
-        ]
         # A card that somebody wrote is uploaded from where it lies.
         is_drafted = isinstance(files[CARD_NAME], bytes)
         if is_drafted and CARD_NAME in existing and not is_replaceable(read(CARD_NAME)):
             logger.warning(f"The card of {repo_id!r} was edited on the Hub, and is kept. Delete it there to renew it.")
             files = {name: content for name, content in files.items() if name != CARD_NAME}
-        changes += [CommitOperationAdd(name, content) for name, content in files.items()]
-        return api.create_commit(repo_id, changes, commit_message=commit_message, create_pr=create_pr, **target)
+        with _folder_of(files) as folder:
+            return api.upload_folder(
+                repo_id=repo_id,
+                folder_path=folder,
+                delete_patterns=replaces,
+                commit_message=commit_message,
+                create_pr=create_pr,
+                **target,
+            )
+
+
+@contextlib.contextmanager
+def _folder_of(files: Mapping[str, Content]) -> Iterator[str]:
+    """A folder that holds what is uploaded and nothing else."""
+    with TemporaryDirectory() as folder:
+        for name, content in files.items():
+            target = Path(folder, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                target.write_bytes(content)
+            else:
+                target.symlink_to(content.resolve())
+        yield folder
 
 
 def full_name(repo_id: str, token: str | None) -> str:

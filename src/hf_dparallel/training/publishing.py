@@ -16,9 +16,10 @@ from transformers.trainer_utils import HubStrategy, has_length
 
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
-from ..hub.card import TAGS, make_model_card
+from ..hub.card import TAGS
+from ..hub.facts import ModelFacts, check_base_model
 from ..hub.files import SUMMARY_NAME, hub_name
-from ..hub.publish import check_base_model, push_model_to_hub, write_companions
+from ..hub.publish import push_model_to_hub, write_companions
 from .config import CertaintyForcingConfig
 from .masking import Masking
 from .student import base_model
@@ -115,9 +116,7 @@ class PublishingMixin(Trainer):
             recipe.save_pretrained(target)
             (target / SUMMARY_NAME).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         repo_id = model_name or self.hub_model_id or Path(self.args.output_dir).name
-        card = make_model_card(folder, repo_id, summary["base_model"], recipe, **kwargs)
-        for target in {folder, *copies}:
-            write_companions(target, card)
+        write_companions(ModelFacts(folder, repo_id, **kwargs), *copies)
 
 
 def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
@@ -168,6 +167,8 @@ def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
         # A folder of this machine says nothing to others.
         "base_model": hub_name(base.config._name_or_path),
         "architecture": type(base).__name__,
+        # Whether it decodes without `enable_diffusion_generation`.
+        "is_native": base.is_native,
         "shift_logits": base.shift_logits,
         # `filter_trajectories` writes it.
         "dataset_description": getattr(getattr(dataset, "info", None), "description", ""),

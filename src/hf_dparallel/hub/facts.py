@@ -1,0 +1,180 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What is known of a model that is published: what its folder says, what the caller adds, and what was measured."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME, logging
+
+from ..generation.commit_rules import commit_rules
+from ..generation.configuration import DiffusionGenerationConfig
+from ..reports import TABLE_METRICS, read_json, read_report
+from .files import CALIBRATION_NAME, SUMMARY_NAME, hub_name
+
+
+logger = logging.get_logger(__name__)
+
+_DATA_SUFFIXES = (".json", ".jsonl", ".parquet", ".csv")
+
+
+@dataclass
+class ModelFacts:
+    r"""
+    The facts of a model or adapter that was saved in a folder, from which its files on the Hub and its card are made.
+
+    Args:
+        folder (`str` or `os.PathLike`):
+            What [`CertaintyForcingTrainer`] or `save_pretrained` has saved.
+        repo_id (`str`):
+            Name of the repository.
+        base_model (`str`, *optional*):
+            Name of the base model on the Hub. By default what the adapter says, which must then be such a name.
+        generation_config ([`DiffusionGenerationConfig`], *optional*):
+            Settings of the recipe that take the place of the saved ones.
+        report (`str` or `os.PathLike`, *optional*):
+            JSON file with measured figures for the card: what `hf-dparallel evaluate --json` or `demo` wrote.
+        example (`str` or `os.PathLike`, *optional*):
+            JSON file with an answer for the card and its widget: what `hf-dparallel generate --json` wrote.
+        dataset_name (`str`, *optional*):
+            Name on the Hub of the data that it was trained on, for the card.
+        license (`str`, *optional*):
+            Identifier of its licence (`"mit"`, `"apache-2.0"`), for the card.
+        tags (`str` or `list[str]`, *optional*):
+            Tags of the card beside the default ones.
+
+    Raises:
+        ValueError: if a file of the folder, the report or the example is none.
+    """
+
+    folder: str | os.PathLike
+    repo_id: str
+    base_model: str | None = None
+    generation_config: DiffusionGenerationConfig | None = None
+    report: str | os.PathLike | None = None
+    example: str | os.PathLike | None = None
+    dataset_name: str | None = None
+    license: str | None = None
+    tags: str | list[str] | None = None
+
+    def __post_init__(self):
+        self.folder: Path = Path(self.folder)
+        self.adapter = self._read(ADAPTER_CONFIG_NAME)
+        self.summary = self._read(SUMMARY_NAME)
+        said = self.base_model or self.adapter.get("base_model_name_or_path") or self.summary.get("base_model")
+        self._said_base_model, self.base_model = said, hub_name(said)
+
+    @cached_property
+    def recipe(self) -> DiffusionGenerationConfig:
+        """The saved recipe, with the settings that were given."""
+        saved = (self.folder / GENERATION_CONFIG_NAME).is_file()
+        recipe = DiffusionGenerationConfig.from_pretrained(self.folder) if saved else DiffusionGenerationConfig()
+        return recipe.updated(**self._given_settings)
+
+    @cached_property
+    def calibration(self) -> dict[str, Any]:
+        """How the recipe was found; empty if nobody says, or another one was given."""
+        return {} if self._given_settings else self._read(CALIBRATION_NAME)
+
+    @cached_property
+    def figures(self) -> dict[str, Any] | None:
+        """What was measured, see [`read_figures`]."""
+        return None if self.report is None else read_figures(self.report, self.recipe.settings())
+
+    @cached_property
+    def answer(self) -> dict[str, Any]:
+        """An answer with its prompt and its cost; empty if none was given."""
+        return {} if self.example is None else read_example(self.example)
+
+    def check_complete(self) -> None:
+        """Checks what the card alone does without.
+
+        Raises:
+            ValueError: if the recipe has no commit rule, or nobody else could use the adapter.
+        """
+        check_base_model(self._said_base_model, "adapter" if self.adapter else "model")
+        if self.recipe.commit_rule() is None:
+            saved = self.folder / GENERATION_CONFIG_NAME
+            raise ValueError(
+                f"`{saved}` "
+                + ("has no commit rule" if saved.is_file() else "does not exist")
+                + ", so that what is pushed would decode one token in each pass. Choose a rule: `generation_config="
+                "DiffusionGenerationConfig(entropy_threshold=0.5)` (`--entropy_threshold 0.5`)."
+            )
+
+    @property
+    def _given_settings(self) -> dict[str, Any]:
+        return {} if self.generation_config is None else self.generation_config.settings()
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        return read_json(path) if path.is_file() else {}
+
+
+def check_base_model(name: str | None, kind: str) -> None:
+    """Checks that others can find the base model, which only a full model can do without.
+
+    Raises:
+        ValueError: if an adapter would be pushed that nobody else could use.
+    """
+    if hub_name(name) is not None:
+        return
+    problem = f"is {name!r}, which is a folder of this machine or no name of a repository" if name else "is not known"
+    if kind == "model":
+        logger.warning(f"The base model {problem}, and is not mentioned. `base_model=` names it.")
+        return
+    raise ValueError(
+        f"The base model {problem}, so that nobody else could use the adapter. Name it as it is called on the Hub: "
+        "`base_model=` (`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
+    )
+
+
+def read_figures(path: str | os.PathLike, recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads a report: the figures of one model, or `rows` of several.
+
+    The model's own are those in the last row with the commit rule of its recipe, or else in the last one.
+
+    Returns:
+        `dict`: `rows`; `own`, one of them; `dataset`; and `num_prompts`, or `None`.
+
+    Raises:
+        ValueError: if it is no report.
+        OSError: if there is no such file.
+    """
+    report = read_report(path)
+    rows = report.get("rows", [{"method": "This model", **report}])
+    missing = [name for name in TABLE_METRICS if not all(isinstance(row.get(name), int | float) for row in rows)]
+    if missing or not rows:
+        raise ValueError(
+            f"`report={path}` has no figures for {', '.join(missing or TABLE_METRICS)}. Give what `hf-dparallel "
+            "evaluate --json FILE`, or `hf-dparallel demo` (report.json), wrote."
+        )
+    dataset = str(report.get("dataset", "prompts of the author"))
+    if hub_name(dataset) is None or dataset.endswith(_DATA_SUFFIXES):
+        # The folder of a file of prompts is not for the public.
+        dataset = PureWindowsPath(dataset).name
+    rules = [{name: value for name, value in row.get("recipe", {}).items() if name in commit_rules()} for row in rows]
+    matching = [row for row, rule in zip(rows, rules, strict=True) if rule and rule.items() <= recipe.items()]
+    num_prompts = report.get("num_prompts") or report.get("conditions", {}).get("num_prompts")
+    return {"rows": rows, "own": (matching or rows)[-1], "dataset": dataset, "num_prompts": num_prompts}
+
+
+def read_example(path: str | os.PathLike) -> dict[str, Any]:
+    """Reads an answer with its prompt and its cost, which `hf-dparallel generate --json` wrote.
+
+    Raises:
+        ValueError: if it is none.
+        OSError: if there is no such file.
+    """
+    example = read_json(Path(path))
+    kinds = {"prompt": str, "text": str, "nfe": int, "tokens_per_forward": float}
+    missing = [name for name, kind in kinds.items() if not isinstance(example.get(name), kind)]
+    if missing:
+        raise ValueError(f"`example={path}` has no {missing[0]}. Give what `hf-dparallel generate --json FILE` wrote.")
+    return example
+
+
+__all__ = ["ModelFacts", "check_base_model", "read_example", "read_figures"]
