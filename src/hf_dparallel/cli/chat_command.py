@@ -250,6 +250,6 @@ class Chat:
     def _resolved(self, config: DiffusionGenerationConfig) -> DiffusionGenerationConfig:
         """All settings, the model's own included."""
         resolved = resolve_settings(self.model, config, self.tokenizer)
-        if resolved.max_new_tokens == 0:
+        if resolved.is_infilling:
             raise click.UsageError("`max_new_tokens` must be a positive integer, got 0.")
         return resolved

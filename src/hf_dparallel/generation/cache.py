@@ -12,8 +12,8 @@ from .plan import Pass
 class WindowLayer(CacheLayerMixin):
     """Keys and values of one layer, `(rows, heads, width, head_dim)` each.
 
-    Device, dtype and number of heads are those of the first states, whatever the model says of itself: its layers may
-    be on several devices, run under autocast, or have a part of the heads each.
+    The first states say device, dtype and number of heads, whatever the model says of itself: its layers may be on
+    several devices, run under autocast, or have a part of the heads each.
     """
 
     is_sliding = False
@@ -97,8 +97,8 @@ class WindowLayer(CacheLayerMixin):
 class WindowCache(Cache):
     """Keys and values of all positions of the rows being decoded, kept from one pass to the next.
 
-    Before a forward pass, [`select`] says which columns of which rows it computes. Their keys and values replace those
-    that are kept, and their queries attend to the whole width. With the suffix as the window this is the prefix cache
+    Before a forward pass, [`select`] says which columns of which rows it computes. Their keys and values replace
+    what is kept, and their queries attend to the whole width. With the suffix as the window this is the prefix cache
     of Fast-dLLM, with the block as the window its dual cache (https://huggingface.co/papers/2505.22618); where the
     queries attend to nothing behind the block, it is the exact cache of block-causal models.
 

@@ -3,10 +3,14 @@
 
 Rows never wait for one another. Each has its own current block and moves to the next one when that is decided; a
 finished row leaves, and another may take its place. So a row meets the same states in a batch as alone.
+
+Three numbers say where a token is. Its *column* is its index in the tensors of the canvas, padding included, which
+changes when rows of other lengths enter and leave. Its *position* counts from the first token of its row, prompt
+included: this one the model is told. Its *place* counts from the first token of the answer.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -62,27 +66,73 @@ class RowProgress:
 
 @dataclass
 class RowStatus:
-    """What the host knows of a row. Lengths count the new tokens from the first one; when infilling, all tokens."""
+    """What the host knows of a row. Lengths count the tokens of the answer; when infilling, all tokens."""
 
-    # The first and the last block whose masks may be decided.
+    longest: int
+    stop_at_eos: bool
+    # The first and the last block whose masks may be decided, and the masks in them.
     open_from: int
     open_to: int
-    # How many masks there are in those blocks, and how many decided tokens that may be revised.
     num_open: int
-    num_revisable: int
-    # Tokens before the first unsettled one, those of them that stay as they are, and tokens up to and including the
-    # first end token.
+    # Made from the place of the first unsettled token: the tokens before it.
     num_decided: int
-    num_final: int
+    # Made from the place of the first end token: the tokens up to and including it.
     length_to_eos: int
-    # Tokens of the answer: what follows is padding.
-    length: int
-    num_revisions: int
-    is_nan: bool
-    is_finished: bool = False
+    is_nan: bool = False
+    # Decided tokens that may be revised, how often one was, and the first place of the open blocks.
+    num_revisable: int = 0
+    num_revisions: int = 0
+    first_open: int = _BEYOND
+
+    def __post_init__(self) -> None:
+        self.num_decided = min(self.num_decided, self.longest)
+        self.length_to_eos = min(self.length_to_eos + 1, self.longest)
+        # What follows is padding.
+        self.length = self.length_to_eos if self.stop_at_eos else self.longest
+        self.is_finished = bool(self.is_nan) or self.num_decided >= self.length
+        # Decided tokens that can no longer change.
+        self.num_final = self.num_decided if self.is_finished else min(self.num_decided, self.first_open)
 
 
-class Canvas:
+def _wide(padding: Any, start: Any = None, dtype: torch.dtype = torch.long) -> Any:
+    """A tensor `(rows, width)`: what fills it up on the left, and what new rows have, if [`Canvas.add`] leaves it."""
+    return field(default=None, metadata={"padding": padding, "start": start, "dtype": dtype})
+
+
+def _narrow(start: Any = None) -> Any:
+    """A tensor `(rows,)`."""
+    return field(default=None, metadata={"start": start, "dtype": torch.long})
+
+
+@dataclass(eq=False, repr=False)
+class RowTensors:
+    """The tensors of a canvas, with a line for each row."""
+
+    # Token ids, filled up with the padding token of the configuration.
+    sequences: torch.LongTensor = _wide(0)
+    attention_mask: torch.LongTensor = _wide(0)
+    position_ids: torch.LongTensor = _wide(0)
+    # The number of the block that a column belongs to, below 0 in the prompt.
+    block: torch.LongTensor = _wide(-1)
+    # More than any place in the prompt.
+    place: torch.LongTensor = _wide(_BEYOND)
+    masked: torch.BoolTensor = _wide(False)
+    # The masks, and decided tokens that keep their row in its block.
+    unsettled: torch.BoolTensor = _wide(False)
+    # The pass that decided a token, -1 for none.
+    commit_step: torch.LongTensor = _wide(-1, start=-1)
+    # The probability of each decided token, if it counts after the pass that decided it.
+    confidence: torch.FloatTensor = _wide(1, start=1, dtype=torch.float32)
+    nfe: torch.LongTensor = _narrow(0)
+    step_in_block: torch.LongTensor = _narrow(0)
+    open_from: torch.LongTensor = _narrow()
+    open_to: torch.LongTensor = _narrow()
+    num_revisions: torch.LongTensor = _narrow(0)
+    # Passes since the open blocks had a mask.
+    post_steps: torch.LongTensor = _narrow(0)
+
+
+class Canvas(RowTensors):
     """The rows being decoded: left-padded prompts with the mask tokens to decide.
 
     Tensors have one line a row and one column a token, and rows end at the same column.
@@ -96,32 +146,13 @@ class Canvas:
         revises (`bool`): whether decided tokens of the open blocks may change.
     """
 
-    # (rows, width). `block` is the number of the block that a column belongs to, below 0 in the prompt; `place` the
-    # number of the token in the answer, more than any in the prompt.
-    sequences: torch.LongTensor
-    attention_mask: torch.LongTensor
-    position_ids: torch.LongTensor
-    block: torch.LongTensor
-    place: torch.LongTensor
-    masked: torch.BoolTensor
+    # The masks of the open blocks, `(rows, width)`.
     is_open: torch.BoolTensor
-    # The masks, and decided tokens that keep their row in its block.
-    unsettled: torch.BoolTensor
-    commit_step: torch.LongTensor
-    # The probability of each decided token, if it counts after the pass that decided it.
-    confidence: torch.FloatTensor
-    # (rows,)
-    nfe: torch.LongTensor
-    step_in_block: torch.LongTensor
-    open_from: torch.LongTensor
-    open_to: torch.LongTensor
-    num_revisions: torch.LongTensor
-    # Passes since the open blocks had a mask.
-    post_steps: torch.LongTensor
 
     def __init__(self, config: Any, width_multiple: int = 1, whole_blocks: bool = False, revises: bool = False):
         self.config = config
         self.max_new_tokens = config.max_new_tokens
+        self.is_infilling = config.is_infilling
         self.revises = revises
         self.width_multiple = width_multiple
         self.whole_blocks = whole_blocks
@@ -134,25 +165,13 @@ class Canvas:
         self.num_masks: list[int] = []
         self.row_nfe: list[int] = []
         self.status: list[RowStatus] = []
-        # What fills up each of the wide tensors on the left.
-        self._padding = {
-            "sequences": config.padding_token_id,
-            "attention_mask": 0,
-            "position_ids": 0,
-            "block": -1,
-            "place": _BEYOND,
-            "masked": False,
-            "unsettled": False,
-            "commit_step": -1,
-            "confidence": 1,
-        }
 
     def __len__(self) -> int:
         return len(self.row_ids)
 
     @property
     def width(self) -> int:
-        """Number of columns: those of the longest prompt and of the new tokens, and padding.
+        """Number of columns: the longest prompt with its new tokens, and padding.
 
         For compiled code it does not fall when the row with the longest prompt leaves.
         """
@@ -166,25 +185,22 @@ class Canvas:
         """Whether a row has padding."""
         return min(map(self._length, self.prompt_lengths)) < self.width
 
-    def length(self, row: int) -> int:
-        """The columns that are no padding."""
-        return self._length(self.prompt_lengths[row])
-
     def prompt_start(self, row: int) -> int:
         """The column of the first token that is no padding."""
-        return self.width - self.length(row)
+        return self.width - self._length(self.prompt_lengths[row])
 
     def answer_start(self, row: int) -> int:
         """The column of the first new token; when infilling, of the first token."""
-        return self.prompt_start(row) + (self.prompt_lengths[row] if self.max_new_tokens else 0)
-
-    def answer_end(self, row: int) -> int:
-        """The column behind the last token of the answer."""
-        return self.answer_start(row) + self.answer_length(row)
+        return self.prompt_start(row) + (0 if self.is_infilling else self.prompt_lengths[row])
 
     def answer_length(self, row: int) -> int:
         """The new tokens; when infilling, all tokens."""
-        return self.max_new_tokens or self.prompt_lengths[row]
+        return self.prompt_lengths[row] if self.is_infilling else self.max_new_tokens
+
+    def answer(self, row: int) -> slice:
+        """The columns of the answer."""
+        start = self.answer_start(row)
+        return slice(start, start + self.answer_length(row))
 
     def open_edges(self, row: int) -> tuple[int, int]:
         """The columns at which the open blocks of a row begin and end."""
@@ -200,41 +216,28 @@ class Canvas:
         masked = (sequences == self.config.mask_token_id) & attention_mask.bool()
         # Positions count from the first token of the row, whatever the padding.
         position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
-        block = (position_ids - self._first_position(prompt_lengths)).div(
-            self.config.block_length, rounding_mode="floor"
-        )
-        block = block.masked_fill(attention_mask == 0, -1)
-        place = position_ids - (prompt_lengths if self.max_new_tokens else 0)
+        from_answer = position_ids - self._first_position(prompt_lengths)
+        block = from_answer.div(self.config.block_length, rounding_mode="floor").masked_fill(attention_mask == 0, -1)
+        place = position_ids - (0 if self.is_infilling else prompt_lengths)
         place = place.masked_fill((attention_mask == 0) | (place < 0), _BEYOND)
         first_block = _first(block, masked)
-        added = {
-            "sequences": sequences,
-            "attention_mask": attention_mask,
-            "position_ids": position_ids,
-            "block": block,
-            "place": place,
-            "masked": masked,
-            "unsettled": masked,
-            "commit_step": torch.full_like(sequences, -1),
-            "confidence": torch.ones_like(sequences, dtype=torch.float32),
-            "nfe": torch.zeros_like(first_block),
-            "step_in_block": torch.zeros_like(first_block),
-            "open_from": first_block,
-            "open_to": first_block,
-            "num_revisions": torch.zeros_like(first_block),
-            "post_steps": torch.zeros_like(first_block),
-        }
-        # Those behind the answer are no part of it.
-        num_masks = (masked & (place < (self.max_new_tokens or _BEYOND))).sum(dim=1)
-        lengths, num_masks = torch.stack([prompt_lengths[:, 0], num_masks]).tolist()
-        previous = {name: getattr(self, name) for name in added} if self.row_ids else {}
+        wide = (sequences, attention_mask, position_ids, block, place, masked)
+        added = RowTensors(*wide, unsettled=masked, open_from=first_block, open_to=first_block)
+        # Masks that only complete the last block are not counted.
+        num_masks = (masked & (place < (_BEYOND if self.is_infilling else self.max_new_tokens))).sum(dim=1)
+        lengths, counts = torch.stack([prompt_lengths[:, 0], num_masks]).tolist()
+        is_empty = not self.row_ids
         self.row_ids += row_ids
         self.prompt_lengths += lengths
-        self.num_masks += num_masks
+        self.num_masks += counts
         self.row_nfe += [0] * len(row_ids)
-        for name, tensor in added.items():
-            parts = [previous[name], tensor] if previous else [tensor]
-            setattr(self, name, torch.cat([self._fitted(name, part) for part in parts]))
+        for each in fields(RowTensors):
+            tensor = getattr(added, each.name)
+            if tensor is None:
+                like = sequences if "padding" in each.metadata else first_block
+                tensor = torch.full_like(like, each.metadata["start"], dtype=each.metadata["dtype"])
+            parts = [tensor] if is_empty else [getattr(self, each.name), tensor]
+            setattr(self, each.name, torch.cat([self._fitted(each, part) for part in parts]))
         self._eos_token_ids = sequences.new_tensor(self.config.eos_token_ids)
         self._read_status(None)
 
@@ -247,23 +250,22 @@ class Canvas:
 
     def write(self, row: int, place: int, tokens: list[int]) -> None:
         """Writes tokens that are given in place of the masks from a number of the answer on, up to its end."""
-        start = self.answer_start(row) + place
-        columns = slice(start, min(start + len(tokens), self.answer_end(row)))
+        answer = self.answer(row)
+        start = answer.start + place
+        columns = slice(start, min(start + len(tokens), answer.stop))
         self.sequences[row, columns] = self.sequences.new_tensor(tokens)[: columns.stop - start]
         self.masked[row, columns] = self.unsettled[row, columns] = False
         self.commit_step[row, columns] = self.row_nfe[row]
 
     def new_columns(self) -> torch.LongTensor:
         """The columns of the new tokens (when infilling, all), `(rows, columns)`, where rows end with the answer."""
-        first = self.width - self.max_new_tokens if self.max_new_tokens else 0
+        first = 0 if self.is_infilling else self.width - self.max_new_tokens
         return torch.arange(first, self.width, device=self.masked.device).expand(len(self), -1)
 
     def open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """The columns that may be decided in this pass: the masks of each row's open blocks, and what may be revised.
+        """The columns that a pass may decide, the masks of the open blocks first, and which are masks.
 
-        Returns:
-            `tuple`: the columns, the masks first, and which of them are masks, both `(rows, columns)`. A row that has
-            fewer of them than another is filled up with others.
+        Both are `(rows, columns)`. A row that has fewer of them than another is filled up with others.
         """
         num_columns = max(status.num_open + status.num_revisable for status in self.status)
         rank = self.is_open.int()
@@ -313,8 +315,7 @@ class Canvas:
     def advance(self, is_nan: torch.BoolTensor) -> None:
         """Moves each row whose block is decided to its next one, opens further blocks, and informs the host.
 
-        Args:
-            is_nan (`torch.BoolTensor` of shape `(rows,)`): the rows for which the model predicted NaN.
+        Rows for which the model predicted NaN, `(rows,)`, are finished.
         """
         first_block = _first(self.block, self.unsettled)
         self.step_in_block *= first_block == self.open_from
@@ -369,7 +370,7 @@ class Canvas:
         block_length = self.config.block_length
         if self.whole_blocks:
             return prompt_length // block_length * block_length
-        return prompt_length if self.max_new_tokens else -(-prompt_length % block_length)
+        return -(-prompt_length % block_length) if self.is_infilling else prompt_length
 
     def _with_masks(
         self, input_ids: torch.LongTensor, attention_mask: torch.LongTensor
@@ -403,57 +404,30 @@ class Canvas:
         self.is_open = self.masked & (self.block <= self.open_to[:, None])
         # An end token that is infilled ends nothing.
         first_eos = torch.full_like(self.open_from, _BEYOND)
-        if self.max_new_tokens:
+        if not self.is_infilling:
             first = self._first_answer_start()
             is_eos = (self.sequences[:, first:, None] == self._eos_token_ids).any(dim=-1)
             first_eos = _first(self.place[:, first:], is_eos)
-        fields = [
-            self.open_from,
-            self.open_to,
-            self.is_open.sum(dim=1),
-            _first(self.place, self.unsettled),
-            first_eos,
-        ]
-        if is_nan is not None or self.revises:
-            fields.append(torch.zeros_like(self.nfe) if is_nan is None else is_nan.long())
+        counts = {
+            "open_from": self.open_from,
+            "open_to": self.open_to,
+            "num_open": self.is_open.sum(dim=1),
+            "num_decided": _first(self.place, self.unsettled),
+            "length_to_eos": first_eos,
+        }
+        if is_nan is not None:
+            counts["is_nan"] = is_nan.long()
         if self.revises:
-            first_open = _first(self.place, self.block >= self.open_from[:, None])
-            fields += [self.revisable.sum(dim=1), self.num_revisions, first_open]
-        self.status = [self._status(row, *counts) for row, counts in enumerate(torch.stack(fields, dim=1).tolist())]
-
-    def _status(
-        self,
-        row: int,
-        open_from: int,
-        open_to: int,
-        num_open: int,
-        first_mask: int,
-        first_eos: int,
-        is_nan: int = 0,
-        num_revisable: int = 0,
-        num_revisions: int = 0,
-        first_open: int = _BEYOND,
-    ) -> RowStatus:
-        longest = self.answer_length(row)
-        num_decided, length_to_eos = min(first_mask, longest), min(first_eos + 1, longest)
-        length = length_to_eos if self.config.stop_at_eos else longest
-        is_finished = bool(is_nan) or num_decided >= length
-        return RowStatus(
-            open_from=open_from,
-            open_to=open_to,
-            num_open=num_open,
-            num_revisable=num_revisable,
-            num_decided=num_decided,
-            num_final=num_decided if is_finished else min(num_decided, first_open),
-            length_to_eos=length_to_eos,
-            length=length,
-            num_revisions=num_revisions,
-            is_nan=bool(is_nan),
-            is_finished=is_finished,
-        )
+            counts["num_revisable"] = self.revisable.sum(dim=1)
+            counts["num_revisions"] = self.num_revisions
+            counts["first_open"] = _first(self.place, self.block >= self.open_from[:, None])
+        self.status = [
+            RowStatus(self.answer_length(row), self.config.stop_at_eos, **dict(zip(counts, values, strict=True)))
+            for row, values in enumerate(torch.stack(list(counts.values()), dim=1).tolist())
+        ]
 
     def _result(self, row: int) -> FinishedRow:
-        status, answer = self.status[row], slice(self.answer_start(row), self.answer_end(row))
+        status, answer = self.status[row], self.answer(row)
         tokens, commit_step = self.sequences[row, answer].clone(), self.commit_step[row, answer].clone()
         tokens[status.length :] = self.config.padding_token_id
         commit_step[status.length :] = -1
@@ -465,7 +439,7 @@ class Canvas:
             nfe=self.row_nfe[row],
             num_tokens=num_tokens,
             num_revisions=status.num_revisions,
-            is_nan=status.is_nan,
+            is_nan=bool(status.is_nan),
         )
 
     def _keep(self, rows: list[int]) -> None:
@@ -473,23 +447,16 @@ class Canvas:
             setattr(self, name, [getattr(self, name)[row] for row in rows])
         if rows:
             index = torch.tensor(rows, device=self.masked.device)
-            for name in (
-                *self._padding,
-                "nfe",
-                "step_in_block",
-                "open_from",
-                "open_to",
-                "num_revisions",
-                "post_steps",
-            ):
-                setattr(self, name, self._fitted(name, getattr(self, name)[index]))
+            for each in fields(RowTensors):
+                setattr(self, each.name, self._fitted(each, getattr(self, each.name)[index]))
             self.is_open = self.masked & (self.block <= self.open_to[:, None])
 
-    def _fitted(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _fitted(self, each: Field, tensor: torch.Tensor) -> torch.Tensor:
         """Adds or removes padding on the left."""
-        if name not in self._padding:
+        if "padding" not in each.metadata:
             return tensor
-        return pad(tensor, (self.width - tensor.shape[1], 0), value=self._padding[name])
+        padding = self.config.padding_token_id if each.name == "sequences" else each.metadata["padding"]
+        return pad(tensor, (self.width - tensor.shape[1], 0), value=padding)
 
 
 def _first(values: torch.LongTensor, marked: torch.BoolTensor) -> torch.LongTensor:

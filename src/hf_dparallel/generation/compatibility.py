@@ -58,7 +58,7 @@ def check(config: Any, model: PreTrainedModel | None = None) -> None:
             f"is more than `max_new_tokens={config.max_new_tokens}`",
             "Raise the latter.",
         )
-    if model is not None and model.is_block_causal and not config.max_new_tokens:
+    if model is not None and model.is_block_causal and config.is_infilling:
         raise SettingError(
             "max_new_tokens",
             0,

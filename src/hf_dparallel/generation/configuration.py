@@ -177,6 +177,11 @@ class DiffusionGenerationConfig(GenerationConfig):
         return any(map(self.is_on, settings_called("revision")))
 
     @property
+    def is_infilling(self) -> bool:
+        """Whether the mask tokens of the prompt are filled in, and none are appended."""
+        return self.max_new_tokens == 0
+
+    @property
     def eos_token_ids(self) -> list[int]:
         """The tokens that end an answer."""
         if self.eos_token_id is None:

@@ -20,12 +20,7 @@ def check_prompts(
     config: DiffusionGenerationConfig,
     model: PreTrainedModel,
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """Returns prompts and attention mask, both `(batch_size, prompt_length)`, if they can be decoded.
-
-    Raises:
-        ValueError: for prompts that are missing, empty, right-padded, outside the vocabulary, or with mask tokens
-            where they cannot be decoded.
-    """
+    """Returns prompts and attention mask, both `(batch_size, prompt_length)`, if they can be decoded."""
     if not isinstance(input_ids, torch.Tensor) or input_ids.ndim != 2:
         got = tuple(input_ids.shape) if isinstance(input_ids, torch.Tensor) else input_ids
         raise ValueError(
@@ -61,11 +56,7 @@ def check_prompts(
 def generators_per_row(
     generator: torch.Generator | Sequence[torch.Generator] | None, batch_size: int
 ) -> list[torch.Generator] | None:
-    """Returns one generator per row.
-
-    Raises:
-        ValueError: if it is something else, or if there are too few or too many.
-    """
+    """Returns one generator per row."""
     if generator is None:
         return None
     generators = [generator] * batch_size if isinstance(generator, torch.Generator) else generator
@@ -98,14 +89,9 @@ def input_device(model: PreTrainedModel) -> torch.device:
 def check_devices(
     input_ids: torch.LongTensor, attention_mask: torch.LongTensor | None, model: PreTrainedModel
 ) -> None:
-    """Checks that the prompts are where the model takes them.
-
-    Raises:
-        ValueError: if they are elsewhere.
-    """
+    """Checks that the prompts are where the model takes them."""
     device = input_device(model)
-    tensors = {"input_ids": input_ids, "attention_mask": attention_mask}
-    for name, tensor in tensors.items():
+    for name, tensor in (("input_ids", input_ids), ("attention_mask", attention_mask)):
         if isinstance(tensor, torch.Tensor) and tensor.device.type != device.type and device.type != "meta":
             raise ValueError(
                 f"`{name}` is on {tensor.device} and the model takes tokens on {device}. Pass "
@@ -114,12 +100,7 @@ def check_devices(
 
 
 def check_peft(model: PreTrainedModel) -> None:
-    """Checks what a PEFT model over `model` adds to a call of `generate`, which it tells by hooks only.
-
-    Raises:
-        ValueError: for virtual tokens before the prompt, which diffusion decoding has no place for, and for adapters
-            by row, since rows leave the batch when they are finished.
-    """
+    """Checks what a PEFT model over `model` adds to a call of `generate`, which it tells by hooks only."""
     owner = getattr(model.prepare_inputs_for_generation, "__self__", None)
     config = getattr(owner, "active_peft_config", None)
     if getattr(config, "is_prompt_learning", False):
@@ -185,13 +166,13 @@ def _check_vocabulary(input_ids: torch.LongTensor, vocab_size: int, config: Diff
 def _check_masks(input_ids: torch.LongTensor, attention_mask: torch.Tensor, config: DiffusionGenerationConfig) -> None:
     token_id = config.mask_token_id
     has_masks = ((input_ids == token_id) & attention_mask.bool()).any(dim=1)
-    if config.max_new_tokens and has_masks.any():
+    if not config.is_infilling and has_masks.any():
         raise ValueError(
             f"`input_ids` contains the mask token ({token_id}) in row {has_masks.nonzero()[0].item()}, and "
             f"{config.max_new_tokens} new tokens are to be appended. Set `max_new_tokens=0` to fill in the masks "
             "of the prompt, or remove them."
         )
-    if not config.max_new_tokens and not has_masks.any():
+    if config.is_infilling and not has_masks.any():
         raise ValueError(
             f"`max_new_tokens=0` fills in the mask tokens ({token_id}) of the prompt, and `input_ids` has "
             "none. Set `max_new_tokens` to append new tokens."

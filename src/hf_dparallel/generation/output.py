@@ -59,15 +59,18 @@ def collect_rows(
     rows: list[DecodedRow], input_ids: torch.LongTensor, config: DiffusionGenerationConfig
 ) -> torch.LongTensor | DiffusionGenerationOutput:
     """Makes the output of `generate` from the decoded rows and the prompts, both in the order of the prompts."""
-    if config.max_new_tokens:
-        sequences = torch.cat([input_ids, torch.stack([row.tokens for row in rows])], dim=1)
-    else:
+    if config.is_infilling:
         sequences = input_ids.clone()
         for sequence, row in zip(sequences, rows, strict=True):
             sequence[-len(row.tokens) :] = row.tokens
+    else:
+        sequences, width = (
+            torch.cat([input_ids, torch.stack([row.tokens for row in rows])], dim=1),
+            config.max_new_tokens,
+        )
     if not config.return_dict_in_generate:
         return sequences
-    width = config.max_new_tokens or input_ids.shape[1]
+    width = input_ids.shape[1] if config.is_infilling else config.max_new_tokens
     return DiffusionGenerationOutput(
         sequences=sequences,
         nfe=torch.tensor([row.nfe for row in rows], device=input_ids.device),

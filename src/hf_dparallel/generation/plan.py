@@ -10,17 +10,13 @@ from .canvas import Canvas
 
 
 class Appended(Protocol):
-    """Places that a pass computes behind its columns. They see and are seen in this pass only; no cache keeps them.
-
-    Args:
-        input_ids, position_ids (`torch.LongTensor` of shape `(rows, places)`): what is fed to the model.
-    """
+    """Tokens that a pass computes behind its columns, `(rows, tokens)`: seen in this pass, and kept by no cache."""
 
     input_ids: torch.LongTensor
     position_ids: torch.LongTensor
 
     def make_mask(self, model: Any, num_columns: int) -> Any:
-        """The attention mask of a pass that computes `num_columns` columns of the canvas and these places."""
+        """The attention mask of a pass that computes `num_columns` columns of the canvas and these tokens."""
 
 
 class Pass(NamedTuple):
@@ -29,13 +25,13 @@ class Pass(NamedTuple):
     Args:
         rows (`torch.LongTensor` of shape `(rows,)`, *optional*): rows of the canvas; `None` for all of them in order.
         columns (`torch.LongTensor` of shape `(rows, columns)`, or `slice`): the columns of each, or of all.
-        scored (`torch.LongTensor` of shape `(rows, places)`): where in the input the head runs.
+        scored (`torch.LongTensor` of shape `(rows, tokens)`): where in the input the head runs.
         num_keys (`int`): how many columns of the canvas, from the left, the queries attend to.
         seen (`torch.Tensor` of shape `(all rows, width)`, *optional*): 1 for the columns that are seen. `None` if all
             are. It is another tensor as soon as other columns are.
         kept (`torch.BoolTensor` of shape `(rows, columns)`, *optional*): the columns whose keys and values replace
             what a cache keeps, by default all. The others are there because another row needs them.
-        appended ([`Appended`], *optional*): further places.
+        appended ([`Appended`], *optional*): further tokens.
         embed (`Callable`, *optional*): makes the embeddings, of this pass and the token ids, if the model does not.
     """
 
@@ -61,7 +57,7 @@ class Pass(NamedTuple):
 
     @property
     def num_appended(self) -> int:
-        """How many places follow the columns."""
+        """How many tokens follow the columns."""
         return 0 if self.appended is None else self.appended.input_ids.shape[1]
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -71,21 +67,14 @@ class Pass(NamedTuple):
 
 
 class WholeCanvas:
-    """Computes every column of the canvas in every pass, up to the end of the suffix window.
+    """Computes every column of the canvas in every pass, up to the end of the suffix window."""
 
-    Args:
-        canvas ([`Canvas`]): the rows being decoded.
-        lead (`int`): how many columns earlier the model predicts a token.
-
-    Attributes:
-        uniform (`bool`): whether to compute all rows in one pass and each in a window of its own, where there is a
-            choice. That is fewer shapes, and more columns.
-    """
-
+    # Where there is a choice, whether to compute all rows in one pass and each in a window of its own: fewer shapes.
     uniform = False
 
     def __init__(self, canvas: Canvas, lead: int):
         self.canvas = canvas
+        # How many columns earlier the model predicts a token.
         self.lead = lead
         self.suffix_length = canvas.config.suffix_length
 
@@ -192,6 +181,7 @@ class Blocks(WholeCanvas):
         canvas = self.canvas
         entering = [row for row, row_id in enumerate(canvas.row_ids) if row_id not in self._missing]
         others = [row for row, row_id in enumerate(canvas.row_ids) if row_id in self._missing]
+        self._missing |= {canvas.row_ids[row]: canvas.width - canvas.prompt_start(row) for row in entering}
         if entering and others and not self.uniform:
             order = torch.tensor(entering + others).to(wanted.device)
             first, second = order[: len(entering)], order[len(entering) :]
@@ -205,7 +195,7 @@ class Blocks(WholeCanvas):
         """Computes what is missing of some rows, which `index` picks, up to their open blocks."""
         canvas = self.canvas
         ends = [canvas.open_edges(row)[1] for row in rows]
-        starts = [canvas.width - self._missing.get(canvas.row_ids[row], canvas.length(row)) for row in rows]
+        starts = [canvas.width - self._missing[canvas.row_ids[row]] for row in rows]
         size = max(end - start for start, end in zip(starts, ends, strict=True))
         shared = slice(min(starts), max(ends))
         columns: torch.LongTensor | slice = shared

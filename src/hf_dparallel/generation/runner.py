@@ -22,13 +22,7 @@ _PLANNERS = {None: WholeCanvas, "prefix": Windows, "dual": Windows, "block": Blo
 
 
 class Runner:
-    """Runs the passes that the settings ask for.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
-        canvas ([`Canvas`]): the rows being decoded, with the settings.
-        parts (`Sequence[RowPart]`): what may extend a pass.
-    """
+    """Runs the passes that the settings of a canvas ask for, extended by the parts."""
 
     # Instead of the model's own forward pass.
     forward: Callable[..., Any] | None = None
@@ -247,10 +241,6 @@ def _borrow_cache(runner: CompiledRunner, new: WindowCache) -> WindowCache:
 
 
 def make_runner(model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart] = ()) -> Runner:
-    """The runner that the settings ask for.
-
-    Raises:
-        ValueError: if the model cannot do what the settings ask for.
-    """
+    """The runner that the settings ask for, if the model can do that."""
     check(canvas.config, model)
     return (CompiledRunner if canvas.config.compiles else Runner)(model, canvas, parts)

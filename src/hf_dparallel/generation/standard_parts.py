@@ -13,7 +13,6 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from ..certainty import measure_certainty
-from . import revision  # noqa: F401 (the ways register themselves)
 from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
 from .parts import REVISION_WAYS, Change, RowPart
@@ -40,16 +39,7 @@ def make_parts(
     streamer: BaseStreamer | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> list[RowPart]:
-    """The parts of a decode, in the order in which they are called.
-
-    Args:
-        config ([`DiffusionGenerationConfig`]): every setting, special tokens included.
-        logits_processor, stopping_criteria, streamer, tokenizer: as in [`~DiffusionGenerationMixin.generate`].
-
-    Raises:
-        ValueError: for stop strings without a tokenizer, criteria without an answer to end, and a streamer that has
-            not the methods of one.
-    """
+    """The parts that a resolved configuration and arguments of `generate` ask for, in the order of their calls."""
     criteria = all_criteria(stopping_criteria, config, tokenizer)
     processing = ScoreProcessing(config, logits_processor)
     wanted = [
@@ -69,10 +59,6 @@ class ScoreProcessing(RowPart):
 
     Processors of transformers know one position per row, so each position is passed as a row of its own, with the
     whole sequence of its row, without padding, as `input_ids`; the position itself is a mask there.
-
-    Args:
-        config ([`DiffusionGenerationConfig`]): says which tokens are kept out.
-        processors (`LogitsProcessorList`, *optional*): processors of the caller.
     """
 
     changes_scores = True
@@ -141,7 +127,7 @@ class CertaintyHistory(RowPart):
             for name, values in recorded.items():
                 empty = values.new_full((length + 1, *values.shape[1:]), HISTORIES[name][0])
                 recorded[name] = empty.index_copy_(0, row_places.clamp(max=length), values)[:length]
-            answer = slice(canvas.answer_start(row), canvas.answer_end(row))
+            answer = canvas.answer(row)
             recorded["standing"] = canvas.sequences[row, answer].masked_fill(canvas.masked[row, answer], -1)
             self._passes.setdefault(canvas.row_ids[row], []).append(recorded)
         return logits
@@ -228,11 +214,7 @@ class DraftStream(RowPart):
         self._sent = 0
 
     def enter(self, row_ids: list[int]) -> None:
-        """Sends the prompt; when infilling, nothing yet.
-
-        Raises:
-            ValueError: if there is more than one.
-        """
+        """Sends the prompt, which must be the only one; when infilling, nothing yet."""
         canvas = self.canvas
         if len(canvas) > 1:
             raise ValueError(
@@ -250,7 +232,7 @@ class DraftStream(RowPart):
         row, end = canvas.sequences[0], first + decided
         if hasattr(self.streamer, "put_draft") and not status.is_finished:
             row = self._drafted(row, canvas, prediction)
-            end = max(end, min(canvas.open_edges(0)[1], canvas.answer_end(0)))
+            end = max(end, min(canvas.open_edges(0)[1], canvas.answer(0).stop))
         if end == first + self._sent:
             return
         # One wait for the device, for both.

@@ -46,7 +46,7 @@ def all_criteria(
         ValueError: if there are stop strings and no tokenizer, or criteria and no answer to end.
     """
     criteria = StoppingCriteriaList(criteria or [])
-    if criteria and not config.max_new_tokens:
+    if criteria and config.is_infilling:
         raise ValueError("`stopping_criteria` end an answer, and `max_new_tokens=0` has none to end. Leave them out.")
     if config.stop_strings:
         if tokenizer is None:

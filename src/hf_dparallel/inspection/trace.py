@@ -165,7 +165,7 @@ def _first_block_length(
     if is_block_causal:
         return config.block_length - prompt_length % config.block_length
     # What is filled in has its shorter block at the beginning.
-    return config.block_length if config.max_new_tokens else length % config.block_length or config.block_length
+    return length % config.block_length or config.block_length if config.is_infilling else config.block_length
 
 
 def _predictions(out: DiffusionGenerationOutput, row: int, step: int, texts: dict[int, str]) -> dict[int, Prediction]:

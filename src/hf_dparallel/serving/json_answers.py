@@ -48,7 +48,7 @@ class JsonAnswer(Follower):
         """Commits the predictions that fit. What is given behind them is written into the canvas at once."""
         status = canvas.status[row]
         # The masks come first, from left to right. In block-causal models some are behind the answer.
-        num_masks = int((prediction.columns[row, : status.num_open] < canvas.answer_end(row)).sum())
+        num_masks = int((prediction.columns[row, : status.num_open] < canvas.answer(row).stop).sum())
         accepted = change.accepted[row, :num_masks].tolist()
         num_accepted = next((index for index, is_accepted in enumerate(accepted) if not is_accepted), num_masks)
         kept = self._take(change.tokens[row, : max(num_accepted, 1)].tolist(), prediction.logits[row, 0])

@@ -34,7 +34,7 @@ def commit_prefix(prediction, masked, threshold):
 class SoftDecoding(RowPart):
     """Decides every decided token anew, whatever its probability (DMax).
 
-    A pass sees a decided token as a mixture of its embedding and that of the mask token ([`mix_embeddings`]).
+    A pass sees a decided token as a mixture of its embedding and the mask token's ([`mix_embeddings`]).
     A block is left when it is decided and either all its tokens have a probability of at least 0.9 or the pass has
     changed none of them, and at the latest after as many passes as it has tokens
     (https://huggingface.co/papers/2604.08302).
@@ -74,17 +74,10 @@ class SoftDecoding(RowPart):
 def mix_embeddings(
     embeddings: torch.nn.Module, input_ids: torch.LongTensor, weights: torch.FloatTensor, mask_token_id: int
 ) -> torch.Tensor:
-    """Mixtures of the embedding of each token and that of the mask token, as long as these are on the average.
+    """Mixtures of the embeddings of each token, with its weight, and of the mask token, as long as on the average.
 
-    Args:
-        embeddings (`torch.nn.Module`): of the model.
-        input_ids (`torch.LongTensor` of shape `(rows, length)`): the tokens.
-        weights (`torch.FloatTensor` of shape `(rows, length)`): the share of the token; where it is 1, the embedding
-            is the token's.
-        mask_token_id (`int`): the mask token.
-
-    Returns:
-        `torch.Tensor` of shape `(rows, length, hidden_size)`, as in DMax (https://huggingface.co/papers/2604.08302).
+    `input_ids` and `weights` are `(rows, length)`; where a weight is 1, the embedding is the token's
+    (https://huggingface.co/papers/2604.08302).
     """
     of_tokens, of_mask = embeddings(input_ids), embeddings(torch.full_like(input_ids[:1, :1], mask_token_id))
     weights = weights[..., None].to(of_tokens.device)

@@ -22,21 +22,17 @@ class VerificationCopy:
 
     A place of the copy has the position of the column it stands for. Nothing outside the copy sees it. It sees all of
     the copy and of the canvas, except for the token that it predicts (https://huggingface.co/papers/2507.18578).
-
-    Args:
-        input_ids, position_ids (`torch.LongTensor` of shape `(rows, length)`): what is fed to the model.
-        columns (`torch.LongTensor` of shape `(rows, length)`): the columns of the canvas that it stands for.
-        is_seen (`torch.BoolTensor` of shape `(rows, length)`): which of them the others see: what was masked when
-            their block was entered. The rest is there because another row has more of them.
-        key_mask (`torch.LongTensor` of shape `(rows, keys)`): which columns of the canvas are seen.
-        lead (`int`): how many columns earlier the model predicts a token.
     """
 
+    # (rows, length). `columns` are the columns of the canvas that it stands for. Others see of it what was masked when
+    # their block was entered; the rest is there because another row has more.
     input_ids: torch.LongTensor
     position_ids: torch.LongTensor
     columns: torch.LongTensor
     is_seen: torch.BoolTensor
+    # (rows, keys): which columns of the canvas are seen.
     key_mask: torch.LongTensor
+    # How many columns earlier the model predicts a token.
     lead: int
 
     def make_mask(self, model: PreTrainedModel, num_columns: int) -> Any:
@@ -123,7 +119,7 @@ class VerifiedCommits(RowPart):
 
 
 def _probability(prediction: TokenPrediction, tokens: torch.LongTensor) -> torch.Tensor:
-    """Probability of `tokens`, from that of the predicted tokens."""
+    """Probability of `tokens`, from the probability of the predicted tokens."""
     logits = prediction.logits
     predicted, given = (logits.gather(-1, ids[..., None])[..., 0] for ids in (prediction.tokens, tokens))
     return (prediction.confidence.log() + (given - predicted).to(prediction.confidence.dtype)).exp()
