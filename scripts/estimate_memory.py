@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig
 
 from hf_dparallel import DreamConfig, LLaDA2Config, LLaDAConfig, SDARConfig
-from hf_dparallel.training.lora import add_adapter
+from hf_dparallel.training.student import add_adapter
 from hf_dparallel.training.terms import token_terms
 
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import recipe_of
-from hf_dparallel.training.lora import add_adapter
+from hf_dparallel.training.student import add_adapter
 
 from ..helpers import make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
 

@@ -95,7 +95,7 @@ def test_a_training_that_diverges_stops_and_keeps_the_checkpoints_before(tmp_pat
 
 
 def test_other_errors_are_left_alone(tmp_path):
-    with pytest.raises(RuntimeError, match="^size mismatch$"), explained_write_errors(tmp_path, "All is well."):
+    with pytest.raises(RuntimeError, match="^size mismatch$"), explained_write_errors(tmp_path / "checkpoint-1"):
         raise RuntimeError("size mismatch")
 
 

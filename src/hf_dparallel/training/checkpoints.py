@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,31 +52,18 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 @contextlib.contextmanager
-def explained_write_errors(path: str | Path, kept: str) -> Iterator[None]:
-    """Says what was being written, how much room there is, and what is safe, if writing fails.
-
-    Raises:
-        OSError: from the error of the library that was writing.
-    """
+def explained_write_errors(checkpoint: Path) -> Iterator[None]:
+    """Raises an `OSError` that says what could not be written, how much room there is, and what is safe."""
     try:
         yield
     except Exception as error:
-        if not _is_write_error(error):
+        # torch and safetensors have errors of their own for what the operating system refuses.
+        if not isinstance(error, OSError) and not re.search("I/O error|inline_container", str(error)):
             raise
-        parent = next(folder for folder in Path(path).absolute().parents if folder.exists())
-        free = shutil.disk_usage(parent).free / 2**20
+        last = last_complete_checkpoint(str(checkpoint.parent))
+        kept = f"{last} is intact: go on with `resume_from_checkpoint=True`." if last else "There is none before it."
+        room = shutil.disk_usage(next(folder for folder in checkpoint.absolute().parents if folder.exists())).free
         raise OSError(
-            f"Could not write {str(path)!r} ({error}); {free:.0f} MB are free there. {kept} Free some space, or check "
-            "the permissions and quotas, and run it again."
+            f"Could not write {str(checkpoint)!r} ({error}); {room / 2**20:.0f} MB are free there. {kept} Free some "
+            "space, or check the permissions and quotas, and run it again."
         ) from error
-
-
-def _is_write_error(error: Exception) -> bool:
-    """Whether the operating system refused: torch and safetensors have errors of their own for that."""
-    if isinstance(error, OSError):
-        return True
-    text = str(error)
-    return (type(error).__name__ == "SafetensorError" and "I/O error" in text) or "inline_container" in text
-
-
-__all__ = ["explained_write_errors", "forget_checkpoint", "last_complete_checkpoint"]

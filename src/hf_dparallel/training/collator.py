@@ -4,20 +4,16 @@
 import hashlib
 import math
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
 from ..data.dataset import TOKENIZED_COLUMNS, read_ids
 from .hooks import Views
 from .student import base_model
 from .terms import IGNORE_INDEX
 from .variants import MaskingSettings
-
-
-if TYPE_CHECKING:
-    from peft import PeftModel
-    from transformers import PreTrainedModel
 
 
 @dataclass
@@ -114,7 +110,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         if self.block_causal:
             self.check_block_causal()
 
-    def check_model(self, model: "PreTrainedModel | PeftModel") -> None:
+    def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if the rows are for another attention than that of the model."""
         super().check_model(model)
         if not self.block_causal:
@@ -315,6 +311,3 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
                 f"{len(example['completion_ids'])}."
             )
         return torch.cat([steps, steps[-1:].expand(self.padded_length)])
-
-
-__all__ = ["DataCollatorForSemiAutoregressiveMasking"]

@@ -85,6 +85,3 @@ def _number_or_text(value: float | str | None) -> float | str | None:
         return float(value) if isinstance(value, str) else value
     except ValueError:
         return value
-
-
-__all__ = ["CertaintyForcingConfig"]

@@ -1,20 +1,16 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Where a variant of the training can act: on its settings, on a masked row, and on a pass of the student."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..generation.settings import SettingError
 from .terms import TokenTerms
-
-
-if TYPE_CHECKING:
-    from peft import PeftModel
-    from transformers import PreTrainedModel
 
 
 @dataclass
@@ -50,46 +46,37 @@ class Views:
 
 @dataclass
 class Step:
-    """A pass of the student over a batch, before it is made.
+    """A pass of the student over a batch, before it is made. A hook may change `inputs`, `labels` and `function`.
 
     Attributes:
         student: the model, with its adapter if it has one.
         forward: the same, as it is wrapped for several processes.
-        inputs: the arguments of the pass. A hook may put others in their place.
+        inputs: the arguments of the pass.
         masked_inputs: the arguments as the collator made them: masked tokens are masks.
         scored: the tokens that have a loss, `(rows, length)`.
+        labels: what `function` is told of the scored tokens, `(rows, length)`: at first the clean tokens.
+        function: the terms of some scored tokens by their logits and labels.
         marks: what the collator told besides, by name.
         mask_token_id: the mask.
-        changes: functions of the terms of some scored tokens, their logits and their numbers among all scored tokens,
-            each of which returns the terms that take their place.
     """
 
-    student: "PreTrainedModel | PeftModel"
+    student: Any
     forward: nn.Module
     inputs: dict[str, Any]
     masked_inputs: dict[str, Any]
     scored: torch.BoolTensor
+    labels: torch.LongTensor
+    function: Callable[[torch.Tensor, torch.LongTensor], TokenTerms]
     marks: dict[str, torch.Tensor]
     mask_token_id: int
-    changes: list[Callable[[TokenTerms, torch.Tensor, torch.LongTensor], TokenTerms]] = field(default_factory=list)
 
-    def changed(
-        self, function: Callable[[torch.Tensor, torch.LongTensor], TokenTerms], labels: torch.LongTensor
-    ) -> tuple[Callable[[torch.Tensor, torch.LongTensor], TokenTerms], torch.LongTensor]:
-        """A function of logits and labels with all `changes`, and what it takes for the labels: the numbers."""
-        targets = labels[self.scored]
-        numbers = torch.zeros_like(labels).masked_scatter(
-            self.scored, torch.arange(len(targets), device=labels.device)
-        )
 
-        def with_changes(logits: torch.Tensor, numbers: torch.LongTensor) -> TokenTerms:
-            numbers = numbers.to(targets.device)
-            terms = function(logits, targets[numbers].to(logits.device))
-            for change in self.changes:
-                terms = change(terms, logits, numbers)
-            return terms
-
-        return with_changes, numbers
+def documented(settings: type) -> type:
+    """Gives each setting of a dataclass its entry in the docstring as the help of the command line."""
+    for name, text in re.findall(r"^ {8}(\w+) \(.+\):\n((?: {12}.+\n)+)", settings.__doc__ or "", flags=re.MULTILINE):
+        setting = vars(settings)["__dataclass_fields__"][name]
+        setting.metadata = {**setting.metadata, "help": " ".join(text.split())}
+    return settings
 
 
 class Hooks:
@@ -98,7 +85,7 @@ class Hooks:
     def check(self) -> None:
         """Raises a [`SettingError`] for a setting that is out of range or has no meaning."""
 
-    def check_model(self, model: "PreTrainedModel | PeftModel") -> None:
+    def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if this model cannot be trained so."""
 
     def before_scoring(self, step: Step) -> None:
@@ -109,6 +96,3 @@ class Hooks:
         value = getattr(self, name)
         if value is not None and value is not False:
             raise SettingError(name, value, f"has no meaning {reason}", "Leave it out.")
-
-
-__all__ = ["Hooks", "Step", "Views"]

@@ -13,25 +13,7 @@ def certainty_forcing_terms(
     r"""
     The terms of the certainty-forcing loss, row by row.
 
-    Everything is computed in float32 whatever the dtype of `logits`. A row in which nothing is scored, or nothing is
-    predicted correctly, gives exact zeros that still carry a (zero) gradient.
-
-    Args:
-        logits (`torch.Tensor` of shape `(rows, length, vocab_size)` or `(num_scored, vocab_size)`):
-            `logits[:, i]` scores token `i`. The second form holds the scored positions alone, in row-major order: what
-            a model returns for `logits_to_keep=labels != -100`.
-        labels (`torch.LongTensor` of shape `(rows, length)`):
-            The clean tokens where they are scored, -100 elsewhere.
-        temperature (`float`, *optional*, defaults to 0.5):
-            Temperature of the certainty term, `T` in Eq. 7. The prediction itself does not depend on it.
-        weights (`float`, *optional*):
-            Weights of the loss. A term that a variant adds is computed if its weight is given.
-
-    Returns:
-        [`CertaintyForcingTerms`]
-
-    Raises:
-        ValueError: if the shapes do not fit together or `temperature` is not positive.
+    The arguments are as in [`certainty_forcing_loss`]. A term that a variant adds is computed if its weight is given.
     """
     objective = _objective(temperature, weights)
     logits, targets = _select_scored(logits, labels)
@@ -57,13 +39,17 @@ def certainty_forcing_loss(
     A row is one view of a sequence. With complementary masking a sequence has two, and its objective is their *sum*
     (as in the published code): the trainer then uses twice this mean.
 
+    Everything is computed in float32 whatever the dtype of `logits`. A row in which nothing is scored, or nothing is
+    predicted correctly, gives exact zeros that still carry a (zero) gradient.
+
     Args:
         logits (`torch.Tensor` of shape `(rows, length, vocab_size)` or `(num_scored, vocab_size)`):
-            See [`certainty_forcing_terms`].
+            `logits[:, i]` scores token `i`. The second form holds the scored positions alone, in row-major order: what
+            a model returns for `logits_to_keep=labels != -100`.
         labels (`torch.LongTensor` of shape `(rows, length)`):
             The clean tokens where they are scored, -100 elsewhere.
         temperature (`float`, *optional*, defaults to 0.5):
-            Temperature of the certainty term.
+            Temperature of the certainty term, `T` in Eq. 7. The prediction itself does not depend on it.
         certainty_weight (`float`, *optional*, defaults to 2.0):
             Weight of the certainty term, β in the paper.
         consistency_weight (`float`, *optional*, defaults to 1.0):
@@ -119,6 +105,3 @@ def _select_scored(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Te
             "model for the latter."
         )
     return logits, targets
-
-
-__all__ = ["certainty_forcing_loss", "certainty_forcing_terms"]

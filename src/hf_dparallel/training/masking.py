@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from ..generation.settings import SettingError
-from .hooks import Hooks, Views
+from .hooks import Hooks, Views, documented
 
 
 _MASKINGS = ("semi_autoregressive", "random", "trajectory")
 
 
+@documented
 @dataclass(kw_only=True)
 class Masking(Hooks):
     r"""
@@ -45,43 +46,15 @@ class Masking(Hooks):
             For block-causal models rounded up to whole blocks.
     """
 
-    block_length: int = field(
-        default=32,
-        metadata={"help": "Number of tokens in a block. Use the block length you will decode with."},
-    )
+    block_length: int = 32
     # `None` is refused below. It is in the type because the argument parser then reads strings, where `float | str`
     # would read floats only and refuse "random".
-    mask_ratio: float | str | None = field(
-        default=0.5,
-        metadata={
-            "help": "Probability of masking a token of the active block, in (0, 1]; or 'random': drawn uniformly for "
-            "every row."
-        },
-    )
-    masking: str = field(
-        default="semi_autoregressive",
-        metadata={
-            "help": "'semi_autoregressive' masks one block and everything after it, 'random' the whole response, "
-            "'trajectory' what the teacher committed last in one block, and everything after it.",
-            "choices": list(_MASKINGS),
-        },
-    )
-    complementary_masking: bool = field(
-        default=True,
-        metadata={"help": "Whether to also train on the view that masks exactly the other tokens of the block."},
-    )
-    padding_blocks: bool = field(
-        default=False,
-        metadata={"help": "Whether to train also on blocks of nothing but padding, as the paper does."},
-    )
-    suffix_length: int | None = field(
-        default=None,
-        metadata={"help": "How many masked tokens behind the active block a row sees; by default all."},
-    )
-    max_length: int = field(
-        default=384,
-        metadata={"help": "Length in tokens to which prompt and completion together are padded with EOS."},
-    )
+    mask_ratio: float | str | None = 0.5
+    masking: str = field(default="semi_autoregressive", metadata={"choices": list(_MASKINGS)})
+    complementary_masking: bool = True
+    padding_blocks: bool = False
+    suffix_length: int | None = None
+    max_length: int = 384
 
     def check(self) -> None:
         super().check()
@@ -143,6 +116,3 @@ def check_count(settings: Masking, name: str) -> None:
     value = getattr(settings, name)
     if value is not None and not (isinstance(value, int) and value >= 0):
         raise SettingError(name, value, "must be 0 or a positive integer")
-
-
-__all__ = ["Masking", "check_count", "check_positive", "is_ratio"]

@@ -9,12 +9,7 @@ from .terms import CertaintyForcingTerms
 
 
 class MetricSums:
-    """Sums over sequences, kept on the device until they are logged.
-
-    Args:
-        device (`torch.device`): where the terms are.
-        losses (`Sequence[str]`): names of the terms of the loss.
-    """
+    """Sums over sequences of the terms of the loss, by name, and of tokens; on the device until they are logged."""
 
     def __init__(self, device: torch.device, losses: Sequence[str]):
         self._losses = list(losses)
@@ -46,6 +41,3 @@ class MetricSums:
             "masked_entropy": entropy / max(num_masked, 1),
             "masked_accuracy": num_correct / max(num_masked, 1),
         }
-
-
-__all__ = ["MetricSums"]

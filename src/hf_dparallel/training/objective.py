@@ -1,15 +1,16 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The settings of the loss, and the objective that they make of its terms."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from ..generation.settings import SettingError
-from .hooks import Hooks
+from .hooks import Hooks, documented
 from .terms import AddedTerm, CertaintyForcingTerms, TokenTerms, token_terms
 
 
+@documented
 @dataclass(kw_only=True)
 class Objective(Hooks):
     r"""
@@ -24,13 +25,9 @@ class Objective(Hooks):
             Weight of the cross-entropy on the trajectory.
     """
 
-    certainty_temperature: float = field(
-        default=0.5, metadata={"help": "Temperature of the entropy that is minimized, T in Eq. 7 of the paper."}
-    )
-    certainty_weight: float = field(
-        default=2.0, metadata={"help": "Weight of the certainty-forcing loss, beta in Eq. 8 of the paper."}
-    )
-    consistency_weight: float = field(default=1.0, metadata={"help": "Weight of the cross-entropy on the trajectory."})
+    certainty_temperature: float = 0.5
+    certainty_weight: float = 2.0
+    consistency_weight: float = 1.0
 
     def check(self) -> None:
         super().check()
@@ -63,6 +60,3 @@ class Objective(Hooks):
         """Eq. 8 for every row, of shape `(rows,)`: the weighted sum of the terms."""
         weighted = [weight * values for weight, values in zip(self.weights.values(), terms.losses, strict=True)]
         return torch.stack(weighted).sum(dim=0)
-
-
-__all__ = ["Objective"]

@@ -88,16 +88,13 @@ class PublishingMixin(Trainer):
         if not self.is_world_process_zero():
             return None
         self._finish_current_push()
-        push = functools.partial(
-            push_model_to_hub,
-            args.output_dir,
-            self.hub_model_id,
-            commit_message=commit_message,
-            token=args.hub_token if token is None else token,
-            revision=args.hub_revision if revision is None else revision,
-            private=args.hub_private_repo if private is None else private,
-            **kwargs,
-        )
+        target = {
+            "commit_message": commit_message,
+            "token": args.hub_token if token is None else token,
+            "revision": args.hub_revision if revision is None else revision,
+            "private": args.hub_private_repo if private is None else private,
+        }
+        push = functools.partial(push_model_to_hub, args.output_dir, self.hub_model_id, **target, **kwargs)
         return push() if blocking else run_as_future(push)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
@@ -177,6 +174,3 @@ def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
         "metrics": {name: logged[name] for name in _RECORDED_METRICS if name in logged},
         "versions": {"hf-dparallel": __version__, **{name: version(name) for name in ("transformers", "torch")}},
     }
-
-
-__all__ = ["PublishingMixin", "check_can_be_pushed", "student_recipe", "training_summary"]

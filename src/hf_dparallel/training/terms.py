@@ -20,21 +20,10 @@ AddedTerm = Callable[[torch.Tensor, torch.LongTensor], tuple[torch.Tensor, torch
 
 
 class TokenTerms(NamedTuple):
-    """What the loss needs to know of each scored token, in float32.
+    """What the loss needs to know of each scored token, in float32 and nats, each `(num_scored,)`.
 
-    Attributes:
-        cross_entropy (`torch.FloatTensor` of shape `(num_scored,)`):
-            Cross-entropy, in nats.
-        sharpened_entropy (`torch.FloatTensor` of shape `(num_scored,)`):
-            Entropy at the training temperature, in nats.
-        entropy (`torch.FloatTensor` of shape `(num_scored,)`):
-            Entropy at temperature 1, in nats. Detached.
-        predicted (`torch.LongTensor` of shape `(num_scored,)`):
-            The likeliest token.
-        added (`torch.FloatTensor` of shape `(num_scored, num_terms)`):
-            The values of the terms that variants add.
-        counted (`torch.BoolTensor` of shape `(num_scored, num_terms)`):
-            Whether the token counts for these terms.
+    `sharpened_entropy` is at the training temperature, `entropy` at temperature 1 and detached. `added` and `counted`,
+    `(num_scored, num_terms)`, are the values of the terms that variants add, and whether the token counts for them.
     """
 
     cross_entropy: torch.Tensor
@@ -47,22 +36,16 @@ class TokenTerms(NamedTuple):
 
 @dataclass
 class CertaintyForcingTerms:
-    """The terms of the loss, one value a row (a row is one masked view of a sequence).
+    """The terms of the loss, one value a row (a row is one masked view of a sequence), each `(rows,)`.
 
     Attributes:
-        consistency (`torch.Tensor` of shape `(rows,)`):
-            Mean cross-entropy of the scored tokens, in nats (Eq. 5). 0 for a row without scored tokens.
-        certainty (`torch.Tensor` of shape `(rows,)`):
-            Mean entropy at the training temperature of the scored tokens that the model predicts correctly, in nats
-            (Eqs. 6 and 7). 0 for a row without any.
-        num_masked (`torch.Tensor` of shape `(rows,)`):
-            Number of scored tokens. Detached, like `num_correct` and `entropy`.
-        num_correct (`torch.Tensor` of shape `(rows,)`):
-            Number of scored tokens whose argmax is the label.
-        entropy (`torch.Tensor` of shape `(rows,)`):
-            Mean entropy of the scored tokens at temperature 1, in nats: what decoding compares with its threshold.
-        added (`torch.Tensor` of shape `(rows, num_terms)`):
-            The terms that variants add: means over the tokens that count. 0 for a row without any.
+        consistency: mean cross-entropy of the scored tokens, in nats (Eq. 5). 0 for a row without scored tokens.
+        certainty: mean entropy at the training temperature of the scored tokens that the model predicts correctly, in
+            nats (Eqs. 6 and 7). 0 for a row without any.
+        num_masked: number of scored tokens. Detached, like `num_correct` and `entropy`.
+        num_correct: number of scored tokens whose argmax is the label.
+        entropy: mean entropy of the scored tokens at temperature 1, in nats, which decoding compares with a threshold.
+        added: the terms that variants add, `(rows, num_terms)`: means over the tokens that count, or 0.
     """
 
     consistency: torch.Tensor
@@ -122,6 +105,3 @@ def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> CertaintyForcingTerms
         entropy=row_sum(terms.entropy) / num_masked.clamp(min=1),
         added=row_sum(terms.added * terms.counted) / row_sum(terms.counted.float()).clamp(min=1),
     )
-
-
-__all__ = ["IGNORE_INDEX", "AddedTerm", "CertaintyForcingTerms", "TokenTerms", "sum_by_row", "token_terms"]

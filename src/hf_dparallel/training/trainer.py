@@ -170,15 +170,13 @@ class CertaintyForcingTrainer(PublishingMixin):
             data_collator = _default_collator(args, model, processing_class)
         callbacks = list(callbacks or [])
         self._eval_collator = data_collator
-        self._columns: tuple[str, ...] = TOKENIZED_COLUMNS
-        self._needed_of_rows: dict[str, Any] = {}
+        self._row_rules: dict[str, Any] = {}
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             data_collator.check_model(model)
             callbacks.append(MaskingEpochCallback(data_collator))
             # A copy, which stays at epoch 0: each evaluation has the same masks, and leaves those of training alone.
             self._eval_collator = dataclasses.replace(data_collator)
-            self._columns = data_collator.columns
-            self._needed_of_rows = {
+            self._row_rules = {
                 "eos_token_id": data_collator.eos_token_id,
                 "max_length": data_collator.max_length,
                 "required_columns": data_collator.columns,
@@ -188,7 +186,7 @@ class CertaintyForcingTrainer(PublishingMixin):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset", processing_class)
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset", processing_class)
 
-        if args.accelerator_config.dispatch_batches is None and data_collator_views(data_collator) > 1:
+        if args.accelerator_config.dispatch_batches is None and getattr(data_collator, "num_views", 1) > 1:
             # For streamed data one process would make the batches of all and cut them anywhere, also between the
             # views of a sequence.
             args.accelerator_config.dispatch_batches = False
@@ -250,16 +248,9 @@ class CertaintyForcingTrainer(PublishingMixin):
         r"""
         The certainty-forcing loss of a batch: one forward pass with all views as rows.
 
-        Args:
-            model (`nn.Module`):
-                The model.
-            inputs (`dict[str, torch.Tensor]`):
-                What the collator made: `input_ids`, `labels` and more arguments of the model.
-            return_outputs (`bool`, *optional*, defaults to `False`):
-                Whether to return, as `predictions` of shape `(num_scored,)`, the likeliest tokens too.
-            num_items_in_batch (`torch.Tensor`, *optional*):
-                In training, the *sequences* of the whole accumulated batch, as a mean over processes: the sum of the
-                loss over the sequences of this batch is divided by it. If `None`, the loss is the mean over them.
+        `num_items_in_batch` counts the *sequences* of the whole accumulated batch, as a mean over processes: in
+        training, the sum of the loss over the sequences of this batch is divided by it. If `None`, the loss is the
+        mean over them. `return_outputs` adds, as `predictions` of shape `(num_scored,)`, the likeliest tokens.
         """
         mode = "train" if model.training else "eval"
         labels = inputs["labels"]
@@ -273,12 +264,10 @@ class CertaintyForcingTrainer(PublishingMixin):
             marks = {name: pad(mark, (0, num_clean)) if mark.dim() == 2 else mark for name, mark in marks.items()}
         by_token = self._token_terms(model, inputs, labels, marks)
         terms = sum_by_row(by_token, labels)
-        objective = self.args.weigh(terms)
-
         num_sequences = labels.shape[0] / self._num_views
         if num_items_in_batch is not None and mode == "train":
             num_sequences = num_items_in_batch
-        loss = objective.sum() / num_sequences
+        loss = self.args.weigh(terms).sum() / num_sequences
         self._record(terms, mode)
         return (loss, {"predictions": by_token.predicted}) if return_outputs else loss
 
@@ -286,14 +275,19 @@ class CertaintyForcingTrainer(PublishingMixin):
         self, forward: nn.Module, inputs: dict[str, Any], labels: torch.LongTensor, marks: dict[str, torch.Tensor]
     ) -> TokenTerms:
         """The terms of the scored tokens, by one pass with gradients and those that variants make before it."""
-        scored = labels != IGNORE_INDEX
-        mask_token_id = getattr(self.data_collator, "mask_token_id", None)
-        step = Step(self.model, forward, inputs, inputs, scored, marks, mask_token_id)
+        step = Step(
+            student=self.model,
+            forward=forward,
+            inputs=inputs,
+            masked_inputs=inputs,
+            scored=labels != IGNORE_INDEX,
+            labels=labels,
+            function=self.args.token_terms,
+            marks=marks,
+            mask_token_id=getattr(self.data_collator, "mask_token_id", None),
+        )
         self.args.before_scoring(step)
-        function = self.args.token_terms
-        if step.changes:
-            function, labels = step.changed(function, labels)
-        return base_model(self.model).score(step.inputs, scored, function, labels, forward=forward)
+        return base_model(self.model).score(step.inputs, step.scored, step.function, step.labels, forward=forward)
 
     @property
     def _is_block_causal(self) -> bool:
@@ -415,11 +409,8 @@ class CertaintyForcingTrainer(PublishingMixin):
         if not all_finite(model):
             # The checkpoints before it are worth more, and may have to make room for it.
             raise FloatingPointError(self._divergence())
-        last = last_complete_checkpoint(self.args.output_dir)
-        kept = f"{last} is intact: go on with `resume_from_checkpoint=True`." if last else "There is none before it."
         checkpoint = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
-        # The messages of torch and safetensors say neither what was written nor what is safe.
-        with explained_write_errors(checkpoint, kept):
+        with explained_write_errors(checkpoint):
             if self.args.should_save:
                 forget_checkpoint(checkpoint)
             super()._save_checkpoint(model, trial)
@@ -436,7 +427,8 @@ class CertaintyForcingTrainer(PublishingMixin):
 
     @property
     def _num_views(self) -> int:
-        return data_collator_views(self.data_collator)
+        """Number of rows that a sequence gives."""
+        return getattr(self.data_collator, "num_views", 1)
 
     def _record(self, terms: CertaintyForcingTerms, mode: str) -> None:
         """Adds a batch to the metrics, without waiting for the device."""
@@ -454,7 +446,7 @@ class CertaintyForcingTrainer(PublishingMixin):
                 key: self._prepare_dataset(value, f"{name}[{key!r}]", processing_class)
                 for key, value in dataset.items()
             }
-        return prepare_dataset(dataset, name, processing_class, **self._needed_of_rows)
+        return prepare_dataset(dataset, name, processing_class, **self._row_rules)
 
     @contextlib.contextmanager
     def _collating_for_evaluation(self) -> Iterator[None]:
@@ -468,7 +460,7 @@ class CertaintyForcingTrainer(PublishingMixin):
     def _set_signature_columns_if_needed(self) -> None:
         # The collator reads these, not the arguments of the model's forward.
         if self._signature_columns is None:
-            self._signature_columns = list(self._columns)
+            self._signature_columns = list(self._row_rules.get("required_columns", TOKENIZED_COLUMNS))
 
 
 def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module) -> CertaintyForcingConfig:
@@ -481,11 +473,6 @@ def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module) -> 
             "`TrainingArguments`."
         )
     return args
-
-
-def data_collator_views(data_collator: DataCollator) -> int:
-    """Number of rows that a sequence gives."""
-    return getattr(data_collator, "num_views", 1)
 
 
 def _keep_float32_outputs(fsdp_plugin: Any) -> None:
@@ -515,6 +502,3 @@ def _default_collator(
         vocab_size=vocabulary_size(base),
         **settings,
     )
-
-
-__all__ = ["CertaintyForcingTrainer", "MaskingEpochCallback"]

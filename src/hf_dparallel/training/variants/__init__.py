@@ -30,6 +30,3 @@ class MaskingSettings(*_variants_of(Masking), Masking):  # type: ignore[misc]
 @dataclass(kw_only=True)
 class LossSettings(*_variants_of(Objective), Objective):  # type: ignore[misc]
     """The settings of [`Objective`], with those that variants add."""
-
-
-__all__ = ["LossSettings", "MaskingSettings"]

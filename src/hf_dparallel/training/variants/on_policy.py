@@ -1,16 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Rows in which the student meets its own guesses, right or wrong, and learns to correct itself.
+"""Rows in which the student meets its own guesses, right or wrong."""
 
-The masked tokens of the active block `B` are replaced by the likeliest tokens of a pass without gradients. Right or
-wrong, they look decided, and all tokens of the block are scored. With `x` the block after that,
-
-    L_consistency = mean over i in B of -log p(y_i | prompt, earlier blocks, x, masks behind)
-
-This is the on-policy uniform training of DMax (https://huggingface.co/papers/2604.08302), without its two habits: it
-has no certainty loss (`certainty_weight=0.0` here), and scores the given tokens of the other rows, too.
-"""
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -18,15 +9,21 @@ import torch
 from ...certainty import measure_certainty
 from ...generation.answerer import evaluation_mode
 from ...generation.settings import SettingError
-from ..hooks import Step, Views
+from ..hooks import Step, Views, documented
 from ..masking import Masking
 from ..student import base_model
 
 
+@documented
 @dataclass(kw_only=True)
 class OnPolicyRows(Masking):
     r"""
-    Rows that the student learns on its own guesses (https://huggingface.co/papers/2604.08302).
+    On-policy uniform training of DMax (https://huggingface.co/papers/2604.08302), without its two habits: it has no
+    certainty loss (`certainty_weight=0.0` here), and scores the given tokens of the other rows, too.
+
+    The guesses are the likeliest tokens of a pass without gradients. With `x` the active block `B` after them,
+
+        L_consistency = mean over i in B of -log p(y_i | prompt, earlier blocks, x, masks behind)
 
     Parameters:
         on_policy_ratio (`float`, *optional*, defaults to `0.0`):
@@ -35,13 +32,7 @@ class OnPolicyRows(Masking):
             Costs one pass without gradients. The batch marks these rows in `on_policy`, `(rows,)`.
     """
 
-    on_policy_ratio: float = field(
-        default=0.0,
-        metadata={
-            "help": "Share of the rows whose masked tokens are replaced by the student's own guesses, and whose "
-            "active block is scored as a whole (DMax, https://huggingface.co/papers/2604.08302)."
-        },
-    )
+    on_policy_ratio: float = 0.0
 
     def check(self) -> None:
         super().check()

@@ -1,17 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""A penalty on certain wrong predictions, whose entropy is raised.
+"""A penalty on certain wrong predictions."""
 
-    M_o       = { i in M_a : argmax p_i != y_i and max p_i > 0.6 }
-    objective = Eq. 8 of the paper - overconfidence_weight * mean over i in M_o of H(p_i)
-
-This is the penalty of WINO+ (https://huggingface.co/papers/2605.16941), which has weight 1.
-"""
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from ...certainty import confidence_from_logits, entropy_from_logits
+from ..hooks import documented
 from ..objective import Objective
 from ..terms import AddedTerm
 
@@ -20,10 +15,14 @@ from ..terms import AddedTerm
 OVERCONFIDENT = 0.6
 
 
+@documented
 @dataclass(kw_only=True)
 class Overconfidence(Objective):
     r"""
-    The penalty on certain wrong predictions (https://huggingface.co/papers/2605.16941).
+    The penalty of WINO+ (https://huggingface.co/papers/2605.16941) on predictions that are certain and wrong.
+
+        M_o       = { i in M_a : argmax p_i != y_i and max p_i > 0.6 }
+        objective = Eq. 8 of the paper - overconfidence_weight * mean over i in M_o of H(p_i)
 
     Logged as `overconfidence_loss`: minus the entropy of these predictions, in nats, summed over the views of a
     sequence.
@@ -33,13 +32,7 @@ class Overconfidence(Objective):
             Weight of the penalty on wrong predictions of more than 0.6, whose entropy is raised.
     """
 
-    overconfidence_weight: float = field(
-        default=0.0,
-        metadata={
-            "help": "Weight of the penalty on wrong predictions of more than 0.6 (WINO+, "
-            "https://huggingface.co/papers/2605.16941)."
-        },
-    )
+    overconfidence_weight: float = 0.0
 
     @property
     def added_terms(self) -> dict[str, AddedTerm]:

@@ -1,25 +1,21 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""From easy to hard: mask ratio and block length that grow, epoch by epoch.
-
-In epoch `e` of `n`, counted from 0, a setting that begins at `first` has the value
-
-    first + (last - first) * e / (n - 1)
-
-This is the curriculum of d3LLM (https://github.com/hao-ai-lab/d3LLM).
-"""
+"""From easy to hard: mask ratio and block length that grow, epoch by epoch."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ...generation.settings import SettingError
+from ..hooks import documented
 from ..masking import Masking, check_positive, is_ratio
 
 
+@documented
 @dataclass(kw_only=True)
 class Schedules(Masking):
     r"""
-    Settings that change evenly from the first epoch to the last (https://github.com/hao-ai-lab/d3LLM).
+    The curriculum of d3LLM (https://github.com/hao-ai-lab/d3LLM). In epoch `e` of `n`, counted from 0, a setting that
+    begins at `first` has the value `first + (last - first) * e / (n - 1)`.
 
     Parameters:
         initial_block_length (`int`, *optional*):
@@ -29,14 +25,8 @@ class Schedules(Masking):
             Mask ratio in the first epoch, from which it goes evenly to the number `mask_ratio` in the last one.
     """
 
-    initial_block_length: int | None = field(
-        default=None,
-        metadata={"help": "Block length in the first epoch, if it is to grow to `block_length` over the epochs."},
-    )
-    initial_mask_ratio: float | None = field(
-        default=None,
-        metadata={"help": "Mask ratio in the first epoch, if it is to grow to `mask_ratio` over the epochs."},
-    )
+    initial_block_length: int | None = None
+    initial_mask_ratio: float | None = None
 
     def check(self) -> None:
         super().check()

@@ -1,44 +1,37 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Learning from the distribution of the teacher, which is the student without its adapter.
+"""Learning from the distribution of the teacher, which is the student without its adapter."""
 
-The teacher's late tokens are one draw of several, so the student learns their distribution. With `s_i` the pass in
-which the teacher committed token `i`, `s` the first such pass among the masked tokens of the block, `z` the logits of
-the teacher and `t` its temperature,
-
-    L_consistency = mean over masked i of  -log p(y_i)                      if s_i < s + near_steps
-                                           KL(softmax(z_i / t) || p_i)      else
-
-Source: TAD (https://huggingface.co/papers/2605.09536), whose teacher also sees the reference answer; ours does not. A
-teacher temperature below 1 is the sharpened teacher of SPEED (ICML 2026).
-"""
-
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from ...generation.answerer import evaluation_mode
 from ...generation.settings import SettingError
-from ..hooks import Step, Views
+from ..hooks import Step, Views, documented
 from ..masking import Masking, check_count
 from ..objective import Objective
 from ..student import base_model
 from ..terms import TokenTerms
 
 
-if TYPE_CHECKING:
-    from peft import PeftModel
-    from transformers import PreTrainedModel
-
 # Ways to begin an adapter that leave the weights of the base model as they are.
 _HARMLESS_STARTS = ("gaussian", "eva", "orthogonal")
 
 
+@documented
 @dataclass(kw_only=True)
 class LateTokens(Masking):
     r"""
-    Which tokens have soft targets (https://huggingface.co/papers/2605.09536).
+    Which tokens have soft targets: the teacher's late tokens are one draw of several, so the student learns their
+    distribution (TAD, https://huggingface.co/papers/2605.09536, whose teacher also sees the reference answer).
+
+    With `s_i` the pass in which the teacher committed token `i`, `s` the first such pass among the masked tokens of
+    the block, `z` the logits of the teacher and `t` its temperature,
+
+        L_consistency = mean over masked i of  -log p(y_i)                      if s_i < s + near_steps
+                                               KL(softmax(z_i / t) || p_i)      else
 
     Parameters:
         near_steps (`int`, *optional*):
@@ -48,19 +41,13 @@ class LateTokens(Masking):
             The batch marks these tokens in `late`, which has the shape of `labels`.
     """
 
-    near_steps: int | None = field(
-        default=None,
-        metadata={
-            "help": "Learn tokens that the teacher committed this many passes or more after the first masked one from "
-            "the distribution of the base model. 0: all. (TAD, https://huggingface.co/papers/2605.09536)"
-        },
-    )
+    near_steps: int | None = None
 
     def check(self) -> None:
         super().check()
         check_count(self, "near_steps")
 
-    def check_model(self, model: "PreTrainedModel | PeftModel") -> None:
+    def check_model(self, model: Any) -> None:
         super().check_model(model)
         if self.near_steps is None:
             return
@@ -97,19 +84,18 @@ class LateTokens(Masking):
         views.marks["late"] = late
 
 
+@documented
 @dataclass(kw_only=True)
 class SoftTargets(Objective):
     r"""
-    How the soft targets of late tokens are made.
+    How the soft targets of late tokens are made. A temperature below 1 gives the teacher of SPEED (ICML 2026).
 
     Parameters:
         teacher_temperature (`float`, *optional*, defaults to `1.0`):
             Temperature of the base model's distribution, with `near_steps`. Below 1 it is sharper.
     """
 
-    teacher_temperature: float = field(
-        default=1.0, metadata={"help": "Temperature of the base model's distribution, with `near_steps`."}
-    )
+    teacher_temperature: float = 1.0
 
     def check(self) -> None:
         super().check()
@@ -122,7 +108,8 @@ class SoftTargets(Objective):
     def before_scoring(self, step: Step) -> None:
         super().before_scoring(step)
         if "late" in step.marks:
-            step.changes.append(Teacher(step, step.marks["late"], self.teacher_temperature).replace_cross_entropy)
+            teacher = Teacher(step, step.marks["late"], self.teacher_temperature)
+            step.function, step.labels = teacher.token_terms, teacher.numbers
 
 
 class Teacher:
@@ -132,15 +119,20 @@ class Teacher:
     """
 
     def __init__(self, step: Step, late: torch.BoolTensor, temperature: float):
-        self.student: Any = step.student
+        self.student = step.student
         self.temperature = temperature
-        self.is_late = late[step.scored]
-        self.number_of = self.is_late.cumsum(dim=0) - 1
+        self.function = step.function
+        self.labels, self.is_late = step.labels[step.scored], late[step.scored]
+        numbers = torch.arange(len(self.labels), device=self.labels.device)
+        self.numbers = torch.zeros_like(step.labels).masked_scatter(step.scored, numbers)
         with torch.no_grad(), evaluation_mode(step.forward), self.student.disable_adapter():
-            self.logits = base_model(step.student).lazy_logits(step.masked_inputs, late, forward=step.forward)
+            self.logits = base_model(self.student).lazy_logits(step.masked_inputs, late, forward=step.forward)
+        self.number_of = self.is_late.cumsum(dim=0) - 1
 
-    def replace_cross_entropy(self, terms: TokenTerms, logits: torch.Tensor, numbers: torch.LongTensor) -> TokenTerms:
-        """The terms with the divergence from the teacher in place of the cross-entropy of late tokens."""
+    def token_terms(self, logits: torch.Tensor, numbers: torch.LongTensor) -> TokenTerms:
+        """The terms of scored tokens by their numbers; late tokens have the divergence from the teacher."""
+        numbers = numbers.to(self.labels.device)
+        terms = self.function(logits, self.labels[numbers].to(logits.device))
         late = self.is_late[numbers].nonzero()[:, 0]
         of_teacher = self.number_of[numbers[late]]
         late = late.to(logits.device)
