@@ -121,7 +121,7 @@ class DraftReader(Follower):
         open_from, end = canvas.open_edges(row)
         length = self.max_tokens
         if status.is_finished:
-            length, end = min(length, status.length, status.length_to_eos), canvas.answer_end(row)
+            length, end = min(length, status.length, status.length_to_eos), canvas.answer(row).stop
         columns = slice(first + self._start, min(first + length, end))
         tokens = canvas.sequences[row, columns]
         commit_step = torch.where(canvas.masked[row, columns], -1, canvas.commit_step[row, columns])
