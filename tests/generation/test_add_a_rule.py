@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""A commit rule is one place: those of docs/add_a_rule.md are known everywhere once their blocks have run."""
+"""A commit rule is one place: the rules of docs/add_a_rule.md are known everywhere once their blocks have run."""
 
 import json
 from pathlib import Path

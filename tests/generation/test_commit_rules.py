@@ -81,7 +81,7 @@ def test_commit_by_entropy_bound_sums_all_but_the_largest():
 def test_commit_by_entropy_bound_with_infinite_entropies():
     entropy = torch.full((1, 4), torch.inf)
     for rule in (commit_by_entropy, commit_by_entropy_bound):
-        # The first of those that may be committed.
+        # The first one that may be committed.
         masked = torch.tensor([[False, True, True, True]])
         assert rule(predicted(entropy), masked, 1.0).tolist() == [[False, True, False, False]]
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Which masked tokens to commit in a pass. A rule is one function here, with its setting above it.
+"""What commit rules share: their table, and helpers. A rule is one function, with its setting above it, in rules/.
 
 A rule gets the prediction of a pass, `masked` (which of its tokens may be committed, `(rows, tokens)`) and the value
 of its setting, and returns the tokens to commit, `(rows, tokens)`. Every rule commits at least one masked token of

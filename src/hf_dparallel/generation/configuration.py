@@ -25,23 +25,23 @@ _NEUTRAL = {
 
 class DiffusionGenerationConfig(GenerationConfig):
     r"""
-        Settings of [`DiffusionGenerationMixin.generate`]. Saved as `generation_config.json` and read back from it, so
-        that a checkpoint or adapter carries its decoding recipe.
+    Settings of [`DiffusionGenerationMixin.generate`]. Saved as `generation_config.json` and read back from it, so
+    that a checkpoint or adapter carries its decoding recipe.
 
-        A setting that is `None` is unset: it is then taken from the active adapter's recipe, from the model's recipe,
+    A setting that is `None` is unset: it is then taken from the active adapter's recipe, from the model's recipe,
     or from the default named here (see [`resolve`]).
 
-        Args:
-    {settings}
+    Args:
+        {settings}
 
-        Raises:
-            ValueError: for a setting that is unknown, out of range, or has no meaning in diffusion decoding.
+    Raises:
+        ValueError: for a setting that is unknown, out of range, or has no meaning in diffusion decoding.
 
-        ```python
-        >>> from hf_dparallel import DiffusionGenerationConfig
+    ```python
+    >>> from hf_dparallel import DiffusionGenerationConfig
 
-        >>> recipe = DiffusionGenerationConfig(max_new_tokens=256, block_length=32, entropy_threshold=0.5)
-        ```
+    >>> recipe = DiffusionGenerationConfig(max_new_tokens=256, block_length=32, entropy_threshold=0.5)
+    ```
     """
 
     def __init__(self, **kwargs):
@@ -203,7 +203,7 @@ def resolve(
     r"""
     Returns the configuration that a call decodes with: every setting that decoding needs, special tokens included.
 
-    Of each setting the first value counts that somebody has set: `kwargs`, then `given`, then the recipe of the active
+    For a setting the first value counts that somebody has set: `kwargs`, then `given`, then the recipe of the active
     adapter, then the recipe of the model (`model.generation_config`), then the default. Settings that contradict one
     another count as one: a commit rule, a wish to sample or not, a cache or none replaces what is further down. A
     resolved configuration resolves to itself.
@@ -263,7 +263,7 @@ def one_at_a_time(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def recipe_of(model: PreTrainedModel) -> DiffusionGenerationConfig:
-    """Returns what the recipes of a model say: that of the active adapter, and where it says nothing the model's."""
+    """Returns what the recipes of a model say: the active adapter's, and where it says nothing the model's."""
     return DiffusionGenerationConfig(**_merged(*model.recipes()))
 
 
@@ -321,20 +321,19 @@ def _check_neutral(name: str, value: Any) -> None:
 
 def _describe_arguments() -> str:
     """The settings in the form of a docstring, by kind."""
+    wrapper = textwrap.TextWrapper(119, initial_indent=" " * 12, subsequent_indent=" " * 12, break_long_words=False)
     lines = []
-    for name in settings_of(*KINDS):
-        setting = SETTINGS[name]
+    for setting in map(SETTINGS.__getitem__, settings_of(*KINDS)):
         default = f", defaults to `{setting.default!r}`" if setting.default is not None else ""
         text = f"{setting.help} ({setting.rule[0].upper()}{setting.rule[1:]}.) {setting.source}".strip()
-        indent = " " * 12
-        lines.append(f"        {name} (`{setting.type.__name__}`, *optional*{default}):")
-        lines += textwrap.wrap(text, 119, initial_indent=indent, subsequent_indent=indent, break_long_words=False)
+        lines += [f"        {setting.name} (`{setting.type.__name__}`, *optional*{default}):", *wrapper.wrap(text)]
     return "\n".join(lines)
 
 
 _KNOWN = frozenset(vars(GenerationConfig()))
 if DiffusionGenerationConfig.__doc__:  # not under `python -OO`
-    DiffusionGenerationConfig.__doc__ = DiffusionGenerationConfig.__doc__.replace("{settings}", _describe_arguments())
+    _doc = DiffusionGenerationConfig.__doc__.replace("        {settings}", _describe_arguments())
+    DiffusionGenerationConfig.__doc__ = _doc
 
 
 __all__ = ["DiffusionGenerationConfig", "recipe_of", "resolve", "special_token_id"]

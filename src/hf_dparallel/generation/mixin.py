@@ -75,7 +75,7 @@ class DiffusionGenerationMixin(GenerationMixin):
             inputs, input_ids (`torch.LongTensor` of shape `(batch_size, prompt_length)`):
                 The prompts, left-padded to one length. Give one of the two.
             generation_config ([`DiffusionGenerationConfig`], *optional*):
-                Settings, which take precedence over those of `model.generation_config`.
+                Settings, which take precedence over `model.generation_config`.
             logits_processor (`LogitsProcessorList`, *optional*):
                 Applied to the logits of every position of the block, with the row's whole sequence as `input_ids`.
             stopping_criteria (`StoppingCriteriaList`, *optional*):
@@ -119,18 +119,13 @@ class DiffusionGenerationMixin(GenerationMixin):
         ```
         """
         if custom_generate is not None:
+            if not isinstance(custom_generate, str):
+                rule = "must be the name of a repository or a folder"
+                raise SettingError("custom_generate", custom_generate, rule, "Call a function of your own directly.")
             given = {"input_ids": input_ids, "attention_mask": attention_mask, "generator": generator}
-            return super().generate(
-                inputs,
-                generation_config,
-                logits_processor,
-                stopping_criteria,
-                streamer=streamer,
-                custom_generate=_check_repository(custom_generate),
-                tokenizer=tokenizer,
-                **{name: value for name, value in given.items() if value is not None},
-                **kwargs,
-            )
+            kwargs |= {name: value for name, value in given.items() if value is not None}
+            kwargs |= {"streamer": streamer, "tokenizer": tokenizer, "custom_generate": custom_generate}
+            return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
 
         # 1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
         _check_arguments(inputs, input_ids, synced_gpus, kwargs)
@@ -215,7 +210,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         ```
         """
         if not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"`batch_size` must be a positive integer, got {batch_size!r}.")
+            raise SettingError("batch_size", batch_size, "must be a positive integer")
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.num_return_sequences > 1:
             rule, remedy = "is for `generate`: here each prompt has one row", "Give a prompt several times."
@@ -260,26 +255,12 @@ class DiffusionGenerationMixin(GenerationMixin):
                 logger.info("No generation_config.json found: using the defaults of DiffusionGenerationConfig.")
 
 
-def _check_repository(custom_generate: str) -> str:
-    if not isinstance(custom_generate, str):
-        raise ValueError(
-            "`custom_generate` must be the name of a repository or a folder, got "
-            f"{type(custom_generate).__name__}. Call a function of your own directly."
-        )
-    return custom_generate
-
-
-def _check_arguments(
-    inputs: torch.LongTensor | None,
-    input_ids: torch.LongTensor | None,
-    synced_gpus: bool | None,
-    kwargs: dict[str, Any],
-) -> None:
+def _check_arguments(inputs: Any, input_ids: Any, synced_gpus: bool | None, kwargs: dict[str, Any]) -> None:
     if synced_gpus:
-        raise ValueError(
-            "`synced_gpus=True` is for processes that share the weights of a model (FSDP, ZeRO-3), and is not "
-            "supported: rows take different numbers of passes. Gather the weights first, or use `device_map`."
+        rule = (
+            "is for processes that share the weights of a model (FSDP, ZeRO-3): rows take different numbers of passes"
         )
+        raise SettingError("synced_gpus", True, rule, "Gather the weights first, or use `device_map`.")
     if inputs is not None and input_ids is not None:
         raise ValueError("`inputs` and `input_ids` are the same argument, got both. Pass one of them.")
     # Tokenizers of BERT's kind return it. All zeros is what models assume anyway.

@@ -227,95 +227,87 @@ def _shortened(value: Any) -> str:
 # A row a setting: what it is, what it goes with, what it does.
 # fmt: off
 add_setting("max_new_tokens", "length", int, default=256, off=0,
-            help="Length of the canvas of mask tokens behind the prompt. 0 appends none: the mask tokens inside the "
-                 "prompt are filled in (infilling).")
+    help="Length of the canvas of mask tokens behind the prompt. 0 appends none: the mask tokens inside the prompt "
+    "are filled in (infilling).")
 add_setting("block_length", "length", int, default=32, minimum=1, is_swept=True,
-            model={"has_room": "is more than the {longest} tokens that {model} was trained for, which decodes whole "
-                               "blocks"},
-            help="The canvas is decoded in blocks of this many tokens, from left to right; the last block may be "
-                 "shorter. Block-causal models count blocks from the first token of the prompt, and have a default of "
-                 "their own.")
+    model={"has_room": "is more than the {longest} tokens that {model} was trained for, which decodes whole blocks"},
+    help="The canvas is decoded in blocks of this many tokens, from left to right; the last block may be shorter. "
+    "Block-causal models count blocks from the first token of the prompt, and have a default of their own.")
 add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,
-            help="With any rule: commit at least this many tokens in each pass, the most confident ones.")
+    help="With any rule: commit at least this many tokens in each pass, the most confident ones.")
 add_setting("max_active_blocks", "blocks", int, off=1, minimum=1, is_swept=True,
-            needs=("commit rule with a threshold",), source="https://huggingface.co/papers/2601.07568",
-            help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open "
-                 "one is decided; this needs a commit rule with a threshold.")
+    needs=("commit rule with a threshold",), source="https://huggingface.co/papers/2601.07568",
+    help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open one is "
+    "decided; this needs a commit rule with a threshold.")
 add_setting("block_add_threshold", "blocks", float, default=0.5, noun="a fraction", above_minimum=True, maximum=1,
-            is_swept=True,
-            help="Fraction of the last open block that must be decided for the next one to open. At most one opens in "
-                 "a pass.")
+    is_swept=True,
+    help="Fraction of the last open block that must be decided for the next one to open. At most one opens in a pass.")
 add_setting("temperature", "sampling", float, off=0.0, is_swept=True,
-            help="0 takes the likeliest token; above 0, tokens are sampled. Certainty is always measured at "
-                 "temperature 1.")
+    help="0 takes the likeliest token; above 0, tokens are sampled. Certainty is always measured at temperature 1.")
 add_setting("do_sample", "sampling", bool, off=False,
-            help="`False` is a temperature of 0; `True` without a temperature is a temperature of 1.")
+    help="`False` is a temperature of 0; `True` without a temperature is a temperature of 1.")
 add_setting("top_k", "sampling", int, off=0, help="Sample among this many likeliest tokens only; 0 means all.")
 add_setting("top_p", "sampling", float, off=1.0, noun="a probability", above_minimum=True, maximum=1,
-            help="Sample among the likeliest tokens that make up this probability only.")
+    help="Sample among the likeliest tokens that make up this probability only.")
 add_setting("repetition_penalty", "processing", float, off=1.0, minimum=0.01, maximum=100,
-            help="Lowers the scores of tokens that the row already has, prompt included, as in left-to-right decoding."
-                 " 1 changes nothing.")
+    help="Lowers the scores of tokens that the row already has, prompt included, as in left-to-right decoding. 1 "
+    "changes nothing.")
 add_setting("min_new_tokens", "processing", int, off=0, needs=("max_new_tokens",),
-            help="No answer ends before it has this many tokens.")
+    help="No answer ends before it has this many tokens.")
 add_setting("suppress_tokens", "processing", list, off=[], noun="a list of token ids",
-            help="Tokens that are never committed.")
+    help="Tokens that are never committed.")
 add_setting("bad_words_ids", "processing", list, off=[], items=list,
-            noun="a list of lists of one token id each (a word of several tokens cannot be kept out)",
-            help="Words that are never committed, each a list of one token id. A word of several tokens is refused: "
-                 "tokens are committed in any order, so such a word can come together in a single pass.")
+    noun="a list of lists of one token id each (a word of several tokens cannot be kept out)",
+    help="Words that are never committed, each a list of one token id. A word of several tokens is refused: tokens "
+    "are committed in any order, so such a word can come together in a single pass.")
 add_setting("use_cache", "cache", bool, default=False, off=True,
-            help="`False` turns off the cache and the suffix window that a recipe asks for, and the cache that "
-                 "block-causal models have by default; `True` changes nothing.")
+    help="`False` turns off the cache and the suffix window that a recipe asks for, and the cache that block-causal "
+    "models have by default; `True` changes nothing.")
 add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "block"),
-            source="https://huggingface.co/papers/2505.22618",
-            model={"is_native": "needs a model of this package (LLaDA, Dream, SDAR, LLaDA2), and {model} is none",
-                   "fits_attention": "is not for the attention of {model}: \"block\" is for block-causal models and "
-                                     "exact, \"prefix\" and \"dual\" approximate for all others",
-                   "keeps_activations": "needs `model.eval()`: in training, activation checkpointing drops the keys "
-                                        "and values that are kept"},
-            help="Unset: every pass computes the whole sequence, exactly. `\"prefix\"` keeps keys and values of what "
-                 "precedes the open block, `\"dual\"` also of what follows it: both are approximations. `\"block\"` "
-                 "is for block-causal models, whose default it is: it keeps keys and values of what precedes the open "
-                 "block, exactly.")
+    source="https://huggingface.co/papers/2505.22618",
+    model={"is_native": "needs a model of this package (LLaDA, Dream, SDAR, LLaDA2), and {model} is none",
+           "fits_attention": "is not for the attention of {model}: \"block\" is for block-causal models and exact, "
+           "\"prefix\" and \"dual\" approximate for all others",
+           "keeps_activations": "needs `model.eval()`: in training, activation checkpointing drops the keys and "
+           "values that are kept"},
+    help="Unset: every pass computes the whole sequence, exactly. `\"prefix\"` keeps keys and values of what precedes "
+    "the open block, `\"dual\"` also of what follows it: both are approximations. `\"block\"` is for block-causal "
+    "models, whose default it is: it keeps keys and values of what precedes the open block, exactly.")
 add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, needs=("cache_implementation",),
-            model={"is_not_block_causal": "makes an approximation better, and the cache of {model} is exact"},
-            help="With a cache: passes after which everything is computed anew inside a block, too. 1 is the exact "
-                 "path.")
+    model={"is_not_block_causal": "makes an approximation better, and the cache of {model} is exact"},
+    help="With a cache: passes after which everything is computed anew inside a block, too. 1 is the exact path.")
 add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_config",),
-            source="https://huggingface.co/papers/2508.14148",
-            model={"is_not_block_causal": "leaves out masks behind the open blocks, and {model} is block-causal: it "
-                                          "computes none of them anyway"},
-            help="How many masks behind the open blocks a pass computes, and lets the others see; by default all. "
-                 "Fewer are faster, and an approximation.")
+    source="https://huggingface.co/papers/2508.14148",
+    model={"is_not_block_causal": "leaves out masks behind the open blocks, and {model} is block-causal: it computes "
+           "none of them anyway"},
+    help="How many masks behind the open blocks a pass computes, and lets the others see; by default all. Fewer are "
+    "faster, and an approximation.")
 add_setting("stop_at_eos", "stopping", bool, default=True,
-            help="Whether a row is finished once an end token and everything before it are decided; the rest is "
-                 "padding.")
+    help="Whether a row is finished once an end token and everything before it are decided; the rest is padding.")
 add_setting("stop_strings", "stopping", list, off=[], noun="a string or a list of strings", items=str,
-            needs=("max_new_tokens",),
-            help="A row is finished when its decided text ends with one of these strings. Needs `tokenizer=` in "
-                 "`generate`.")
+    needs=("max_new_tokens",),
+    help="A row is finished when its decided text ends with one of these strings. Needs `tokenizer=` in `generate`.")
 add_setting("max_time", "stopping", float, noun="a number of seconds", above_minimum=True, needs=("max_new_tokens",),
-            help="Seconds after which no further pass is begun; answers then end before their first undecided token.")
+    help="Seconds after which no further pass is begun; answers then end before their first undecided token.")
 add_setting("num_return_sequences", "output", int, off=1, minimum=1, needs=("temperature",),
-            help="Answers to each prompt, next to one another. Needs sampling: without it all of them are equal.")
+    help="Answers to each prompt, next to one another. Needs sampling: without it all of them are equal.")
 add_setting("output_certainty", "output", bool, off=False,
-            help="Whether to return entropy, confidence and candidates of every masked token at every pass. Runs the "
-                 "head on the whole canvas, which is slower.")
+    help="Whether to return entropy, confidence and candidates of every masked token at every pass. Runs the head on "
+    "the whole canvas, which is slower.")
 add_setting("return_dict_in_generate", "output", bool, off=False,
-            help="Whether to return a `DiffusionGenerationOutput` instead of the sequences only.")
+    help="Whether to return a `DiffusionGenerationOutput` instead of the sequences only.")
 add_setting("mask_token_id", "tokens", int, noun="a token id (an integer)",
-            help="The mask token; by default the model's, then the tokenizer's.")
+    help="The mask token; by default the model's, then the tokenizer's.")
 add_setting("eos_token_id", "tokens", list, noun="a token id or a list of token ids",
-            help="The token, or list of tokens, that ends an answer.")
+    help="The token, or list of tokens, that ends an answer.")
 add_setting("pad_token_id", "tokens", int, noun="a token id (an integer)",
-            help="The token after the end of an answer.")
+    help="The token after the end of an answer.")
 add_setting("bos_token_id", "tokens", int, noun="a token id (an integer)",
-            help="Only a record: decoding does not use it.")
+    help="Only a record: decoding does not use it.")
 add_setting("compile_config", "compile", object, noun="a transformers.CompileConfig", items="CompileConfig",
-            model={"is_native": "needs a model of this package (LLaDA, Dream, SDAR, LLaDA2), and {model} is none"},
-            help="A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Prompts are then "
-                 "padded to multiples of 64 columns and batches to powers of two, so that few shapes are compiled.")
+    model={"is_native": "needs a model of this package (LLaDA, Dream, SDAR, LLaDA2), and {model} is none"},
+    help="A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Prompts are then padded to "
+    "multiples of 64 columns and batches to powers of two, so that few shapes are compiled.")
 add_setting("disable_compile", "compile", bool, help="Ignores `compile_config`.")
 # fmt: on
 
