@@ -31,7 +31,8 @@ def test_a_plain_chat(served):
     assert [prompt.tolist() for prompt in request.prompts] == [ids]
     # The recipe of the model, and over it that of the server.
     assert (request.config.max_new_tokens, request.config.entropy_threshold) == (64, 0.5)
-    assert (request.max_tokens, request.stop, request.stream, request.include_usage) == (64, [], False, False)
+    assert (request.max_tokens, request.stop, request.body.stream) == (64, [], False)
+    assert not request.body.stream_options.include_usage
 
 
 def test_content_in_parts_and_neutral_values(served):
@@ -77,7 +78,8 @@ def test_settings_of_the_request_win(served):
     config = request.config
     assert (config.temperature, config.top_p, config.top_k, config.block_length) == (0.7, 0.9, 5, 16)
     assert (config.confidence_threshold, config.entropy_threshold, config.max_new_tokens) == (0.8, None, 32)
-    assert (request.seed, request.stop, request.stream, request.include_usage) == (3, ["a"], True, True)
+    assert (request.seed, request.stop, request.body.stream) == (3, ["a"], True)
+    assert request.body.stream_options.include_usage
 
 
 def test_temperature_0_undoes_a_recipe_that_draws(served):
@@ -106,7 +108,7 @@ def test_max_tokens_ends_the_answer_and_may_lengthen_the_canvas(served, fields, 
 
 
 def test_limits_themselves_are_accepted(served):
-    assert chat(served, n=9, temperature=1.0).n == 9
+    assert chat(served, n=9, temperature=1.0).body.n == 9
     assert len(chat(served, stop=[f"stop {n}" for n in range(16)]).stop) == 16
     assert len(read_text_request({"prompt": ["Mia"] * 9}, served, 9).prompts) == 9
 

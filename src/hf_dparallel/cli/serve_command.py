@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from ..serving.engine import Engine
 
+_LIBRARIES = ("llguidance", "prometheus_client", "pydantic", "starlette", "uvicorn")
+
 
 def run(
     loading: ModelArguments,
@@ -31,8 +33,9 @@ def run(
 ) -> None:
     """Serves until it is interrupted or terminated."""
     check_recipe(recipe)
-    if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise ImportError("`hf-dparallel serve` needs starlette and uvicorn: `pip install 'hf-dparallel[serve]'`.")
+    missing = [name for name in _LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"`hf-dparallel serve` needs {', '.join(missing)}: `pip install 'hf-dparallel[serve]'`.")
     # Before the model is loaded, which takes minutes.
     listener = bind(server.host, server.port)
     if server.api_key is None and not _is_loopback(listener):

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -51,7 +52,7 @@ class PendingRequest:
     """
 
     def __init__(self, request: CompletionRequest, engine: Engine, served: ServedModel, client: str):
-        prompts = [ids for ids in request.prompts for _ in range(request.n)]
+        prompts = [ids for ids in request.prompts for _ in range(request.body.n)]
         self._texts = [IncrementalText(served.tokenizer, request.stop) for _ in prompts]
         self._drafts = [DraftText(served.tokenizer) for _ in prompts]
         self._logprobs = [LogprobText(served.tokenizer) for _ in prompts]
@@ -139,10 +140,11 @@ class PendingRequest:
 
 def _followers(request: CompletionRequest) -> list[Follower]:
     """What follows one of the answers, in the order in which they take part in a pass."""
+    body = request.body
     wanted = (
         JsonAnswer(request.schema) if request.schema is not None else None,
         CommitLogprobs(request.num_logprobs) if request.num_logprobs is not None else None,
-        DraftReader(request.max_tokens) if request.include_drafts else None,
+        DraftReader(request.max_tokens) if body.stream and body.stream_options.include_drafts else None,
     )
     return [follower for follower in wanted if follower is not None]
 
@@ -181,28 +183,21 @@ class SseResponse(StreamingResponse):
             yield event
 
 
+@dataclass
 class Api:
     """The endpoints. Where a request names no model, the first one answers."""
 
-    def __init__(
-        self,
-        models: dict[str, ServedModel],
-        engine: Engine,
-        metrics: Metrics,
-        api_key: str | None,
-        max_request_bytes: int,
-    ):
-        self.served = models
-        self.engine = engine
-        self.metrics = metrics
-        self.api_key = api_key
-        self.max_request_bytes = max_request_bytes
-        self._start = int(time.time())
-        self._page, self._page_headers = render_page()
+    served: dict[str, ServedModel]
+    engine: Engine
+    metrics: Metrics
+    api_key: str | None
+    max_request_bytes: int
+    start: int = field(default_factory=lambda: int(time.time()))
 
     async def page(self, request: Request) -> Response:
         """GET /"""
-        return HTMLResponse(self._page, headers=self._page_headers)
+        page, headers = render_page()
+        return HTMLResponse(page, headers=headers)
 
     async def complete(
         self,
@@ -220,8 +215,8 @@ class Api:
         completion = await asyncio.to_thread(read, parsed, served, self.engine.capacity)
         pending = PendingRequest(completion, self.engine, served, request.client.host if request.client else "")
         request.state.usage = pending.usage
-        objects = make_objects(served.name, completion.include_usage)
-        if completion.stream:
+        objects = make_objects(served.name, completion.body.stream_options.include_usage)
+        if completion.body.stream:
             return SseResponse(pending, objects)
         try:
             await _unless_gone(request, pending.finish())
@@ -293,7 +288,7 @@ class Api:
         return {
             "id": served.name,
             "object": "model",
-            "created": self._start,
+            "created": self.start,
             "owned_by": "hf-dparallel",
             "max_model_len": longest_sequence(served.model),
             "parent": served.parent,
@@ -310,7 +305,7 @@ def make_app(
 ) -> Starlette:
     """Returns the application. It closes the engine when it shuts down.
 
-    The first of the models, which are by name, answers requests that name none.
+    Requests that name no model are answered by the first one.
 
     With `allowed_hosts`, requests for other hosts are refused: a page in a browser on this machine can give its own
     name this machine's address, and would then count as of the same site (DNS rebinding).

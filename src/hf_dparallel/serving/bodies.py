@@ -164,7 +164,7 @@ class Body(_Unsupported):
 
 
 class CompletionBody(Body):
-    """The fields that chats and texts have in common."""
+    """The fields that chats and texts have in common. Each prompt is answered `n` times."""
 
     n: PositiveInt = 1
     stop: Annotated[list[_StopString], Field(max_length=16, fail_fast=True), BeforeValidator(_stop_strings)] = []

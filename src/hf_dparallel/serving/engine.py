@@ -73,28 +73,19 @@ class _Group:
 
 
 class Engine:
-    """Answers prompts in a thread of its own.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
-        num_slots (`int`): prompts decoded at the same time, whatever their settings.
-        max_waiting (`int`): prompts that may wait for a slot.
-
-    Attributes:
-        failure (`Exception`, *optional*): the error that has ended the decoding thread.
-    """
+    """Answers prompts in a thread of its own, `num_slots` at the same time; `max_waiting` may wait for a slot."""
 
     def __init__(self, model: PreTrainedModel, num_slots: int, max_waiting: int):
         self.model = model
         self.num_slots = num_slots
         self.max_waiting = max_waiting
+        # The error that has ended the decoding thread.
         self.failure: Exception | None = None
         # Since the start.
         self.num_prompts = self.num_passes = self.num_tokens = 0
         self._waiting: deque[Prompt] = deque()
         self._active: dict[int, Prompt] = {}
         self._given_up: set[Prompt] = set()
-        self._work: list[Callable[[], None]] = []
         # By settings, in the order of their last passes.
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._turns_of: dict[str, int] = {}
@@ -114,12 +105,6 @@ class Engine:
     def num_waiting(self) -> int:
         """Prompts that wait for a slot."""
         return len(self._waiting)
-
-    @property
-    def adapters(self) -> set[str | None]:
-        """The adapters of all prompts that are being decoded or wait."""
-        with self._changed:
-            return {prompt.adapter for prompt in (*self._active.values(), *self._waiting)}
 
     @property
     def capacity(self) -> int:
@@ -152,12 +137,6 @@ class Engine:
             self._given_up.update(prompts)
             self._changed.notify()
 
-    def call(self, work: Callable[[], None]) -> None:
-        """Has the decoding thread do something between two passes, such as changing the adapters of the model."""
-        with self._changed:
-            self._work.append(work)
-            self._changed.notify()
-
     def stop(self) -> None:
         """Ends the decoding after the pass that is running. Prompts that are not finished end with an error."""
         with self._changed:
@@ -188,17 +167,14 @@ class Engine:
     def _take_changes(self) -> bool:
         """Waits until there is something to decode, and fills the free slots; `False` at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._active or self._waiting or self._work)
+            self._changed.wait_for(lambda: self._is_closed or self._active or self._waiting)
             if self._is_closed:
                 return False
-            work, self._work = self._work, []
             given_up, self._given_up = self._given_up, set()
             self._waiting = deque(prompt for prompt in self._waiting if prompt not in given_up)
             self._leave([row_id for row_id, prompt in self._active.items() if prompt in given_up])
             while self._waiting and self.num_active < self.num_slots:
                 self._enter(self._waiting.popleft())
-        for each in work:
-            each()
         return True
 
     def _enter(self, prompt: Prompt) -> None:

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What follows one prompt through the passes that it shares with others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,28 +87,27 @@ class Following(RowPart):
                 follower.enter(self.canvas, self.canvas.row_ids.index(row_id))
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
-        for row, row_id in enumerate(self.canvas.row_ids):
-            for follower in self.followers_of(row_id):
-                change = follower.change(self.canvas, row, prediction, change)
+        for row, follower in self._all():
+            change = follower.change(self.canvas, row, prediction, change)
         return change
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
-        for row, row_id in enumerate(self.canvas.row_ids):
-            for follower in self.followers_of(row_id):
-                follower.after(self.canvas, row)
+        for row, follower in self._all():
+            follower.after(self.canvas, row)
 
     def leave(self, row_id: int) -> dict[str, Any]:
         return {name: value for each in self.followers_of(row_id) for name, value in each.leave().items()}
 
+    def _all(self) -> Iterator[tuple[int, Follower]]:
+        for row, row_id in enumerate(self.canvas.row_ids):
+            yield from ((row, follower) for follower in self.followers_of(row_id))
+
 
 class DraftReader(Follower):
-    """Reads from the canvas, after each pass, what can have changed in a row.
+    """Reads, after each pass, what can have changed in an answer of at most `max_tokens` tokens.
 
     These are the blocks that were open before and what has opened since: a decided token may change until the row has
     left its block.
-
-    Args:
-        max_tokens (`int`): the answer ends after so many tokens at the latest.
     """
 
     def __init__(self, max_tokens: int):
@@ -134,10 +133,9 @@ class DraftReader(Follower):
 
 
 class CommitLogprobs(Follower):
-    """Collects the log-probabilities of one row. A token that is revised has the ones of its last commit.
+    """Collects the log-probability of each token, and of the `num_top` likeliest ones at its place.
 
-    Args:
-        num_top (`int`): how many of the likeliest tokens to keep for each place.
+    A token that is revised has the ones of its last commit.
     """
 
     def __init__(self, num_top: int = 0):

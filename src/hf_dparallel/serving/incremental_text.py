@@ -20,19 +20,15 @@ _BYTES = {char: byte for byte, char in bytes_to_unicode().items()}
 class IncrementalText:
     """Turns tokens into text that can be sent at once: what has been returned never changes.
 
-    Args:
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): decodes the tokens, without special tokens.
-        stop (`Sequence[str]`): the text ends before the first of these that occurs in it.
-
-    Attributes:
-        text (`str`): what has been returned so far.
-        num_tokens (`int`): tokens of the answer so far, those of a stop string included.
-        finish_reason (`str`, *optional*): "stop" or "length" once nothing follows.
+    It ends before the first of the texts `stop` that occurs in it.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()):
+        # What has been returned so far.
         self.text = ""
+        # Tokens so far, including the tokens of a stop string.
         self.num_tokens = 0
+        # "stop" or "length" once nothing follows.
         self.finish_reason: str | None = None
         self._tokenizer = tokenizer
         self._stop = stop
@@ -42,23 +38,20 @@ class IncrementalText:
         """Takes further tokens and returns the text that is known to follow."""
         num_before, self._tokens = len(self._tokens), self._tokens + progress.tokens
         self.num_tokens, self.finish_reason = len(self._tokens), progress.finish_reason
-        text = self._decode(self.num_tokens)
+        text = self._first(self.num_tokens)
         if self._find_stop(text) is not None:
             # The first token with which one was complete, however many have come together.
             lengths = range(num_before, self.num_tokens + 1)
-            self.num_tokens = next(n for n in lengths if self._find_stop(self._decode(n)) is not None)
-            text = self._decode(self.num_tokens)
+            self.num_tokens = next(n for n in lengths if self._find_stop(self._first(n)) is not None)
+            text = self._first(self.num_tokens)
             text, self.finish_reason = text[: self._find_stop(text)], "stop"
         elif self.finish_reason is None:
             text = text[: len(text) - self._num_open(text)]
         new, self.text = text[len(self.text) :], max(text, self.text, key=len)
         return new
 
-    def _decode(self, num_tokens: int) -> str:
-        # A clean-up would change text that has been sent.
-        return self._tokenizer.decode(
-            self._tokens[:num_tokens], skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+    def _first(self, num_tokens: int) -> str:
+        return _decode(self._tokenizer, self._tokens[:num_tokens])
 
     def _find_stop(self, text: str) -> int | None:
         return min((place for stop in self._stop if (place := text.find(stop)) >= 0), default=None)
@@ -76,11 +69,7 @@ class IncrementalText:
 
 
 class DraftText:
-    """Says drafts of an answer in text, token by token.
-
-    Args:
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): decodes the tokens, without special tokens.
-    """
+    """Says drafts of an answer in text, token by token."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self._tokenizer = tokenizer
@@ -103,28 +92,19 @@ class DraftText:
                 continue
             if position and not before:
                 before = [token]
-            text = self._decode([*before, *half, token])[len(self._decode(before)) :]
+            text = _following(self._tokenizer, before, [*half, token])
             is_half = text.endswith("\ufffd")
             said.append({"text": "" if is_half else text, "commit_step": step})
             before, half = (before, [*half, token]) if is_half else ([token], [])
         self._tokens = [*self._tokens[: draft.start], *draft.tokens]
         return said
 
-    def _decode(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-
 
 class LogprobText:
-    """Says in text which tokens of an answer were committed, and how likely they and others were.
-
-    Args:
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): decodes the tokens.
-
-    Attributes:
-        said (`list[dict]`): what has been returned so far.
-    """
+    """Says in text which tokens of an answer were committed, and how likely they and others were."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        # What has been returned so far.
         self.said: list[dict[str, Any]] = []
         self._tokenizer = tokenizer
         # What a token follows says whether it begins with a space.
@@ -156,8 +136,14 @@ class LogprobText:
             piece = self._tokenizer.convert_ids_to_tokens(token) or ""
             if all(char in _BYTES for char in piece):
                 return bytes(_BYTES[char] for char in piece)
-        before, both = (
-            self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            for ids in (self._before, [*self._before, token])
-        )
-        return both[len(before) :].encode()
+        return _following(self._tokenizer, self._before, [token]).encode()
+
+
+def _decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
+    # A clean-up would change text that has been sent.
+    return tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def _following(tokenizer: PreTrainedTokenizerBase, before: list[int], tokens: list[int]) -> str:
+    """The text of tokens behind others, by which a token begins with a space or not."""
+    return _decode(tokenizer, [*before, *tokens])[len(_decode(tokenizer, before)) :]

@@ -16,7 +16,7 @@ from ..generation.prediction import TokenPrediction
 from .followers import Follower
 
 
-# Of a schema, in characters and in levels.
+# How large a schema may be, in characters and in levels.
 _LONGEST, _DEEPEST = 2**16, 32
 # Errors then say nothing of the state of the parser.
 _LIMITS = LLParserLimits(verbose_errors=False)
@@ -48,9 +48,9 @@ class JsonAnswer(Follower):
         """Commits the predictions that fit. What is given behind them is written into the canvas at once."""
         status = canvas.status[row]
         # The masks come first, from left to right. In block-causal models some are behind the answer.
-        num_masks = int((prediction.columns[row, : status.num_open] < canvas.answer(row).stop).sum())
-        accepted = change.accepted[row, :num_masks].tolist()
-        num_accepted = next((index for index, is_accepted in enumerate(accepted) if not is_accepted), num_masks)
+        masks = slice(min(status.num_open, canvas.answer_length(row) - status.num_decided))
+        accepted = change.accepted[row, masks].tolist()
+        num_accepted = [*accepted, False].index(False)
         kept = self._take(change.tokens[row, : max(num_accepted, 1)].tolist(), prediction.logits[row, 0])
         given = [] if kept[-1] in self._vocabulary.eos_tokens else self._given()
         canvas.write(row, status.num_decided + len(kept), given)
@@ -70,7 +70,8 @@ class JsonAnswer(Follower):
         kept = predicted[: self._matcher.validate_tokens(predicted)]
         if not kept:
             bias = torch.frombuffer(bytearray(self._matcher.compute_logit_bias()), dtype=torch.uint8)
-            kept = [int(logits.masked_fill(bias[: len(logits)].to(logits.device) == 0, -torch.inf).argmax())]
+            fits = bias[: len(logits)].to(logits.device) > 0
+            kept = [int(logits[: len(fits)].masked_fill(~fits, -torch.inf).argmax())]
         self._matcher.consume_tokens(kept)
         return kept
 
@@ -87,7 +88,7 @@ class JsonAnswer(Follower):
 def compile_schema(
     schema: dict[str, Any], tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_token_ids: list[int]
 ) -> CompiledSchema:
-    """Compiles a schema, of which all properties of an object are written, in their order.
+    """Compiles a schema. All properties of an object are written, in their order.
 
     Raises:
         ValueError: for a schema that is too large or not supported, or if the tokenizer cannot write JSON.
@@ -107,7 +108,7 @@ def compile_schema(
 
 
 def _closed(schema: Any, depth: int = 0) -> Any:
-    """The same schema with all properties of each object, and no others if it does not say which."""
+    """The same schema, but each object has all its properties, and others only if that is said."""
     if depth > _DEEPEST:
         raise ValueError(f"a schema may have at most {_DEEPEST} levels.")
     if isinstance(schema, list):

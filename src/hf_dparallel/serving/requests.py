@@ -29,45 +29,33 @@ from .json_answers import CompiledSchema, compile_schema
 
 @dataclass
 class ServedModel:
-    """A model that answers: the weights with one of their adapters, or without.
+    """A model that answers, with one of its adapters or without."""
 
-    Args:
-        name (`str`): what clients call it.
-        model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer.
-        generation_config ([`DiffusionGenerationConfig`]): settings that take precedence over the model's recipe, and
-            over which requests take precedence. Where several adapters are served it is resolved, because the recipe
-            of another adapter may be active when a request comes.
-        adapter (`str`, *optional*): PEFT's name of the adapter.
-        parent (`str`, *optional*): with an adapter, the name of the model without it.
-    """
-
+    # What clients call it.
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    # Takes precedence over the model's recipe; requests take precedence over it. Where several adapters are served it
+    # is resolved, because the recipe of another adapter may be active when a request comes.
     generation_config: DiffusionGenerationConfig
+    # PEFT's name of the adapter, and the name of the model without it.
     adapter: str | None = None
     parent: str | None = None
 
 
 @dataclass
 class CompletionRequest:
-    """A request that can be answered: its prompts, each `(prompt_length,)`, and what all of them share.
+    """A request that can be answered: its prompts, each `(prompt_length,)`, and what all of them share."""
 
-    Each prompt is answered `n` times. With `num_logprobs`, the log-probabilities of its tokens are told, and beside
-    each those of so many of the likeliest ones. A `schema` says which tokens fit ([`compile_schema`]).
-    """
-
+    body: CompletionBody
     prompts: list[torch.LongTensor]
-    n: int
     config: DiffusionGenerationConfig
     max_tokens: int
     seed: int
     stop: list[str]
-    stream: bool
-    include_usage: bool
-    include_drafts: bool
+    # How many of the likeliest tokens to tell of beside each token; `None` to tell of none.
     num_logprobs: int | None = None
+    # What the answer has to be.
     schema: CompiledSchema | None = None
 
 
@@ -110,15 +98,14 @@ def _read_chat(
         raise RequestError("This model has no chat template. Use /v1/completions.", prompt_field)
     request = _read_request(body, settings, served)
     if body.top_logprobs and not body.logprobs:
-        message = f"`top_logprobs={body.top_logprobs}` needs `logprobs`. Set that to true."
-        raise RequestError(message, "top_logprobs")
+        raise RequestError(f"`top_logprobs={body.top_logprobs}` needs `logprobs`. Set that to true.", "top_logprobs")
     request.num_logprobs = body.top_logprobs if body.logprobs else None
     request.schema = _read_schema(body, served, request.config, form_field)
     try:
         ids = _encode_chat([message.for_template() for message in body.messages], served.tokenizer)
     except jinja2.TemplateError as error:
         raise RequestError(f"The chat template of the model refuses the messages: {error}", prompt_field) from error
-    _check_number(request.n, max_prompts, "n")
+    _check_number(body.n, max_prompts, "n")
     request.prompts = [_check_prompt(ids, request.config, served, prompt_field)]
     return request
 
@@ -146,7 +133,7 @@ def _check_number(answers: int, max_prompts: int, field: str) -> None:
 def _encode_chat(messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Applies the chat template. A message has no control tokens: a special token that is written in one is text.
 
-    It becomes text by being tokenized in two parts, before which the template is applied to the whole.
+    The template is applied to the whole. Then such a token is tokenized in two parts, which makes it text.
     """
     cut = secrets.token_hex(16)
     special = "|".join(re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special)
@@ -166,18 +153,10 @@ def _read_request(body: CompletionBody, asked: dict[str, Any], served: ServedMod
         raise RequestError(
             f"`n={shortened(body.n)}` would give equal answers at temperature 0. Set `temperature`.", "n"
         )
+    seed = secrets.randbits(62) if body.seed is None else body.seed
     recipe_stop = config.stop_strings or []
-    return CompletionRequest(
-        prompts=[],
-        n=body.n,
-        config=config,
-        max_tokens=max_tokens,
-        seed=secrets.randbits(62) if body.seed is None else body.seed,
-        stop=body.stop or ([recipe_stop] if isinstance(recipe_stop, str) else recipe_stop),
-        stream=body.stream,
-        include_usage=body.stream_options.include_usage,
-        include_drafts=body.stream and body.stream_options.include_drafts,
-    )
+    stop = body.stop or ([recipe_stop] if isinstance(recipe_stop, str) else recipe_stop)
+    return CompletionRequest(body, [], config, max_tokens, seed, stop)
 
 
 def _read_schema(

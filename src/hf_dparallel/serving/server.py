@@ -16,7 +16,7 @@ from .engine import Engine
 
 # How long a client may take to send the head of a request.
 _HEAD_SECONDS = 10
-# How long the error may take that answers end with which are not finished when the server stops.
+# When the server stops, unfinished answers end with an error. Sending it may take so long.
 _LAST_SECONDS = 5
 
 
@@ -44,23 +44,13 @@ class Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Answers requests until a signal comes or the engine fails.
+    """Answers requests until a signal comes or the engine, which the application decodes with, fails.
 
-    Args:
-        app ([`~starlette.applications.Starlette`]): the application.
-        engine ([`Engine`]): what the application decodes with.
-        log_level (`str`): what uvicorn logs.
-        port (`int`): where to listen if `run` gets no sockets.
-        grace_seconds (`float`): how long answers that are under way may take when the server is told to stop.
+    Answers that are under way then have `grace_seconds`. The port is for `run` without sockets.
     """
 
     def __init__(
-        self,
-        app: Starlette,
-        engine: Engine,
-        log_level: str = "warning",
-        port: int = 0,
-        grace_seconds: float = 30,
+        self, app: Starlette, engine: Engine, log_level: str = "warning", port: int = 0, grace_seconds: float = 30
     ):
         config = uvicorn.Config(
             app,
@@ -82,6 +72,6 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter) or self.engine.failure is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Answers that are not finished then end with an error, by which a client knows that they are not whole.
+        # Unfinished answers then end with an error, so that a client knows that they are not whole.
         asyncio.get_running_loop().call_later(self.grace_seconds, self.engine.stop)
         await super().shutdown(sockets)

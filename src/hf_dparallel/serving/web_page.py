@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ _TEMPLATE = Path(__file__).with_name("web_page.html")
 _LARGEST_ON_SLIDER = 3.0
 
 
+@cache
 def render_page() -> tuple[str, dict[str, str]]:
     """Returns the page, and the headers that it is sent with.
 
@@ -43,7 +45,7 @@ def _slider(rule: Setting) -> dict[str, Any]:
     has_maximum = rule.type is float and rule.maximum <= 1
     return {
         "help": rule.help,
-        # A number of passes goes from the number of blocks to that of tokens, which the model's recipe says.
+        # At least one pass a block and at most one a token; the model's recipe says how many those are.
         "is_schedule": rule.type is int,
         "minimum": 0.05 if rule.above_minimum else rule.minimum,
         "maximum": rule.maximum if has_maximum else _LARGEST_ON_SLIDER,
