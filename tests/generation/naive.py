@@ -1,7 +1,79 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The slow, obvious sampler that the fast one is held against: one row, whole canvas, float64, one token at a time."""
+"""The slow, obvious sampler that the fast one is held against: one row, whole canvas, float64, one token at a time.
+
+A pass predicts, accepts and revises, by a function each: whole canvas or suffix window, mixtures, a copy of the block
+for verification; the commit rules; verified commits, editing, soft decoding.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import torch
+
+from hf_dparallel.generation.rules.denoising_steps import scheduled_counts
+
+
+class Guess(NamedTuple):
+    token: int
+    probability: float
+    entropy: float
+
+
+@dataclass
+class Row:
+    """A row on its way, with its settings. Places count from the first token of the prompt."""
+
+    tokens: list[int]
+    mask: int
+    settings: dict
+    first_new: int
+    end: int
+    blocks: list[range]
+    nfe: int = 0
+    revisions: int = 0
+    first: int = 0
+    last: int = 0
+    # Passes since the first open block was entered, and since the open blocks had a mask.
+    step: int = 0
+    post_steps: int = 0
+    steps: list[int] = field(default_factory=list)
+    # What soft decoding and KLASS keep of the pass before.
+    certainty: dict[int, float] = field(default_factory=dict)
+    seen: dict[int, tuple[torch.Tensor, int]] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.given = [token != self.mask for token in self.tokens]
+        self.steps = [-1] * len(self.tokens)
+
+    @property
+    def open(self) -> range:
+        return range(self.blocks[self.first].start, self.blocks[self.last].stop)
+
+    def masked(self, places=None) -> list[int]:
+        return [i for i in (self.open if places is None else places) if self.tokens[i] == self.mask]
+
+    def decided(self) -> list[int]:
+        """The tokens that may be revised."""
+        return [i for i in self.open if self.tokens[i] != self.mask and not self.given[i]]
+
+
+def make_row(model, prompt, max_new_tokens, block_length, **settings) -> Row:
+    mask, length = model.config.mask_token_id, len(prompt) + max_new_tokens
+    if model.is_block_causal:
+        # Blocks are counted from the first token, and the last one is whole.
+        first_new, width = len(prompt), -(-length // block_length) * block_length
+        starts = range(0, width, block_length)
+    else:
+        # Blocks follow the prompt; where it is filled in, they end with it and the first may be shorter.
+        first_new, width = len(prompt) if max_new_tokens else 0, length
+        starts = range(first_new if max_new_tokens else -(-length % block_length), width, block_length)
+    blocks = [range(max(start, 0), min(start + block_length, width)) for start in starts]
+    row = Row(prompt + [mask] * (width - len(prompt)), mask, settings, first_new, length, blocks)
+    row.settings |= {"max_new_tokens": max_new_tokens, "block_length": block_length}
+    return row
 
 
 @torch.no_grad()
@@ -10,79 +82,209 @@ def naive_generate(
     prompt: list[int],
     max_new_tokens: int,
     block_length: int,
-    denoising_steps: int | None = None,
     eos_token_id: int | None = None,
     max_active_blocks: int = 1,
     block_add_threshold: float = 0.5,
-    **threshold: float,
-) -> tuple[list[int], int]:
-    """Returns the new tokens (up to the first EOS, if one is given) and the number of forward passes.
-
-    With `max_new_tokens=0` the mask tokens of the prompt are filled in, and the whole prompt is returned.
-    """
-    mask_token_id = model.config.mask_token_id
-    sequence = torch.tensor(prompt + [mask_token_id] * max_new_tokens)
-    undecided = [token == mask_token_id for token in sequence.tolist()]
-    first_new = len(prompt) if max_new_tokens else 0
-    steps = (denoising_steps or max_new_tokens) * block_length // max_new_tokens if max_new_tokens else block_length
-    # Blocks are cut from the right end; where the prompt is filled in, the first may be shorter.
-    edges = [max(end - block_length, 0) for end in range(len(sequence), first_new, -block_length)][::-1]
-    blocks = [range(start, end) for start, end in zip(edges, [*edges[1:], len(sequence)], strict=True)]
-    blocks = [block for block in blocks if any(undecided[i] for i in block)] if not max_new_tokens else blocks
-    nfe = step = first = last = 0
-    while any(undecided):
-        logits = model(sequence[None]).logits[0].double()
-        nfe += 1
-        guesses = {}
-        for i in (i for block in blocks[first : last + 1] for i in block if undecided[i]):
-            p = logits[i].softmax(-1)
-            entropy = -(p * (p + 1e-30).log()).sum().item()
-            p = p.tolist()
-            token = max((v for v in range(len(p)) if v != mask_token_id), key=p.__getitem__)
-            guesses[i] = (token, p[token], float("inf") if p[mask_token_id] > p[token] else entropy)
-        chosen = _chosen(guesses, block_length, steps, step, **threshold)
-        of_first = [i for i in blocks[first] if undecided[i]]
-        if not chosen & set(of_first):
-            chosen |= {min(of_first, key=lambda i: guesses[i][2])}
-        for i in chosen:
-            sequence[i] = guesses[i][0]
-            undecided[i] = False
-        step += 1
-        while first < len(blocks) and not any(undecided[i] for i in blocks[first]):
-            first, step = first + 1, 0
-        last = max(first, last)
-        if max_active_blocks > 1 and last + 1 < len(blocks) and last - first + 1 < max_active_blocks:
-            decided = sum(not undecided[i] for i in blocks[last])
-            last += decided >= block_add_threshold * len(blocks[last])
-        new = sequence[first_new:].tolist()
-        if eos_token_id is not None and max_new_tokens:
-            decided = new[: next((k for k, u in enumerate(undecided[first_new:]) if u), None)]
-            if eos_token_id in decided:
-                return new[: decided.index(eos_token_id) + 1], nfe
-    return sequence[first_new:].tolist(), nfe
+    predict: Callable | None = None,
+    **settings,
+) -> Row:
+    """Returns the row with its new tokens (when infilling, all), up to the first EOS token, if one is given."""
+    row = make_row(model, prompt, max_new_tokens, block_length, **settings)
+    predict, accept, revise = predict or partial(predict_whole, model), accept_by_rule, make_revise(settings)
+    unsettled: set[int] = set()
+    while True:
+        waiting = [n for n, block in enumerate(row.blocks) if row.masked(block) or unsettled & set(block)]
+        row.step = row.step if waiting and waiting[0] == row.first else 0
+        row.first = waiting[0] if waiting else len(row.blocks)
+        row.last = max(row.last, row.first) if row.nfe else row.first
+        if row.nfe and row.last + 1 < min(len(row.blocks), row.first + max_active_blocks):
+            block = row.blocks[row.last]
+            row.last += len(row.masked(block)) <= (1 - block_add_threshold) * len(block)
+        stop = next((i for i in range(row.first_new, row.end) if i in unsettled or row.masked([i])), row.end)
+        answer = row.tokens[row.first_new : stop]
+        if eos_token_id in answer and max_new_tokens:
+            stop = row.first_new + answer.index(eos_token_id) + 1
+        elif stop < row.end:
+            probs = predict(row)
+            guesses = {i: make_guess(probs[i], row.mask) for i in row.masked()}
+            chosen = accept(row, guesses, probs)
+            of_first = row.masked(row.blocks[row.first])
+            if of_first and max_active_blocks > 1 and not chosen & set(of_first):
+                chosen |= {min(of_first, key=lambda i: guesses[i].entropy)}
+            changes, unsettled = revise(row, probs, guesses, chosen)
+            write(row, {i: guesses[i].token for i in chosen} | changes)
+            continue
+        row.tokens, row.steps = row.tokens[row.first_new : stop], row.steps[row.first_new : stop]
+        return row
 
 
-def _chosen(
-    guesses,
-    block_length,
-    steps,
-    step,
-    entropy_threshold=None,
-    confidence_threshold=None,
-    entropy_bound=None,
-    confidence_factor=None,
-):
-    by_entropy = sorted(guesses, key=lambda i: guesses[i][2])
-    by_confidence = sorted(guesses, key=lambda i: -guesses[i][1])
-    if entropy_threshold is not None:
-        return {by_entropy[0]} | {i for i, (_, _, entropy) in guesses.items() if entropy <= entropy_threshold}
-    if confidence_threshold is not None:
-        return {by_confidence[0]} | {i for i, (_, p, _) in guesses.items() if p >= confidence_threshold}
-    if entropy_bound is not None:
-        entropies = [guesses[i][2] for i in by_entropy]
-        return {i for n, i in enumerate(by_entropy) if n == 0 or sum(entropies[:n]) <= entropy_bound}
-    if confidence_factor is not None:
-        sizes = [n for n, i in enumerate(by_confidence, 1) if (n + 1) * (1 - guesses[i][1]) < confidence_factor]
-        return set(by_confidence[: max(sizes, default=1)])
-    count = block_length // steps + (1 if step < block_length % steps else 0)
-    return set(by_confidence[:count])
+def write(row: Row, changes: dict[int, int]) -> None:
+    row.post_steps = 0 if row.masked() else row.post_steps + 1
+    row.revisions += sum(row.tokens[i] != row.mask for i in changes)
+    for i, token in changes.items():
+        row.tokens[i], row.steps[i] = token, row.nfe if token != row.mask else -1
+    row.nfe, row.step = row.nfe + 1, row.step + 1
+
+
+def make_guess(probs: torch.Tensor, mask: int) -> Guess:
+    entropy = -(probs * (probs + 1e-300).log()).sum().item()
+    others = probs.clone()
+    others[mask] = -1
+    token = int(others.argmax())
+    return Guess(token, probs[token].item(), math.inf if probs[mask] > probs[token] else entropy)
+
+
+def predict_whole(model, row: Row) -> torch.Tensor:
+    """The distribution at every place; with verified commits, at decided tokens by places that do not see them."""
+    lead, suffix_length = int(model.shift_logits), row.settings.get("suffix_length")
+    if model.is_block_causal:
+        suffix_length = 0
+    end = len(row.tokens) if suffix_length is None else min(row.open.stop + suffix_length, len(row.tokens))
+    ids = row.tokens[:end]
+    if row.settings.get("revocation_threshold"):
+        return predict_with_copy(model, row, ids, lead)
+    embed = model.get_input_embeddings()
+    inputs, of_mask = embed(torch.tensor([ids])), embed.weight[row.mask]
+    for i in row.decided() if row.settings.get("soft_threshold") is not None else []:
+        p, of_token = row.certainty[i], embed.weight[row.tokens[i]]
+        mixed = p * of_token + (1 - p) * of_mask
+        inputs[0, i] = mixed / (mixed.norm() + 1e-6) * (p * of_token.norm() + (1 - p) * of_mask.norm())
+    return model(inputs_embeds=inputs).logits[0].softmax(-1)
+
+
+def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tensor:
+    """The canvas, and behind it a copy of the open blocks in which nothing is decided, by a mask written out."""
+    # With the token before the blocks, where predictions are one place early.
+    places = list(range(max(row.open.start - lead, 0), row.open.stop))
+    is_new = {i for i in row.open if not row.given[i]}
+    inputs = ids + [row.mask if i in is_new else ids[i] for i in places]
+    query, key = torch.meshgrid(torch.arange(len(inputs)), torch.arange(len(inputs)), indexing="ij")
+    place = torch.tensor([-9] * len(ids) + places)
+    # A first token is predicted at its own place.
+    blind = (place[query] + lead == key) | ((place[query] == 0) & (key == 0))
+    in_copy = torch.tensor([i in is_new for i in place.tolist()])
+    visible = torch.where(key < len(ids), (query < len(ids)) | ~blind, (query >= len(ids)) & in_copy[key])
+    mask = torch.zeros(visible.shape, dtype=model.dtype).masked_fill(~visible, float("-inf"))
+    positions = torch.tensor([[*range(len(ids)), *places]])
+    logits = model(torch.tensor([inputs]), attention_mask=mask[None, None], position_ids=positions).logits[0]
+    probs = logits.softmax(-1)
+    for i in row.decided():
+        probs[i] = probs[len(ids) + i - places[0]]
+    return probs
+
+
+def accept_by_rule(row: Row, guesses: dict[int, Guess], probs: torch.Tensor) -> set[int]:
+    """What the commit rule decides of the masks of the open blocks."""
+    settings, least = row.settings, row.settings.get("min_commits", 0)
+    rules = {
+        name: value
+        for name, value in settings.items()
+        if name.endswith("threshold") and name[:3] not in ("rev", "edi") or name in _OTHER_RULES
+    }
+    ((rule, value),) = rules.items() or (("one", None),)
+    by_confidence = sorted(guesses, key=lambda i: -guesses[i].probability)
+    return (_RULES[rule](row, guesses, value, probs) | set(by_confidence[:least])) if guesses else set()
+
+
+def _threshold(row, guesses, value, probs):
+    chosen = {i for i, guess in guesses.items() if guess.entropy <= value}
+    return chosen | {min(guesses, key=lambda i: guesses[i].entropy)}
+
+
+def _confidence(row, guesses, value, probs):
+    chosen = {i for i, guess in guesses.items() if guess.probability >= value}
+    return chosen | {max(guesses, key=lambda i: guesses[i].probability)}
+
+
+def _bound(row, guesses, value, probs):
+    order = sorted(guesses, key=lambda i: guesses[i].entropy)
+    return {i for n, i in enumerate(order) if n == 0 or sum(guesses[j].entropy for j in order[:n]) <= value}
+
+
+def _factor(row, guesses, value, probs):
+    order = sorted(guesses, key=lambda i: -guesses[i].probability)
+    sizes = [n for n, i in enumerate(order, 1) if (n + 1) * (1 - guesses[i].probability) < value]
+    return set(order[: max(sizes, default=1)])
+
+
+def _count(row, guesses, value, probs):
+    length, block_length = row.settings["max_new_tokens"], row.settings["block_length"]
+    counts = scheduled_counts(length, block_length, value)[row.first]
+    order = sorted(guesses, key=lambda i: -guesses[i].probability)
+    return set(order[: counts[row.step] if row.step < len(counts) else 1])
+
+
+def _prefix(row, guesses, value, probs):
+    order = sorted(guesses)
+    return set(order[: max(1, next((n for n, i in enumerate(order) if guesses[i].probability < value), len(order)))])
+
+
+def _stable(row, guesses, value, probs):
+    """KLASS: the divergence from the pass before was small in so many passes."""
+    seen, ready = {}, set()
+    for i, guess in guesses.items():
+        passes, p = 0, probs[i]
+        if i in row.seen:
+            before, passes = row.seen[i]
+            divergence = (p * ((p + 1e-12).log() - (before + 1e-12).log())).sum()
+            passes = passes + 1 if divergence < value else 0
+        seen[i] = (p, passes)
+        if passes >= row.settings["kl_history_length"] and guess.probability > row.settings["kl_confidence"]:
+            ready.add(i)
+    row.seen = seen
+    return ready or {max(guesses, key=lambda i: guesses[i].probability)}
+
+
+_RULES = {
+    "one": lambda row, guesses, value, probs: {max(guesses, key=lambda i: guesses[i].probability)},
+    "entropy_threshold": _threshold,
+    "confidence_threshold": _confidence,
+    "entropy_bound": _bound,
+    "confidence_factor": _factor,
+    "denoising_steps": _count,
+    "soft_threshold": _prefix,
+    "kl_threshold": _stable,
+}
+_OTHER_RULES = ("entropy_bound", "confidence_factor", "denoising_steps")
+
+
+def make_revise(settings: dict) -> Callable:
+    if settings.get("revocation_threshold"):
+        return revise_by_verification
+    if settings.get("editing_threshold", 1) < 1:
+        return revise_by_editing
+    if settings.get("soft_threshold") is not None:
+        return revise_softly
+    return lambda row, probs, guesses, chosen: ({}, set())
+
+
+def revise_by_verification(row, probs, guesses, chosen):
+    decided = {i: probs[i, row.tokens[i]].item() for i in row.decided()}
+    limit = sum(row.steps[i] == row.nfe - 1 for i in decided) - 1 if len(chosen) > 1 else 0
+    doubtful = sorted((i for i in decided if decided[i] < row.settings["revocation_threshold"]), key=decided.get)
+    return dict.fromkeys(doubtful[: max(limit, 0)], row.mask), set()
+
+
+def revise_by_editing(row, probs, guesses, chosen):
+    best = {i: make_guess(probs[i], row.mask) for i in row.decided()}
+    edits = {
+        i: guess.token
+        for i, guess in best.items()
+        if guess.token != row.tokens[i] and guess.probability > row.settings["editing_threshold"]
+    }
+    post_steps = 0 if guesses else row.post_steps + 1
+    is_over = chosen == set(guesses) and post_steps >= row.settings["max_post_steps"]
+    return edits, set() if is_over else {*edits, *guesses}
+
+
+def revise_softly(row, probs, guesses, chosen):
+    best = {i: make_guess(probs[i], row.mask) for i in row.decided()}
+    changes = {i: guess.token for i, guess in best.items() if guess.token != row.tokens[i]}
+    row.certainty = {i: guess.probability for i, guess in (best | guesses).items()}
+    unsettled = set()
+    for block in row.blocks[row.first : row.last + 1]:
+        is_over = block == row.blocks[row.first] and row.step + 1 >= len(block)
+        has_unsure = any(row.certainty[i] < 0.9 for i in block if i in row.certainty)
+        if has_unsure and not is_over and {*chosen, *changes} & set(block):
+            unsettled |= set(block) & row.certainty.keys()
+    return changes, unsettled

@@ -216,28 +216,9 @@ def check_cache(model, seed):
         torch.testing.assert_close(cached[name], computed[name], equal_nan=True, msg=f"{name} of {prompts}, {kwargs}")
 
 
-def check_rows(model, seed):
-    """A row of a batch, and one that takes a slot when another row leaves it, are the row alone."""
-    prompts, kwargs = random_case(seed)
-    ids, attention_mask = left_padded(prompts)
-    batch = model.generate(ids, attention_mask=attention_mask, **kwargs)
-    many = model.generate_many(prompts, batch_size=2, **kwargs)
-    for row, (prompt, of_many) in enumerate(zip(prompts, many, strict=True)):
-        alone = model.generate(torch.tensor([prompt]), **kwargs)
-        tokens = alone.sequences[0, len(prompt) :].tolist()
-        assert batch.sequences[row, ids.shape[1] :].tolist() == of_many.tokens.tolist() == tokens, (prompts, kwargs)
-        assert batch.nfe[row] == of_many.nfe == alone.nfe[0]
-        assert batch.commit_step[row].tolist() == of_many.commit_step.tolist() == alone.commit_step[0].tolist()
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_cache_changes_nothing(seed):
     check_cache(exact_model(make_sdar), seed)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_rows_are_independent(seed):
-    check_rows(exact_model(make_sdar), seed)
 
 
 @pytest.mark.slow
@@ -248,15 +229,6 @@ def test_cache_changes_nothing_in_many_cases(make):
     model.set_experts_implementation("eager")
     for seed in range(500):
         check_cache(model, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [make_sdar, make_llada2])
-def test_rows_are_independent_in_many_cases(make):
-    model = exact_model(make)
-    model.set_experts_implementation("eager")
-    for seed in range(200):
-        check_rows(model, seed)
 
 
 def computed_widths(model, prompts, **kwargs):

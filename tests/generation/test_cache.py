@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForMaskedLM
 
 from ..helpers import exact_model, left_padded, make_dream, make_llada, with_equal_settings
+from .naive import naive_generate
 
 
 OFFICIAL_CACHES = {
@@ -61,38 +62,24 @@ def test_a_refresh_at_every_pass_is_the_exact_path(make, cache, attention):
     assert torch.equal(cached.sequences, exact.sequences) and torch.equal(cached.nfe, exact.nfe)
 
 
-@torch.no_grad()
-def naive_cached_generate(model, prompt, cache, block_length, threshold, refresh_interval, max_new_tokens):
-    """One row; keys and values are kept by running a copy of the model's attention on remembered hidden states.
+class FrozenCache:
+    """Predicts as a model of several layers with a cache does.
 
     What a cached pass sees of the columns that it does not compute are their keys and values at the last full pass.
     Here they come from the hidden states of that pass, layer by layer.
     """
-    sequence = torch.tensor(prompt + [model.config.mask_token_id] * max_new_tokens)
-    undecided = sequence == model.config.mask_token_id
-    kept: list[torch.Tensor] = []
-    for start in range(len(prompt), len(sequence), block_length):
-        end, step = start + block_length, 0
-        while undecided[start:end].any():
-            if step == 0 or (refresh_interval and step % refresh_interval == 0):
-                computed = torch.ones_like(undecided)
-            else:
-                place = torch.arange(len(sequence))
-                computed = (place >= start) & ((place < end) | (cache == "prefix"))
-            logits, kept = forward_with_frozen_inputs(model, sequence, computed, kept)
-            p = logits.double().softmax(-1)
-            entropy = -(p * p.clamp(min=1e-300).log()).sum(-1)
-            logits[:, model.config.mask_token_id] = -torch.inf
-            # Where the mask token is preferred nothing can be said yet.
-            entropy[p[:, model.config.mask_token_id] > p.gather(1, logits.argmax(-1)[:, None])[:, 0]] = 1e9
-            entropy[~undecided] = torch.inf
-            entropy[end:] = torch.inf
-            chosen = entropy <= threshold
-            chosen[entropy.argmin()] = True
-            sequence[chosen] = logits.argmax(-1)[chosen]
-            undecided &= ~chosen
-            step += 1
-    return sequence[len(prompt) :].tolist()
+
+    def __init__(self, model, cache, refresh_interval):
+        self.model, self.cache, self.refresh_interval = model, cache, refresh_interval
+        self.kept: list[torch.Tensor] = []
+
+    def __call__(self, row):
+        place = torch.arange(len(row.tokens))
+        computed = (place >= row.open.start) & ((place < row.open.stop) | (self.cache == "prefix"))
+        if row.step == 0 or (self.refresh_interval and row.step % self.refresh_interval == 0):
+            computed[:] = True
+        logits, self.kept = forward_with_frozen_inputs(self.model, torch.tensor(row.tokens), computed, self.kept)
+        return logits.softmax(-1)
 
 
 def forward_with_frozen_inputs(model, sequence, computed, kept):
@@ -131,35 +118,9 @@ def test_rows_of_a_batch_equal_the_naive_cache(prompts, cache, block_length, thr
         stop_at_eos=False,
     )
     for row, prompt in enumerate(prompts):
-        expected = naive_cached_generate(model, prompt, cache, block_length, threshold, refresh_interval, 16)
-        assert batch[row, ids.shape[1] :].tolist() == expected
-
-
-@settings(max_examples=15, deadline=None, derandomize=True)
-@given(
-    st.lists(st.lists(st.integers(2, 62), min_size=1, max_size=9), min_size=2, max_size=4),
-    st.sampled_from(["prefix", "dual"]),
-    st.sampled_from([1, 3]),
-    st.integers(0, 62),
-)
-def test_a_row_of_a_shifted_model_in_a_batch_equals_the_row_alone(prompts, cache, max_active_blocks, eos):
-    model = exact_model(make_dream)
-    ids, attention_mask = left_padded(prompts)
-    kwargs = {
-        "max_new_tokens": 16,
-        "block_length": 4,
-        "entropy_threshold": 1.0,
-        "cache_implementation": cache,
-        "max_active_blocks": max_active_blocks,
-        "eos_token_id": eos,
-        "pad_token_id": 0,
-        "return_dict_in_generate": True,
-    }
-    batch = model.generate(ids, attention_mask=attention_mask, **kwargs)
-    for row, prompt in enumerate(prompts):
-        alone = model.generate(torch.tensor([prompt]), **kwargs)
-        assert batch.sequences[row, ids.shape[1] :].tolist() == alone.sequences[0, len(prompt) :].tolist()
-        assert batch.nfe[row] == alone.nfe[0]
+        predict = FrozenCache(model, cache, refresh_interval)
+        expected = naive_generate(model, prompt, 16, block_length, entropy_threshold=threshold, predict=predict)
+        assert batch[row, ids.shape[1] :].tolist() == expected.tokens
 
 
 def test_windows_of_different_sizes_change_no_entropy():

@@ -2,74 +2,12 @@
 """Editing (LLaDA2.1, https://huggingface.co/papers/2602.08676) against recorded runs and a naive loop."""
 
 import json
-import random
 
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from ..helpers import MASK, assert_same_row, exact_model, left_padded, make_dream, make_llada, make_sdar
-
-
-PROMPTS = [[2, 3], [4, 5, 6, 7, 8], [9]]
-LENGTHS = {"max_new_tokens": 16, "block_length": 6}
-
-
-@torch.no_grad()
-def naive_editing(model, prompt, threshold, editing_threshold, max_post_steps, max_new_tokens, block_length, eos=None):
-    """One row, block by block. Returns tokens, passes and edits; with `eos` it ends where the answer is settled."""
-    row, nfe, edits = prompt + [MASK] * max_new_tokens, 0, 0
-    for start in range(len(prompt), len(row), block_length):
-        block, post = range(start, min(start + block_length, len(row))), 0
-        while True:
-            masked = [i for i in block if row[i] == MASK]
-            post += not masked
-            if post > max_post_steps:
-                break
-            probs = model(torch.tensor([row])).logits[0].softmax(-1)
-            nfe += 1
-            probs[:, MASK] = 0
-            best = {i: (probs[i].max().item(), probs[i].argmax().item()) for i in block}
-            chosen = [i for i in masked if best[i][0] >= threshold] or masked and [max(masked, key=best.get)]
-            edited = [i for i in block if row[i] not in (MASK, best[i][1]) and best[i][0] > editing_threshold]
-            for i in [*chosen, *edited]:
-                row[i] = best[i][1]
-            edits += len(edited)
-            settled = [i for i in block if i not in masked and i not in edited] if post < max_post_steps else block
-            settled = [
-                *range(start),
-                *(i for i in block if all(j in settled and row[j] != MASK for j in range(start, i + 1))),
-            ]
-            answer = [row[i] for i in settled][len(prompt) :]
-            if eos in answer:
-                return answer[: answer.index(eos) + 1], nfe, edits
-            if not masked and not edited:
-                break
-    return row[len(prompt) :], nfe, edits
-
-
-@pytest.mark.parametrize("make", [make_llada, make_dream])
-@pytest.mark.parametrize("max_post_steps", [0, 1, 16])
-@pytest.mark.parametrize("eos", [None, 20])
-def test_rows_of_a_batch_equal_the_naive_loop(make, max_post_steps, eos):
-    model = exact_model(make)
-    ids, attention_mask = left_padded(PROMPTS)
-    settings = {"editing_threshold": 0.4, "max_post_steps": max_post_steps} | LENGTHS
-    out = model.generate(
-        ids,
-        attention_mask=attention_mask,
-        confidence_threshold=0.3,
-        eos_token_id=eos,
-        pad_token_id=0,
-        stop_at_eos=eos is not None,
-        return_dict_in_generate=True,
-        **settings,
-    )
-    for row, prompt in enumerate(PROMPTS):
-        tokens, nfe, edits = naive_editing(model, prompt, 0.3, eos=eos, **settings)
-        assert out.sequences[row, ids.shape[1] :][: len(tokens)].tolist() == tokens
-        assert (out.nfe[row], out.num_revisions[row]) == (nfe, edits)
-    assert sum(out.num_revisions) > 0 or eos is not None or max_post_steps == 0
+from ..helpers import make_llada
 
 
 def check_recorded(model, run):
@@ -126,43 +64,6 @@ def test_recorded_runs_of_dllm(golden_dir):
             "eos_early_stop": False,
         }
         check_recorded(model, run | {"params": params})
-
-
-def check_rows_are_independent(num_cases):
-    rng, revised = random.Random(0), 0
-    models = [exact_model(make_llada), exact_model(make_dream), exact_model(make_sdar)]
-    for _ in range(num_cases):
-        model = rng.choice(models)
-        settings = {
-            "max_new_tokens": rng.choice([7, 12, 16]),
-            "block_length": rng.choice([3, 4, 8]),
-            "confidence_threshold": rng.choice([0.2, 0.5]),
-            "editing_threshold": rng.choice([0.0, 0.3, 0.6]),
-            "max_post_steps": rng.choice([0, 1, 5]),
-            "cache_implementation": None if model.is_block_causal else rng.choice([None, "prefix", "dual"]),
-            "max_active_blocks": rng.choice([1, 3]),
-            "eos_token_id": rng.choice([None, 20]),
-        }
-        prompts = [[rng.randrange(2, 60) for _ in range(rng.randrange(1, 7))] for _ in range(3)]
-        together = list(model.generate_many(prompts, batch_size=2, **settings))
-        without_cache = [{}, {"use_cache": False}] if model.is_block_causal else [{}]
-        for row, prompt in zip(together, prompts, strict=True):
-            for change in without_cache:
-                (alone,) = model.generate_many([prompt], **settings, **change)
-                assert_same_row(row, alone, settings)
-            num_blocks = -(-settings["max_new_tokens"] // settings["block_length"]) + 1
-            assert row.nfe <= (num_blocks + 1) * (settings["block_length"] + settings["max_post_steps"] + 1)
-            revised += row.num_revisions
-    assert revised > num_cases
-
-
-def test_rows_are_independent():
-    check_rows_are_independent(6)
-
-
-@pytest.mark.slow
-def test_rows_are_independent_in_many_cases():
-    check_rows_are_independent(200)
 
 
 def test_an_edit_is_never_sampled():

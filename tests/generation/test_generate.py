@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`generate` against the official samplers, a naive loop, and itself row by row."""
 
-import functools
 import itertools
 import json
 
@@ -14,7 +13,17 @@ from transformers import AutoModelForMaskedLM
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.generation.prediction import predict_tokens
 
-from ..helpers import EOS, MASK, exact_model, left_padded, make_dream, make_llada, with_equal_settings
+from ..helpers import (
+    EOS,
+    MASK,
+    exact_model,
+    left_padded,
+    make_dream,
+    make_llada,
+    make_llada2,
+    make_sdar,
+    with_equal_settings,
+)
 from .naive import naive_generate
 
 
@@ -66,53 +75,120 @@ def test_eos_stop_equals_the_official_sampler_up_to_the_first_eos(golden_dir, na
         assert out.nfe.item() <= run["nfe_forward_calls"]
 
 
-@functools.cache
+def rules(block_length, num_blocks, with_schedule):
+    thresholds = [
+        st.floats(0.0, 4.0).map(lambda value: {"entropy_threshold": value}),
+        st.tuples(st.floats(0.01, 1.0), st.integers(1, 2)).map(
+            lambda values: {"confidence_threshold": values[0], "min_commits": values[1]}
+        ),
+        # At 0 the last bit of an entropy decides.
+        st.floats(0.01, 8.0).map(lambda value: {"entropy_bound": value}),
+        st.floats(0.1, 6.0).map(lambda value: {"confidence_factor": value}),
+        st.integers(1, 2).map(lambda length: {"kl_threshold": 3.0, "kl_confidence": 0.1, "kl_history_length": length}),
+    ]
+    if not with_schedule:
+        return st.one_of(*thresholds)
+    steps = st.integers(1, block_length).map(lambda steps: {"denoising_steps": steps * num_blocks})
+    return st.one_of(st.just({}), steps, *thresholds)
+
+
 @st.composite
 def decode_cases(draw):
-    block_length = draw(st.sampled_from([1, 2, 4, 8]))
-    num_blocks = draw(st.integers(1, 3))
-    rule = draw(
-        st.one_of(
-            st.floats(0.0, 4.0).map(lambda value: {"entropy_threshold": value}),
-            st.floats(0.01, 1.0).map(lambda value: {"confidence_threshold": value}),
-            # At 0 the last bit of an entropy decides.
-            st.floats(0.01, 8.0).map(lambda value: {"entropy_bound": value}),
-            st.floats(0.1, 6.0).map(lambda value: {"confidence_factor": value}),
-            st.integers(1, block_length).map(lambda steps: {"denoising_steps": steps * num_blocks}),
-        )
+    """A model, prompts, and settings of any kind that go together; rows end at different times."""
+    make, is_infilling = (
+        draw(st.sampled_from([make_llada, make_dream, make_llada, make_dream, make_sdar, make_llada2])),
+        False,
     )
-    if "denoising_steps" not in rule and draw(st.booleans()):
-        rule["max_active_blocks"] = draw(st.integers(2, 3))
-        rule["block_add_threshold"] = draw(st.sampled_from([0.1, 0.25, 0.5, 1.0]))
-    token = st.integers(2, 62)
+    block_length, num_blocks = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.integers(1, 3))
+    revision = draw(
+        st.sampled_from([{}, {}, {"revocation_threshold": 0.9}, {"revocation_threshold": 0.3}])
+        | st.builds(
+            lambda threshold, steps: {"editing_threshold": threshold, "max_post_steps": steps},
+            st.sampled_from([0.0, 0.3, 0.6]),
+            st.sampled_from([0, 1, 5]),
+        )
+        | st.sampled_from([0.0, 0.2, 0.5, 0.95]).map(lambda threshold: {"soft_threshold": threshold})
+    )
+    kwargs = {"block_length": block_length, "max_new_tokens": block_length * num_blocks, "pad_token_id": 0}
+    layers = 2
+    if make in (make_sdar, make_llada2):
+        revision = {} if "revocation_threshold" in revision else revision
+        kwargs["use_cache"] = draw(st.sampled_from([None, False]))
+    else:
+        is_infilling = draw(st.sampled_from([False, False, True]))
+        kwargs["cache_implementation"] = draw(st.sampled_from([None, "prefix", "dual"]))
+        kwargs["suffix_length"] = draw(st.sampled_from([None, None, 0, 3]))
+        if kwargs["cache_implementation"] is not None:
+            kwargs["cache_refresh_interval"] = draw(st.sampled_from([None, 1, 2]))
+            layers = draw(st.integers(1, 2))
+    if "soft_threshold" not in revision:
+        several = draw(st.booleans())
+        can_be_scheduled = not (revision or several or is_infilling or "use_cache" in kwargs)
+        kwargs |= draw(rules(block_length, num_blocks, can_be_scheduled))
+    if "denoising_steps" not in kwargs and ("soft_threshold" in revision or several):
+        kwargs["max_active_blocks"] = draw(st.integers(1, 3))
+        kwargs["block_add_threshold"] = draw(st.sampled_from([0.1, 0.25, 0.5, 1.0]))
+    # Most tokens can be the end or the padding token of a case.
+    if is_infilling:
+        kwargs["max_new_tokens"] = 0
+    else:
+        kwargs |= {"eos_token_id": draw(st.integers(0, 62)), "pad_token_id": draw(st.integers(0, 62))}
+    kwargs |= draw(st.sampled_from([{}, {}, {}, {"repetition_penalty": 1.3}, {"temperature": 0.8}]))
+    token = st.integers(2, 62) | (st.just(MASK) if is_infilling else st.nothing())
     prompts = draw(st.lists(st.lists(token, min_size=1, max_size=12), min_size=1, max_size=4))
-    # Most tokens can be the EOS of a case, so that rows end at many places.
-    eos = draw(st.integers(0, 62))
-    settings_ = {
-        "max_new_tokens": block_length * num_blocks,
-        "block_length": block_length,
-        "eos_token_id": eos,
-        **rule,
-    }
-    return draw(st.sampled_from([make_llada, make_dream])), prompts, settings_
+    if is_infilling:
+        prompts = [[*prompt, MASK][:: draw(st.sampled_from([1, -1]))] for prompt in prompts]
+    return make, layers, prompts, kwargs | revision
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+def check_case(case):
+    make, layers, prompts, kwargs = case
+    sizes = {make_sdar: {"block_size": kwargs["block_length"]}, make_llada2: {"block_length": kwargs["block_length"]}}
+    layers_name = "n_layers" if make is make_llada else "num_hidden_layers"
+    model = make(**sizes.get(make, {}), **{layers_name: layers}).double()
+    if make is make_llada2:
+        # The grouped products of experts know no float64.
+        model.set_experts_implementation("eager")
+    ids, attention_mask = left_padded(prompts, kwargs["pad_token_id"])
+    told = kwargs | {"return_dict_in_generate": True, "output_certainty": True}
+    batch = model.generate(ids, attention_mask=attention_mask, generator=generators(len(prompts)), **told)
+    slots = model.generate_many(prompts, batch_size=2, generator_for=lambda row: generators(row + 1)[row], **kwargs)
+    for row, (prompt, of_slots) in enumerate(zip(prompts, slots, strict=True)):
+        alone = model.generate(torch.tensor([prompt]), generator=generators(row + 1)[row:], **told)
+        steps, passes = alone.commit_step[0], int(alone.nfe)
+        tokens = alone.sequences[0, -len(steps) :]
+        found = batch.sequences[row, -len(steps) :], batch.commit_step[row, -len(steps) :]
+        for found_tokens, found_steps in (found, (of_slots.tokens, of_slots.commit_step)):
+            assert torch.equal(found_tokens, tokens) and torch.equal(found_steps, steps)
+        counts = (passes, int(alone.num_revisions), float(alone.tokens_per_forward))
+        for name, count in zip(("nfe", "num_revisions", "tokens_per_forward"), counts, strict=True):
+            assert getattr(batch, name)[row] == count and getattr(of_slots, name) == pytest.approx(count)
+        entropies = batch.entropies[row, :passes, -len(steps) :]
+        torch.testing.assert_close(entropies, alone.entropies[0], rtol=1e-8, atol=1e-8, equal_nan=True)
+        # A cache changes nothing where all is computed in each pass, and in a model of one layer.
+        is_exact = layers == 1 or not kwargs.get("cache_implementation") or kwargs["cache_refresh_interval"] == 1
+        if "temperature" in kwargs or "repetition_penalty" in kwargs or not is_exact:
+            continue
+        naive = naive_generate(model, prompt, **kwargs)
+        length = len(naive.tokens)
+        assert (tokens[:length].tolist(), steps[:length].tolist()) == (naive.tokens, naive.steps)
+        assert (tokens[length:] == kwargs["pad_token_id"]).all() and (steps[length:] == -1).all()
+        assert (passes, int(alone.num_revisions)) == (naive.nfe, naive.revisions)
+        num_tokens = length if kwargs["max_new_tokens"] else prompt.count(MASK)
+        assert alone.tokens_per_forward.item() == pytest.approx(num_tokens / passes)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(decode_cases())
 def test_a_row_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):
-    make, prompts, kwargs = case
-    model = exact_model(make)
-    ids, attention_mask = left_padded(prompts)
-    batch = model.generate(ids, attention_mask=attention_mask, pad_token_id=0, return_dict_in_generate=True, **kwargs)
-    for row, prompt in enumerate(prompts):
-        alone = model.generate(torch.tensor([prompt]), pad_token_id=0, return_dict_in_generate=True, **kwargs)
-        assert batch.sequences[row, ids.shape[1] :].tolist() == alone.sequences[0, len(prompt) :].tolist()
-        assert torch.equal(batch.commit_step[row], alone.commit_step[0])
-        assert batch.nfe[row] == alone.nfe[0] and batch.tokens_per_forward[row] == alone.tokens_per_forward[0]
-        expected, nfe = naive_generate(model, prompt, **kwargs)
-        assert alone.sequences[0, len(prompt) :][: len(expected)].tolist() == expected
-        assert (alone.sequences[0, len(prompt) + len(expected) :] == 0).all()
-        assert alone.nfe.item() == nfe
+    check_case(case)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, deadline=None)
+@given(decode_cases())
+def test_rows_are_independent_in_many_cases(case):
+    check_case(case)
 
 
 @pytest.mark.parametrize("make", [make_llada, make_dream])

@@ -3,46 +3,8 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from ..helpers import MASK, exact_model, left_padded, make_dream, make_llada
-from .naive import naive_generate
-
-
-tokens = st.one_of(st.integers(2, 62), st.just(MASK))
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(
-    st.sampled_from([make_llada, make_dream]),
-    st.lists(st.lists(tokens, min_size=1, max_size=20), min_size=1, max_size=4),
-    st.sampled_from([3, 4, 8, 32]),
-    st.sampled_from([{}, {"entropy_threshold": 1.0}, {"entropy_threshold": 1.0, "max_active_blocks": 2}]),
-    st.sampled_from([None, "prefix", "dual"]),
-)
-def test_equals_the_naive_loop_whatever_the_batch(make, prompts, block_length, rule, cache):
-    model = exact_model(make)
-    prompts.append([2, MASK, 3])
-    ids, attention_mask = left_padded(prompts)
-    kwargs = {"max_new_tokens": 0, "block_length": block_length, "return_dict_in_generate": True, **rule}
-    interval = None if cache is None else 1
-    out = model.generate(
-        ids,
-        attention_mask=attention_mask,
-        cache_implementation=cache,
-        cache_refresh_interval=interval,
-        **kwargs,
-    )
-    assert out.sequences.shape == ids.shape and out.commit_step.shape == ids.shape
-    for row, prompt in enumerate(prompts):
-        expected, nfe = naive_generate(model, prompt, 0, block_length, **rule)
-        assert out.sequences[row, -len(prompt) :].tolist() == expected
-        assert out.nfe[row] == nfe
-        given_tokens = torch.tensor(prompt) != MASK
-        assert torch.equal(out.commit_step[row, -len(prompt) :] == -1, given_tokens)
-        num_masks = prompt.count(MASK)
-        assert out.tokens_per_forward[row] == pytest.approx(num_masks / nfe if nfe else 0)
+from ..helpers import MASK, left_padded
 
 
 def test_an_end_token_in_the_prompt_ends_nothing(tiny_llada):

@@ -2,7 +2,6 @@
 """Soft decoding (DMax, https://huggingface.co/papers/2604.08302) against recorded runs and a naive loop."""
 
 import json
-import random
 
 import pytest
 import torch
@@ -15,85 +14,12 @@ from ..helpers import (
     MASK,
     RemoteCodeConfig,
     RemoteCodeModel,
-    assert_same_row,
-    exact_model,
-    left_padded,
-    make_dream,
     make_llada,
-    make_sdar,
     with_equal_settings,
 )
 
 
-PROMPTS = [[2, 3], [4, 5, 6, 7, 8], [9]]
 LENGTHS = {"max_new_tokens": 16, "block_length": 6}
-
-
-@torch.no_grad()
-def naive_soft(model, prompt, threshold, max_new_tokens, block_length, eos=None):
-    """One row, block by block. Returns tokens, the pass that last set each, passes and revisions."""
-    embed = model.get_input_embeddings()
-    row, nfe, revisions = prompt + [MASK] * max_new_tokens, 0, 0
-    step = [-1] * len(row)
-    of_mask = embed.weight[MASK]
-    for start in range(len(prompt), len(row), block_length):
-        block, certainty = range(start, min(start + block_length, len(row))), {}
-        for _ in block:
-            inputs = embed(torch.tensor([row]))
-            for i, p in certainty.items():
-                of_token = embed.weight[row[i]]
-                mixed = p * of_token + (1 - p) * of_mask
-                inputs[0, i] = mixed / (mixed.norm() + 1e-6) * (p * of_token.norm() + (1 - p) * of_mask.norm())
-            probs = model(inputs_embeds=inputs).logits[0].softmax(-1)
-            probs[:, MASK] = 0
-            before, masked = row[:], [i for i in block if row[i] == MASK]
-            for count, i in enumerate(masked):
-                if count and probs[i].max() < threshold:
-                    break
-                row[i] = probs[i].argmax().item()
-                # Where the first one is not probable enough, it is the only one.
-                if probs[i].max() < threshold:
-                    break
-            for i in set(block) - set(masked):
-                row[i] = probs[i].argmax().item()
-            changed = [i for i in block if row[i] != before[i]]
-            revisions += sum(before[i] != MASK for i in changed)
-            step = [nfe if i in changed else last for i, last in enumerate(step)]
-            nfe += 1
-            certainty = {i: probs[i].max().item() for i in block if row[i] != MASK}
-            is_full = len(certainty) == len(block)
-            if is_full and (not changed or all(p >= 0.9 for p in certainty.values())):
-                break
-        answer = row[len(prompt) : block.stop]
-        if eos in answer:
-            end = answer.index(eos) + 1
-            return answer[:end], step[len(prompt) :][:end], nfe, revisions
-    return row[len(prompt) :], step[len(prompt) :], nfe, revisions
-
-
-@pytest.mark.parametrize(
-    ("make", "threshold", "eos"),
-    [(make_llada, 0.0, None), (make_llada, 0.3, 20), (make_llada, 0.95, None), (make_dream, 0.3, None)],
-)
-def test_rows_of_a_batch_equal_the_naive_loop(make, threshold, eos):
-    model = exact_model(make)
-    ids, attention_mask = left_padded(PROMPTS)
-    out = model.generate(
-        ids,
-        attention_mask=attention_mask,
-        soft_threshold=threshold,
-        eos_token_id=eos,
-        pad_token_id=0,
-        stop_at_eos=eos is not None,
-        return_dict_in_generate=True,
-        **LENGTHS,
-    )
-    for row, prompt in enumerate(PROMPTS):
-        tokens, step, nfe, revisions = naive_soft(model, prompt, threshold, eos=eos, **LENGTHS)
-        assert out.sequences[row, ids.shape[1] :][: len(tokens)].tolist() == tokens
-        assert out.commit_step[row, : len(tokens)].tolist() == step
-        assert (out.nfe[row], out.num_revisions[row]) == (nfe, revisions)
-    assert sum(out.num_revisions) > 0
 
 
 def recorded_runs(golden_dir):
@@ -123,50 +49,6 @@ def test_recorded_runs(golden_dir, part):
             assert row.tokens.tolist() == run["output_ids"]
             # The prompt is stored with the first pass here, and by a call of its own there.
             assert row.nfe == run["decode_calls"] == run["nfe_reported"] - 1
-
-
-def generator(index):
-    return torch.Generator().manual_seed(index)
-
-
-def check_rows_are_independent(num_cases):
-    rng, revised = random.Random(0), 0
-    models = [exact_model(make_llada), exact_model(make_dream), exact_model(make_sdar)]
-    for _ in range(num_cases):
-        model = rng.choice(models)
-        settings = {
-            "max_new_tokens": rng.choice([7, 12, 16]),
-            "block_length": rng.choice([3, 4, 8]),
-            "soft_threshold": rng.choice([0.0, 0.2, 0.5]),
-            "cache_implementation": None if model.is_block_causal else rng.choice([None, "prefix", "dual"]),
-            "suffix_length": None if model.is_block_causal else rng.choice([None, 4]),
-            "max_active_blocks": rng.choice([1, 3]),
-            "eos_token_id": rng.choice([None, 20]),
-            "temperature": rng.choice([0.0, 1.0]),
-        }
-        prompts = [[rng.randrange(2, 60) for _ in range(rng.randrange(1, 7))] for _ in range(3)]
-        together = list(model.generate_many(prompts, batch_size=2, generator_for=generator, **settings))
-        without_cache = [{}, {"use_cache": False}] if model.is_block_causal else [{}]
-        for row, prompt in zip(together, prompts, strict=True):
-            for change in without_cache:
-                (alone,) = model.generate_many(
-                    [prompt], generator_for=lambda _, index=row.index: generator(index), **settings, **change
-                )
-                assert_same_row(row, alone, settings)
-            assert MASK not in row.tokens
-            num_blocks = -(-settings["max_new_tokens"] // settings["block_length"]) + 1
-            assert row.nfe <= num_blocks * settings["block_length"]
-            revised += row.num_revisions
-    assert revised > num_cases
-
-
-def test_rows_are_independent():
-    check_rows_are_independent(4)
-
-
-@pytest.mark.slow
-def test_rows_are_independent_in_many_cases():
-    check_rows_are_independent(200)
 
 
 @pytest.mark.parametrize("max_active_blocks", [1, 2])

@@ -11,7 +11,6 @@ from ..helpers import (
     MASK,
     RemoteCodeConfig,
     RemoteCodeModel,
-    exact_model,
     left_padded,
     make_dream,
     make_llada,
@@ -21,66 +20,6 @@ from ..helpers import (
 
 PROMPTS = [[2, 3], [4, 5, 6, 7, 8], [9]]
 SETTINGS = {"max_new_tokens": 16, "block_length": 4, "confidence_threshold": 0.5, "stop_at_eos": False}
-
-
-@torch.no_grad()
-def naive_suffix(model, prompt, suffix_length):
-    """One row: the tokens, and the passes."""
-    row, nfe = prompt + [MASK] * 16, 0
-    for start in range(len(prompt), len(row), 4):
-        while MASK in row[start : start + 4]:
-            probs = model(torch.tensor([row[: start + 4 + suffix_length]])).logits[0].softmax(-1)
-            nfe += 1
-            probs[:, MASK] = 0
-            masked = [i for i in range(start, start + 4) if row[i] == MASK]
-            best = max(masked, key=lambda i: probs[i].max().item())
-            for i in masked:
-                if i == best or probs[i].max() >= 0.5:
-                    row[i] = probs[i].argmax().item()
-    return row[len(prompt) :], nfe
-
-
-@pytest.mark.parametrize("make", [make_llada, make_dream])
-def test_rows_of_a_batch_equal_the_naive_loop(make):
-    model = exact_model(make)
-    ids, attention_mask = left_padded(PROMPTS)
-    whole = model.generate(ids, attention_mask=attention_mask, **SETTINGS)
-    for suffix_length in (0, 3, 16):
-        settings = SETTINGS | {"suffix_length": suffix_length, "return_dict_in_generate": True}
-        out = model.generate(ids, attention_mask=attention_mask, **settings)
-        expected = [naive_suffix(model, prompt, suffix_length) for prompt in PROMPTS]
-        assert out.sequences[:, ids.shape[1] :].tolist() == [tokens for tokens, _ in expected]
-        assert out.nfe.tolist() == [nfe for _, nfe in expected]
-        assert torch.equal(out.sequences, whole) == (suffix_length == 16)
-        for cache in ("prefix", "dual"):
-            rows = model.generate_many(
-                PROMPTS, batch_size=2, cache_implementation=cache, cache_refresh_interval=1, **settings
-            )
-            assert [row.tokens.tolist() for row in rows] == [tokens for tokens, _ in expected]
-
-
-@pytest.mark.parametrize(
-    ("make", "one_layer", "change"),
-    [
-        (make_llada, {"n_layers": 1}, {"revocation_threshold": 0.9}),
-        (make_dream, {"num_hidden_layers": 1}, {"max_active_blocks": 2, "editing_threshold": 0.3}),
-    ],
-)
-def test_caches_and_revision_with_a_model_of_one_layer(make, one_layer, change):
-    """There, a cache is exact."""
-    settings = {
-        "max_new_tokens": 12,
-        "block_length": 4,
-        "entropy_bound": 2.0,
-        "stop_at_eos": False,
-        "suffix_length": 3,
-    }
-    model, settings = make(**one_layer).double(), settings | change
-    exact = [next(model.generate_many([prompt], **settings)) for prompt in PROMPTS]
-    for cache in (None, "prefix", "dual"):
-        rows = list(model.generate_many(PROMPTS, batch_size=2, cache_implementation=cache, **settings))
-        assert [row.tokens.tolist() for row in rows] == [row.tokens.tolist() for row in exact]
-        assert [row.nfe for row in rows] == [row.nfe for row in exact]
 
 
 def test_certainty_is_told_of_the_open_blocks():

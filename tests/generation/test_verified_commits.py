@@ -4,7 +4,6 @@ against a naive loop."""
 
 import itertools
 import json
-import random
 
 import pytest
 import torch
@@ -19,13 +18,10 @@ from ..helpers import (
     MASK,
     RemoteCodeConfig,
     RemoteCodeModel,
-    assert_same_row,
     exact_model,
-    left_padded,
     make_dream,
     make_llada,
 )
-from .naive import _chosen
 
 
 # A decode without end would wait for a long time.
@@ -94,153 +90,9 @@ def test_all_recorded_runs(golden_dir, capped_rule):
     check_recorded(golden_dir, lines)
 
 
-@torch.no_grad()
-def naive_verified(model, prompt, max_new_tokens, block_length, back, eos_token_id=None, **rule):
-    """One row, and a mask that is written entry by entry. Returns tokens, passes, revisions and commit steps."""
-    mask_id, lead = model.config.mask_token_id, int(model.shift_logits)
-    row, nfe, revisions = prompt + [mask_id] * max_new_tokens, 0, 0
-    steps = [-1] * len(row)
-    for start in range(len(prompt), len(row), block_length):
-        block = range(start, min(start + block_length, len(row)))
-        while any(row[i] == mask_id for i in block):
-            # The copy of the block, with the token before it where predictions are one place early.
-            places = list(range(start - lead, block.stop))
-            ids = row + [mask_id if i in block else row[i] for i in places]
-            query, key = torch.meshgrid(torch.arange(len(ids)), torch.arange(len(ids)), indexing="ij")
-            place = torch.tensor([-1] * len(row) + places)
-            blind = place[query] + lead == key
-            visible = torch.where(
-                key < len(row), (query < len(row)) | ~blind, (query >= len(row)) & (place[key] >= start)
-            )
-            mask = torch.zeros(len(ids), len(ids), dtype=model.dtype).masked_fill(~visible, float("-inf"))
-            positions = torch.tensor([[*range(len(row)), *places]])
-            probs = (
-                model(torch.tensor([ids]), attention_mask=mask[None, None], position_ids=positions)
-                .logits[0]
-                .softmax(-1)
-            )
-            nfe += 1
-            guesses = {}
-            for i in (i for i in block if row[i] == mask_id):
-                token = max((t for t in range(len(probs[i])) if t != mask_id), key=lambda t: probs[i, t].item())
-                entropy = -(probs[i] * (probs[i] + 1e-300).log()).sum().item()
-                unsure = probs[i, mask_id] > probs[i, token]
-                guesses[i] = (token, probs[i, token].item(), float("inf") if unsure else entropy)
-            verified = {i: probs[len(row) + i - places[0], row[i]].item() for i in block if row[i] != mask_id}
-            chosen = _chosen(guesses, block_length, 1, 0, **rule)
-            limit = sum(steps[i] == nfe - 2 for i in verified) - 1 if len(chosen) > 1 else 0
-            doubtful = sorted((i for i in verified if verified[i] < back), key=verified.get)
-            for i in doubtful[: max(limit, 0)]:
-                row[i], steps[i], revisions = mask_id, -1, revisions + 1
-            for i in chosen:
-                row[i], steps[i] = guesses[i][0], nfe - 1
-            new = row[len(prompt) :]
-            decided = new[: new.index(mask_id)] if mask_id in new else new
-            if eos_token_id in decided:
-                end = decided.index(eos_token_id) + 1
-                return new[:end], nfe, revisions, steps[len(prompt) :][:end]
-    return row[len(prompt) :], nfe, revisions, steps[len(prompt) :]
-
-
 PROMPTS = [[2, 3], [4, 5, 6, 7, 8], [9]]
 LENGTHS = {"max_new_tokens": 20, "block_length": 8}
 BOLD = LENGTHS | {"entropy_bound": 2.0, "revocation_threshold": 0.9}
-
-
-@pytest.mark.parametrize(
-    ("make", "rule"),
-    [
-        (make_llada, {"entropy_threshold": 1.5}),
-        (make_llada, {"confidence_factor": 2.0}),
-        (make_dream, {"confidence_threshold": 0.5}),
-        (make_dream, {"entropy_bound": 2.0}),
-    ],
-)
-@pytest.mark.parametrize("eos_token_id", [None, 20])
-def test_rows_of_a_batch_equal_the_naive_loop(make, rule, eos_token_id):
-    model = exact_model(make)
-    ids, attention_mask = left_padded(PROMPTS)
-    out = model.generate(
-        ids,
-        attention_mask=attention_mask,
-        revocation_threshold=0.9,
-        eos_token_id=eos_token_id,
-        pad_token_id=0,
-        stop_at_eos=eos_token_id is not None,
-        return_dict_in_generate=True,
-        **rule,
-        **LENGTHS,
-    )
-    expected = [
-        naive_verified(model, prompt, back=0.9, eos_token_id=eos_token_id, **rule, **LENGTHS) for prompt in PROMPTS
-    ]
-    for row, (tokens, nfe, revisions, steps) in enumerate(expected):
-        assert out.sequences[row, ids.shape[1] :][: len(tokens)].tolist() == tokens
-        assert out.commit_step[row].tolist() == steps + [-1] * (20 - len(steps))
-        assert (out.nfe[row], out.num_revisions[row]) == (nfe, revisions)
-    assert sum(out.num_revisions) > 0 or eos_token_id is not None
-
-
-def decode_both_ways(model, prompts, **settings):
-    """Rows decoded in two slots, and each alone."""
-    together = list(model.generate_many(prompts, batch_size=2, generator_for=generator_of, **settings))
-    for index, prompt in enumerate(prompts):
-        (alone,) = model.generate_many([prompt], generator_for=lambda _, row=index: generator_of(row), **settings)
-        yield together[index], alone
-
-
-def generator_of(row):
-    return torch.Generator().manual_seed(row)
-
-
-def check_rows_are_independent(num_cases):
-    rng, revised = random.Random(0), 0
-    models = [exact_model(make_llada), exact_model(make_dream)]
-    for _ in range(num_cases):
-        settings = {
-            "max_new_tokens": rng.choice([7, 12, 16]),
-            "block_length": rng.choice([3, 4, 8]),
-            "revocation_threshold": rng.choice([0.3, 0.9]),
-            "cache_implementation": rng.choice([None, "prefix", "dual"]),
-            "max_active_blocks": rng.choice([1, 3]),
-            "temperature": rng.choice([0, 0, 0.7]),
-            "eos_token_id": rng.choice([None, 20]),
-            **rng.choice(
-                [{"entropy_threshold": 1.5}, {"entropy_bound": 2.0}, {"kl_threshold": 3.0, "kl_confidence": 0.1}]
-            ),
-        }
-        prompts = [[rng.randrange(2, 60) for _ in range(rng.randrange(1, 7))] for _ in range(3)]
-        for row, alone in decode_both_ways(rng.choice(models), prompts, **settings):
-            assert_same_row(row, alone, settings)
-            assert row.nfe <= settings["max_new_tokens"]
-            revised += row.num_revisions
-    assert revised > num_cases
-
-
-def test_rows_are_independent():
-    check_rows_are_independent(5)
-
-
-@pytest.mark.slow
-def test_rows_are_independent_in_many_cases():
-    check_rows_are_independent(200)
-
-
-@pytest.mark.parametrize(
-    ("make", "one_layer"), [(make_llada, {"n_layers": 1}), (make_dream, {"num_hidden_layers": 1})]
-)
-def test_caches_are_exact_for_a_model_of_one_layer(make, one_layer):
-    """There, keys and values depend on nothing but their token, so that only what has changed needs an update."""
-    model = make(**one_layer).double()
-    exact = list(model.generate_many(PROMPTS, max_active_blocks=2, **BOLD))
-    assert sum(row.num_revisions for row in exact) > 0
-    for cache in ("prefix", "dual"):
-        cached = list(
-            model.generate_many(PROMPTS, batch_size=2, max_active_blocks=2, cache_implementation=cache, **BOLD)
-        )
-        for one, other in zip(exact, cached, strict=True):
-            assert torch.equal(one.tokens, other.tokens) and torch.equal(one.commit_step, other.commit_step)
-            assert (one.nfe, one.num_revisions) == (other.nfe, other.num_revisions)
 
 
 def test_decoding_ends_whatever_the_model_says(monkeypatch):
