@@ -139,7 +139,7 @@ def test_the_mask_ratio_can_grow_and_the_blocks_cannot():
 @pytest.mark.parametrize("block_length", [1, 4, 16])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_a_noisy_block_is_predicted_as_in_decoding(block_length, attention):
-    """The logits of each noisy block are those of the model on the clean blocks before it and this block."""
+    """The logits of each noisy block are the model's on the clean blocks before it and this block."""
     model = make_sdar(block_size=block_length, attn_implementation=attention)
     rng = random.Random(0)
     length = 16

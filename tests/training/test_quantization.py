@@ -23,7 +23,7 @@ def quantized(request, tmp_path):
 
 
 def dequantized(model, quantized):
-    """A model of plain weights that are those of the quantized one."""
+    """A model of plain weights with the values of the quantized one."""
     model = copy.deepcopy(model)
     for name, module in quantized.named_modules():
         if isinstance(module, Linear4bit):

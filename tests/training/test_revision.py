@@ -218,7 +218,7 @@ REVISIONS = {
 @pytest.mark.parametrize("chunk", [3, 1000])
 def test_loss_and_gradients_are_those_of_the_naive_loss(tmp_path, monkeypatch, make_model, revision, chunk):
     monkeypatch.setattr("hf_dparallel.models.scoring._CHUNK_NUMEL", chunk * 64)
-    # The head is adapted, too: that of the teacher is not.
+    # The head is adapted, too; the teacher's is not.
     adapter = lora(target_modules=["q_proj", "lm_head"], init_lora_weights=False)
     window = {"suffix_length": 3} if revision == "all" and make_model is not make_sdar else {}
     trainer = make_trainer(tmp_path, make_model(), 2, adapter, mask_ratio="random", **REVISIONS[revision], **window)

@@ -388,7 +388,7 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, workers, persistent,
 
 @pytest.mark.parametrize("make_model", [make_llada, make_dream])
 def test_a_whole_model_is_resumed_and_the_best_checkpoint_loaded(tmp_path, make_model):
-    """LLaDA is saved under its published names, which are not those of the model in memory."""
+    """LLaDA is saved under its published names, and has others in memory."""
     settings = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 3}
     whole = make_trainer(tmp_path, make_model(), eval_dataset=make_dataset(2), **settings)
     whole.train()

@@ -29,7 +29,7 @@ def last_complete_checkpoint(output_dir: str) -> str | None:
 
 
 def all_finite(model: nn.Module) -> bool:
-    """Whether no weight that is trained is NaN or infinite. Of weights that are split, each process sees its part."""
+    """Whether no weight that is trained is NaN or infinite. Each process sees its part of weights that are split."""
     weights = (weight for weight in model.parameters() if weight.requires_grad)
     finite = [getattr(weight, "to_local", lambda weight=weight: weight)().isfinite().all() for weight in weights]
     return all(finite)

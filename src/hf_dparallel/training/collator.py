@@ -63,7 +63,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         block_causal (`bool`, *optional*, defaults to `False`):
             Whether to make rows for a block-causal model. [`CertaintyForcingTrainer`] knows it from the model.
         settings:
-            The settings of [`Masking`], and those that the variants in `hf_dparallel.training.variants` add to it.
+            The settings of [`Masking`], and what the variants in `hf_dparallel.training.variants` add to them.
 
     Raises:
         ValueError: if a setting is out of range; or a row lacks a column, has an empty prompt or completion, mask
@@ -111,7 +111,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             self.check_block_causal()
 
     def check_model(self, model: nn.Module) -> None:
-        """Raises a `ValueError` if the rows are for another attention than that of the model."""
+        """Raises a `ValueError` if the rows are for another attention than the model has."""
         super().check_model(model)
         if not self.block_causal:
             return

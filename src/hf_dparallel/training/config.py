@@ -7,9 +7,11 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
 from ..generation.settings import SettingError
+from .hooks import documented
 from .variants import LossSettings, MaskingSettings
 
 
+@documented
 @dataclass
 class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
     r"""
@@ -18,45 +20,33 @@ class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
     It adds the parameters of certainty-forcing distillation (https://huggingface.co/papers/2509.26488) to
     [`~transformers.TrainingArguments`]. The defaults are the paper's for LLaDA.
 
-    Its parameters are those of [`~transformers.TrainingArguments`], of [`Masking`] (what the student sees), of
-    [`Objective`] (what it is scored on), and of the variants in `hf_dparallel.training.variants`.
+    It has the parameters of [`Masking`] (what the student sees), of [`Objective`] (what it is scored on), and of the
+    variants in `hf_dparallel.training.variants`, too.
 
-    > [!NOTE]
-    > These parameters have default values different from [`~transformers.TrainingArguments`]:
-    > - `learning_rate`: Defaults to `2e-5` instead of `5e-5`.
-    > - `weight_decay`: Defaults to `0.01` instead of `0.0`.
-    > - `lr_scheduler_type`: Defaults to `"constant"` instead of `"linear"`.
-    > - `logging_steps`: Defaults to `10` instead of `500`.
-    > - `activation_checkpointing`: Defaults to `True` instead of `False`, unless `gradient_checkpointing` is set.
+    These parameters have other defaults than in [`~transformers.TrainingArguments`].
+
+    Parameters:
+        learning_rate (`float`, *optional*, defaults to `2e-5`):
+            The initial learning rate of the optimizer.
+        weight_decay (`float`, *optional*, defaults to `0.01`):
+            Weight decay of the optimizer; biases and norms are exempt.
+        lr_scheduler_type (`str` or [`~transformers.SchedulerType`], *optional*, defaults to `"constant"`):
+            The learning rate scheduler type to use. See `SchedulerType` for all possible values.
+        logging_steps (`float`, *optional*, defaults to `10`):
+            Log every X update steps. An integer, or a float in [0, 1): a ratio of the total training steps.
+        activation_checkpointing (`bool`, *optional*, defaults to `True` unless `gradient_checkpointing` is set):
+            Whether to recompute activations in the backward pass, which saves memory and costs about a fifth of the
+            speed.
 
     Raises:
         ValueError: if a value is out of range, or `label_smoothing_factor` is set.
     """
 
-    # Parameters whose default values are overridden from TrainingArguments
-    learning_rate: float = field(default=2e-5, metadata={"help": "The initial learning rate of the optimizer."})
-    weight_decay: float = field(
-        default=0.01, metadata={"help": "Weight decay of the optimizer; biases and norms are exempt."}
-    )
-    lr_scheduler_type: SchedulerType | str = field(
-        default="constant",
-        metadata={"help": "The learning rate scheduler type to use. See `SchedulerType` for all possible values."},
-    )
-    logging_steps: float = field(
-        default=10,
-        metadata={
-            "help": "Log every X update steps. An integer, or a float in [0, 1): a ratio of the total training steps."
-        },
-    )
-    activation_checkpointing: bool | None = field(
-        default=None,
-        metadata={
-            "help": "Whether to recompute activations in the backward pass, which saves memory and costs about a "
-            "fifth of the speed. Defaults to `True`.",
-            "nargs": "?",
-            "const": True,
-        },
-    )
+    learning_rate: float = 2e-5
+    weight_decay: float = 0.01
+    lr_scheduler_type: SchedulerType | str = "constant"
+    logging_steps: float = 10
+    activation_checkpointing: bool | None = field(default=None, metadata={"nargs": "?", "const": True})
 
     def __post_init__(self):
         self.mask_ratio = _number_or_text(self.mask_ratio)

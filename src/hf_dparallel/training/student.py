@@ -103,7 +103,7 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
     Two settings of `peft_config` (which is not changed) are filled in. `target_modules=None` becomes all linear layers
     of the attention and of dense MLPs (experts and routers stay frozen): by name for the models of this package,
     `"all-linear"` for other classes. `task_type` becomes `None`, because PEFT has no type for masked language models
-    and those it has change how `generate` is called.
+    and its other types change how `generate` is called.
 
     Raises a `TypeError` if `peft_config` is no configuration of PEFT, and a `ValueError` if the model has an adapter
     already, a target module does not exist, or the method is prompt learning.
@@ -150,7 +150,7 @@ def check_target_modules(model: nn.Module, target_modules: list[str] | set[str] 
     get no adapter.
 
     Raises:
-        ValueError: with the names that match nothing, and those of the linear layers that exist.
+        ValueError: with the names that match nothing, and the names of the linear layers that exist.
     """
     if target_modules == "all-linear":
         return

@@ -71,8 +71,8 @@ class CertaintyForcingTrainer(PublishingMixin):
     many tokens at once, on the trajectories it generates itself (https://huggingface.co/papers/2509.26488).
 
     This class is a wrapper around the [`~transformers.Trainer`] class and inherits all of its attributes and methods.
-    The loss of a sequence is Eq. 8 of the paper, summed over its two complementary views; that of a step is the mean
-    over its sequences, whether they come in one batch, by gradient accumulation, or from several processes.
+    The loss of a sequence is Eq. 8 of the paper, summed over its two complementary views; the loss of a step is
+    the mean over its sequences, whether they come in one batch, by gradient accumulation, or from several processes.
 
     A block-causal model (SDAR, LLaDA2) learns all blocks of an answer in each step, from rows that hold a noisy and a
     clean copy of the sequence. Then the loss of a view is the mean over the masked tokens of all its blocks.
@@ -174,7 +174,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             data_collator.check_model(model)
             callbacks.append(MaskingEpochCallback(data_collator))
-            # A copy, which stays at epoch 0: each evaluation has the same masks, and leaves those of training alone.
+            # A copy, which stays at epoch 0: each evaluation has the same masks, and training keeps its own.
             self._eval_collator = dataclasses.replace(data_collator)
             self._row_rules = {
                 "eos_token_id": data_collator.eos_token_id,
@@ -336,7 +336,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluates, and adds our metrics to those of the [`~transformers.Trainer`]."""
+        """Evaluates, and adds our metrics to the metrics of the [`~transformers.Trainer`]."""
         output = super().evaluation_loop(
             dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix=metric_key_prefix
         )
@@ -362,7 +362,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         predictions = torch.full_like(labels, IGNORE_INDEX)
         predictions[labels != IGNORE_INDEX] = predicted
         if self._is_block_causal or getattr(self.data_collator, "suffix_length", None) is not None:
-            # Batches have other columns, and a place in what is returned is that in the sequence.
+            # Batches have other columns; what is returned has the columns of the sequence.
             every_column = torch.arange(labels.shape[1]).expand_as(labels)
             columns = inputs.get("position_ids", every_column)[:, : labels.shape[1]].to(labels.device)
             whole = labels.new_full((len(labels), self.data_collator.padded_length), IGNORE_INDEX)

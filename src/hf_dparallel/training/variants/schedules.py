@@ -41,7 +41,7 @@ class Schedules(Masking):
 
     def check_block_causal(self) -> None:
         super().check_block_causal()
-        self.refuse("initial_block_length", "for a block-causal model, whose blocks are those of its attention")
+        self.refuse("initial_block_length", "for a block-causal model, whose attention has blocks of its own")
 
     def check_epochs(self, num_epochs: int) -> None:
         super().check_epochs(num_epochs)

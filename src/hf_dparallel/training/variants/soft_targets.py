@@ -115,7 +115,7 @@ class SoftTargets(Objective):
 class Teacher:
     """The student without its adapter, which has seen a batch whose masked tokens are masks and no guesses.
 
-    Its logits are lazy: those of a few tokens at a time are in memory, as for the student.
+    Its logits are lazy: only a few tokens at a time have theirs in memory, as for the student.
     """
 
     def __init__(self, step: Step, late: torch.BoolTensor, temperature: float):
