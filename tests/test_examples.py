@@ -202,10 +202,10 @@ BLOCK_CAUSAL = {"masking": "semi_autoregressive", "lr_scheduler_type": Scheduler
 )
 def test_configurations_are_those_of_the_paper(name, hub_id, rank, epochs, settings):
     values = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
-    data, own, of_libraries, _ = COMMANDS["train"].read(values | {"dataset_name": "d", "use_cpu": True})
-    args, model = read_configs({**own, **of_libraries})
+    flags = COMMANDS["train"].read(values | {"dataset_name": "d", "use_cpu": True})
+    args, model = read_configs({**flags.training, **flags.library})
     lora = get_peft_config(model)
-    assert model.model_name_or_path == hub_id and model.dtype == "bfloat16" and data.drop_long_rows
+    assert model.model_name_or_path == hub_id and model.dtype == "bfloat16" and flags.drop_long_rows
     assert (lora.r, lora.lora_alpha, lora.lora_dropout, lora.task_type) == (rank, rank, 0.0, None)
     assert lora.target_modules is None  # the trainer's choice: all linear layers of attention and MLP
     assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 64

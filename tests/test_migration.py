@@ -10,7 +10,7 @@ import torch
 
 from hf_dparallel import CertaintyForcingConfig, DiffusionGenerationConfig, DiffusionGenerationOutput
 from hf_dparallel.cli.train_command import StudentArguments
-from hf_dparallel_cli.flags import TrainingDataArguments
+from hf_dparallel_cli.flags import TrainFlags
 
 from .helpers import make_llada
 
@@ -58,7 +58,7 @@ def test_settings_of_decoding_exist(heading):
 def test_settings_of_training_exist(heading):
     defaults = {
         field.name: field.default
-        for arguments in (CertaintyForcingConfig, StudentArguments, TrainingDataArguments)
+        for arguments in (CertaintyForcingConfig, StudentArguments, TrainFlags)
         for field in dataclasses.fields(arguments)
     }
     found = settings(heading)

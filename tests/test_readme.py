@@ -186,7 +186,7 @@ def parse_only(monkeypatch):
             ctx = COMMANDS[argv[0]].make_context(argv[0], argv[1:])
             if argv[0] == "train":
                 # Configurations ask for bfloat16, which the arguments of the Trainer refuse where there is no GPU.
-                read_configs({**ctx.obj[1][1], **ctx.obj[1][2], "use_cpu": True})
+                read_configs({**ctx.obj[1].training, **ctx.obj[1].library, "use_cpu": True})
         else:
             assert main(argv) == 0
 

@@ -21,8 +21,8 @@ import click
 from click.core import ParameterSource
 
 from . import flags
-from .flags import DeclaredFlags, LibraryFlags
-from .source import Field, folder_of, read_annotations, read_settings
+from .flags import Flags
+from .source import Field
 
 
 _LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
@@ -31,35 +31,44 @@ QUIET = "HF_DPARALLEL_QUIET"
 
 
 class Flag(click.Option):
-    """A flag, made from a field of `kind`, one of the classes of flags.py."""
+    """A flag, made from a field.
 
-    def __init__(self, field: Field, kind: Any, type: click.ParamType | None = None):
-        self.kind, self.is_required, self.is_setting = kind, field.is_required, type is not None
-        self.title = getattr(kind, "title", "options")
-        self.is_only_named = kind is LibraryFlags and field.name not in LibraryFlags.DESCRIBED.split()
+    Args:
+        field ([`Field`]): what it is.
+        title (`str`): heading in the help.
+        member (`str`, *optional*): field of the class of flags that collects it, by name, with others.
+    """
+
+    def __init__(self, field: Field, title: str, member: str | None = None):
+        self.title, self.member, self.is_required = title, member, field.is_required
         self.is_switch = field.type.removesuffix(" | None") == "bool"
-        more, is_list = field.metadata, "list[" in field.type or "tuple[" in field.type
+        # What help says, unless all is asked for: nothing but the name, if this is empty.
+        self.brief = field.metadata.get("brief", field.metadata["help"])
+        is_list = "list[" in field.type or "tuple[" in field.type
         default = None if is_list else field.default
         super().__init__(
-            [f"--{field.name}", *more.get("aliases", ())],
-            type=type or _type_of(field),
+            [f"--{field.name}", *field.metadata.get("aliases", ())],
+            type=_type_of(field),
             default=default,
             show_default=default not in (None, "") and default is not False,
             multiple=is_list,
-            metavar="" if self.is_switch else more.get("metavar"),
-            help=more["help"],
+            metavar="" if self.is_switch else field.metadata.get("metavar"),
+            help=field.metadata["help"],
             # A switch may have a value: `--quiet false`.
             **({"is_flag": False, "flag_value": "true"} if self.is_switch else {}),
         )
 
 
 def _type_of(field: Field) -> click.ParamType:
-    if "choices" in field.metadata:
-        return click.Choice(field.metadata["choices"])
+    more = field.metadata
+    if more.get("choices"):
+        return click.Choice(more["choices"])
+    if "setting" in more:
+        return click.Choice(more["setting"].choices) if more["setting"].choices else SettingType(more["setting"])
     # `int | None`, `tuple[int, ...]`
     name = re.sub(r"^\w+\[(\w+).*", r"\1", field.type).removesuffix(" | None")
-    if "minimum" in field.metadata:
-        limits = {"min": field.metadata["minimum"], "max": field.metadata.get("maximum")}
+    if "minimum" in more:
+        limits = {"min": more["minimum"], "max": more.get("maximum")}
         return click.IntRange(**limits) if name == "int" else click.FloatRange(**limits)
     return {"int": click.INT, "float": click.FLOAT, "bool": click.BOOL}.get(name, click.STRING)
 
@@ -80,36 +89,30 @@ class SettingType(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-def flags_of(kind: Any) -> Iterator[Flag]:
-    """The flags of one of the classes of flags.py. A field `settings` stands for all settings of decoding."""
-    if issubclass(kind, DeclaredFlags):
-        yield from (Flag(field, kind) for field in kind.fields())
-        return
+def flags_of(kind: type[Flags]) -> Iterator[Flag]:
+    """The flags of a class of flags, those included that it only names the source of."""
     for field in dataclasses.fields(kind):
-        if field.name == "settings":
-            yield from _setting_flags(kind)
+        if "declared" in field.metadata:
+            declared = field.metadata["declared"]()
+            yield from (Flag(each, field.metadata["title"], field.name) for each in declared)
         else:
-            is_required = field.default is None and "None" not in field.type
-            yield Flag(Field(field.name, field.type, field.default, dict(field.metadata), is_required), kind)
-
-
-def _setting_flags(kind: type) -> Iterator[Flag]:
-    for name, setting in read_settings().items():
-        if setting.has_flag:
-            field = Field(name, setting.type.__name__, setting.default, {"help": setting.help})
-            yield Flag(field, kind, click.Choice(setting.choices) if setting.choices else SettingType(setting))
+            owner: Any = next(base for base in kind.__mro__ if field.name in base.__dict__.get("__annotations__", {}))
+            is_required = field.default is None and "None" not in str(field.type)
+            own = Field(field.name, str(field.type), field.default, dict(field.metadata), is_required)
+            yield Flag(own, owner.__dict__.get("title", "options"))
 
 
 class Command(click.Command):
     """A command of `hf-dparallel`.
 
+    Its flags are those of a class of flags.py, `GenerateFlags` for `generate`. The function `run` of its module,
+    `hf_dparallel.cli.generate_command`, is called with an instance of the class.
+
     Args:
-        name (`str`): its name. Its module is `hf_dparallel.cli.<name>_command`, whose function `run` is called with an
-            instance of each class of flags that its arguments are of.
+        name (`str`): its name.
         help (`str`): what it does.
         positionals (`str`): flags that can also be given without their names, in this order, before all others; the
             last takes all that is left.
-        kinds (`Sequence[type]`, *optional*): classes of flags; by default as `run` says, whose source is read.
         other (`Command`, *optional*): runs instead if one of the flags `chosen_by` is given.
         chosen_by (`Sequence[str]`): names of flags of `other`.
     """
@@ -119,24 +122,17 @@ class Command(click.Command):
         name: str,
         help: str,
         *positionals: str,
-        kinds: Sequence[Any] = (),
         other: "Command | None" = None,
         chosen_by: Sequence[str] = (),
     ):
         super().__init__(name, help=help, short_help=help, context_settings={"max_content_width": 110})
         self.positionals, self.other, self.chosen_by = positionals, other, chosen_by
-        self._kinds = kinds
-
-    @cached_property
-    def kinds(self) -> Sequence[Any]:
-        """The classes of flags that the function `run` is given."""
-        path = folder_of("hf_dparallel") / "cli" / f"{self.name}_command.py"
-        return self._kinds or [getattr(flags, name) for name in read_annotations(path, "run")]
+        self.kind: type[Flags] = getattr(flags, f"{name.title().replace('_', '')}Flags")
 
     @cached_property
     def own(self) -> dict[str, Flag]:
         """The flags that this command reads itself, by name."""
-        return {str(flag.name): flag for kind in self.kinds for flag in flags_of(kind)}
+        return {str(flag.name): flag for flag in flags_of(self.kind)}
 
     @cached_property
     def flags(self) -> dict[str, Flag]:
@@ -172,38 +168,40 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> None:
         """Imports the module of the command, and runs it."""
         name, values = ctx.obj
-        _quieten(bool(ctx.params.get("quiet")))
-        _import(f"hf_dparallel.cli.{name}_command", ctx.command_path).run(*values)
+        _quieten(values.quiet)
+        _import(f"hf_dparallel.cli.{name}_command", ctx.command_path).run(values)
 
-    def read(self, values: dict[str, Any]) -> list[Any]:
+    def read(self, values: dict[str, Any]) -> Any:
         """Returns what `run` gets for flags that are given as values by name."""
         ctx = click.Context(self, info_name=self.name, default_map=self._texts(values, "the values"))
         self.parse_args(ctx, [])
         return ctx.obj[1]
 
-    def _chosen(self, ctx: click.Context) -> tuple[str, list[Any]]:
-        """Which command is asked for, and its values."""
+    def _chosen(self, ctx: click.Context) -> tuple[str, Any]:
+        """Which command is asked for, and its flags."""
         defaults = (ParameterSource.DEFAULT, None)
         given = {name: value for name, value in ctx.params.items() if ctx.get_parameter_source(name) not in defaults}
         chosen = next((name for name in self.chosen_by if name in given), None)
         command = self.other if self.other and chosen else self
-        unused = sorted(given.keys() - command.own.keys())
-        if unused:
-            how = f"with --{chosen}" if chosen else f"without --{' or --'.join(self.chosen_by)}"
-            raise click.UsageError(f"--{', --'.join(unused)} cannot be used {how}. Leave that out", ctx)
         missing = ["/".join(flag.opts) for name, flag in command.own.items() if flag.is_required and name not in given]
         if missing:
             others = "".join(f", or --{name}" for name in self.chosen_by)
             raise click.UsageError(f"the following flags are required: {', '.join(missing)}{others}", ctx)
+        unused = sorted(given.keys() - command.own.keys())
+        if unused:
+            how = f"with --{chosen}" if chosen else f"without --{' or --'.join(self.chosen_by)}"
+            raise click.UsageError(f"--{', --'.join(unused)} cannot be used {how}. Leave that out", ctx)
         try:
-            return str(command.name), [command._instance(kind, given) for kind in command.kinds]
+            return str(command.name), command._instance(given)
         except ValueError as error:
             raise click.UsageError(str(error), ctx) from error
 
-    def _instance(self, kind: Any, given: dict[str, Any]) -> Any:
-        values = {name: value for name, value in given.items() if self.own[name].kind is kind}
-        settings = {name: values.pop(name) for name in list(values) if self.own[name].is_setting}
-        return kind(**values, **({"settings": settings} if settings else {}))
+    def _instance(self, given: dict[str, Any]) -> Flags:
+        values: dict[str, Any] = {}
+        for name, value in given.items():
+            member = self.own[name].member
+            (values if member is None else values.setdefault(member, {}))[name] = value
+        return self.kind(**values)
 
     def _spelled_out(self, ctx: click.Context, words: list[str]) -> Iterator[str]:
         """Writes values without a name, each value of a list, and `--no_name` as `--name=value`, which click reads."""
@@ -259,22 +257,21 @@ class Command(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {}
         named: list[str] = []
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if isinstance(param, Flag) and param.is_only_named and "all" not in ctx.meta:
-                named.append(str(param.name))
-            elif record is not None:
-                if getattr(param, "kind", None) is LibraryFlags and "all" not in ctx.meta:
-                    record = record[0], record[1].partition(". ")[0]
-                spelling = f"{str(param.name).upper()}, or " if param.name in self.positionals else ""
-                groups.setdefault(getattr(param, "title", "options"), []).append(
-                    (spelling + record[0].strip(), record[1])
-                )
+            spelling, text = param.get_help_record(ctx) or ("", "")
+            if isinstance(param, Flag) and "all" not in ctx.meta and param.brief != param.help:
+                text = param.brief
+            title, name = getattr(param, "title", "options"), str(param.name)
+            spelling = f"{name.upper()}, or {spelling}" if name in self.positionals else spelling.strip()
+            if spelling and text:
+                groups.setdefault(title, []).append((spelling, text))
+            elif spelling:
+                named.append(name)
         groups["options"] = groups.pop("options")
         for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records)
         if named:
-            with formatter.section("of transformers and TRL"):
+            with formatter.section("others"):
                 formatter.write_text(f"{', '.join(named)}. `{ctx.command_path} --help_all` describes them.")
 
 

@@ -1,7 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The flags of the commands: a dataclass for each group of them, which commands share.
+"""The flags of the commands: a dataclass for each group of them, and one for each command, which inherits its groups.
 
-No library is imported here. What the libraries decide, such as the batch that suits the device, is `None` here.
+Help lists the groups from the last base to the first. No library is imported here. What the libraries decide, such as
+the batch that suits the device, is `None` here.
 """
 
 from __future__ import annotations
@@ -9,15 +10,22 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .source import Field, folder_of, read_fields
+from .source import Field, folder_of, read_fields, read_setting_fields
 
 
 KEY_VARIABLE = "HF_DPARALLEL_API_KEY"
 _REWARDS = ("numeric", "math")
+# What help says about flags of transformers and TRL, in a sentence; the others it only names.
+_DESCRIBED = (
+    "output_dir num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps warmup_steps bf16 "
+    "use_cpu seed report_to eval_strategy save_strategy save_steps resume_from_checkpoint push_to_hub hub_model_id "
+    "dtype attn_implementation load_in_4bit use_peft lora_r lora_alpha lora_target_modules"
+)
 
 
 def flag(help: str, default: Any = None, **more: Any) -> Any:
@@ -28,60 +36,49 @@ def flag(help: str, default: Any = None, **more: Any) -> Any:
         default (`Any`, *optional*): its value where it is not given.
         more (`dict`): `choices`, `minimum`, `maximum`, `metavar`.
     """
-    values = {"default_factory": dict} if isinstance(default, dict) else {"default": default}
-    return field(metadata={"help": help} | more, **values)
+    return field(default=default, metadata={"help": help} | more)
 
 
-class DeclaredFlags(dict[str, Any]):
-    """The values of flags which dataclasses of the package or of its libraries declare: the given ones, by name."""
+def declared(read: Callable[[], list[Field]], title: str) -> Any:
+    """Returns a field for the values, by name, of flags that the package or its libraries declare.
 
-    title = "options"
-
-    @staticmethod
-    def fields() -> list[Field]:
-        """The fields that are flags."""
-        raise NotImplementedError
-
-
-class DemoFlags(DeclaredFlags):
-    @staticmethod
-    def fields() -> list[Field]:
-        return read_fields(folder_of("hf_dparallel") / "demo" / "pipeline.py", "DemoConfig")
+    Args:
+        read (`Callable`): returns what is declared.
+        title (`str`): the heading in the help.
+    """
+    return field(default_factory=dict, metadata={"declared": read, "title": title})
 
 
-class TrainingFlags(DeclaredFlags):
+def _demo_fields() -> list[Field]:
+    return read_fields(folder_of("hf_dparallel") / "demo" / "pipeline.py", "DemoConfig")
+
+
+def _training_fields() -> list[Field]:
     """The method's own: `CertaintyForcingConfig` with its bases and variants, and what `train` says of the model."""
-
-    title = "training"
-
-    @staticmethod
-    def fields() -> list[Field]:
-        package = folder_of("hf_dparallel")
-        paths = [package / "cli" / "train_command.py", *sorted((package / "training").rglob("*.py"))]
-        return list({field.name: field for path in paths for field in read_fields(path)}.values())
+    package = folder_of("hf_dparallel")
+    paths = [package / "cli" / "train_command.py", *sorted((package / "training").rglob("*.py"))]
+    return list({field.name: field for path in paths for field in read_fields(path)}.values())
 
 
-class LibraryFlags(DeclaredFlags):
+def _library_fields() -> list[Field]:
     """The others of `TrainingArguments` and of TRL's `ModelConfig`."""
+    own = {field.name for field in _training_fields()}
+    fields = read_fields(folder_of("transformers") / "training_args.py", "TrainingArguments")
+    fields += read_fields(folder_of("trl") / "trainer" / "model_config.py", "ModelConfig")
+    for each in fields:
+        each.metadata["brief"] = each.metadata["help"].partition(". ")[0] if each.name in _DESCRIBED.split() else ""
+    return [field for field in fields if field.name not in own]
 
-    title = "of transformers and TRL"
-    # The help says what these are, in a sentence; the others it only names.
-    DESCRIBED = (
-        "output_dir num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps warmup_steps "
-        "bf16 use_cpu seed report_to eval_strategy save_strategy save_steps resume_from_checkpoint push_to_hub "
-        "hub_model_id dtype attn_implementation load_in_4bit use_peft lora_r lora_alpha lora_target_modules"
-    )
 
-    @staticmethod
-    def fields() -> list[Field]:
-        own = {field.name for field in TrainingFlags.fields()}
-        fields = read_fields(folder_of("transformers") / "training_args.py", "TrainingArguments")
-        fields += read_fields(folder_of("trl") / "trainer" / "model_config.py", "ModelConfig")
-        return [field for field in fields if field.name not in own]
+class Flags:
+    """What all groups inherit."""
+
+    def __post_init__(self):
+        """Refuses values that do not go together, by a `ValueError`."""
 
 
 @dataclass
-class OutputArguments:
+class OutputFlags(Flags):
     title = "output"
 
     json: str | None = flag("File to write the figures of this command to.", metavar="FILE")
@@ -89,7 +86,17 @@ class OutputArguments:
 
 
 @dataclass
-class ModelArguments:
+class EnvFlags(OutputFlags):
+    pass
+
+
+@dataclass
+class DemoFlags(OutputFlags):
+    config: dict[str, Any] = declared(_demo_fields, "options")
+
+
+@dataclass
+class ModelFlags(Flags):
     title = "model"
 
     model: str = flag(
@@ -108,14 +115,16 @@ class ModelArguments:
 
 
 @dataclass
-class LoadingArguments(ModelArguments):
+class LoadingFlags(ModelFlags):
+    title = "model"
+
     adapter: str | None = flag(
         "Adapter to put on the model: its name on the Hub, or a folder. 'demo-student' is the bundled one."
     )
 
 
 @dataclass
-class DatasetArguments:
+class DatasetFlags(Flags):
     title = "data"
 
     dataset: str = flag(
@@ -131,7 +140,7 @@ class DatasetArguments:
 
 
 @dataclass
-class PromptArguments:
+class PromptFlags(Flags):
     title = "prompt"
 
     prompt: str | None = flag("The prompt. By default it is read from stdin.")
@@ -139,12 +148,13 @@ class PromptArguments:
     raw: bool = flag("Continue the prompt as it is, without the chat template of the tokenizer.", False)
 
     def __post_init__(self):
+        super().__post_init__()
         if self.prompt is not None and self.prompt_file is not None:
             raise ValueError("`prompt` and `prompt_file` are both given. Remove one.")
         if self.prompt is not None and not self.prompt.strip():
             raise ValueError("`prompt` is empty. Give a text.")
 
-    def read(self) -> str:
+    def read_prompt(self) -> str:
         """Returns the prompt, or raises a `ValueError` if it is empty."""
         if self.prompt is not None:
             return self.prompt.rstrip("\n")
@@ -158,20 +168,19 @@ class PromptArguments:
 
 
 @dataclass
-class RecipeArguments:
-    title = "settings of decoding"
-
-    # Filled with the settings that are given: each setting of the table is a flag.
-    settings: dict[str, Any] = flag("What is not given is taken from the model's recipe.", {})
+class RecipeFlags(Flags):
+    settings: dict[str, Any] = declared(read_setting_fields, "settings of decoding")
 
 
 @dataclass
-class DecodingArguments(RecipeArguments):
+class DecodingFlags(RecipeFlags):
+    title = "settings of decoding"
+
     seed: int = flag("Seed, where tokens are sampled.", 0)
 
 
 @dataclass
-class BatchSizeArguments:
+class BatchSizeFlags(Flags):
     title = "batches"
 
     batch_size: int | None = flag(
@@ -182,7 +191,9 @@ class BatchSizeArguments:
 
 
 @dataclass
-class BatchArguments(BatchSizeArguments):
+class BatchFlags(BatchSizeFlags):
+    title = "batches"
+
     num_workers: int | None = flag(
         "Threads that decode side by side, each batch_size prompts. By default on a GPU one, on a CPU one a core, at "
         "most 4. Does not change the answers.",
@@ -191,7 +202,7 @@ class BatchArguments(BatchSizeArguments):
 
 
 @dataclass
-class RewardArguments:
+class RewardFlags(Flags):
     title = "data"
 
     reward: str = flag(
@@ -203,17 +214,17 @@ class RewardArguments:
 
 
 @dataclass
-class StreamArguments:
+class GenerateFlags(OutputFlags, DecodingFlags, PromptFlags, LoadingFlags):
     stream: bool = flag("Show the text while it is decoded.", False)
 
 
 @dataclass
-class ChatArguments:
+class ChatFlags(OutputFlags, DecodingFlags, LoadingFlags):
     system_prompt: str | None = flag("What the conversation begins with, as the message of the system.")
 
 
 @dataclass
-class FolderArguments:
+class FolderFlags(Flags):
     output_dir: str | None = flag(
         "Folder for report.json, which `hf-dparallel report` compares with others, report.md and, if several values "
         "were tried, curves.png.",
@@ -221,7 +232,7 @@ class FolderArguments:
 
 
 @dataclass
-class SweepArguments:
+class EvaluateFlags(OutputFlags, FolderFlags, DecodingFlags, BatchFlags, RewardFlags, DatasetFlags, LoadingFlags):
     sweep: tuple[str, ...] = flag(
         "Settings to try, each a curve of accuracy against speed: entropy_threshold=0.1:1.0:0.1 (with both ends) or "
         "denoising_steps=16,32,64.",
@@ -232,7 +243,7 @@ class SweepArguments:
 
 
 @dataclass
-class TaskArguments:
+class EvaluateTasksFlags(OutputFlags, FolderFlags, DecodingFlags, BatchSizeFlags, LoadingFlags):
     title = "benchmarks of the lm-evaluation-harness"
 
     tasks: tuple[str, ...] = flag(
@@ -269,6 +280,7 @@ class TaskArguments:
     allow_code_execution: bool = flag("Let tasks execute programs of the model, each in a sandbox.", False)
 
     def __post_init__(self):
+        super().__post_init__()
         if self.limit is not None and not 0 < self.limit < math.inf:
             raise ValueError(f"`limit` must be above 0 and finite, got {self.limit}.")
         for name in ("tasks", "methods"):
@@ -283,16 +295,12 @@ class TaskArguments:
 
 
 @dataclass
-class PageArguments:
+class InspectFlags(OutputFlags, DecodingFlags, BatchSizeFlags, DatasetFlags, PromptFlags, LoadingFlags):
     output_file: str | None = flag(
         "HTML page to write, to step through the decode in a browser. Without it every pass is shown in the terminal.",
         metavar="FILE",
     )
     compare: bool = flag("Show also what the model does without its adapter, in the same settings.", False)
-
-
-@dataclass
-class PlotArguments(DatasetArguments):
     dataset: str | None = flag("Prompts for --figures, as for `hf-dparallel evaluate`.")  # type: ignore[assignment]
     figures: str | None = flag("Folder for pictures of how certainty grows over a dataset.", metavar="DIR")
     reward: str | None = flag(
@@ -302,6 +310,7 @@ class PlotArguments(DatasetArguments):
     )
 
     def __post_init__(self):
+        super().__post_init__()
         if self.reward is not None and self.figures is None:
             raise ValueError("`reward` is for the figures. Add --figures DIR and --dataset NAME.")
         if (self.figures is None) != (self.dataset is None):
@@ -309,7 +318,7 @@ class PlotArguments(DatasetArguments):
 
 
 @dataclass
-class CalibrationArguments:
+class CalibrateFlags(OutputFlags, BatchFlags, RewardFlags, DatasetFlags, LoadingFlags):
     output_dir: str = flag("Folder for the recipe, generation_config.json: for instance the folder of the adapter.")
     max_accuracy_drop: float = flag("Accuracy that may be lost against one token per pass; 0.01 is one point.", 0.01)
     confidence: float = flag("Probability that no more is lost on all prompts of this kind.", 0.9)
@@ -321,19 +330,20 @@ class CalibrationArguments:
     seed: int = flag("Seed of the split of the prompts into two halves.", 0)
 
     def __post_init__(self):
+        super().__post_init__()
         for name in ("max_accuracy_drop", "confidence"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be above 0 and below 1, got {getattr(self, name)}.")
 
 
 @dataclass
-class ComparisonArguments:
+class ReportFlags(OutputFlags):
     reports: tuple[str, ...] = flag("report.json of each evaluation, or its folder.")
     output_dir: str | None = flag("Folder for report.json, report.md and curves.png of all together.")
 
 
 @dataclass
-class TrainingDataArguments:
+class TrainFlags(OutputFlags):
     title = "data"
 
     dataset_name: str = flag(
@@ -345,25 +355,12 @@ class TrainingDataArguments:
     dataset_train_split: str = flag("Split to train on.", "train")
     dataset_test_split: str = flag("Split to evaluate on, if `eval_strategy` is not 'no'.", "test")
     drop_long_rows: bool = flag("Drop rows that are longer than max_length; without it they are an error.", False)
+    training: dict[str, Any] = declared(_training_fields, "training")
+    library: dict[str, Any] = declared(_library_fields, "of transformers and TRL")
 
 
 @dataclass
-class TrajectoryArguments:
-    output_dir: str = flag(
-        "Folder for the trajectories: shards of all, and filtered.parquet with the kept rows. A run that was killed "
-        "goes on where it stopped when it is started again with the same folder."
-    )
-    reward: str = flag(
-        "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': it is "
-        "mathematically equal to the column 'solution' (needs math-verify). 'none': keep all.",
-        "numeric",
-        choices=(*_REWARDS, "none"),
-    )
-    min_reward: float = flag("Keep answers with at least this reward.", 1.0)
-
-
-@dataclass
-class RayArguments:
+class RayFlags(Flags):
     title = "cluster"
 
     ray_actors: int | None = flag(
@@ -379,13 +376,29 @@ class RayArguments:
     )
 
     def __post_init__(self):
+        super().__post_init__()
         if self.ray_actors is None and (self.ray_address, self.ray_gpus_per_actor) != (None, None):
             raise ValueError("`ray_address` and `ray_gpus_per_actor` have no effect without `ray_actors`. Add it.")
 
 
 @dataclass
-class AdaptersArguments:
-    title = "model"
+class TrajectoriesFlags(OutputFlags, RayFlags, DecodingFlags, BatchFlags, DatasetFlags, LoadingFlags):
+    output_dir: str = flag(
+        "Folder for the trajectories: shards of all, and filtered.parquet with the kept rows. A run that was killed "
+        "goes on where it stopped when it is started again with the same folder."
+    )
+    reward: str = flag(
+        "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': it is "
+        "mathematically equal to the column 'solution' (needs math-verify). 'none': keep all.",
+        "numeric",
+        choices=(*_REWARDS, "none"),
+    )
+    min_reward: float = flag("Keep answers with at least this reward.", 1.0)
+
+
+@dataclass
+class ServerFlags(RecipeFlags, BatchSizeFlags, ModelFlags):
+    title = "server"
 
     adapter: tuple[str, ...] = flag(
         "Adapters, each [NAME=]ADAPTER: its name on the Hub, a folder, or 'demo-student'. Requests choose one, or the "
@@ -393,12 +406,6 @@ class AdaptersArguments:
         (),
         metavar="ADAPTER",
     )
-
-
-@dataclass
-class ServerArguments(BatchSizeArguments):
-    title = "server"
-
     host: str = flag(
         "Address to listen at. The default is reached from this machine only; 0.0.0.0 is all.", "127.0.0.1"
     )
@@ -421,12 +428,20 @@ class ServerArguments(BatchSizeArguments):
     )
 
     def __post_init__(self):
+        super().__post_init__()
         self.api_key = self.api_key or os.environ.get(KEY_VARIABLE) or None
 
 
 @dataclass
-class ReplicaArguments:
-    """How many replicas Ray Serve has of the server, and what each of them takes."""
+class ServeFlags(OutputFlags, ServerFlags):
+    pass
+
+
+@dataclass
+class RayServeFlags(ServerFlags):
+    """The server, and how many replicas Ray Serve has of it and what each of them takes."""
+
+    title = "replicas"
 
     min_replicas: int = flag("Replicas that are always there.", 1, minimum=1)
     max_replicas: int = flag("Replicas when there are many requests.", 1)
@@ -434,6 +449,7 @@ class ReplicaArguments:
     gpus_per_replica: float | None = flag("GPUs of each replica. By default one if there are any.")
 
     def __post_init__(self):
+        super().__post_init__()
         if self.min_replicas > self.max_replicas:
             raise ValueError(
                 f"`min_replicas` must be at most `max_replicas`, got {self.min_replicas} and {self.max_replicas}."
@@ -441,7 +457,7 @@ class ReplicaArguments:
 
 
 @dataclass
-class PushArguments:
+class PushFlags(OutputFlags, RecipeFlags):
     path: str = flag(
         "Folder of the adapter or model; or, with --repo_type dataset, the output folder of `hf-dparallel "
         "trajectories` or a parquet file."

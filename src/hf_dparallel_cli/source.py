@@ -57,6 +57,15 @@ def read_settings() -> dict[str, Any]:
     return settings.SETTINGS
 
 
+def read_setting_fields() -> list[Field]:
+    """Returns the settings that a command line can say."""
+    return [
+        Field(name, setting.type.__name__, setting.default, {"help": setting.help, "setting": setting})
+        for name, setting in read_settings().items()
+        if setting.has_flag
+    ]
+
+
 def _declarations(path: Path) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         function = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
@@ -76,16 +85,6 @@ def read_fields(path: Path, *classes: str) -> list[Field]:
         for statement in node.body
         if isinstance(statement, ast.AnnAssign) and "metadata" in ast.dump(statement)
     ]
-
-
-def read_annotations(path: Path, function: str) -> list[str]:
-    """Returns the types of the arguments of a function in a file, as text."""
-    (node,) = [
-        node
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and node.name == function
-    ]
-    return [ast.unparse(argument.annotation) for argument in node.args.args if argument.annotation is not None]
 
 
 def _field(statement: ast.AnnAssign) -> Field:

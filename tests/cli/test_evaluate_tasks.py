@@ -19,7 +19,7 @@ from hf_dparallel.harness import model as harness_model
 from hf_dparallel.harness.code_tasks import TASKS_FOLDER
 from hf_dparallel.harness.finished import FinishedRequests
 from hf_dparallel.harness.presets import METHODS, PRESETS
-from hf_dparallel_cli.flags import TaskArguments
+from hf_dparallel_cli.flags import EvaluateTasksFlags
 
 from ..harness.conftest import DATASETS, _few_tasks, _in_datasets  # noqa: F401
 from ..helpers import make_llada, make_tokenizer
@@ -267,7 +267,7 @@ def test_mistakes_are_named_before_the_model_is_loaded(on_tasks, monkeypatch, ar
 
 
 def test_the_parser_knows_the_presets_and_the_adapters():
-    preset = next(field for field in dataclasses.fields(TaskArguments) if field.name == "preset")
+    preset = next(field for field in dataclasses.fields(EvaluateTasksFlags) if field.name == "preset")
     assert list(preset.metadata["choices"]) == list(PRESETS)
     assert {method.checkpoint for method in METHODS.values()} == {"base", "adapter", "consistency_adapter"}
 
@@ -288,7 +288,8 @@ def test_help_names_both_ways_and_all_methods(evaluate):
     code, out, _ = evaluate("--help")
     assert code == 0 and "--preset [paper-llada|paper-dream]" in out and "--allow_code_execution" in out
     assert "with --tasks or --preset" in " ".join(out.split()) and "--sweep" in out
-    assert f"between: {', '.join(METHODS)}." in " ".join(out.split())
+    # Lines are broken at hyphens, too.
+    assert f"between: {', '.join(METHODS)}." in " ".join(out.split()).replace("- ", "-")
 
 
 _COMMAND = """

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel_cli.flags import (
-    BatchArguments,
-    CalibrationArguments,
-    DatasetArguments,
-    LoadingArguments,
-    OutputArguments,
-    RewardArguments,
-)
+from hf_dparallel_cli.flags import CalibrateFlags
 
 from .._version import __version__
 from ..evaluation.calibration import Trial, calibrate
@@ -41,55 +34,48 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-def run(
-    loading: LoadingArguments,
-    data: DatasetArguments,
-    arguments: CalibrationArguments,
-    reward: RewardArguments,
-    batch: BatchArguments,
-    output: OutputArguments,
-) -> None:
+def run(flags: CalibrateFlags) -> None:
     """Prints what was tried, and writes the recipe."""
-    candidates = settings_to_try(arguments)
-    canvas = {} if arguments.max_new_tokens is None else {"max_new_tokens": arguments.max_new_tokens}
-    dataset = load_prompts(data, default_split="train")
-    reward_function = get_reward(reward.reward, dataset)
-    splits = split_in_half(dataset, arguments.seed)
-    model, tokenizer = load_model(loading)
-    make_folder(arguments.output_dir)
+    candidates = settings_to_try(flags)
+    canvas = {} if flags.max_new_tokens is None else {"max_new_tokens": flags.max_new_tokens}
+    dataset = load_prompts(flags, default_split="train")
+    reward_function = get_reward(flags.reward, dataset)
+    splits = split_in_half(dataset, flags.seed)
+    model, tokenizer = load_model(flags)
+    make_folder(flags.output_dir)
     reference, recipes = recipes_to_try(model, tokenizer, candidates, canvas)
 
     def evaluate(split: str, settings: Mapping[str, Any]) -> Evaluation:
         recipe = recipes[describe(settings)]
-        answerer = Answerer(model, tokenizer, recipe, seed=arguments.seed, **batch_options(batch))
+        answerer = Answerer(model, tokenizer, recipe, seed=flags.seed, **batch_options(flags))
         return evaluate_answers(answerer, splits[split], reward_function, f"{split}, {describe(settings)}")
 
-    best, trials = calibrate(evaluate, candidates, reference, arguments.max_accuracy_drop, arguments.confidence)
+    best, trials = calibrate(evaluate, candidates, reference, flags.max_accuracy_drop, flags.confidence)
     say(table(trials))
     tried = [vars(trial) for trial in trials]
     if best is None:
-        write_json({"recipe": None, "trials": tried}, output.json)
-        raise ValueError(_failure(trials, arguments, len(splits["confirmation"])))
+        write_json({"recipe": None, "trials": tried}, flags.json)
+        raise ValueError(_failure(trials, flags, len(splits["confirmation"])))
     record = {
         **{name: value for name, value in vars(best).items() if name != "settings"},
-        **{name: getattr(arguments, name) for name in ("max_accuracy_drop", "confidence", "seed")},
+        **{name: getattr(flags, name) for name in ("max_accuracy_drop", "confidence", "seed")},
         "reference": reference,
-        "reward": reward.reward,
-        "data": dataset_hash(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward.reward]]),
+        "reward": flags.reward,
+        "data": dataset_hash(dataset, ["prompt", "messages", REFERENCE_COLUMNS[flags.reward]]),
         "num_prompts": {split: len(prompts) for split, prompts in splits.items()},
         "hf_dparallel": __version__,
     }
-    recipe_of(model).updated(**canvas | best.settings).save_pretrained(arguments.output_dir)
+    recipe_of(model).updated(**canvas | best.settings).save_pretrained(flags.output_dir)
     # Beside the recipe, what it promises.
-    write_json(record, str(Path(arguments.output_dir, CALIBRATION_NAME)))
-    say(f"\n{describe(best.settings)} keeps the accuracy and is written to {arguments.output_dir}.")
-    write_json({"recipe": best.settings, **record, "trials": tried}, output.json)
+    write_json(record, str(Path(flags.output_dir, CALIBRATION_NAME)))
+    say(f"\n{describe(best.settings)} keeps the accuracy and is written to {flags.output_dir}.")
+    write_json({"recipe": best.settings, **record, "trials": tried}, flags.json)
 
 
-def settings_to_try(arguments: CalibrationArguments) -> list[dict[str, Any]]:
+def settings_to_try(flags: CalibrateFlags) -> list[dict[str, Any]]:
     """Returns the settings to try."""
-    name, values = read_sweep(arguments.sweep)
-    lengths = [{"block_length": length} for length in arguments.block_lengths] or [{}]
+    name, values = read_sweep(flags.sweep)
+    lengths = [{"block_length": length} for length in flags.block_lengths] or [{}]
     return [{**length, name: value} for length, value in product(lengths, values)]
 
 
@@ -129,13 +115,13 @@ def describe(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
-def _failure(trials: Sequence[Trial], arguments: CalibrationArguments, num_prompts: int) -> str:
+def _failure(trials: Sequence[Trial], flags: CalibrateFlags, num_prompts: int) -> str:
     closest = min(trials, key=lambda trial: trial.p_value["calibration"])
     lost = 100 * closest.accuracy_drop["calibration"]
     return (
         f"For no setting could it be confirmed on {num_prompts} prompts that it loses at most "
-        f"{100 * arguments.max_accuracy_drop:g} points of accuracy (`max_accuracy_drop`) with a `confidence` of "
-        f"{arguments.confidence}. The surest, {describe(closest.settings)}, lost {lost:.1f} points on the first half. "
+        f"{100 * flags.max_accuracy_drop:g} points of accuracy (`max_accuracy_drop`) with a `confidence` of "
+        f"{flags.confidence}. The surest, {describe(closest.settings)}, lost {lost:.1f} points on the first half. "
         "Give more prompts, allow a larger drop, or try surer settings with `sweep`."
     )
 

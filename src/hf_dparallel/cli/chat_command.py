@@ -17,7 +17,7 @@ import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_cli.command import did_you_mean
-from hf_dparallel_cli.flags import ChatArguments, DecodingArguments, LoadingArguments, OutputArguments
+from hf_dparallel_cli.flags import ChatFlags
 
 from ..demo import NAMES
 from ..generation.compatibility import longest_sequence
@@ -40,22 +40,20 @@ _HISTORY_LINES = 1000
 _COMMANDS = [line.split()[0] for line in HELP.splitlines()]
 
 
-def run(
-    loading: LoadingArguments, arguments: ChatArguments, decoding: DecodingArguments, output: OutputArguments
-) -> None:
+def run(flags: ChatFlags) -> None:
     """Answers lines from stdin until there are no more."""
-    given = read_settings(decoding)
-    model, tokenizer = load_model(loading)
-    chat = Chat(model, tokenizer, given, decoding.seed, arguments.system_prompt)
+    given = read_settings(flags)
+    model, tokenizer = load_model(flags)
+    chat = Chat(model, tokenizer, given, flags.seed, flags.system_prompt)
     if sys.stdin.isatty():
-        note(f"Chat with {loading.model}. /help shows the commands.")
-        if loading.model in NAMES:
+        note(f"Chat with {flags.model}. /help shows the commands.")
+        if flags.model in NAMES:
             note("The bundled model knows problems about counting things. Ask it what it can do.")
     for line in read_lines():
         with contextlib.suppress(KeyboardInterrupt):
             if not chat.take(line):
                 break
-    write_json({"answers": chat.answers}, output.json)
+    write_json({"answers": chat.answers}, flags.json)
 
 
 def read_lines() -> Iterator[str]:

@@ -4,16 +4,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hf_dparallel_cli.flags import (
-    BatchArguments,
-    DatasetArguments,
-    DecodingArguments,
-    FolderArguments,
-    LoadingArguments,
-    OutputArguments,
-    RewardArguments,
-    SweepArguments,
-)
+from hf_dparallel_cli.flags import EvaluateFlags
 
 from ..environment import describe_hardware
 from ..evaluation.decoding import evaluate_answers
@@ -34,60 +25,51 @@ from .loading import (
 )
 
 
-def run(
-    loading: LoadingArguments,
-    data: DatasetArguments,
-    reward: RewardArguments,
-    batch: BatchArguments,
-    decoding: DecodingArguments,
-    sweeps: SweepArguments,
-    folder: FolderArguments,
-    output: OutputArguments,
-) -> None:
+def run(flags: EvaluateFlags) -> None:
     """Prints accuracy, passes, tokens per pass and latency, for each setting that is tried."""
-    recipes = recipes_to_try(read_settings(decoding), sweeps.sweep)
-    dataset = load_prompts(data, default_split="test")
-    reward_function = get_reward(reward.reward, dataset)
-    model, tokenizer = load_model(loading)
-    make_folder(folder.output_dir)
+    recipes = recipes_to_try(read_settings(flags), flags.sweep)
+    dataset = load_prompts(flags, default_split="test")
+    reward_function = get_reward(flags.reward, dataset)
+    model, tokenizer = load_model(flags)
+    make_folder(flags.output_dir)
     for recipe in recipes.values():
         resolve_settings(model, recipe, tokenizer)
-    options = batch_options(batch)
+    options = batch_options(flags)
     evaluated = {}
     for method, recipe in recipes.items():
-        answerer = Answerer(model, tokenizer, recipe, seed=decoding.seed, **options)
+        answerer = Answerer(model, tokenizer, recipe, seed=flags.seed, **options)
         evaluated[method] = evaluate_answers(answerer, dataset, reward_function, method)
     measured = {
         method: {
             **metrics_with_intervals(answers),
             # A setting that is swept makes a curve of its values.
-            "curve": method.split()[0] if sweeps.sweep else method,
+            "curve": method.split()[0] if flags.sweep else method,
             "recipe": recipes[method].settings(),
         }
         for method, answers in evaluated.items()
     }
     report: dict[str, Any] = {
-        "name": sweeps.name or loading.adapter or loading.model,
-        "dataset": data.dataset,
+        "name": flags.name or flags.adapter or flags.model,
+        "dataset": flags.dataset,
         "conditions": {
-            "data": dataset_hash(dataset, ["prompt", "messages", REFERENCE_COLUMNS[reward.reward]]),
+            "data": dataset_hash(dataset, ["prompt", "messages", REFERENCE_COLUMNS[flags.reward]]),
             "num_prompts": len(dataset),
-            "reward": reward.reward,
+            "reward": flags.reward,
             "max_new_tokens": next(iter(evaluated.values())).costs[0].num_canvas_tokens,
         },
         "hardware": describe_hardware(model) | options,
         "rows": make_rows(measured),
     }
-    if folder.output_dir is not None:
-        write_evaluation(report, folder.output_dir)
-        note(f"Written to {folder.output_dir}")
-    if sweeps.sweep:
+    if flags.output_dir is not None:
+        write_evaluation(report, flags.output_dir)
+        note(f"Written to {flags.output_dir}")
+    if flags.sweep:
         say(results_table(report["rows"]))
-        write_json(report, output.json)
+        write_json(report, flags.json)
         return
     (metrics,) = measured.values()
     say_table({name: value for name, value in metrics.items() if name not in ("answers", "curve", "recipe")})
-    write_json(metrics | {"dataset": data.dataset}, output.json)
+    write_json(metrics | {"dataset": flags.dataset}, flags.json)
 
 
 def recipes_to_try(given: DiffusionGenerationConfig, sweeps: Sequence[str]) -> dict[str, DiffusionGenerationConfig]:

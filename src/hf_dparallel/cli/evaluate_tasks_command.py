@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import AutoConfig
 from transformers.utils import find_adapter_config_file
 
-from hf_dparallel_cli.flags import (
-    BatchSizeArguments,
-    DecodingArguments,
-    FolderArguments,
-    LoadingArguments,
-    OutputArguments,
-    TaskArguments,
-)
+from hf_dparallel_cli.flags import EvaluateTasksFlags
 
 from ..environment import join_processes
 from .console import note, say, write_json
@@ -28,95 +21,88 @@ if TYPE_CHECKING:
     from ..harness.run import TaskRunner
 
 
-def run(
-    loading: LoadingArguments,
-    batch: BatchSizeArguments,
-    decoding: DecodingArguments,
-    tasks: TaskArguments,
-    folder: FolderArguments,
-    output: OutputArguments,
-) -> None:
+def run(flags: EvaluateTasksFlags) -> None:
     """Prints scores and costs, and writes results, samples and a report."""
-    read_settings(decoding)
+    read_settings(flags)
     if find_spec("lm_eval") is None:
         raise ImportError("`evaluate --tasks` needs the lm-evaluation-harness: `pip install 'hf-dparallel[eval]'`.")
     from ..harness.run import TaskRunner
 
-    settings = _given_settings(tasks, decoding)
+    settings = _given_settings(flags)
     state = join_processes()
-    multiturn = tasks.fewshot_as_multiturn
+    multiturn = flags.fewshot_as_multiturn
     runner = TaskRunner(
-        loading.model,
-        tasks.include_path,
-        tasks.allow_code_execution,
-        folder.output_dir,
-        num_fewshot=tasks.num_fewshot,
-        limit=tasks.limit,
-        apply_chat_template=tasks.apply_chat_template or tasks.preset is not None,
-        system_instruction=tasks.system_instruction,
-        fewshot_as_multiturn=tasks.apply_chat_template if multiturn is None else multiturn,
+        flags.model,
+        flags.include_path,
+        flags.allow_code_execution,
+        flags.output_dir,
+        num_fewshot=flags.num_fewshot,
+        limit=flags.limit,
+        apply_chat_template=flags.apply_chat_template or flags.preset is not None,
+        system_instruction=flags.system_instruction,
+        fewshot_as_multiturn=flags.apply_chat_template if multiturn is None else multiturn,
     )
 
-    def load(loading: LoadingArguments):
+    def load(flags: EvaluateTasksFlags):
         from ..harness.model import DiffusionHarnessLM
 
-        model, tokenizer = load_model(loading)
+        model, tokenizer = load_model(flags)
         return DiffusionHarnessLM(
             model,
             tokenizer=tokenizer,
-            mc_num=tasks.mc_num,
-            check_greedy=tasks.check_greedy,
-            seed=decoding.seed,
-            finished_requests=folder.output_dir and str(Path(folder.output_dir) / "finished_requests.jsonl"),
-            **batch_options(batch),
+            mc_num=flags.mc_num,
+            check_greedy=flags.check_greedy,
+            seed=flags.seed,
+            finished_requests=flags.output_dir and str(Path(flags.output_dir) / "finished_requests.jsonl"),
+            **batch_options(flags),
         )
 
-    measure = _measure_tasks if tasks.preset is None else _measure_preset
-    metrics = measure(runner, load, loading, tasks, settings)
+    measure = _measure_tasks if flags.preset is None else _measure_preset
+    metrics = measure(runner, load, flags, settings)
     if metrics is not None:  # on the first process
-        write_json(metrics, output.json)
-        if folder.output_dir is not None:
-            note(f"Written to {folder.output_dir}")
+        write_json(metrics, flags.json)
+        if flags.output_dir is not None:
+            note(f"Written to {flags.output_dir}")
     # Processes that end without it may abort.
     state.destroy_process_group()
 
 
 def _measure_tasks(
-    runner: "TaskRunner", load: Callable, loading: LoadingArguments, tasks: TaskArguments, settings: dict[str, Any]
+    runner: "TaskRunner", load: Callable, flags: EvaluateTasksFlags, settings: dict[str, Any]
 ) -> dict[str, Any] | None:
     from lm_eval.utils import make_table
 
     from ..harness.run import scores_of
 
-    names = runner.select(tasks.tasks)
+    names = runner.select(flags.tasks)
     runner.load(names)
-    results = runner.run(load(loading), names, settings)
+    results = runner.run(load(flags), names, settings)
     if results is None:
         return None
     say(make_table(results))
     if results.get("groups"):
         say(make_table(results, "groups"))
     return {
-        "model": loading.model,
-        "adapter": loading.adapter,
+        "model": flags.model,
+        "adapter": flags.adapter,
         "settings": settings,
         "results": {name: scores_of(results, name) for name in results["results"]},
     }
 
 
 def _measure_preset(
-    runner: "TaskRunner", load: Callable, loading: LoadingArguments, tasks: TaskArguments, settings: dict[str, Any]
+    runner: "TaskRunner", load: Callable, flags: EvaluateTasksFlags, settings: dict[str, Any]
 ) -> dict[str, Any] | None:
     from ..harness.presets import METHODS, choose_benchmarks, choose_methods
     from ..harness.tables import Comparison, comparison_tables
 
-    preset, methods = str(tasks.preset), choose_methods(tasks.methods or None)
+    preset, methods = str(flags.preset), choose_methods(flags.methods or None)
     checkpoints = {method: METHODS[method].checkpoint for method in methods}
-    adapters = {"base": None, "adapter": loading.adapter, "consistency_adapter": tasks.consistency_adapter}
-    _check_adapters(loading, checkpoints, adapters, is_model_as_given=not tasks.methods)
-    comparison = Comparison(runner, preset, choose_benchmarks(preset, tasks.tasks or None), methods, settings)
+    adapters = {"base": None, "adapter": flags.adapter, "consistency_adapter": flags.consistency_adapter}
+    _check_adapters(flags, checkpoints, adapters, is_model_as_given=not flags.methods)
+    comparison = Comparison(runner, preset, choose_benchmarks(preset, flags.tasks or None), methods, settings)
     for checkpoint in dict.fromkeys(checkpoints.values()):
-        model = load(_with_adapter(loading, adapters[checkpoint]))
+        model = load(_with_adapter(flags, adapters[checkpoint]))
         for method in methods:
             if checkpoints[method] == checkpoint:
                 comparison.measure(model, method)
@@ -126,18 +112,18 @@ def _measure_preset(
     if not rows:
         return None
     say(comparison_tables(rows))
-    return {"preset": preset, "model": loading.model, "rows": rows}
+    return {"preset": preset, "model": flags.model, "rows": rows}
 
 
-def _with_adapter(loading: LoadingArguments, adapter: str | None) -> LoadingArguments:
+def _with_adapter(flags: EvaluateTasksFlags, adapter: str | None) -> EvaluateTasksFlags:
     """The arguments that load the model with an adapter, or a model whose weights were trained as a whole."""
     if adapter is None or find_adapter_config_file(adapter) is not None:
-        return dataclasses.replace(loading, adapter=adapter)
-    return dataclasses.replace(loading, model=adapter, adapter=None)
+        return dataclasses.replace(flags, adapter=adapter)
+    return dataclasses.replace(flags, model=adapter, adapter=None)
 
 
 def _check_adapters(
-    loading: LoadingArguments,
+    flags: EvaluateTasksFlags,
     checkpoints: dict[str, str],
     adapters: dict[str, str | None],
     is_model_as_given: bool,
@@ -164,22 +150,22 @@ def _check_adapters(
             raise ValueError(f"`methods` has {method}, which needs an adapter. Add --{checkpoint} NAME.")
         if adapter is not None:
             with checked_name(checkpoint, adapter):
-                if _with_adapter(loading, adapter).model == adapter:
+                if _with_adapter(flags, adapter).model == adapter:
                     AutoConfig.from_pretrained(adapter)
 
 
-def _given_settings(tasks: TaskArguments, decoding: DecodingArguments) -> dict[str, Any]:
+def _given_settings(flags: EvaluateTasksFlags) -> dict[str, Any]:
     """The decoding settings among the flags; refuses an unknown one, one out of range, or one that the preset sets."""
     from lm_eval.utils import simple_parse_args_string
 
     from ..harness.settings import check_gen_kwargs
 
-    settings = dict(decoding.settings)
-    if tasks.preset is not None:
+    settings = dict(flags.settings)
+    if flags.preset is not None:
         set_by_preset = sorted(settings.keys() - {"max_new_tokens", "block_length"})
         if set_by_preset:
             raise ValueError(f"A `preset` decodes with its own settings. Remove {', '.join(set_by_preset)}.")
-    settings |= simple_parse_args_string(tasks.gen_kwargs)
+    settings |= simple_parse_args_string(flags.gen_kwargs)
     if settings.get("temperature"):
         # Most tasks ask for the likeliest tokens.
         settings.setdefault("do_sample", True)

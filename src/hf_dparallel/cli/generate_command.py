@@ -5,13 +5,7 @@ import time
 
 import torch
 
-from hf_dparallel_cli.flags import (
-    DecodingArguments,
-    LoadingArguments,
-    OutputArguments,
-    PromptArguments,
-    StreamArguments,
-)
+from hf_dparallel_cli.flags import GenerateFlags
 
 from ..generation.answerer import row_generator
 from .answer_streamer import AnswerStreamer
@@ -19,25 +13,19 @@ from .console import count, note, say, write_json
 from .loading import encode_prompt, load_model, read_settings, resolve_settings
 
 
-def run(
-    loading: LoadingArguments,
-    prompt: PromptArguments,
-    stream: StreamArguments,
-    decoding: DecodingArguments,
-    output: OutputArguments,
-) -> None:
+def run(flags: GenerateFlags) -> None:
     """Prints the answer, and what it cost on stderr."""
-    given, text = read_settings(decoding), prompt.read()
-    model, tokenizer = load_model(loading)
-    prompt_ids = encode_prompt(tokenizer, text, prompt.raw)
+    given, text = read_settings(flags), flags.read_prompt()
+    model, tokenizer = load_model(flags)
+    prompt_ids = encode_prompt(tokenizer, text, flags.raw)
     start = time.perf_counter()
     out = model.generate(
         input_ids=torch.tensor([prompt_ids], device=model.device),
         generation_config=resolve_settings(model, given, tokenizer),
-        streamer=AnswerStreamer(tokenizer) if stream.stream else None,
+        streamer=AnswerStreamer(tokenizer) if flags.stream else None,
         tokenizer=tokenizer,
         # As for the first row in `inspect`, which so shows this decode.
-        generator=row_generator(model.device, decoding.seed, row=0),
+        generator=row_generator(model.device, flags.seed, row=0),
         return_dict_in_generate=True,
     )
     figures = {
@@ -48,9 +36,9 @@ def run(
         "num_revisions": out.num_revisions.item(),
         "latency_s": time.perf_counter() - start,
     }
-    if not stream.stream:
+    if not flags.stream:
         say(figures["text"])
     empty = "" if figures["text"] else "Empty answer: "
     passes = count(figures["nfe"], "forward pass")
     note(f"{empty}{passes}, {figures['tokens_per_forward']:.2f} tokens per forward pass")
-    write_json(figures, output.json)
+    write_json(figures, flags.json)

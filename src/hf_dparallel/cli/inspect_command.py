@@ -13,15 +13,7 @@ from typing import Any
 import click
 from transformers import PreTrainedModel
 
-from hf_dparallel_cli.flags import (
-    BatchSizeArguments,
-    DecodingArguments,
-    LoadingArguments,
-    OutputArguments,
-    PageArguments,
-    PlotArguments,
-    PromptArguments,
-)
+from hf_dparallel_cli.flags import InspectFlags
 
 from ..data.prompts import tokenize_prompts
 from ..generation.answerer import Answerer
@@ -48,51 +40,43 @@ from .loading import (
 _THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
 
 
-def run(
-    loading: LoadingArguments,
-    prompt: PromptArguments,
-    page: PageArguments,
-    plots: PlotArguments,
-    batch: BatchSizeArguments,
-    decoding: DecodingArguments,
-    output: OutputArguments,
-) -> None:
+def run(flags: InspectFlags) -> None:
     """Shows a decode, or writes a page of it; draws pictures over a dataset."""
-    given = read_settings(decoding)
-    if plots.figures is not None and find_spec("matplotlib") is None:
+    given = read_settings(flags)
+    if flags.figures is not None and find_spec("matplotlib") is None:
         raise click.UsageError("`figures` needs matplotlib: `pip install 'hf-dparallel[viz]'`.")
     # With --figures a prompt may be left out, and stdin is not waited for.
-    is_asked = prompt.prompt is not None or prompt.prompt_file is not None or plots.figures is None
-    text = prompt.read() if is_asked else None
-    if text is None and (page.output_file is not None or page.compare):
+    is_asked = flags.prompt is not None or flags.prompt_file is not None or flags.figures is None
+    text = flags.read_prompt() if is_asked else None
+    if text is None and (flags.output_file is not None or flags.compare):
         raise ValueError("`output_file` and `compare` show the decode of a prompt. Add --prompt TEXT.")
-    dataset = load_prompts(plots, default_split="test") if plots.figures is not None else None
-    reward = get_reward(plots.reward, dataset) if plots.reward is not None else None
+    dataset = load_prompts(flags, default_split="test") if flags.figures is not None else None
+    reward = get_reward(flags.reward, dataset) if flags.reward is not None else None
     # Before the decoding, which may take long.
-    for folder in (plots.figures, page.output_file and Path(page.output_file).parent):
+    for folder in (flags.figures, flags.output_file and Path(flags.output_file).parent):
         if folder is not None:
             Path(folder).mkdir(parents=True, exist_ok=True)
-    model, tokenizer = load_model(loading)
-    if page.compare and not has_adapter(model):
+    model, tokenizer = load_model(flags)
+    if flags.compare and not has_adapter(model):
         raise ValueError("`compare` shows the model with and without its adapter, and it has none. Add --adapter.")
     recipe = resolve_settings(model, given, tokenizer)
     report: dict[str, Any] = {}
     if text is not None:
-        prompt_ids = encode_prompt(tokenizer, text, prompt.raw)
-        names = {"Without adapter": False, "With adapter": True} if page.compare else {loading.model: True}
-        trace = partial(trace_decode, model, tokenizer, prompt_ids, recipe, seed=decoding.seed)
+        prompt_ids = encode_prompt(tokenizer, text, flags.raw)
+        names = {"Without adapter": False, "With adapter": True} if flags.compare else {flags.model: True}
+        trace = partial(trace_decode, model, tokenizer, prompt_ids, recipe, seed=flags.seed)
         traces = [run_with(model, has_it, partial(trace, name=name)) for name, has_it in names.items()]
-        title = f"{loading.model}: {shorten(text, 60)}"
-        report["decodes"] = show(traces, page.output_file, title)
+        title = f"{flags.model}: {shorten(text, 60)}"
+        report["decodes"] = show(traces, flags.output_file, title)
     if dataset is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
-        answerer = Answerer(model, tokenizer, recipe, seed=decoding.seed, **batch_options(batch))
+        answerer = Answerer(model, tokenizer, recipe, seed=flags.seed, **batch_options(flags))
         answerer = answerer.with_(output_certainty=True)
         score = None
         if reward is not None:
             score = partial(answer_confidence_and_accuracy, tokenizer=tokenizer, dataset=dataset, reward_funcs=reward)
-        report["figures"] = make_plots(answerer, prompts, score, Path(plots.figures))
-    write_json(report, output.json)
+        report["figures"] = make_plots(answerer, prompts, score, Path(flags.figures))
+    write_json(report, flags.json)
 
 
 def show(traces: Sequence[DecodeTrace], output_file: str | None, title: str) -> list[dict[str, Any]]:

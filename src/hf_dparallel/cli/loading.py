@@ -22,13 +22,7 @@ from transformers import (
 )
 from transformers.utils import cached_file, find_adapter_config_file
 
-from hf_dparallel_cli.flags import (
-    BatchSizeArguments,
-    DatasetArguments,
-    LoadingArguments,
-    ModelArguments,
-    RecipeArguments,
-)
+from hf_dparallel_cli.flags import BatchSizeFlags, DatasetFlags, LoadingFlags, ModelFlags, RecipeFlags
 
 from ..data.folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
 from ..data.rewards import numeric_answer_reward
@@ -49,45 +43,45 @@ _FILE_FORMATS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
 
-def load_model(arguments: ModelArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(flags: ModelFlags) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns the model, on this process's device and with its adapter, and the tokenizer.
 
     Raises:
         OSError: if there is no such model or adapter.
     """
-    device = torch.device(arguments.device) if arguments.device else PartialState().device
-    name = path_of(arguments.model)
+    device = torch.device(flags.device) if flags.device else PartialState().device
+    name = path_of(flags.model)
     with checked_name("model", name):
-        tokenizer = load_tokenizer(name, arguments.revision)
-        model = AutoModelForMaskedLM.from_pretrained(name, device_map=device, **_weights(arguments))
-    if isinstance(arguments, LoadingArguments) and arguments.adapter is not None:
-        adapter = path_of(arguments.adapter)
+        tokenizer = load_tokenizer(name, flags.revision)
+        model = AutoModelForMaskedLM.from_pretrained(name, device_map=device, **_weights(flags))
+    if isinstance(flags, LoadingFlags) and flags.adapter is not None:
+        adapter = path_of(flags.adapter)
         with checked_name("adapter", adapter):
             model.load_adapter(adapter)
     return model.eval(), tokenizer
 
 
-def _weights(arguments: ModelArguments) -> dict[str, Any]:
+def _weights(flags: ModelFlags) -> dict[str, Any]:
     """How the weights are loaded, as `from_pretrained` takes it."""
     weights = {
-        "dtype": arguments.dtype,
-        "attn_implementation": arguments.attn_implementation,
-        "revision": arguments.revision or "main",
+        "dtype": flags.dtype,
+        "attn_implementation": flags.attn_implementation,
+        "revision": flags.revision or "main",
     }
-    if arguments.load_in_4bit:
+    if flags.load_in_4bit:
         if find_spec("bitsandbytes") is None:
             raise ImportError("`load_in_4bit` needs bitsandbytes: `pip install 'hf-dparallel[quantization]'`.")
-        compute = torch.bfloat16 if arguments.dtype == "auto" else getattr(torch, arguments.dtype)
+        compute = torch.bfloat16 if flags.dtype == "auto" else getattr(torch, flags.dtype)
         weights["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
         )
     return weights
 
 
-def read_settings(arguments: RecipeArguments) -> DiffusionGenerationConfig:
+def read_settings(flags: RecipeFlags) -> DiffusionGenerationConfig:
     """Returns the settings that were given; the model's own recipe has the others."""
     with as_wrong_usage():
-        return DiffusionGenerationConfig(**arguments.settings)
+        return DiffusionGenerationConfig(**flags.settings)
 
 
 def read_sweep(text: str) -> tuple[str, list[Any]]:
@@ -117,11 +111,11 @@ def as_wrong_usage() -> Iterator[None]:
         raise click.UsageError(str(error)) from error
 
 
-def batch_options(arguments: BatchSizeArguments) -> dict[str, int]:
+def batch_options(flags: BatchSizeFlags) -> dict[str, int]:
     """Returns `batch_size` and, if it is a flag, `num_workers`; where they are not given, as suits this device."""
     on_gpu = torch.cuda.is_available()
     defaults = {"batch_size": 16 if on_gpu else 8, "num_workers": 1 if on_gpu else min(torch.get_num_threads(), 4)}
-    given = {name: getattr(arguments, name) for name in defaults if hasattr(arguments, name)}
+    given = {name: getattr(flags, name) for name in defaults if hasattr(flags, name)}
     return {name: defaults[name] if value is None else value for name, value in given.items()}
 
 
@@ -147,27 +141,27 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> l
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
 
 
-def load_prompts(arguments: DatasetArguments, default_split: str) -> datasets.Dataset:
+def load_prompts(flags: DatasetFlags, default_split: str) -> datasets.Dataset:
     """Returns the rows that were asked for, as they are or with a column `prompt` made from `prompt_column`.
 
     Raises:
         ValueError: if it lacks the column that was named.
         OSError: if there is no such dataset.
     """
-    path = Path(arguments.dataset)
+    path = Path(flags.dataset)
     has_one_split = path.is_file() or (path / MANIFEST_NAME).is_file()
-    split = arguments.dataset_split or ("train" if has_one_split else default_split)
-    dataset = load_split(arguments.dataset, arguments.dataset_config, split, arguments.num_samples)
-    if arguments.num_samples is not None:
-        dataset = dataset.select(range(min(arguments.num_samples, len(dataset))))
-    if arguments.prompt_column is None:
+    split = flags.dataset_split or ("train" if has_one_split else default_split)
+    dataset = load_split(flags.dataset, flags.dataset_config, split, flags.num_samples)
+    if flags.num_samples is not None:
+        dataset = dataset.select(range(min(flags.num_samples, len(dataset))))
+    if flags.prompt_column is None:
         return dataset
-    if arguments.prompt_column not in dataset.column_names:
+    if flags.prompt_column not in dataset.column_names:
         raise ValueError(
-            f"`prompt_column={arguments.prompt_column}` is no column of `dataset={arguments.dataset}`, which has "
+            f"`prompt_column={flags.prompt_column}` is no column of `dataset={flags.dataset}`, which has "
             f"{dataset.column_names}."
         )
-    return dataset.map(_ask, fn_kwargs={"column": arguments.prompt_column})
+    return dataset.map(_ask, fn_kwargs={"column": flags.prompt_column})
 
 
 def load_split(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from huggingface_hub import CommitInfo
 
-from hf_dparallel_cli.flags import OutputArguments, PushArguments, RecipeArguments
+from hf_dparallel_cli.flags import PushFlags
 
 from ..hub.facts import ModelFacts
 from ..hub.files import CARD_NAME, Content
@@ -17,35 +17,37 @@ from .console import note, say, say_table, write_json
 from .loading import read_settings
 
 
-# Arguments that say something about a model, and nothing about data.
+# Flags that say something about a model, and nothing about data.
 _OF_MODELS = ("report", "example", "dataset_name")
-# Arguments that say how it is sent.
+# Flags that this command follows itself.
+_OF_COMMAND = ("path", "repo_type", "dry_run", "settings", "json", "quiet")
+# Flags that say how it is sent.
 _OF_COMMITS = ("private", "revision", "create_pr", "commit_message")
 
 
-def run(arguments: PushArguments, recipe: RecipeArguments, output: OutputArguments) -> None:
+def run(flags: PushFlags) -> None:
     """Prints where it has been published, or what would be."""
-    about_models = [*(name for name in _OF_MODELS if getattr(arguments, name) is not None), *recipe.settings]
-    if arguments.repo_type == "dataset" and about_models:
+    about_models = [*(name for name in _OF_MODELS if getattr(flags, name) is not None), *flags.settings]
+    if flags.repo_type == "dataset" and about_models:
         raise click.UsageError(f"`{about_models[0]}` describes a model, and this is a dataset. Leave it out.")
-    settings = {name: value for name, value in vars(arguments).items() if name not in ("path", "repo_type", "dry_run")}
+    settings = {name: value for name, value in vars(flags).items() if name not in _OF_COMMAND}
     push: Callable[..., CommitInfo] = push_model_to_hub
     prepare: Callable[..., dict[str, Content]] = _files_of_model
-    if arguments.repo_type == "dataset":
+    if flags.repo_type == "dataset":
         settings["teacher"] = settings.pop("base_model")
         settings = {name: value for name, value in settings.items() if name not in _OF_MODELS}
         push, prepare = push_trajectories_to_hub, data_to_push
     else:
-        settings["generation_config"] = read_settings(recipe)
-    if arguments.dry_run:
+        settings["generation_config"] = read_settings(flags)
+    if flags.dry_run:
         about = {name: value for name, value in settings.items() if name not in _OF_COMMITS}
-        figures = show(prepare(arguments.path, **about), arguments.repo_id)
+        figures = show(prepare(flags.path, **about), flags.repo_id)
     else:
         # As in huggingface_hub, the default of an organization applies.
-        commit = push(arguments.path, **settings | {"private": arguments.private or None})
+        commit = push(flags.path, **settings | {"private": flags.private or None})
         figures = {"url": commit.pr_url or commit.commit_url, "commit": commit.oid, "repo_id": commit.repo_url.repo_id}
         say_table(figures)
-    write_json(figures, output.json)
+    write_json(figures, flags.json)
 
 
 def _files_of_model(path: str, **facts: Any) -> dict[str, Content]:

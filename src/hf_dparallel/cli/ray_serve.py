@@ -14,13 +14,7 @@ from ray import serve
 
 from hf_dparallel_cli import fail
 from hf_dparallel_cli.command import Command
-from hf_dparallel_cli.flags import (
-    AdaptersArguments,
-    ModelArguments,
-    RecipeArguments,
-    ReplicaArguments,
-    ServerArguments,
-)
+from hf_dparallel_cli.flags import ServerFlags
 
 from .loading import batch_options
 from .serve_command import check_recipe, make_server
@@ -29,18 +23,14 @@ from .serve_command import check_recipe, make_server
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-_KINDS = (ModelArguments, AdaptersArguments, ServerArguments, ReplicaArguments, RecipeArguments)
-
 
 @serve.ingress()
 class Replica:
     """A model, and the application that answers requests for it. The arguments are those of `hf-dparallel serve`."""
 
-    def __init__(
-        self, model: ModelArguments, adapters: AdaptersArguments, server: ServerArguments, recipe: RecipeArguments
-    ):
-        is_loopback = server.host in ("127.0.0.1", "localhost", "::1")
-        _, self._engine, self._app = make_server(model, adapters, server, recipe, is_loopback)
+    def __init__(self, flags: ServerFlags):
+        is_loopback = flags.host in ("127.0.0.1", "localhost", "::1")
+        _, self._engine, self._app = make_server(flags, is_loopback)
 
     def __serve_build_asgi_app__(self) -> "Starlette":
         return self._app
@@ -55,28 +45,28 @@ def app(values: dict[str, Any]) -> serve.Application:
     """Returns the application.
 
     Args:
-        values (`dict[str, Any]`): flags of `hf-dparallel serve` and fields of [`ReplicaArguments`], by name. `host` is
+        values (`dict[str, Any]`): flags of `hf-dparallel serve` and of `RayServeFlags`, by name. `host` is
             the address of Ray Serve's own options, and `port` has no effect.
     """
     try:
-        model, adapters, server, replicas, recipe = Command("serve", "", kinds=_KINDS).read(values)
-        check_recipe(recipe)
+        flags = Command("ray_serve", "serve on a Ray cluster").read(values)
+        check_recipe(flags)
     except click.UsageError as error:
         sys.exit(fail("hf-dparallel serve", error))
-    slots, gpus = batch_options(server)["batch_size"], replicas.gpus_per_replica
+    slots, gpus = batch_options(flags)["batch_size"], flags.gpus_per_replica
     return serve.deployment(
         Replica,
         # The queue of the engine is that of the replica; more than that wait at Ray Serve.
-        max_ongoing_requests=slots + server.max_waiting,
-        max_queued_requests=max(1, server.max_waiting),
-        graceful_shutdown_timeout_s=server.grace_seconds,
+        max_ongoing_requests=slots + flags.max_waiting,
+        max_queued_requests=max(1, flags.max_waiting),
+        graceful_shutdown_timeout_s=flags.grace_seconds,
         autoscaling_config={
-            "min_replicas": replicas.min_replicas,
-            "max_replicas": replicas.max_replicas,
+            "min_replicas": flags.min_replicas,
+            "max_replicas": flags.max_replicas,
             "target_ongoing_requests": slots,
         },
         ray_actor_options={
-            "num_cpus": replicas.cpus_per_replica,
+            "num_cpus": flags.cpus_per_replica,
             "num_gpus": int(torch.cuda.is_available()) if gpus is None else gpus,
         },
-    ).bind(model, adapters, server, recipe)
+    ).bind(flags)

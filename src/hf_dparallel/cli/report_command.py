@@ -1,16 +1,16 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel report`: what was evaluated at different times, side by side."""
 
-from hf_dparallel_cli.flags import ComparisonArguments, OutputArguments
+from hf_dparallel_cli.flags import ReportFlags
 
 from ..reports import compare_reports, read_comparable_report, results_table, unique_names, write_evaluation
 from .console import make_folder, note, say, write_json
 
 
-def run(comparison: ComparisonArguments, output: OutputArguments) -> None:
+def run(flags: ReportFlags) -> None:
     """Prints the rows of all reports and their differences to the first row, or says why they cannot be compared."""
-    make_folder(comparison.output_dir)
-    reports = [read_comparable_report(path) for path in comparison.reports]
+    make_folder(flags.output_dir)
+    reports = [read_comparable_report(path) for path in flags.reports]
     compared = compare_reports(dict(zip(unique_names([report["name"] for report in reports]), reports, strict=True)))
     notes = []
     if compared["differing_hardware"]:
@@ -18,6 +18,6 @@ def run(comparison: ComparisonArguments, output: OutputArguments) -> None:
     say(results_table(compared["rows"]))
     for text in notes:
         note(text)
-    if comparison.output_dir is not None:
-        write_evaluation(compared, comparison.output_dir, notes)
-    write_json(compared, output.json)
+    if flags.output_dir is not None:
+        write_evaluation(compared, flags.output_dir, notes)
+    write_json(compared, flags.json)

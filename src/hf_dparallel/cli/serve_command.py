@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hf_dparallel_cli.flags import AdaptersArguments, ModelArguments, OutputArguments, RecipeArguments, ServerArguments
+from hf_dparallel_cli.flags import ServeFlags, ServerFlags
 
 from .console import note, write_json
 from .loading import batch_options, load_model, read_settings
@@ -24,30 +24,24 @@ if TYPE_CHECKING:
 _LIBRARIES = ("llguidance", "prometheus_client", "pydantic", "starlette", "uvicorn")
 
 
-def run(
-    loading: ModelArguments,
-    adapters: AdaptersArguments,
-    server: ServerArguments,
-    recipe: RecipeArguments,
-    output: OutputArguments,
-) -> None:
+def run(flags: ServeFlags) -> None:
     """Serves until it is interrupted or terminated."""
-    check_recipe(recipe)
+    check_recipe(flags)
     missing = [name for name in _LIBRARIES if find_spec(name) is None]
     if missing:
         raise ImportError(f"`hf-dparallel serve` needs {', '.join(missing)}: `pip install 'hf-dparallel[serve]'`.")
     # Before the model is loaded, which takes minutes.
-    listener = bind(server.host, server.port)
-    if server.api_key is None and not _is_loopback(listener):
-        note(f"Warning: anyone who reaches {server.host} can use this server. Set --api_key.")
-    figures = serve(loading, adapters, server, recipe, listener)
-    write_json(figures, output.json)
+    listener = bind(flags.host, flags.port)
+    if flags.api_key is None and not _is_loopback(listener):
+        note(f"Warning: anyone who reaches {flags.host} can use this server. Set --api_key.")
+    figures = serve(flags, listener)
+    write_json(figures, flags.json)
 
 
-def check_recipe(recipe: RecipeArguments) -> None:
+def check_recipe(flags: ServerFlags) -> None:
     """Refuses settings that contradict one another or that a server cannot follow."""
-    read_settings(recipe)
-    if "max_time" in recipe.settings:
+    read_settings(flags)
+    if "max_time" in flags.settings:
         raise click.UsageError("`max_time` limits one call of `generate`, and a server makes none. Remove it.")
 
 
@@ -67,13 +61,7 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(
-    loading: ModelArguments,
-    adapters: AdaptersArguments,
-    arguments: ServerArguments,
-    recipe: RecipeArguments,
-    listener: socket.socket,
-) -> dict[str, int]:
+def serve(flags: ServerFlags, listener: socket.socket) -> dict[str, int]:
     """Loads the model, serves it until a signal comes, and returns what was done.
 
     Raises:
@@ -81,8 +69,8 @@ def serve(
     """
     from ..serving.server import Server
 
-    names, engine, app = make_server(loading, adapters, arguments, recipe, _is_loopback(listener))
-    server = Server(app, engine, log_level=arguments.log_level, grace_seconds=arguments.grace_seconds)
+    names, engine, app = make_server(flags, _is_loopback(listener))
+    server = Server(app, engine, log_level=flags.log_level, grace_seconds=flags.grace_seconds)
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     slots = engine.num_slots
@@ -101,30 +89,24 @@ def serve(
     return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
 
 
-def make_server(
-    loading: ModelArguments,
-    adapters: AdaptersArguments,
-    arguments: ServerArguments,
-    recipe: RecipeArguments,
-    is_loopback: bool,
-) -> "tuple[list[str], Engine, Starlette]":
+def make_server(flags: ServerFlags, is_loopback: bool) -> "tuple[list[str], Engine, Starlette]":
     """Loads the model, and returns names of models and what answers requests for them, wherever those come from."""
     from ..serving.app import make_app
     from ..serving.engine import Engine
     from .serve_models import read_names, served_models
 
-    _log_to_stderr(arguments.log_level)
-    name, paths = arguments.served_model_name or loading.model, adapters.adapter
-    if paths and arguments.served_model_name:
-        name, paths = loading.model, (f"{name}={paths[0].rpartition('=')[2]}", *paths[1:])
+    _log_to_stderr(flags.log_level)
+    name, paths = flags.served_model_name or flags.model, flags.adapter
+    if paths and flags.served_model_name:
+        name, paths = flags.model, (f"{name}={paths[0].rpartition('=')[2]}", *paths[1:])
     by_name = read_names(paths, name)
-    model, tokenizer = load_model(loading)
-    models = served_models(name, model, tokenizer, by_name, read_settings(recipe))
-    engine = Engine(model, batch_options(arguments)["batch_size"], arguments.max_waiting)
+    model, tokenizer = load_model(flags)
+    models = served_models(name, model, tokenizer, by_name, read_settings(flags))
+    engine = Engine(model, batch_options(flags)["batch_size"], flags.max_waiting)
     # The names by which this machine calls itself, where being on it is all that a client needs.
-    is_open = arguments.api_key is not None or not is_loopback
-    hosts = None if is_open else ["localhost", "127.0.0.1", "[::1]", arguments.host]
-    return list(models), engine, make_app(models, engine, arguments.api_key, arguments.max_request_bytes, hosts)
+    is_open = flags.api_key is not None or not is_loopback
+    hosts = None if is_open else ["localhost", "127.0.0.1", "[::1]", flags.host]
+    return list(models), engine, make_app(models, engine, flags.api_key, flags.max_request_bytes, hosts)
 
 
 def _log_to_stderr(level: str) -> None:

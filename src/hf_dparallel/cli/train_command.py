@@ -18,7 +18,7 @@ from transformers import (
 )
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
-from hf_dparallel_cli.flags import LibraryFlags, OutputArguments, TrainingDataArguments, TrainingFlags
+from hf_dparallel_cli.flags import TrainFlags
 
 from ..data.dataset import prepare_dataset
 from ..demo import path_of
@@ -64,17 +64,15 @@ def read_configs(values: Mapping[str, Any]) -> tuple[CertaintyForcingConfig, Stu
         raise click.UsageError(str(error)) from error
 
 
-def run(
-    data: TrainingDataArguments, training_flags: TrainingFlags, library_flags: LibraryFlags, output: OutputArguments
-) -> None:
+def run(flags: TrainFlags) -> None:
     """Trains, saves the adapter (or the model) and the tokenizer, and prints the last metrics."""
-    training, student = read_configs({**training_flags, **library_flags})
-    load = partial(load_split, data.dataset_name, data.dataset_config)
-    splits = {"train_dataset": load(data.dataset_train_split)}
+    training, student = read_configs({**flags.training, **flags.library})
+    load = partial(load_split, flags.dataset_name, flags.dataset_config)
+    splits = {"train_dataset": load(flags.dataset_train_split)}
     if training.eval_strategy != "no":
-        splits["eval_dataset"] = load(data.dataset_test_split)
+        splits["eval_dataset"] = load(flags.dataset_test_split)
     model, tokenizer = load_student(student)
-    if data.drop_long_rows:
+    if flags.drop_long_rows:
         eos_token_id = special_token_id("eos_token_id", model, tokenizer)
         for name, rows in splits.items():
             rows = prepare_dataset(rows, name, tokenizer, eos_token_id=eos_token_id)
@@ -87,14 +85,14 @@ def run(
     trainer.train(resume_from_checkpoint={"true": True, "false": None}.get(str(resumed).lower(), resumed))
     trainer.save_model()
     if training.push_to_hub:
-        is_on_hub = data.dataset_name != DEMO and not Path(data.dataset_name).exists()
-        trainer.push_to_hub(dataset_name=data.dataset_name if is_on_hub else None)
+        is_on_hub = flags.dataset_name != DEMO and not Path(flags.dataset_name).exists()
+        trainer.push_to_hub(dataset_name=flags.dataset_name if is_on_hub else None)
     if trainer.is_world_process_zero():
         # The last value of everything that was logged.
         figures = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
         figures["output_dir"] = training.output_dir
         say_table(figures)
-        write_json(figures, output.json)
+        write_json(figures, flags.json)
     # Processes that end without it may abort.
     trainer.accelerator.end_training()
 

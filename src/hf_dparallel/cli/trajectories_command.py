@@ -7,15 +7,7 @@ from typing import Any
 
 import datasets
 
-from hf_dparallel_cli.flags import (
-    BatchArguments,
-    DatasetArguments,
-    DecodingArguments,
-    LoadingArguments,
-    OutputArguments,
-    RayArguments,
-    TrajectoryArguments,
-)
+from hf_dparallel_cli.flags import TrajectoriesFlags
 
 from ..data.folder import write_filtered
 from ..data.on_ray import generate_trajectories_on_ray
@@ -35,46 +27,38 @@ from .loading import (
 )
 
 
-def run(
-    loading: LoadingArguments,
-    data: DatasetArguments,
-    arguments: TrajectoryArguments,
-    batch: BatchArguments,
-    ray: RayArguments,
-    decoding: DecodingArguments,
-    output: OutputArguments,
-) -> None:
+def run(flags: TrajectoriesFlags) -> None:
     """Writes the trajectories that are kept, and prints how many it keeps."""
-    given = read_settings(decoding)
-    dataset = load_prompts(data, default_split="train")
+    given = read_settings(flags)
+    dataset = load_prompts(flags, default_split="train")
     # Looked up before the decoding, which takes hours.
-    reward_function = None if arguments.reward == "none" else get_reward(arguments.reward, dataset)
+    reward_function = None if flags.reward == "none" else get_reward(flags.reward, dataset)
     state = join_processes()
-    settings = {"output_dir": arguments.output_dir, "seed": decoding.seed, **batch_options(batch)}
-    if ray.ray_actors is None:
-        model, tokenizer = load_model(loading)
+    settings = {"output_dir": flags.output_dir, "seed": flags.seed, **batch_options(flags)}
+    if flags.ray_actors is None:
+        model, tokenizer = load_model(flags)
         recipe = resolve_settings(model, given, tokenizer)
         rows = kept = generate_trajectories(model, tokenizer, dataset, recipe, **settings)
     else:
         if state.num_processes > 1:
             raise ValueError("`ray_actors` has Ray start the processes. Run the command without torchrun.")
-        tokenizer = load_tokenizer(path_of(loading.model), loading.revision)
+        tokenizer = load_tokenizer(path_of(flags.model), flags.revision)
         rows = kept = generate_trajectories_on_ray(
-            partial(load_model, loading),
+            partial(load_model, flags),
             dataset,
             generation_config=given,
-            max_actors=ray.ray_actors,
-            gpus_per_actor=ray.ray_gpus_per_actor,
-            address=ray.ray_address,
+            max_actors=flags.ray_actors,
+            gpus_per_actor=flags.ray_gpus_per_actor,
+            address=flags.ray_address,
             **settings,
         )
     if reward_function is not None:
-        kept = filter_trajectories(rows, tokenizer, reward_function, arguments.min_reward)
+        kept = filter_trajectories(rows, tokenizer, reward_function, flags.min_reward)
     if state.is_main_process:
-        path = write_filtered(kept, Path(arguments.output_dir))
+        path = write_filtered(kept, Path(flags.output_dir))
         figures = summarize(rows, kept, len(dataset)) | {"file": str(path)}
         say_table(figures)
-        write_json(figures, output.json)
+        write_json(figures, flags.json)
     # Processes that end without it may abort.
     state.destroy_process_group()
 
