@@ -269,7 +269,7 @@ class Command(click.Command):
         groups["options"] = groups.pop("options")
         for title, records in groups.items():
             with formatter.section(title):
-                formatter.write_dl(records)
+                formatter.write_dl(records, col_max=24)
         if named:
             with formatter.section("others"):
                 formatter.write_text(f"{', '.join(named)}. `{ctx.command_path} --help_all` describes them.")

@@ -6,6 +6,7 @@ are fields of dataclasses with a help text.
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -16,7 +17,9 @@ from typing import Any, NamedTuple
 
 
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "object": object}
-# A class body with more than this is no literal, and only the library knows it.
+# An entry of the section `Parameters` of a docstring: the name, and the text.
+_ENTRY = re.compile(r"^ {8}(\w+) \(.+\):\n((?: {12}.+\n)+)", re.MULTILINE)
+# What only the library can tell, because it is no literal.
 _UNKNOWN = object()
 
 
@@ -75,37 +78,45 @@ def _declarations(path: Path) -> Iterator[tuple[str, list[Any], dict[str, Any]]]
 
 
 def read_fields(path: Path, *classes: str) -> list[Field]:
-    """Returns the fields that have a help text, of all dataclasses in a file or of those that are named."""
+    """Returns the fields that have a help text, of all dataclasses in a file or of those that are named.
+
+    The text is in the metadata of the field, or in the docstring of the class as in [`documented`].
+    """
     if not path.is_file():
         return []  # in this version of the library they are elsewhere, and it reads them itself
-    return [
-        _field(statement)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef) and (not classes or node.name in classes)
-        for statement in node.body
-        if isinstance(statement, ast.AnnAssign) and "metadata" in ast.dump(statement)
-    ]
+    fields = []
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and (not classes or node.name in classes):
+            is_documented = "documented" in map(ast.unparse, node.decorator_list)
+            texts = dict(_ENTRY.findall(ast.get_docstring(node, clean=False) or "")) if is_documented else {}
+            fields += [_field(part, texts) for part in node.body if isinstance(part, ast.AnnAssign)]
+    return [field for field in fields if "help" in field.metadata]
 
 
-def _field(statement: ast.AnnAssign) -> Field:
-    arguments = {keyword.arg: keyword.value for keyword in statement.value.keywords}
-    metadata = arguments["metadata"]
-    values = {_value(key): _value(value) for key, value in zip(metadata.keys, metadata.values, strict=True)}
+def _field(statement: ast.AnnAssign, texts: dict[str, str]) -> Field:
+    name, value = ast.unparse(statement.target), statement.value
+    arguments = {"default": value} if value is not None else {}
+    if isinstance(value, ast.Call):
+        arguments = {str(keyword.arg): keyword.value for keyword in value.keywords}
+    metadata = {"help": " ".join(texts[name].split())} if name in texts else {}
+    if isinstance(given := arguments.get("metadata"), ast.Dict):
+        keys, values = map(_value, given.keys), map(_value, given.values)
+        metadata |= {key: value for key, value in zip(keys, values, strict=True) if value is not _UNKNOWN}
     default = _value(arguments["default"]) if "default" in arguments else None
     return Field(
-        name=statement.target.id,
+        name=name,
         type=ast.unparse(statement.annotation),
         default=None if default is _UNKNOWN else default,
-        metadata={name: value for name, value in values.items() if value is not _UNKNOWN},
+        metadata=metadata,
         is_required=not {"default", "default_factory"} & arguments.keys(),
     )
 
 
-def _value(node: ast.expr) -> Any:
+def _value(node: ast.expr | None) -> Any:
     """What an expression is, if it is a literal or the name of a type."""
     if isinstance(node, ast.Name) and node.id in _TYPES:
         return _TYPES[node.id]
     try:
-        return ast.literal_eval(node)
+        return ast.literal_eval(node)  # type: ignore[arg-type]
     except ValueError:
         return _UNKNOWN
