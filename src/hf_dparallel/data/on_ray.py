@@ -89,13 +89,16 @@ def generate_trajectories_on_ray(
     settings = {"generation_config": generation_config, "batch_size": batch_size}
     make_answerer = functools.partial(_make_answerer, load, **settings, seed=seed, num_workers=num_workers)
     with _cluster(address):
-        resources = _resources_of_actor(num_workers, gpus_per_actor)
-        teacher, tokenizer, mask_token_id = _describe_on_cluster(make_answerer, resources)
+        new_actor = functools.partial(_new_actor, make_answerer, _resources_of_actor(num_workers, gpus_per_actor))
+        actors = [new_actor()]
+        # There may be no room for the teacher in this process.
+        teacher, tokenizer, mask_token_id = _result_of(actors[0].describe.remote())
         run = TrajectoryRun(dataset, tokenizer, mask_token_id, output_dir, teacher)
         run.store.prepare()
         shards = plan_tasks(run.store.missing(), batch_size * num_workers, max_actors)
         tasks = [list(run.prompts(of_task)) for of_task in shards]
-        answers = _answer_on_cluster(tasks, make_answerer, teacher, max_actors, resources)
+        actors += [new_actor() for _ in tasks[1:max_actors]]
+        answers = _answer_by_actors(tasks, actors, teacher)
         for row, answer in tqdm(answers, "Trajectories", sum(map(len, tasks))):
             run.add(row, answer)
         if missing := run.store.missing():
@@ -115,28 +118,34 @@ def plan_tasks(shards: Sequence[int], num_slots: int, max_actors: int) -> list[S
 
 
 class TeacherActor:
-    """Answers tasks, one after the other, with a model that must have the fingerprint `teacher`."""
+    """Answers tasks, one after the other, with one model."""
 
-    def __init__(self, make_answerer: Callable[[], Answerer], teacher: dict[str, Any]):
+    def __init__(self, make_answerer: Callable[[], Answerer]):
         self._make_answerer = make_answerer
-        self._teacher = teacher
-
-    def answer(self, task: Task) -> list[tuple[int, dict[str, Any]]]:
-        """Returns the rows of a task with their answers."""
-        return [(row, as_columns(answer)) for row, answer in self._answerer.rows(task, raise_errors=False)]
 
     @functools.cached_property
     def _answerer(self) -> Answerer:
-        answerer = self._make_answerer()
-        # Its folder may have another name there.
-        fingerprint = answerer.fingerprint() | {"model name": self._teacher["model name"]}
-        differing = [name for name, value in fingerprint.items() if value != self._teacher[name]]
+        return self._make_answerer()
+
+    @functools.cached_property
+    def _fingerprint(self) -> dict[str, Any]:
+        return self._answerer.fingerprint()
+
+    def describe(self) -> tuple[dict[str, Any], PreTrainedTokenizerBase, int]:
+        """Returns the fingerprint of the model, the tokenizer and the mask token."""
+        return self._fingerprint, self._answerer.tokenizer, self._answerer.config.mask_token_id
+
+    def answer(self, task: Task, teacher: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+        """Returns the rows of a task with their answers, if the model has the fingerprint `teacher`."""
+        # Its folder may have another name here.
+        fingerprint = self._fingerprint | {"model name": teacher["model name"]}
+        differing = [name for name, value in fingerprint.items() if value != teacher[name]]
         if differing:
             raise ValueError(
                 f"The model that {socket.gethostname()} has loaded differs from another machine's in "
                 f"{', '.join(differing)}. Give all machines the same files, or name a commit as `revision`."
             )
-        return answerer
+        return [(row, as_columns(answer)) for row, answer in self._answerer.rows(task, raise_errors=False)]
 
 
 def _make_answerer(load: Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]], **settings: Any) -> Answerer:
@@ -174,41 +183,31 @@ def _resources_of_actor(num_cpus: int, num_gpus: float | None) -> dict[str, floa
     return {"num_cpus": num_cpus, "num_gpus": num_gpus}
 
 
-def _describe_on_cluster(
-    make_answerer: Callable[[], Answerer], resources: dict[str, float]
-) -> tuple[dict[str, Any], PreTrainedTokenizerBase, int]:
-    """Loads the teacher on one of the machines, since there may be no room for it in this process."""
+def _new_actor(make_answerer: Callable[[], Answerer], resources: dict[str, float]) -> Any:
     import ray
 
-    # With `max_calls`, the process ends after it and leaves its memory to an actor.
-    @ray.remote(**resources, max_calls=1)
-    def describe() -> tuple[dict[str, Any], PreTrainedTokenizerBase, int]:
-        answerer = make_answerer()
-        return answerer.fingerprint(), answerer.tokenizer, answerer.config.mask_token_id
+    return ray.remote(max_restarts=-1, max_task_retries=_MAX_RETRIES, **resources)(TeacherActor).remote(make_answerer)
+
+
+def _result_of(reference: Any) -> Any:
+    """Waits for what an actor returns, or raises the actor's own error."""
+    import ray
 
     try:
-        return ray.get(describe.remote())
+        return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
 
 
-def _answer_on_cluster(
-    tasks: Sequence[Task],
-    make_answerer: Callable[[], Answerer],
-    teacher: dict[str, Any],
-    max_actors: int,
-    resources: dict[str, float],
+def _answer_by_actors(
+    tasks: Sequence[Task], actors: Sequence[Any], teacher: dict[str, Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields rows with their answers as their tasks are finished. Tasks that end their actors are left out."""
     import ray
 
-    remote = ray.remote(max_restarts=-1, max_task_retries=_MAX_RETRIES, **resources)(TeacherActor)
     waiting, num_unfinished = list(reversed(tasks)), len(tasks)
-    asked: dict[Any, tuple[Any, Task]] = {}
-    for _ in range(min(max_actors, len(tasks))):
-        actor = remote.remote(make_answerer, teacher)
-        # An empty task is done as soon as the cluster has room for the actor, which may never be.
-        asked[actor.answer.remote([])] = (actor, [])
+    # An empty task is done as soon as the cluster has room for its actor, which may never be.
+    asked: dict[Any, tuple[Any, Task]] = {actor.answer.remote([], teacher): (actor, []) for actor in actors}
     while num_unfinished:
         (done, *_), _ = ray.wait(list(asked))
         actor, task = asked.pop(done)
@@ -216,10 +215,10 @@ def _answer_on_cluster(
         # One task at a time: an actor that is lost counts as an attempt at every task that it was given.
         if waiting:
             task = waiting.pop()
-            asked[actor.answer.remote(task)] = (actor, task)
+            asked[actor.answer.remote(task, teacher)] = (actor, task)
         try:
-            yield from ray.get(done)
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause from error
+            answers = _result_of(done)
         except ray.exceptions.RayError as error:
             logger.warning(f"A task was given up after {1 + _MAX_RETRIES} attempts: {error}")
+        else:
+            yield from answers
