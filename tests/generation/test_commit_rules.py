@@ -94,18 +94,8 @@ def test_commit_by_confidence_factor_takes_fewer_the_less_sure_they_are():
         [False] * 4,
         [False, False, True, False],
     ]
-    assert commit_by_confidence_factor(prediction, MASKED, 0.1).tolist()[0] == [
-        True,
-        False,
-        False,
-        False,
-    ]
-    assert commit_by_confidence_factor(prediction, MASKED, 2.0).tolist()[0] == [
-        True,
-        True,
-        False,
-        True,
-    ]
+    assert commit_by_confidence_factor(prediction, MASKED, 0.1).tolist()[0] == [True, False, False, False]
+    assert commit_by_confidence_factor(prediction, MASKED, 2.0).tolist()[0] == [True, True, False, True]
 
 
 def test_a_later_block_has_the_passes_of_its_own_schedule(tiny_llada):

@@ -99,10 +99,11 @@ class DiffusionGenerationConfig(GenerationConfig):
                 SETTINGS[name].read(value)
             elif not name.startswith("_") and name != "transformers_version":
                 _check_neutral(name, value)
-        name, *others = [name for name in commit_rules() if self.is_on(name)] or [None]
-        if others:
-            rule = f"and `{others[0]}={getattr(self, others[0])}` are two commit rules"
-            raise SettingError(name, getattr(self, name), rule, "At most one can be set: remove one of them.")
+        on = [name for name in commit_rules() if self.is_on(name)]
+        if len(on) > 1:
+            first, second, *_ = on
+            rule = f"and `{second}={getattr(self, second)}` are two commit rules"
+            raise SettingError(first, getattr(self, first), rule, "At most one can be set: remove one of them.")
         if self.do_sample and self.temperature == 0:
             raise SettingError("do_sample", True, "samples tokens and `temperature=0` does not", "Remove one of them.")
         if self.use_cache is False and self.cache_implementation is not None:

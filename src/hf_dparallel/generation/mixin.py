@@ -232,34 +232,23 @@ class DiffusionGenerationMixin(GenerationMixin):
         """The recipes that hold where a caller says nothing, the first one first ([`resolve`])."""
         return [self.generation_config]
 
-    def adjust_generation_fn(
-        self,
-        generation_config,
-        from_auto_class,
-        from_pipeline,
-        pretrained_model_name_or_path,
-        trust_remote_code=None,
-        **kwargs,
-    ):
+    def adjust_generation_fn(self, given, from_auto, from_pipeline, name_or_path, trust_remote_code=None, **kwargs):
         """Reads generation_config.json as a [`DiffusionGenerationConfig`] when the model is loaded."""
         # The base class does the same with a plain `GenerationConfig`, which does not know our settings.
-        if generation_config is not None:
-            self.generation_config = self.generation_config_class.from_dict(generation_config.to_dict())
-        elif pretrained_model_name_or_path is not None:
-            kwargs |= {"_from_auto": from_auto_class, "_from_pipeline": from_pipeline}
+        config_class = self.generation_config_class
+        if given is not None:
+            self.generation_config = config_class.from_dict(given.to_dict())
+        elif name_or_path is not None:
+            kwargs |= {"_from_auto": from_auto, "_from_pipeline": from_pipeline}
             try:
-                self.generation_config = self.generation_config_class.from_pretrained(
-                    pretrained_model_name_or_path, **kwargs
-                )
+                self.generation_config = config_class.from_pretrained(name_or_path, **kwargs)
             except OSError:
                 logger.info("No generation_config.json found: using the defaults of DiffusionGenerationConfig.")
 
 
 def _check_arguments(inputs: Any, input_ids: Any, synced_gpus: bool | None, kwargs: dict[str, Any]) -> None:
     if synced_gpus:
-        rule = (
-            "is for processes that share the weights of a model (FSDP, ZeRO-3): rows take different numbers of passes"
-        )
+        rule = "is for processes that share the weights (FSDP, ZeRO-3): rows take different numbers of passes"
         raise SettingError("synced_gpus", True, rule, "Gather the weights first, or use `device_map`.")
     if inputs is not None and input_ids is not None:
         raise ValueError("`inputs` and `input_ids` are the same argument, got both. Pass one of them.")

@@ -134,12 +134,6 @@ class Setting:
         return f"{self.noun or 'a number'} {'above' if self.above_minimum else 'of at least'} {self.minimum:g}{upper}"
 
     @property
-    def full_rule(self) -> str:
-        """The same with the limit that all numbers have."""
-        is_open = self.maximum == _LARGEST and self.type in (int, float)
-        return f"{self.rule} (and at most {_LARGEST:,})" if is_open else self.rule
-
-    @property
     def way_without(self) -> str:
         """How to do without it, for messages: a recipe may have it, which a value overrides."""
         return f"set `{self.name}={self.off!r}`" if self.off is not None else f"leave `{self.name}` out"
@@ -155,7 +149,8 @@ class Setting:
         # Scalars and arrays of numpy and torch become numbers and lists.
         value = _as_python(value)
         if not self._allows(value):
-            raise SettingError(self.name, value, f"must be {self.full_rule}")
+            limit = f" (and at most {_LARGEST:,})" if self.maximum == _LARGEST and self.type in (int, float) else ""
+            raise SettingError(self.name, value, f"must be {self.rule}{limit}")
         return float(value) if self.type is float else value
 
     def _allows(self, value: Any) -> bool:
