@@ -382,8 +382,10 @@ def test_failures_of_the_decoding_are_500_and_pass(served, caplog):
         {"prompt": [[9]] * 170_000},
         {"temperature": "9" * 1_000_000},
         {"entropy_threshold": [[]] * 200_000},
+        {f"a{n}": n for n in range(60_000)},
+        {"stream_options": {f"a{n}": n for n in range(60_000)}},
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_no_body_keeps_others_waiting(server, body):
     url = f"{server.url}/v1/completions" if "prompt" in body else f"{server.url}/v1/chat/completions"

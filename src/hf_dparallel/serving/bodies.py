@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
@@ -69,6 +69,17 @@ _NumTop = Annotated[int, Field(ge=0, le=20)]
 
 class _Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+    skips_empty: ClassVar[bool] = False
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _with_one_unknown(cls, given: Any) -> Any:
+        """Leaves one of the unknown fields to be refused: to tell of very many would take seconds."""
+        if not isinstance(given, dict):
+            return given
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        unknown = [name for name in given if name not in known and (given[name] or not cls.skips_empty)]
+        return {name: given[name] for name in (*known.intersection(given), *unknown[:1])}
 
 
 class _TextPart(_Fields):
@@ -81,18 +92,12 @@ class _TextPart(_Fields):
 
 
 class _Message(_Fields):
+    # Clients send an earlier answer back with all its fields, most of which are empty.
+    skips_empty = True
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[list[_TextPart], _SOME, _text_as(lambda text: {"type": "text", "text": text})]
     name: Any = None
     refusal: Any = None
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _without_empty_fields(cls, message: Any) -> Any:
-        # Clients send an earlier answer back with all its fields, most of which are empty.
-        if not isinstance(message, dict):
-            return message
-        return {name: value for name, value in message.items() if value or name in cls.model_fields}
 
     def for_template(self) -> dict[str, str]:
         """What the chat template reads. The system has a newer name at OpenAI, developer."""
@@ -201,7 +206,7 @@ class ResponsesBody(Body):
     instructions: str | None = None
     max_output_tokens: PositiveInt | None = None
     text: _TextOptions | None = None
-    include: list[Literal["message.output_text.logprobs"]] = []
+    include: Annotated[list[Literal["message.output_text.logprobs"]], Field(fail_fast=True)] = []
     top_logprobs: _NumTop = 0
     truncation: Annotated[Any, _only("disabled")] = None
     background: Annotated[Any, _only(False)] = None
@@ -232,12 +237,11 @@ def read_body(kind: type[AnyBody], given: dict[str, Any]) -> tuple[AnyBody, dict
     Raises:
         RequestError: naming the field that is unknown, or has a value that it cannot have.
     """
-    settings = {name: given[name] for name in requestable_settings() if given.get(name) is not None}
-    fields = {
-        name: value
-        for name, value in given.items()
-        if name not in requestable_settings() and (value is not None or name not in kind.model_fields)
-    }
+    requestable, known = requestable_settings(), kind.model_fields
+    settings = {name: given[name] for name in requestable if given.get(name) is not None}
+    fields = {name: value for name, value in given.items() if value is not None or name not in known}
+    for name in requestable:
+        fields.pop(name, None)
     try:
         return kind.model_validate(fields), settings
     except ValidationError as error:

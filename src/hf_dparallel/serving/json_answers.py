@@ -21,7 +21,7 @@ _LONGEST, _DEEPEST = 2**16, 32
 # Errors then say nothing of the state of the parser.
 _LIMITS = LLParserLimits(verbose_errors=False)
 # JSON as models have seen it most. With free whitespace, nothing would be given.
-_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_SPACING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # What has schemas by name, and what has values that are no schemas.
 _MAPS, _VALUES = {"properties", "patternProperties", "$defs", "definitions"}, {"enum", "const", "default", "examples"}
 
@@ -115,7 +115,7 @@ def _closed(schema: Any, depth: int = 0) -> Any:
         return [_closed(each, depth + 1) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {}
+    closed: dict[str, Any] = {}
     for name, value in schema.items():
         if name in _MAPS and isinstance(value, dict):
             closed[name] = {key: _closed(each, depth + 1) for key, each in value.items()}

@@ -163,7 +163,7 @@ def _read_schema(
     body: ChatBody, served: ServedModel, config: DiffusionGenerationConfig, field: str
 ) -> CompiledSchema | None:
     form = body.response_format
-    schema = form and form.json_schema and form.json_schema.schema_
+    schema = form.json_schema.schema_ if form is not None and form.json_schema is not None else None
     if form is None or (form.type == "text" and schema is None):
         return None
     if form.type == "text" or schema is None:
