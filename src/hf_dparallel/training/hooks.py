@@ -57,7 +57,7 @@ class Step:
         labels: what `function` is told of the scored tokens, `(rows, length)`: at first the clean tokens.
         function: the terms of some scored tokens by their logits and labels.
         marks: what the collator told besides, by name.
-        mask_token_id: the mask.
+        mask_token_id: the mask; -1 if the collator does not say.
     """
 
     student: Any

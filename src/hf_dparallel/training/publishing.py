@@ -40,9 +40,13 @@ class PublishingMixin(Trainer):
     """The part of a [`~transformers.Trainer`] that saves and publishes what it has trained."""
 
     args: CertaintyForcingConfig
-    masking: Masking
 
     _tag_names = list(TAGS)
+
+    @property
+    def masking(self) -> Masking:
+        """The settings of the masks, whoever has made the collator."""
+        return self.data_collator if isinstance(self.data_collator, Masking) else self.args
 
     def create_model_card(self, model_name: str | None = None, **kwargs) -> None:
         """Writes the card of what is saved in `output_dir`, unless there is one that you have written.
@@ -88,7 +92,7 @@ class PublishingMixin(Trainer):
         if not self.is_world_process_zero():
             return None
         self._finish_current_push()
-        target = {
+        target: dict[str, Any] = {
             "commit_message": commit_message,
             "token": args.hub_token if token is None else token,
             "revision": args.hub_revision if revision is None else revision,

@@ -33,7 +33,6 @@ from .checkpoints import all_finite, explained_write_errors, forget_checkpoint, 
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .hooks import Step
-from .masking import Masking
 from .metrics import MetricSums
 from .publishing import PublishingMixin, check_can_be_pushed
 from .student import base_model, prepare_student, special_token_id
@@ -284,7 +283,7 @@ class CertaintyForcingTrainer(PublishingMixin):
             labels=labels,
             function=self.args.token_terms,
             marks=marks,
-            mask_token_id=getattr(self.data_collator, "mask_token_id", None),
+            mask_token_id=getattr(self.data_collator, "mask_token_id", -1),
         )
         self.args.before_scoring(step)
         return base_model(self.model).score(step.inputs, step.scored, step.function, step.labels, forward=forward)
@@ -419,11 +418,6 @@ class CertaintyForcingTrainer(PublishingMixin):
         super()._save_rng_state(output_dir)
         # After it comes the file that says that a checkpoint is whole: of all processes.
         self.accelerator.wait_for_everyone()
-
-    @property
-    def masking(self) -> Masking:
-        """The settings of the masks, whoever has made the collator."""
-        return self.data_collator if isinstance(self.data_collator, Masking) else self.args
 
     @property
     def _num_views(self) -> int:
