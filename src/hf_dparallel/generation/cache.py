@@ -72,12 +72,12 @@ class WindowLayer(CacheLayerMixin):
             if rows is not None and states.shape[2] == kept.shape[2]:
                 return states
         else:
-            index = torch.arange(len(kept), device=kept.device) if rows is None else rows
+            line = (torch.arange(len(kept), device=kept.device) if rows is None else rows)[:, None]
             # Two index tensors around a slice: the indexed dimensions come first, (rows, columns, heads, head_dim).
             states = states.transpose(1, 2)
             if replaced is not None:
-                states = torch.where(replaced[..., None, None], states, kept[index[:, None], :, columns])
-            kept[index[:, None], :, columns] = states
+                states = torch.where(replaced[..., None, None], states, kept[line, :, columns])
+            kept[line, :, columns] = states
         seen = kept[:, :, : self.planned.num_keys]
         return seen if rows is None else seen[rows]
 

@@ -26,8 +26,8 @@ class Runner:
 
     # Instead of the model's own forward pass.
     forward: Callable[..., Any] | None = None
-    # The index of all rows in a pass; `None` takes them as they are.
-    all_rows: torch.LongTensor | None = None
+    # The index of all rows in a pass, a tensor; `None` takes them as they are.
+    all_rows: Any = None
 
     def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart] = ()):
         self.model, self.canvas, self.parts = model, canvas, parts
@@ -75,19 +75,19 @@ class Runner:
         if planned.appended is not None:
             input_ids = torch.cat([input_ids, planned.appended.input_ids], dim=1)
             position_ids = torch.cat([position_ids, planned.appended.position_ids], dim=1)
-        inputs = {"position_ids": position_ids, "attention_mask": mask}
+        inputs: dict[str, Any] = {"position_ids": position_ids, "attention_mask": mask}
         if planned.embed is None:
             inputs["input_ids"] = input_ids
         else:
             inputs["inputs_embeds"] = planned.embed(planned, input_ids)
         if self.cache is not None:
-            self.select(planned)
+            self.cache.select(self.in_cache(planned))
             inputs["past_key_values"] = self.cache
         return self.model.score(inputs, planned.scored, forward=self.forward)
 
-    def select(self, planned: Pass) -> None:
-        """Tells the cache what the pass computes."""
-        self.cache.select(planned)
+    def in_cache(self, planned: Pass) -> Pass:
+        """The pass with its rows as the cache counts them."""
+        return planned
 
     def mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
         """The mask of a pass, for models of this package in the form that their attention takes.
@@ -106,9 +106,8 @@ class Runner:
     def _bidirectional_mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
         if self._seen is not planned.seen:
             self._seen, self._masks = planned.seen, {}
-        every = planned._replace(rows=self.all_rows)
         if planned.length not in self._masks:
-            self._masks[planned.length] = self._make_bidirectional(every)
+            self._masks[planned.length] = self._make_bidirectional(planned._replace(rows=self.all_rows))
         mask = self._masks[planned.length]
         if planned.rows is self.all_rows or mask is None:
             return mask
@@ -187,42 +186,39 @@ class CompiledRunner(Runner):
         rows = slice(len(self.canvas)) if planned.rows is None else planned.rows
         return logits[rows, : planned.scored.shape[1]]
 
-    def select(self, planned: Pass) -> None:
-        # All rows of the cache, of which there are as many.
-        self.cache.select(planned._replace(rows=None))
+    def in_cache(self, planned: Pass) -> Pass:
+        # The cache has as many rows.
+        return planned._replace(rows=None)
 
     def _padded(self, planned: Pass) -> Pass:
         """The pass over all rows. What it computes beside `planned` is not kept."""
-        seen = self.canvas.attention_mask if planned.seen is None else planned.seen
-        row = self.all_rows
+        source = self.all_rows
         if planned.rows is not None:
-            # Where in the pass each row is; rows that are not take the place of the first one.
-            row = torch.full((len(self.canvas),), -1, device=row.device)
-            row = row.index_copy(0, planned.rows, torch.arange(len(planned.rows), device=row.device))[self.all_rows]
-        planned = planned._replace(seen=seen) if self.cache is None else self._widened(planned, seen)
-        index = row.clamp(min=0)
+            # Where in the pass each row is: -1 where it is not, and then the first row is computed in its place.
+            absent = torch.full((len(self.canvas),), -1, device=source.device)
+            source = absent.index_copy(0, planned.rows, torch.arange(len(planned.rows), device=source.device))[source]
+        if self.cache is None:
+            padded = planned._replace(scored=planned.scored[source])
+        else:
+            padded = self._widened(planned, source.clamp(min=0), source >= 0)
         # As many places as there can be, so that there is one shape to compile.
         missing = -planned.scored.shape[1] % self.canvas.config.block_length
-        padded = planned._replace(rows=self.all_rows, scored=pad(planned.scored[index], (0, missing)))
-        if self.cache is None:
-            return padded
-        return padded._replace(columns=planned.columns[index], kept=planned.kept[index] & (row >= 0)[:, None])
+        seen = self.canvas.attention_mask if planned.seen is None else planned.seen
+        return padded._replace(rows=self.all_rows, scored=pad(padded.scored, (0, missing)), seen=seen)
 
-    def _widened(self, planned: Pass, seen: torch.Tensor) -> Pass:
-        """The pass with 1, 2, 4, ... blocks of columns."""
-        width, length, device = self.canvas.width, planned.length, planned.scored.device
-        block_length = self.canvas.config.block_length
+    def _widened(self, planned: Pass, source: torch.LongTensor, is_present: torch.BoolTensor) -> Pass:
+        """The `source` rows of the pass with 1, 2, 4, ... blocks of columns, of which `planned` says what is kept."""
+        width, length, block_length = self.canvas.width, planned.length, self.canvas.config.block_length
         num_blocks = -(-(length - self.lead) // block_length)
         size = min(block_length * (1 << (num_blocks - 1).bit_length()) + self.lead, width)
-        offsets = torch.arange(size, device=device)
-        start = planned.first + torch.zeros_like(planned.scored[:, :1])
+        scored, offsets = planned.scored[source], torch.arange(size, device=source.device)
+        start = (planned.first + torch.zeros_like(planned.scored[:, :1]))[source]
         first = start.clamp(max=width - size)
         inside = first + offsets - start
-        is_inside = (inside >= 0) & (inside < length)
-        kept = is_inside if planned.kept is None else is_inside & planned.kept.gather(1, inside.clamp(0, length - 1))
-        return planned._replace(
-            columns=first + offsets, scored=planned.scored + start - first, num_keys=width, seen=seen, kept=kept
-        )
+        kept = (inside >= 0) & (inside < length) & is_present[:, None]
+        if planned.kept is not None:
+            kept &= planned.kept[source].gather(1, inside.clamp(0, length - 1))
+        return planned._replace(columns=first + offsets, scored=scored + start - first, num_keys=width, kept=kept)
 
 
 # Keys and values for compiled code, which a CUDA graph expects where they were: by model, those that are not in use.
