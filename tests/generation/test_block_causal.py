@@ -258,6 +258,16 @@ def test_a_pass_computes_what_is_open_and_what_was_decided_last():
     assert shapes[:4] == [(2, 8, 8), (2, 4, 8), (2, 8, 12), (2, 4, 12)]
 
 
+def test_rows_in_different_blocks_are_independent_where_none_is_padded():
+    """A pass over the last block alone needs no mask, and one over several rows in blocks of their own does."""
+    model = exact_model(make_sdar)
+    prompts = [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)]
+    kwargs = {"max_new_tokens": 16, "entropy_threshold": 1.0, "stop_at_eos": False}
+    for prompt, row in zip(prompts, model.generate_many(prompts, batch_size=3, **kwargs), strict=True):
+        alone = next(model.generate_many([prompt], **kwargs))
+        assert (row.tokens.tolist(), row.nfe) == (alone.tokens.tolist(), alone.nfe)
+
+
 def test_without_padding_a_pass_has_no_mask(monkeypatch):
     model, masks = make_sdar(), []
     score = model.score

@@ -94,14 +94,9 @@ class RowStatus:
         self.num_final = self.num_decided if self.is_finished else min(self.num_decided, self.first_open)
 
 
-def _wide(padding: Any, start: Any = None, dtype: torch.dtype = torch.long) -> Any:
-    """A tensor `(rows, width)`: what fills it up on the left, and what new rows have, if [`Canvas.add`] leaves it."""
-    return field(default=None, metadata={"padding": padding, "start": start, "dtype": dtype})
-
-
-def _narrow(start: Any = None) -> Any:
-    """A tensor `(rows,)`."""
-    return field(default=None, metadata={"start": start, "dtype": torch.long})
+def _tensor(fill: float = 0, is_wide: bool = True) -> Any:
+    """A tensor `(rows, width)` or `(rows,)` with `fill` as padding, and in new rows if [`Canvas.add`] says nothing."""
+    return field(default=None, metadata={"fill": fill, "is_wide": is_wide})
 
 
 @dataclass(eq=False, repr=False)
@@ -109,27 +104,27 @@ class RowTensors:
     """The tensors of a canvas, with a line for each row."""
 
     # Token ids, filled up with the padding token of the configuration.
-    sequences: torch.LongTensor = _wide(0)
-    attention_mask: torch.LongTensor = _wide(0)
-    position_ids: torch.LongTensor = _wide(0)
+    sequences: torch.LongTensor = _tensor()
+    attention_mask: torch.LongTensor = _tensor()
+    position_ids: torch.LongTensor = _tensor()
     # The number of the block that a column belongs to, below 0 in the prompt.
-    block: torch.LongTensor = _wide(-1)
+    block: torch.LongTensor = _tensor(-1)
     # More than any place in the prompt.
-    place: torch.LongTensor = _wide(_BEYOND)
-    masked: torch.BoolTensor = _wide(False)
+    place: torch.LongTensor = _tensor(_BEYOND)
+    masked: torch.BoolTensor = _tensor(False)
     # The masks, and decided tokens that keep their row in its block.
-    unsettled: torch.BoolTensor = _wide(False)
+    unsettled: torch.BoolTensor = _tensor(False)
     # The pass that decided a token, -1 for none.
-    commit_step: torch.LongTensor = _wide(-1, start=-1)
+    commit_step: torch.LongTensor = _tensor(-1)
     # The probability of each decided token, if it counts after the pass that decided it.
-    confidence: torch.FloatTensor = _wide(1, start=1, dtype=torch.float32)
-    nfe: torch.LongTensor = _narrow(0)
-    step_in_block: torch.LongTensor = _narrow(0)
-    open_from: torch.LongTensor = _narrow()
-    open_to: torch.LongTensor = _narrow()
-    num_revisions: torch.LongTensor = _narrow(0)
+    confidence: torch.FloatTensor = _tensor(1.0)
+    nfe: torch.LongTensor = _tensor(is_wide=False)
+    step_in_block: torch.LongTensor = _tensor(is_wide=False)
+    open_from: torch.LongTensor = _tensor(is_wide=False)
+    open_to: torch.LongTensor = _tensor(is_wide=False)
+    num_revisions: torch.LongTensor = _tensor(is_wide=False)
     # Passes since the open blocks had a mask.
-    post_steps: torch.LongTensor = _narrow(0)
+    post_steps: torch.LongTensor = _tensor(is_wide=False)
 
 
 class Canvas(RowTensors):
@@ -234,8 +229,8 @@ class Canvas(RowTensors):
         for each in fields(RowTensors):
             tensor = getattr(added, each.name)
             if tensor is None:
-                like = sequences if "padding" in each.metadata else first_block
-                tensor = torch.full_like(like, each.metadata["start"], dtype=each.metadata["dtype"])
+                like, fill = sequences if each.metadata["is_wide"] else first_block, each.metadata["fill"]
+                tensor = torch.full_like(like, fill, dtype=torch.float32 if isinstance(fill, float) else None)
             parts = [tensor] if is_empty else [getattr(self, each.name), tensor]
             setattr(self, each.name, torch.cat([self._fitted(each, part) for part in parts]))
         self._eos_token_ids = sequences.new_tensor(self.config.eos_token_ids)
@@ -453,10 +448,10 @@ class Canvas(RowTensors):
 
     def _fitted(self, each: Field, tensor: torch.Tensor) -> torch.Tensor:
         """Adds or removes padding on the left."""
-        if "padding" not in each.metadata:
+        if not each.metadata["is_wide"]:
             return tensor
-        padding = self.config.padding_token_id if each.name == "sequences" else each.metadata["padding"]
-        return pad(tensor, (self.width - tensor.shape[1], 0), value=padding)
+        fill = self.config.padding_token_id if each.name == "sequences" else each.metadata["fill"]
+        return pad(tensor, (self.width - tensor.shape[1], 0), value=fill)
 
 
 def _first(values: torch.LongTensor, marked: torch.BoolTensor) -> torch.LongTensor:

@@ -13,7 +13,6 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from ..certainty import measure_certainty
-from .canvas import Canvas
 from .configuration import DiffusionGenerationConfig
 from .parts import REVISION_WAYS, Change, RowPart
 from .prediction import TokenPrediction
@@ -231,7 +230,9 @@ class DraftStream(RowPart):
         decided = canvas.answer_start(0) - first + min(status.num_final, status.length)
         row, end = canvas.sequences[0], first + decided
         if hasattr(self.streamer, "put_draft") and not status.is_finished:
-            row = self._drafted(row, canvas, prediction)
+            # The row is alone, so that none of the columns only fills it up.
+            columns = prediction.columns[0]
+            row = row.scatter(0, columns, torch.where(canvas.masked[0, columns], prediction.tokens[0], row[columns]))
             end = max(end, min(canvas.open_edges(0)[1], canvas.answer(0).stop))
         if end == first + self._sent:
             return
@@ -244,13 +245,6 @@ class DraftStream(RowPart):
         draft = draft[draft != canvas.config.mask_token_id]
         if len(draft):
             self.streamer.put_draft(value=draft)
-
-    @staticmethod
-    def _drafted(row: torch.LongTensor, canvas: Canvas, prediction: TokenPrediction) -> torch.LongTensor:
-        """The row with the predictions of what is still masked. (It is alone, so no column only fills it up.)"""
-        columns = prediction.columns[0]
-        drafted = torch.where(canvas.masked[0, columns], prediction.tokens[0], row[columns])
-        return row.scatter(0, columns, drafted)
 
 
 class Stopwatch(RowPart):
