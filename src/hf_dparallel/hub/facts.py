@@ -4,7 +4,6 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -62,39 +61,20 @@ class ModelFacts:
 
     def __post_init__(self):
         self.folder: Path = Path(self.folder)
-        self.adapter = self._read(ADAPTER_CONFIG_NAME)
-        self.summary = self._read(SUMMARY_NAME)
+        self.adapter, self.summary = self._read(ADAPTER_CONFIG_NAME), self._read(SUMMARY_NAME)
         said = self.base_model or self.adapter.get("base_model_name_or_path") or self.summary.get("base_model")
         self._said_base_model, self.base_model = said, hub_name(said)
-
-    @cached_property
-    def recipe(self) -> DiffusionGenerationConfig:
-        """The saved recipe, with the settings that were given."""
-        saved = (self.folder / GENERATION_CONFIG_NAME).is_file()
-        recipe = DiffusionGenerationConfig.from_pretrained(self.folder) if saved else DiffusionGenerationConfig()
-        return recipe.updated(**self._given_settings)
-
-    @cached_property
-    def calibration(self) -> dict[str, Any]:
-        """How the recipe was found; empty if nobody says, or another one was given."""
-        return {} if self._given_settings else self._read(CALIBRATION_NAME)
-
-    @cached_property
-    def figures(self) -> dict[str, Any] | None:
-        """What was measured, see [`read_figures`]."""
-        return None if self.report is None else read_figures(self.report, self.recipe.settings())
-
-    @cached_property
-    def answer(self) -> dict[str, Any]:
-        """An answer with its prompt and its cost; empty if none was given."""
-        return {} if self.example is None else read_example(self.example)
+        is_saved = (self.folder / GENERATION_CONFIG_NAME).is_file()
+        recipe = DiffusionGenerationConfig.from_pretrained(self.folder) if is_saved else DiffusionGenerationConfig()
+        given = {} if self.generation_config is None else self.generation_config.settings()
+        self.recipe = recipe.updated(**given)
+        # How the recipe was found, unless another one was given.
+        self.calibration = {} if given else self._read(CALIBRATION_NAME)
+        self.figures = None if self.report is None else read_figures(self.report, self.recipe.settings())
+        self.answer = {} if self.example is None else read_example(self.example)
 
     def check_complete(self) -> None:
-        """Checks what the card alone does without.
-
-        Raises:
-            ValueError: if the recipe has no commit rule, or nobody else could use the adapter.
-        """
+        """Refuses a recipe without a commit rule, and an adapter that nobody else could use."""
         check_base_model(self._said_base_model, "adapter" if self.adapter else "model")
         if self.recipe.commit_rule() is None:
             saved = self.folder / GENERATION_CONFIG_NAME
@@ -105,21 +85,13 @@ class ModelFacts:
                 "DiffusionGenerationConfig(entropy_threshold=0.5)` (`--entropy_threshold 0.5`)."
             )
 
-    @property
-    def _given_settings(self) -> dict[str, Any]:
-        return {} if self.generation_config is None else self.generation_config.settings()
-
     def _read(self, name: str) -> dict[str, Any]:
         path = self.folder / name
         return read_json(path) if path.is_file() else {}
 
 
 def check_base_model(name: str | None, kind: str) -> None:
-    """Checks that others can find the base model, which only a full model can do without.
-
-    Raises:
-        ValueError: if an adapter would be pushed that nobody else could use.
-    """
+    """Refuses an adapter whose base model others cannot find, and warns of such a model, which can do without."""
     if hub_name(name) is not None:
         return
     problem = f"is {name!r}, which is a folder of this machine or no name of a repository" if name else "is not known"
@@ -135,14 +107,8 @@ def check_base_model(name: str | None, kind: str) -> None:
 def read_figures(path: str | os.PathLike, recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Reads a report: the figures of one model, or `rows` of several.
 
-    The model's own are those in the last row with the commit rule of its recipe, or else in the last one.
-
-    Returns:
-        `dict`: `rows`; `own`, one of them; `dataset`; and `num_prompts`, or `None`.
-
-    Raises:
-        ValueError: if it is no report.
-        OSError: if there is no such file.
+    Returns `rows`; `own`, the last of them with the commit rule of the recipe, or else the last one; `dataset`; and
+    `num_prompts`, or `None`.
     """
     report = read_report(path)
     rows = report.get("rows", [{"method": "This model", **report}])
@@ -163,12 +129,7 @@ def read_figures(path: str | os.PathLike, recipe: Mapping[str, Any]) -> dict[str
 
 
 def read_example(path: str | os.PathLike) -> dict[str, Any]:
-    """Reads an answer with its prompt and its cost, which `hf-dparallel generate --json` wrote.
-
-    Raises:
-        ValueError: if it is none.
-        OSError: if there is no such file.
-    """
+    """Reads an answer with its prompt and its cost, which `hf-dparallel generate --json` wrote."""
     example = read_json(Path(path))
     kinds = {"prompt": str, "text": str, "nfe": int, "tokens_per_forward": float}
     missing = [name for name, kind in kinds.items() if not isinstance(example.get(name), kind)]

@@ -44,11 +44,7 @@ Content = Path | bytes
 
 
 def kind_of(folder: Path) -> str:
-    """Returns `"adapter"` or `"model"`: what a folder holds.
-
-    Raises:
-        OSError: if it holds neither, or no safetensors weights.
-    """
+    """Returns `"adapter"` or `"model"`: what a folder holds. It must have weights in safetensors."""
     if not folder.is_dir():
         raise FileNotFoundError(f"`{folder}` is no folder. Give the one that the adapter or the model was saved in.")
     kind = next((kind for kind, names in WEIGHT_PATTERNS.items() if (folder / names[0]).is_file()), None)
@@ -68,10 +64,8 @@ def kind_of(folder: Path) -> str:
 def select_files(folder: Path, kind: str) -> dict[str, Path]:
     """Returns the files to upload, by their path in the repository.
 
-    By a list of what belongs to a model: optimizer states, `training_args.bin`, logs and all else stay.
-
-    Raises:
-        ValueError: if one of them is a link to a file elsewhere, which may be anything.
+    By a list of what belongs to a model: optimizer states, `training_args.bin`, logs and all else stay. A link to a
+    file elsewhere, which may be anything, is refused.
     """
     patterns = (*WEIGHT_PATTERNS[kind], *TOKENIZER_PATTERNS, *_OTHER_PATTERNS, *_OWN_PATTERNS)
     found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
@@ -85,10 +79,9 @@ def select_files(folder: Path, kind: str) -> dict[str, Path]:
 
 
 def check_own_paths(files: Mapping[str, Content], folder: Path) -> None:
-    """Checks that no text tells where something lies in the home of the one who uploads it.
+    """Refuses texts that tell where something lies in the home of the one who uploads them.
 
-    Raises:
-        ValueError: naming the file and the path. The card, which is made from the other files, comes last.
+    The card, which is made from the other files, comes last.
     """
     own = {str(path) for path in (Path.home(), Path.cwd(), folder.absolute(), folder.resolve()) if path != path.parent}
     for name, content in sorted(files.items(), key=lambda item: item[0] == CARD_NAME):
@@ -111,7 +104,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def hub_name(name: str | None) -> str | None:
-    """Returns a name if it can be that of a repository on the Hub; `None` for a folder of this machine."""
+    """Returns a name if a repository on the Hub can have it; `None` for a folder of this machine."""
     try:
         validate_repo_id(name)
     except HFValidationError:

@@ -85,14 +85,7 @@ def push_trajectories_to_hub(
 def data_to_push(
     path: str | os.PathLike, repo_id: str, teacher: str | None = None, license: str | None = None
 ) -> dict[str, Content]:
-    """Returns what [`push_trajectories_to_hub`] would upload, after all checks that need no network.
-
-    Returns:
-        `dict[str, Path | bytes]`: by the name in the repository, the file here, or the content if it was made now.
-
-    Raises:
-        ValueError, OSError: as [`push_trajectories_to_hub`].
-    """
+    """Returns what [`push_trajectories_to_hub`] would upload, as [`files_to_push`] does for a model."""
     check_name(repo_id)
     path = Path(path)
     shards = [path] if path.is_file() and path.suffix == ".parquet" else trajectory_files(path)

@@ -39,16 +39,12 @@ def upload_files(
     commit_message: str,
 ) -> CommitInfo:
     r"""
-    Uploads files in one commit, all or none; creates the repository and the branch if there are none.
+    Uploads files in one commit; creates the repository and the branch if there are none.
 
     A card that was written on the Hub is kept, if the one among `files` is a draft. `check_existing` gets the names of
     the files that the repository has and a function that reads one, and raises an error if they are of something
     else. Files in the repository that match `replaces`, and are not among `files`, are deleted. All other arguments
     are as in [`~huggingface_hub.HfApi.upload_folder`].
-
-    Raises:
-        ValueError: if `repo_id` cannot be the name of a repository.
-        OSError: if the Hub refuses.
     """
     api = HfApi(token=token)
     target: dict[str, Any] = {"repo_type": repo_type, "revision": revision}
@@ -101,11 +97,7 @@ def full_name(repo_id: str, token: str | None) -> str:
 
 
 def check_name(repo_id: str) -> None:
-    """Checks that there can be a repository of this name.
-
-    Raises:
-        ValueError: if not.
-    """
+    """Refuses a name that no repository can have."""
     with _explained_refusals(repo_id):
         validate_repo_id(repo_id)
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
+_PEFT_PREFIX = "base_model.model."
+
 
 class AdapterFiles:
     r"""
@@ -93,7 +95,7 @@ class AdapterFiles:
         return recipe.updated(**{name: None for name in SETTINGS if not SETTINGS[name].changes_answer})
 
     def weights(self, allow_pickles: bool = False) -> dict[str, torch.Tensor]:
-        """Returns its weights, on the CPU.
+        """Returns its weights, on the CPU, without the prefix that PEFT gives to their names.
 
         Raises:
             OSError: if it has none, pickled ones only, or damaged ones.
@@ -101,7 +103,8 @@ class AdapterFiles:
         path = self._path(ADAPTER_SAFE_WEIGHTS_NAME)
         pickled = None if path is not None else self._path(ADAPTER_WEIGHTS_NAME) if allow_pickles else None
         if pickled is not None:
-            return torch.load(pickled, map_location="cpu", weights_only=True)
+            weights = torch.load(pickled, map_location="cpu", weights_only=True)
+            return {name.removeprefix(_PEFT_PREFIX): weight for name, weight in weights.items()}
         if path is None:
             has_pickles = has_file(self.name, ADAPTER_WEIGHTS_NAME, **self.download)
             raise OSError(
@@ -114,7 +117,7 @@ class AdapterFiles:
                 )
             )
         try:
-            return load_file(path)
+            return {name.removeprefix(_PEFT_PREFIX): weight for name, weight in load_file(path).items()}
         except SafetensorError as error:
             raise OSError(
                 f"`{path}` is damaged ({error}). Delete it, and download or save the adapter again."

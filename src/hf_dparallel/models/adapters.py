@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from transformers.modeling_utils import LoadStateDictConfig
 
 _LORA_A = re.compile(r"\.lora_(?:embedding_)?A\b")
-_PEFT_PREFIX = "base_model.model."
 
 
 class AdapterLoadingMixin:
@@ -177,6 +176,7 @@ class AdapterLoadingMixin:
         return self
 
     def _check_fit(self, info: Any, name: str, source: str, keep: bool) -> None:
+        """Deletes an adapter, unless it is to be kept, and raises an error if a weight or a place for one is left."""
         parameters = {path: weight for path, weight in self.named_parameters() if name in path.split(".")}
         # Weights of other adapters are reported as missing, too.
         missing = sorted(set(info.missing_keys) & set(parameters))
@@ -219,8 +219,7 @@ def check_ranks(config: "PeftConfig", weights: Mapping[str, torch.Tensor]) -> No
     """Refuses ranks that the weights do not have, before PEFT takes memory for whatever a configuration says."""
     from peft.utils.other import get_pattern_key
 
-    names = {name.removeprefix(_PEFT_PREFIX): name for name in weights if _LORA_A.search(name)}
-    ranks = {_LORA_A.split(module)[0]: len(weights[name]) for module, name in names.items()}
+    ranks = {_LORA_A.split(name)[0]: len(weight) for name, weight in weights.items() if _LORA_A.search(name)}
     if config.peft_type != "LORA" or not ranks:
         return
     pattern = config.rank_pattern or {}
@@ -231,10 +230,9 @@ def check_ranks(config: "PeftConfig", weights: Mapping[str, torch.Tensor]) -> No
                 f"The adapter_config.json says that the rank of {module} is {expected}, and its weights have rank "
                 f"{rank}. Save the adapter again."
             )
-    # PEFT takes memory for modules without weights, too. The adapter is refused for such modules afterwards.
-    largest = max(ranks.values())
-    config.r = min(config.r, largest)
-    config.rank_pattern = {module: min(rank, largest) for module, rank in pattern.items()}
+    # Modules without weights take memory, too. The adapter is refused for such modules afterwards.
+    config.r = min(config.r, max(ranks.values()))
+    config.rank_pattern = {module: min(rank, max(ranks.values())) for module, rank in pattern.items()}
 
 
 def translated(
@@ -242,10 +240,9 @@ def translated(
 ) -> dict[str, torch.Tensor]:
     """Returns the weights of an adapter under the names of the modules of `model`, and rewrites its configuration so.
 
-    Names differ where an adapter was trained with the published code of LLaDA, or of LLaDA2, which has one module for
-    several. The names in the configuration become those of the modules that have weights: PEFT is content if any name
-    matches, so that the lists of published adapters contain names that matched nothing where they were trained, but
-    would match here.
+    Names differ where an adapter was trained with the published code of LLaDA or LLaDA2. The configuration then names
+    the modules that have weights and no others: PEFT is content if any name matches, so the lists of published
+    adapters contain names that matched nothing where they were trained, but would match here.
     """
     from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
     from peft.utils.other import get_pattern_key
@@ -255,7 +252,7 @@ def translated(
     own_weights: dict[str, torch.Tensor] = {}
     published_of: dict[str, str] = {}
     for name, weight in weights.items():
-        published, found, rest = name.removeprefix(_PEFT_PREFIX).partition(marker)
+        published, found, rest = name.partition(marker)
         if not found:
             own_weights[name] = weight
             continue
@@ -263,7 +260,7 @@ def translated(
         published_of |= dict.fromkeys(modules, published)
         pieces = [weight] if len(modules) == 1 else _cut(model, name, weight, modules)
         for module, piece in zip(modules, pieces, strict=True):
-            own_weights[f"{_PEFT_PREFIX}{module}{marker}{rest}"] = piece
+            own_weights[f"{module}{marker}{rest}"] = piece
     if any(module != published for module, published in published_of.items()):
         config.target_modules = set(published_of)
         config.layers_to_transform = config.layers_pattern = config.exclude_modules = None

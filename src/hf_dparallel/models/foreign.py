@@ -21,7 +21,7 @@ def enable_diffusion_generation(
     r"""
     Gives [`~DiffusionGenerationMixin.generate`] to a masked language model of any class: remote code, ModernBERT, ...
 
-    The model object is changed in place, and its class is left alone. Of a PEFT model, the base model is changed.
+    The model object is changed in place, and its class is left alone. In a PEFT model it is the base model.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -107,10 +107,8 @@ def first_position(model: PreTrainedModel) -> int | None:
     return None
 
 
-@torch.no_grad()
 def takes_visibility(model: PreTrainedModel) -> bool:
     """Whether a mask of four dimensions says for each position of a model which others it sees."""
-    input_ids = _that_differ_in_the_last(model)
 
     def is_visible(row, head, query, key):
         return (key < 3) | (query == 3)
@@ -119,37 +117,38 @@ def takes_visibility(model: PreTrainedModel) -> bool:
         mask = make_attention_mask(
             model.config.get_text_config(), is_visible, (2, 4, 4), dtype=model.dtype, device=model.device
         )
-        logits = _logits(model, input_ids=input_ids, attention_mask=mask)
+        reacts = _react_to_the_last(model, mask)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         # Whatever a class does with a mask that it does not expect.
         return False
-    return logits is not None and torch.equal(logits[0, :3], logits[1, :3])
+    return reacts is not None and not any(reacts[:3])
 
 
-@torch.no_grad()
 def check_bidirectional(model: PreTrainedModel) -> None:
     """Checks, by running it on two short sequences, that the first position of a model sees the last one.
 
     Raises:
         ValueError: if the model is causal, so that masked tokens could not see what follows them.
     """
-    input_ids = _that_differ_in_the_last(model)
-    inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
-    logits = _logits(model, **inputs)
-    if logits is None:
+    reacts = _react_to_the_last(model, torch.ones(2, 4, dtype=torch.long, device=model.device))
+    if reacts is None:
         raise ValueError(
             f"{type(model).__name__} has no head: its output has no `logits`. Load it with `AutoModelForMaskedLM`."
         )
-    if torch.equal(logits[0, 0], logits[1, 0]):
+    if not reacts[0]:
         raise ValueError(
             f"{type(model).__name__} is causal: its first position does not react to the last one, so it cannot fill "
             "in masked tokens. Use a masked diffusion model (LLaDA, Dream) or a masked language model."
         )
 
 
-def _that_differ_in_the_last(model: PreTrainedModel) -> torch.LongTensor:
-    low, high = 0, min(7, vocabulary_size(model) - 1)
-    return torch.tensor([[low, low, low, low], [low, low, low, high]], device=model.device)
+@torch.no_grad()
+def _react_to_the_last(model: PreTrainedModel, attention_mask: torch.Tensor) -> list[bool] | None:
+    """Which of four positions have other logits if the last token is another one; `None` if there are no logits."""
+    other = min(7, vocabulary_size(model) - 1)
+    input_ids = torch.tensor([[0, 0, 0, 0], [0, 0, 0, other]], device=model.device)
+    logits = _logits(model, input_ids=input_ids, attention_mask=attention_mask)
+    return None if logits is None else [not torch.equal(*position) for position in logits.unbind(dim=1)]
 
 
 def _logits(model: PreTrainedModel, **inputs: torch.Tensor) -> torch.Tensor | None:
