@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""A way to decode is one file: without any of them the package decodes and trains, and its settings are unknown."""
+"""A way to decode or to train is one file: without it the package decodes and trains, and its settings are unknown."""
 
 import ast
 import json
@@ -9,30 +9,33 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 
-
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "hf_dparallel"
-FILES = {folder: sorted((PACKAGE / "generation" / folder).glob("[!_]*.py")) for folder in ("rules", "revision")}
+FOLDERS = ("generation/rules", "generation/revision", "training/variants")
+FILES = [path for folder in FOLDERS for path in sorted((PACKAGE / folder).glob("[!_]*.py"))]
+# Their settings are fields of classes.
+VARIANTS = {
+    "on_policy": ["on_policy_ratio"],
+    "overconfidence": ["overconfidence_weight"],
+    "schedules": ["initial_block_length", "initial_mask_ratio"],
+    "soft_targets": ["near_steps", "teacher_temperature"],
+}
 # Imports the libraries once; each copy of the package is then tried in a process of its own, which has them already.
 _PROGRAM = """
-import json, os, sys, tempfile, traceback
+import dataclasses, json, os, sys, tempfile, traceback
 import datasets, peft, torch, transformers.trainer
 
 def work(names):
-    from hf_dparallel import DiffusionGenerationConfig
+    from hf_dparallel import CertaintyForcingConfig
+    from hf_dparallel.generation.settings import SETTINGS
     from tests.helpers import make_llada, make_trainer
     out = make_llada().generate(torch.tensor([[2, 3]]), max_new_tokens=8, block_length=4, return_dict_in_generate=True)
     assert out.sequences.shape == (1, 10) and out.nfe.item() <= 8
     with tempfile.TemporaryDirectory() as folder:
         assert make_trainer(folder, rows=2).train().global_step == 1
-    for name in names:
-        try:
-            DiffusionGenerationConfig(**{name: None})
-        except ValueError:
-            continue
-        raise AssertionError(f"{name} is still a setting")
+    known = {*SETTINGS, *(field.name for field in dataclasses.fields(CertaintyForcingConfig))}
+    assert "block_length" in known and not known & set(names), names
 
 for copy, names in json.loads(sys.argv[1]).items():
     process = os.fork()
@@ -51,21 +54,22 @@ for copy, names in json.loads(sys.argv[1]).items():
 """
 
 
-def settings_in(path: Path) -> list[str]:
+def settings_of(path: Path) -> list[str]:
     """The settings that a file declares."""
+    if path.parent.name == "variants":
+        return VARIANTS[path.stem]
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     return [call.args[0].value for call in calls if ast.unparse(call.func) in ("add_setting", "commit_rule")]
 
 
-@pytest.mark.parametrize("folder", FILES)
-def test_every_method_can_be_deleted(folder, tmp_path):
+def test_every_method_can_be_deleted(tmp_path):
     copies = {}
-    for path in FILES[folder]:
-        copy = tmp_path / path.stem
+    for path in FILES:
+        copy = tmp_path / path.parent.name / path.stem
         shutil.copytree(PACKAGE, copy / "hf_dparallel", copy_function=os.symlink)
         (copy / "hf_dparallel" / path.relative_to(PACKAGE)).unlink()
-        copies[str(copy)] = settings_in(path)
-    assert len(copies) >= 3 and all(copies.values())
+        copies[str(copy)] = settings_of(path)
+    assert len(copies) >= 13 and all(copies.values())
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", _PROGRAM, json.dumps(copies)]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
