@@ -31,9 +31,11 @@ help:
 demo: $(VENV)/.demo
 	$(BIN)/hf-dparallel demo --output_dir demo_output
 
-# The prerequisites come first, so that pytest's summary is the last thing on the screen.
-test: lint docs
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist worksteal
+# Lint, types and docs run beside the tests, and say something only if they fail: pytest's summary comes last.
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory lint docs > $(VENV)/checks.log 2>&1 & checks=$$!; \
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist worksteal; tests=$$?; \
+	wait $$checks || { cat $(VENV)/checks.log; exit 1; }; exit $$tests
 
 test-slow: $(VENV)/.dev
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist worksteal -m "slow and not gpu"

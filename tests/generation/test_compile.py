@@ -92,20 +92,20 @@ def test_the_paper_s_canvas_stays_below_the_recompile_limit(make, cache):
 def test_slots_compile_few_shapes_and_keep_one_buffer(cache):
     model, backend, addresses = one_layer(make_llada), CountingBackend(), set()
     compile_config = CompileConfig(backend=backend, dynamic=False, fullgraph=True)
-    prompts = [[2 + (7 * row + k) % 60 for k in range(1 + (13 * row) % 70)] for row in range(6)]
+    prompts = [[2 + (7 * row + k) % 60 for k in range(1 + (13 * row) % 40)] for row in range(5)]
     kwargs = NEW | {"entropy_threshold": 1.0, "cache_implementation": cache}
     del kwargs["return_dict_in_generate"]
     plain = [row.tokens.tolist() for row in model.generate_many(prompts, batch_size=2, **kwargs)]
     graphs = []
-    for _ in range(3):
+    for _ in range(2):
         rows = model.generate_many(prompts, batch_size=2, compile_config=compile_config, **kwargs)
         assert [row.tokens.tolist() for row in rows] == plain
         if cache is not None:
             addresses.add(rows._decoder.runner.cache.layers[0].keys.data_ptr())
         graphs.append(backend.num_graphs)
         del rows
-    # The second and third time nothing is recorded anew.
-    assert graphs[0] == graphs[1] == graphs[2] <= torch._dynamo.config.recompile_limit
+    # The second time nothing is recorded anew.
+    assert graphs[0] == graphs[1] <= torch._dynamo.config.recompile_limit
     assert len(addresses) == (cache is not None)
 
 

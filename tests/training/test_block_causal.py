@@ -242,6 +242,7 @@ def naive_loss(model, batch):
     return 2 * certainty_forcing_loss(logits[:, :num_noisy], batch["labels"])
 
 
+@pytest.mark.usefixtures("eager_flex_attention")
 def test_flex_attention_is_given_a_block_mask(tmp_path):
     masks = []
     for attention in ("sdpa", "flex_attention"):
