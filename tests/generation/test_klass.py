@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The rule of KLASS against a loop over positions; test_add_a_rule.py has the recorded runs of its published code."""
+"""The rule of KLASS as rows leave and others come; test_add_a_rule.py has the recorded runs of its published code."""
 
 import torch
 
