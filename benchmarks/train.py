@@ -47,7 +47,7 @@ from hf_dparallel.models import scoring
 class TrainingSpeedArguments:
     """What is trained on what."""
 
-    shape: str = field(default="small", metadata={"help": "Shape of the model, as in `hf-dparallel benchmark`."})
+    shape: str = field(default="small", metadata={"help": "Shape of the model, as in benchmarks/speed.py."})
     vocab_size: int | None = field(
         default=None,
         metadata={"help": "Another vocabulary than that of the shape: in small shapes the head is most of the model."},

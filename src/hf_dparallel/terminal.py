@@ -3,8 +3,9 @@
 
 import os
 import unicodedata
-from collections.abc import Iterator
 from typing import TextIO
+
+from rich.cells import cell_len, chop_cells
 
 
 # Characters that reverse the direction of the text around them.
@@ -26,40 +27,16 @@ def printable(text: str) -> str:
     return "".join(repr(char)[1:-1] if _is_control(char) else char for char in text)
 
 
-def width(char: str) -> int:
-    """Returns how many cells of a terminal a character takes."""
-    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-def last_cell(text: str) -> str:
-    """Returns the last character of a text that takes room, with the accents on it."""
-    start = max((place for place, char in enumerate(text) if width(char)), default=0)
-    return text[start:]
-
-
-def fitting(text: str, column: int, columns: int, rows: int) -> str:
-    """Returns the beginning of a text that fits on so many rows, the first of which it enters at a column."""
-    return text[: sum(row < rows for row, _ in _places(text, column, columns))]
+def rows_of(text: str, column: int, columns: int) -> list[str]:
+    """Returns the rows that a text fills on a terminal with so many columns, the first after `column` spaces."""
+    lines = (" " * column + text).split("\n")
+    return [row for line in lines for row in chop_cells(line, columns) or [""]]
 
 
 def flow(text: str, column: int, columns: int) -> tuple[int, int]:
-    """Returns how many rows further, and in which column, a text ends on a terminal with so many columns."""
-    place = 0, column
-    for place in _places(text, column, columns):  # noqa: B007
-        pass
-    return place
-
-
-def _places(text: str, column: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Yields how many rows further, and in which column, each character of a text ends."""
-    row = 0
-    for char in text:
-        if char == "\n" or column + width(char) > columns:
-            row, column = row + 1, 0
-        column += width(char) * (char != "\n")
-        yield row, column
+    """Returns how many rows further, and in which column, a text ends that begins in `column`."""
+    rows = rows_of(text, column, columns)
+    return len(rows) - 1, cell_len(rows[-1])
 
 
 def _is_control(char: str) -> bool:

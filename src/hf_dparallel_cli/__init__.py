@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
@@ -76,39 +77,32 @@ def _show_completion(ctx: click.Context, param: click.Parameter, shell: str | No
         ctx.exit()
 
 
+def _show_help() -> None:
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+_EAGER: dict[str, Any] = {"is_eager": True, "expose_value": False}
+_SHELLS = click.Choice(["bash", "zsh", "fish"])
 PROGRAM = Program(
     _PROGRAM,
     COMMANDS,
     help="Masked diffusion language models that decode many tokens per forward pass.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    subcommand_metavar="",
     invoke_without_command=True,
-    callback=lambda: _show_help(),
+    callback=_show_help,
     params=[
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_show_version,
-            help="show the version and exit",
-        ),
+        click.Option(["--version"], is_flag=True, callback=_show_version, help="Show the version and exit.", **_EAGER),
         click.Option(
             ["--completion"],
-            type=click.Choice(["bash", "zsh", "fish"]),
-            is_eager=True,
-            expose_value=False,
+            type=_SHELLS,
             callback=_show_completion,
-            help="show what completes commands in a shell",
+            help="Show what completes commands in a shell.",
+            **_EAGER,
         ),
     ],
 )
-
-
-def _show_help() -> None:
-    ctx = click.get_current_context()
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -77,10 +77,11 @@ class Flags:
         """Refuses values that do not go together, by a `ValueError`."""
 
 
+# A row a flag: its name and type, what it does, its default.
+# fmt: off
 @dataclass
 class OutputFlags(Flags):
     title = "output"
-
     json: str | None = flag("File to write the figures of this command to.", metavar="FILE")
     quiet: bool = flag("Write nothing on stderr but errors.", False)
 
@@ -98,16 +99,10 @@ class DemoFlags(OutputFlags):
 @dataclass
 class ModelFlags(Flags):
     title = "model"
-
-    model: str = flag(
-        "Model or adapter: its name on the Hub, a folder, 'demo' (the bundled teacher) or 'demo-student'.",
-        metavar="MODEL",
-    )
-    dtype: str = flag(
-        "Type of the weights in memory; 'auto': as in the checkpoint.",
-        "auto",
-        choices=("auto", "bfloat16", "float16", "float32"),
-    )
+    model: str = flag("Model or adapter: its name on the Hub, a folder, 'demo' (the bundled teacher) or "
+        "'demo-student'.", metavar="MODEL")
+    dtype: str = flag("Type of the weights in memory; 'auto': as in the checkpoint.",
+        "auto", choices=("auto", "bfloat16", "float16", "float32"))
     device: str | None = flag("Where the model runs: 'cpu', 'cuda', 'cuda:1' ... By default a GPU, if any.")
     load_in_4bit: bool = flag("Load the weights in 4 bits (needs bitsandbytes).", False)
     attn_implementation: str | None = flag("How attention is computed: 'sdpa', 'eager', 'flex_attention' ...")
@@ -117,24 +112,18 @@ class ModelFlags(Flags):
 @dataclass
 class LoadingFlags(ModelFlags):
     title = "model"
-
-    adapter: str | None = flag(
-        "Adapter to put on the model: its name on the Hub, or a folder. 'demo-student' is the bundled one."
-    )
+    adapter: str | None = flag("Adapter to put on the model: its name on the Hub, or a folder. 'demo-student' is the "
+        "bundled one.")
 
 
 @dataclass
 class DatasetFlags(Flags):
     title = "data"
-
-    dataset: str = flag(
-        "Prompts: a dataset on the Hub, a folder, a .json, .jsonl or .parquet file, or 'demo' for the bundled word "
-        "problems. It has a column 'prompt' or 'messages'; or see --prompt_column."
-    )
+    dataset: str = flag("Prompts: a dataset on the Hub, a folder, a .json, .jsonl or .parquet file, or 'demo' for the "
+        "bundled word problems. It has a column 'prompt' or 'messages'; or see --prompt_column.")
     dataset_config: str | None = flag("Configuration (subset) of the dataset.")
-    dataset_split: str | None = flag(
-        "Split of the dataset. By default 'test' to evaluate, 'train' for trajectories; a file has 'train' only."
-    )
+    dataset_split: str | None = flag("Split of the dataset. By default 'test' to evaluate, 'train' for trajectories; "
+        "a file has 'train' only.")
     prompt_column: str | None = flag("Column of texts to ask as a user's message, for instance 'question' in GSM8K.")
     num_samples: int | None = flag("Use the first so many rows only.", minimum=1)
 
@@ -142,7 +131,6 @@ class DatasetFlags(Flags):
 @dataclass
 class PromptFlags(Flags):
     title = "prompt"
-
     prompt: str | None = flag("The prompt. By default it is read from stdin.")
     prompt_file: str | None = flag("File with the prompt.", metavar="FILE")
     raw: bool = flag("Continue the prompt as it is, without the chat template of the tokenizer.", False)
@@ -175,42 +163,29 @@ class RecipeFlags(Flags):
 @dataclass
 class DecodingFlags(RecipeFlags):
     title = "settings of decoding"
-
     seed: int = flag("Seed, where tokens are sampled.", 0)
 
 
 @dataclass
 class BatchSizeFlags(Flags):
     title = "batches"
-
-    batch_size: int | None = flag(
-        "Prompts decoded together. By default on a GPU 16, on a CPU, where larger batches are no faster, 8. Does not "
-        "change the answers.",
-        minimum=1,
-    )
+    batch_size: int | None = flag("Prompts decoded together. By default on a GPU 16, on a CPU, where larger batches "
+        "are no faster, 8. Does not change the answers.", minimum=1)
 
 
 @dataclass
 class BatchFlags(BatchSizeFlags):
     title = "batches"
-
-    num_workers: int | None = flag(
-        "Threads that decode side by side, each batch_size prompts. By default on a GPU one, on a CPU one a core, at "
-        "most 4. Does not change the answers.",
-        minimum=1,
-    )
+    num_workers: int | None = flag("Threads that decode side by side, each batch_size prompts. By default on a GPU "
+        "one, on a CPU one a core, at most 4. Does not change the answers.", minimum=1)
 
 
 @dataclass
 class RewardFlags(Flags):
     title = "data"
-
-    reward: str = flag(
-        "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': it is "
-        "mathematically equal to the column 'solution' (needs math-verify).",
-        "numeric",
-        choices=_REWARDS,
-    )
+    reward: str = flag("What makes an answer right. 'numeric': its last number is the last one of the column "
+        "'answer'. 'math': it is mathematically equal to the column 'solution' (needs math-verify).",
+        "numeric", choices=_REWARDS)
 
 
 @dataclass
@@ -225,56 +200,38 @@ class ChatFlags(OutputFlags, DecodingFlags, LoadingFlags):
 
 @dataclass
 class FolderFlags(Flags):
-    output_dir: str | None = flag(
-        "Folder for report.json, which `hf-dparallel report` compares with others, report.md and, if several values "
-        "were tried, curves.png.",
-    )
+    output_dir: str | None = flag("Folder for report.json, which `hf-dparallel report` compares with others, "
+        "report.md and, if several values were tried, curves.png.")
 
 
 @dataclass
 class EvaluateFlags(OutputFlags, FolderFlags, DecodingFlags, BatchFlags, RewardFlags, DatasetFlags, LoadingFlags):
-    sweep: tuple[str, ...] = flag(
-        "Settings to try, each a curve of accuracy against speed: entropy_threshold=0.1:1.0:0.1 (with both ends) or "
-        "denoising_steps=16,32,64.",
-        (),
-        metavar="SETTING=VALUES",
-    )
+    sweep: tuple[str, ...] = flag("Settings to try, each a curve of accuracy against speed: "
+        "entropy_threshold=0.1:1.0:0.1 (with both ends) or denoising_steps=16,32,64.", (), metavar="SETTING=VALUES")
     name: str | None = flag("Name of the model in reports. Default: the adapter, or else the model.")
 
 
 @dataclass
 class EvaluateTasksFlags(OutputFlags, FolderFlags, DecodingFlags, BatchSizeFlags, LoadingFlags):
     title = "benchmarks of the lm-evaluation-harness"
-
-    tasks: tuple[str, ...] = flag(
-        "Measure on these tasks of the lm-evaluation-harness instead of a dataset, with commas or spaces between. "
-        "With --preset: only these of its tasks.",
-        (),
-    )
-    preset: str | None = flag(
-        "Measure on the benchmarks of the paper with its settings, for LLaDA or Dream.",
-        choices=("paper-llada", "paper-dream"),
-    )
-    methods: tuple[str, ...] = flag(
-        "Rows of the paper's tables to measure, with --preset, with commas or spaces between: original, dual-cache, "
-        "few-step, conf-threshold, consistency-distillation, dparallel. By default dparallel, on the model as it is "
-        "given.",
-        (),
-    )
-    consistency_adapter: str | None = flag(
-        "Adapter of the method consistency-distillation (--adapter is for dparallel)."
-    )
+    tasks: tuple[str, ...] = flag("Measure on these tasks of the lm-evaluation-harness instead of a dataset, with "
+        "commas or spaces between. With --preset: only these of its tasks.", ())
+    preset: str | None = flag("Measure on the benchmarks of the paper with its settings, for LLaDA or Dream.",
+        choices=("paper-llada", "paper-dream"))
+    methods: tuple[str, ...] = flag("Rows of the paper's tables to measure, with --preset, with commas or spaces "
+        "between: original, dual-cache, few-step, conf-threshold, consistency-distillation, dparallel. By default "
+        "dparallel, on the model as it is given.", ())
+    consistency_adapter: str | None = flag("Adapter of the method consistency-distillation (--adapter is for "
+        "dparallel).")
     include_path: str | None = flag("Folder with more tasks, as YAML files.", metavar="DIR")
     num_fewshot: int | None = flag("Solved examples in each prompt.", minimum=0)
     limit: float | None = flag("Only the first so many samples of each task; below 1, that share of them.")
     apply_chat_template: bool = flag("Ask in a chat. Presets always do.", False)
     system_instruction: str | None = flag("Text that begins each prompt.")
-    fewshot_as_multiturn: bool | None = flag(
-        "Solved examples as turns of the chat. By default in a chat, without --preset."
-    )
-    gen_kwargs: str | None = flag(
-        "More decoding settings: name=value,... They win over the tasks' own and over flags."
-    )
+    fewshot_as_multiturn: bool | None = flag("Solved examples as turns of the chat. By default in a chat, without "
+        "--preset.")
+    gen_kwargs: str | None = flag("More decoding settings: name=value,... They win over the tasks' own and over flags.",
+        )
     mc_num: int = flag("Masked samples for each log-likelihood.", 128, minimum=1)
     check_greedy: bool = flag("Decode to see whether an answer is the greedy one, for log-likelihoods.", False)
     allow_code_execution: bool = flag("Let tasks execute programs of the model, each in a sandbox.", False)
@@ -296,18 +253,14 @@ class EvaluateTasksFlags(OutputFlags, FolderFlags, DecodingFlags, BatchSizeFlags
 
 @dataclass
 class InspectFlags(OutputFlags, DecodingFlags, BatchSizeFlags, DatasetFlags, PromptFlags, LoadingFlags):
-    output_file: str | None = flag(
-        "HTML page to write, to step through the decode in a browser. Without it every pass is shown in the terminal.",
-        metavar="FILE",
-    )
+    output_file: str | None = flag("HTML page to write, to step through the decode in a browser. Without it every "
+        "pass is shown in the terminal.", metavar="FILE")
     compare: bool = flag("Show also what the model does without its adapter, in the same settings.", False)
     dataset: str | None = flag("Prompts for --figures, as for `hf-dparallel evaluate`.")  # type: ignore[assignment]
     figures: str | None = flag("Folder for pictures of how certainty grows over a dataset.", metavar="DIR")
-    reward: str | None = flag(
-        "Also draw the accuracy of whole answers against their confidence, at the confidence thresholds 0.3, 0.5, "
-        "0.7, 0.9. What makes an answer right is as for `hf-dparallel evaluate`.",
-        choices=_REWARDS,
-    )
+    reward: str | None = flag("Also draw the accuracy of whole answers against their confidence, at the confidence "
+        "thresholds 0.3, 0.5, 0.7, 0.9. What makes an answer right is as for `hf-dparallel evaluate`.",
+        choices=_REWARDS)
 
     def __post_init__(self):
         super().__post_init__()
@@ -323,9 +276,8 @@ class CalibrateFlags(OutputFlags, BatchFlags, RewardFlags, DatasetFlags, Loading
     max_accuracy_drop: float = flag("Accuracy that may be lost against one token per pass; 0.01 is one point.", 0.01)
     confidence: float = flag("Probability that no more is lost on all prompts of this kind.", 0.9)
     sweep: str = flag("Settings to try.", "entropy_threshold=0.1:1.0:0.1", metavar="SETTING=VALUES")
-    block_lengths: tuple[int, ...] = flag(
-        "Block lengths to try them with; the reference has the first one. Default: the recipe's.", ()
-    )
+    block_lengths: tuple[int, ...] = flag("Block lengths to try them with; the reference has the first one. Default: "
+        "the recipe's.", ())
     max_new_tokens: int | None = flag("Length of the canvas. Default: the recipe's.")
     seed: int = flag("Seed of the split of the prompts into two halves.", 0)
 
@@ -345,12 +297,9 @@ class ReportFlags(OutputFlags):
 @dataclass
 class TrainFlags(OutputFlags):
     title = "data"
-
-    dataset_name: str = flag(
-        "Trajectories: a dataset on the Hub, a .json, .jsonl or .parquet file, or a folder. From a folder of "
-        "`hf-dparallel trajectories` the rows that were kept are taken. It has columns 'prompt_ids' and "
-        "'completion_ids', or 'prompt' and 'completion'."
-    )
+    dataset_name: str = flag("Trajectories: a dataset on the Hub, a .json, .jsonl or .parquet file, or a folder. From "
+        "a folder of `hf-dparallel trajectories` the rows that were kept are taken. It has columns 'prompt_ids' and "
+        "'completion_ids', or 'prompt' and 'completion'.")
     dataset_config: str | None = flag("Configuration (subset) of the dataset.")
     dataset_train_split: str = flag("Split to train on.", "train")
     dataset_test_split: str = flag("Split to evaluate on, if `eval_strategy` is not 'no'.", "test")
@@ -362,18 +311,12 @@ class TrainFlags(OutputFlags):
 @dataclass
 class RayFlags(Flags):
     title = "cluster"
-
-    ray_actors: int | None = flag(
-        "Decode on a Ray cluster (needs ray), with at most so many actors, each of which has a model and num_workers "
-        "CPUs. Does not change the answers.",
-        minimum=1,
-    )
-    ray_gpus_per_actor: float | None = flag(
-        "GPUs of each actor. By default one if the cluster has any, else none.", minimum=0
-    )
-    ray_address: str | None = flag(
-        "Address of the cluster. By default $RAY_ADDRESS, else a cluster on this machine, else one is started here.",
-    )
+    ray_actors: int | None = flag("Decode on a Ray cluster (needs ray), with at most so many actors, each of which "
+        "has a model and num_workers CPUs. Does not change the answers.", minimum=1)
+    ray_gpus_per_actor: float | None = flag("GPUs of each actor. By default one if the cluster has any, else none.",
+        minimum=0)
+    ray_address: str | None = flag("Address of the cluster. By default $RAY_ADDRESS, else a cluster on this machine, "
+        "else one is started here.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -383,49 +326,33 @@ class RayFlags(Flags):
 
 @dataclass
 class TrajectoriesFlags(OutputFlags, RayFlags, DecodingFlags, BatchFlags, DatasetFlags, LoadingFlags):
-    output_dir: str = flag(
-        "Folder for the trajectories: shards of all, and filtered.parquet with the kept rows. A run that was killed "
-        "goes on where it stopped when it is started again with the same folder."
-    )
-    reward: str = flag(
-        "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': it is "
-        "mathematically equal to the column 'solution' (needs math-verify). 'none': keep all.",
-        "numeric",
-        choices=(*_REWARDS, "none"),
-    )
+    output_dir: str = flag("Folder for the trajectories: shards of all, and filtered.parquet with the kept rows. A "
+        "run that was killed goes on where it stopped when it is started again with the same folder.")
+    reward: str = flag("What makes an answer right. 'numeric': its last number is the last one of the column "
+        "'answer'. 'math': it is mathematically equal to the column 'solution' (needs math-verify). 'none': keep all.",
+        "numeric", choices=(*_REWARDS, "none"))
     min_reward: float = flag("Keep answers with at least this reward.", 1.0)
 
 
 @dataclass
 class ServerFlags(RecipeFlags, BatchSizeFlags, ModelFlags):
     title = "server"
-
-    adapter: tuple[str, ...] = flag(
-        "Adapters, each [NAME=]ADAPTER: its name on the Hub, a folder, or 'demo-student'. Requests choose one, or the "
-        "model itself, by its name as `model`; the first one answers requests that name none.",
-        (),
-        metavar="ADAPTER",
-    )
-    host: str = flag(
-        "Address to listen at. The default is reached from this machine only; 0.0.0.0 is all.", "127.0.0.1"
-    )
+    adapter: tuple[str, ...] = flag("Adapters, each [NAME=]ADAPTER: its name on the Hub, a folder, or 'demo-student'. "
+        "Requests choose one, or the model itself, by its name as `model`; the first one answers requests that name "
+        "none.", (), metavar="ADAPTER")
+    host: str = flag("Address to listen at. The default is reached from this machine only; 0.0.0.0 is all.",
+        "127.0.0.1")
     port: int = flag("Port to listen at. 0 takes a free one.", 8000, minimum=0, maximum=2**16 - 1)
     api_key: str | None = flag(f"What clients must send as their API key. By default ${KEY_VARIABLE}, if any.")
-    served_model_name: str | None = flag(
-        "What clients call the first model. By default as in --adapter, or in --model."
-    )
-    max_waiting: int = flag(
-        "Prompts that may wait for one of the batch_size slots; more are refused with status 429.", 128, minimum=0
-    )
+    served_model_name: str | None = flag("What clients call the first model. By default as in --adapter, or in "
+        "--model.")
+    max_waiting: int = flag("Prompts that may wait for one of the batch_size slots; more are refused with status 429.",
+        128, minimum=0)
     max_request_bytes: int = flag("Length of the longest request.", 2**20, minimum=1)
-    grace_seconds: float = flag(
-        "Seconds that answers under way may take when the server is told to stop.", 30.0, minimum=0
-    )
-    log_level: str = flag(
-        "'info' logs every request with its status and cost, 'debug' also those of probes.",
-        "info",
-        choices=("debug", "info", "warning", "error"),
-    )
+    grace_seconds: float = flag("Seconds that answers under way may take when the server is told to stop.",
+        30.0, minimum=0)
+    log_level: str = flag("'info' logs every request with its status and cost, 'debug' also those of probes.",
+        "info", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self):
         super().__post_init__()
@@ -442,7 +369,6 @@ class RayServeFlags(ServerFlags):
     """The server, and how many replicas Ray Serve has of it and what each of them takes."""
 
     title = "replicas"
-
     min_replicas: int = flag("Replicas that are always there.", 1, minimum=1)
     max_replicas: int = flag("Replicas when there are many requests.", 1)
     cpus_per_replica: float = flag("CPUs of each replica.", 1)
@@ -458,22 +384,16 @@ class RayServeFlags(ServerFlags):
 
 @dataclass
 class PushFlags(OutputFlags, RecipeFlags):
-    path: str = flag(
-        "Folder of the adapter or model; or, with --repo_type dataset, the output folder of `hf-dparallel "
-        "trajectories` or a parquet file."
-    )
+    path: str = flag("Folder of the adapter or model; or, with --repo_type dataset, the output folder of "
+        "`hf-dparallel trajectories` or a parquet file.")
     repo_id: str = flag("Name of the repository, such as 'user/llada-dparallel'.")
     repo_type: str = flag("What is published.", "model", choices=("model", "dataset"))
-    base_model: str | None = flag(
-        "Name on the Hub of the base model (for trajectories: the teacher), if it was a folder."
-    )
-    report: str | None = flag(
-        "Measured figures for the card: what `hf-dparallel evaluate --json FILE` or `demo` (report.json) wrote.",
-        metavar="FILE",
-    )
-    example: str | None = flag(
-        "Answer for the card and its widget: what `hf-dparallel generate --json FILE` wrote.", metavar="FILE"
-    )
+    base_model: str | None = flag("Name on the Hub of the base model (for trajectories: the teacher), if it was a "
+        "folder.")
+    report: str | None = flag("Measured figures for the card: what `hf-dparallel evaluate --json FILE` or `demo` "
+        "(report.json) wrote.", metavar="FILE")
+    example: str | None = flag("Answer for the card and its widget: what `hf-dparallel generate --json FILE` wrote.",
+        metavar="FILE")
     dataset_name: str | None = flag("Name on the Hub of the training data, for the card.")
     license: str | None = flag("Identifier of the licence for the card, such as 'mit' or 'apache-2.0'.")
     private: bool = flag("Make the repository private if it is created now.", False)

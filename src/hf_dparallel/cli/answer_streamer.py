@@ -7,10 +7,11 @@ import sys
 from typing import TextIO
 
 import torch
+from rich.cells import cell_len
 from transformers import PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
-from ..terminal import fitting, flow, last_cell, printable, width
+from ..terminal import flow, printable, rows_of
 
 
 _YELLOW, _PLAIN = "\033[33m", "\033[0m"
@@ -57,7 +58,7 @@ class AnswerStreamer(BaseStreamer):
         taken_back = self._take_back()
         # What has left the screen cannot be taken back.
         column = flow(self._last_line(), 0, columns)[1]
-        self._draft = fitting(printable(" ".join(draft.splitlines())), column, columns, rows)
+        self._draft = "".join(rows_of(printable(" ".join(draft.splitlines())), column, columns)[:rows])[column:]
         self._write(f"{taken_back}{_YELLOW}{self._draft}{_PLAIN}")
 
     def end(self) -> None:
@@ -83,9 +84,11 @@ class AnswerStreamer(BaseStreamer):
         rows, self._draft = flow(self._draft, column, columns)[0], ""
         # At the right edge a terminal waits for the next character before it enters the next row. To get there again,
         # the last character has to be written again.
-        at_edge = last_cell(line) if column >= columns else ""
+        at_edge = line[-1:] if column >= columns else ""
+        while at_edge and not cell_len(at_edge):  # an accent
+            at_edge = line[-len(at_edge) - 1 :]
         up = f"\033[{rows}A" if rows else ""
-        return f"{up}\033[{column - sum(map(width, at_edge)) + 1}G\033[J{at_edge}"
+        return f"{up}\033[{column - cell_len(at_edge) + 1}G\033[J{at_edge}"
 
     def _last_line(self) -> str:
         return printable(self.text.rpartition("\n")[2])

@@ -35,8 +35,6 @@ HELP = """\
 /save FILE       writes the conversation, as JSON
 /help            shows this
 /exit            ends the program, as do /quit and Ctrl-D; Ctrl-C stops an answer"""
-# Lines that were typed earlier, also in other conversations.
-_HISTORY_LINES = 1000
 _COMMANDS = [line.split()[0] for line in HELP.splitlines()]
 
 
@@ -95,7 +93,7 @@ def complete(text: str, line: str, index: int) -> str | None:
 def _keep_history(readline: ModuleType) -> None:
     """Begins with the lines of earlier conversations, and adds those of this one at the end."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hf-dparallel"
-    readline.set_history_length(_HISTORY_LINES)
+    readline.set_history_length(1000)
     with contextlib.suppress(OSError):  # there is none yet
         readline.read_history_file(folder / "chat_history")
 
@@ -108,21 +106,7 @@ def _keep_history(readline: ModuleType) -> None:
 
 
 class Chat:
-    """A conversation with a model.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): with a chat template.
-        config ([`DiffusionGenerationConfig`]): settings that take precedence over the model's recipe.
-        seed (`int`): seed of the draws.
-        system_prompt (`str`, *optional*): the first message.
-
-    Attributes:
-        answers (`list[dict]`): text and cost of each answer.
-
-    Raises:
-        ValueError: if the tokenizer has no chat template, or the settings contradict those of the model.
-    """
+    """A conversation with a model, whose tokenizer has a chat template. `config` takes precedence over its recipe."""
 
     def __init__(
         self,
@@ -189,16 +173,13 @@ class Chat:
                 generator=self._generator,
                 return_dict_in_generate=True,
             )
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, ValueError, FloatingPointError) as error:
             streamer.end()
-            note("(stopped)")
-            # What stands is part of the conversation.
-            if streamer.text:
+            is_stopped = isinstance(error, KeyboardInterrupt)
+            note("(stopped)" if is_stopped else f"Error: {error}")
+            # What stands of a stopped answer is part of the conversation.
+            if is_stopped and streamer.text:
                 self._history = [*messages, {"role": "assistant", "content": streamer.text}]
-            return
-        except (ValueError, FloatingPointError) as error:
-            streamer.end()
-            note(f"Error: {error}")
             return
         self._history = [*messages, {"role": "assistant", "content": streamer.text}]
         nfe, tokens_per_forward = out.nfe.item(), out.tokens_per_forward.item()
@@ -221,10 +202,9 @@ class Chat:
         return False
 
     def _save(self, path: str) -> None:
+        settings = self._resolved(self.config).non_defaults()
         try:
-            write_json(
-                {"messages": self._history, "settings": self._resolved(self.config).non_defaults()}, path or None
-            )
+            write_json({"messages": self._history, "settings": settings}, path or None)
         except OSError as error:
             note(f"Error: `{path}` cannot be written: {error.strerror}.")
         else:

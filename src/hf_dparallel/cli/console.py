@@ -36,11 +36,7 @@ def say_table(figures: Mapping[str, Any]) -> None:
 
 
 def make_folder(path: str | None) -> None:
-    """Makes the folder that results will go to, if one is named, before they are computed.
-
-    Raises:
-        OSError: if there is a file of that name, or it cannot be made.
-    """
+    """Makes the folder that results will go to, if one is named, before they are computed."""
     if path is None:
         return
     try:

@@ -44,11 +44,7 @@ REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
 
 def load_model(flags: ModelFlags) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Returns the model, on this process's device and with its adapter, and the tokenizer.
-
-    Raises:
-        OSError: if there is no such model or adapter.
-    """
+    """Returns the model, on this process's device and with its adapter, and the tokenizer."""
     device = torch.device(flags.device) if flags.device else PartialState().device
     name = path_of(flags.model)
     with checked_name("model", name):
@@ -93,11 +89,7 @@ def read_sweep(text: str) -> tuple[str, list[Any]]:
 def resolve_settings(
     model: PreTrainedModel, given: DiffusionGenerationConfig, tokenizer: PreTrainedTokenizerBase
 ) -> DiffusionGenerationConfig:
-    """Returns all settings that a command decodes with, before it decodes.
-
-    Raises:
-        UsageError: if settings that were given contradict one another or the recipe of the model.
-    """
+    """Returns all settings that a command decodes with, before it decodes."""
     with as_wrong_usage() if given.settings() else nullcontext():
         return resolve(model, given, tokenizer)
 
@@ -142,12 +134,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> l
 
 
 def load_prompts(flags: DatasetFlags, default_split: str) -> datasets.Dataset:
-    """Returns the rows that were asked for, as they are or with a column `prompt` made from `prompt_column`.
-
-    Raises:
-        ValueError: if it lacks the column that was named.
-        OSError: if there is no such dataset.
-    """
+    """Returns the rows that were asked for, as they are or with a column `prompt` made from `prompt_column`."""
     path = Path(flags.dataset)
     has_one_split = path.is_file() or (path / MANIFEST_NAME).is_file()
     split = flags.dataset_split or ("train" if has_one_split else default_split)
@@ -202,12 +189,7 @@ def _read_files(files: list[Path], file_format: str, split: str) -> datasets.Dat
 
 
 def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
-    """Returns the reward function, after checking, before anything is decoded, that it can judge this dataset.
-
-    Raises:
-        ValueError: if the column with the answers is missing, or it cannot read this form of prompts.
-        ImportError: if it needs a library that is not installed.
-    """
+    """Returns the reward function, after checking, before anything is decoded, that it can judge this dataset."""
     column = REFERENCE_COLUMNS[name]
     if column not in dataset.column_names:
         raise ValueError(
@@ -227,11 +209,7 @@ def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
 
 @contextmanager
 def checked_name(argument: str, name: str) -> Iterator[None]:
-    """Checks that `name` is a path that exists, or could be a name on the Hub, and names it in errors of loading it.
-
-    Raises:
-        OSError: if it is neither, or loading it raises an `OSError`.
-    """
+    """Checks that `name` is a path or could be a name on the Hub, and names it in errors of loading it."""
     if not Path(name).exists():
         try:
             validate_repo_id(name)

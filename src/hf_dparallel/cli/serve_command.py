@@ -46,11 +46,7 @@ def check_recipe(flags: ServerFlags) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Returns a socket at this address.
-
-    Raises:
-        OSError: if the address is not of this machine, or in use.
-    """
+    """Returns a socket at this address."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -62,11 +58,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def serve(flags: ServerFlags, listener: socket.socket) -> dict[str, int]:
-    """Loads the model, serves it until a signal comes, and returns what was done.
-
-    Raises:
-        RuntimeError: if the decoding has failed as a whole.
-    """
+    """Loads the model, serves it until a signal comes, and returns what was done."""
     from ..serving.server import Server
 
     names, engine, app = make_server(flags, _is_loopback(listener))

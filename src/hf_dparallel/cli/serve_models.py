@@ -15,11 +15,7 @@ from .loading import checked_name, resolve_settings
 
 
 def read_names(adapters: Sequence[str], model: str) -> dict[str, str]:
-    """Returns adapters, each `NAME=ADAPTER` or `ADAPTER`, by the names that requests call them.
-
-    Raises:
-        UsageError: if two have the same name, or one has the name of the model.
-    """
+    """Returns adapters, each `NAME=ADAPTER` or `ADAPTER`, by the names that requests call them."""
     names: dict[str, str] = {}
     for text in adapters:
         name, is_named, path = text.partition("=")

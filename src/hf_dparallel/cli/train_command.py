@@ -50,11 +50,7 @@ class _Parser(HfArgumentParser):
 
 
 def read_configs(values: Mapping[str, Any]) -> tuple[CertaintyForcingConfig, StudentArguments]:
-    """Returns the settings of the training and of the student from the flags that were given, by name.
-
-    Raises:
-        UsageError: if transformers, TRL or the configuration refuses one.
-    """
+    """Returns the settings of the training and of the student from the flags that were given, by name."""
     words = []
     for name, value in values.items():
         words += [f"--{name}", *map(str, value)] if isinstance(value, tuple) else [f"--{name}={value}"]
