@@ -230,8 +230,7 @@ class EvaluateTasksFlags(OutputFlags, FolderFlags, DecodingFlags, BatchSizeFlags
     system_instruction: str | None = flag("Text that begins each prompt.")
     fewshot_as_multiturn: bool | None = flag("Solved examples as turns of the chat. By default in a chat, without "
         "--preset.")
-    gen_kwargs: str | None = flag("More decoding settings: name=value,... They win over the tasks' own and over flags.",
-        )
+    gen_kwargs: str | None = flag("More decoding settings: name=value,... They win over tasks and flags.")
     mc_num: int = flag("Masked samples for each log-likelihood.", 128, minimum=1)
     check_greedy: bool = flag("Decode to see whether an answer is the greedy one, for log-likelihoods.", False)
     allow_code_execution: bool = flag("Let tasks execute programs of the model, each in a sandbox.", False)
