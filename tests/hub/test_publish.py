@@ -544,7 +544,7 @@ def test_the_card_says_how_the_recipe_was_found(hub, adapter):
     push_model_to_hub(adapter, "user/student")
     assert '"max_accuracy_drop": 0.015' in card_of(hub).text
     assert "calibration.json" in hub.repository("user/student").files()
-    # Of other settings it says nothing.
+    # It says nothing of other settings.
     push_model_to_hub(adapter, "user/student", generation_config=DiffusionGenerationConfig(entropy_threshold=0.1))
     assert "max_accuracy_drop" not in card_of(hub).text
     assert "calibration.json" not in hub.repository("user/student").files()

@@ -35,7 +35,7 @@ def test_logits_equal_the_official_ones_for_all_block_lengths(golden_dir, family
 
 
 def test_the_router_of_llada2_chooses_as_the_official_one(golden_dir):
-    """The bias takes part in the choice only: the weights are those of the scores without it."""
+    """The bias takes part in the choice only: the weights are the scores without it."""
     model = AutoModelForMaskedLM.from_pretrained(golden_dir / "llada2/model")
     golden = load_file(golden_dir / "llada2/forward.safetensors")
     model.config.block_length = 8

@@ -31,7 +31,7 @@ class AdapterLoadingMixin:
     PEFT adapters with their decoding recipes.
 
     The recipe beside an adapter (generation_config.json) holds while the adapter is active: [`resolve`] asks for it,
-    before that of the model, and `model.generation_config` stays as it is.
+    before the recipe of the model, and `model.generation_config` stays as it is.
     """
 
     generation_config: GenerationConfig
@@ -65,7 +65,7 @@ class AdapterLoadingMixin:
             adapter_name (`str`, *optional*, defaults to `"default"`):
                 A name to call it by, in [`set_adapter`].
             peft_config ([`~peft.PeftConfig`], *optional*):
-                Its configuration, by default that beside its weights.
+                Its configuration, by default the one beside its weights.
             local_files_only (`bool`, *optional*, defaults to `False`):
                 Whether to read the cache only.
             revision (`str`, *optional*):
@@ -120,7 +120,7 @@ class AdapterLoadingMixin:
         return super().state_dict(*args, **kwargs)  # type: ignore[misc]
 
     def recipes(self) -> list[GenerationConfig | None]:
-        """Puts the recipe of the active adapter (of several, the first one) before that of the model."""
+        """Puts the recipe of the active adapter (the first one, if there are several) before the model's own."""
         from peft.tuners.tuners_utils import BaseTunerLayer
 
         if not getattr(self, "_hf_peft_config_loaded", False):

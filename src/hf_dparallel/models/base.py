@@ -154,8 +154,8 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
                 sequence_length)`, which gives logits of shape `(num_true, vocab_size)`. With a vocabulary of 126k
                 this is most of the memory and, on small models, of the time.
             num_items_in_batch (`int` or `torch.Tensor`, *optional*):
-                Number of labels that `loss` is divided by, instead of those in this batch. The Trainer passes it when
-                it accumulates gradients.
+                Number of labels that `loss` is divided by, by default the number in this batch. The Trainer passes it
+                when it accumulates gradients.
             head_function (`Callable`, *optional*):
                 A differentiable function that is called with the logits of some kept positions of all rows at a time,
                 `(num_positions, vocab_size)`, and with their `labels`, and returns a `NamedTuple` of tensors. The

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 
 class PublishedConfigMixin:
-    """Comes before a configuration of transformers, whose settings are those of the published `config.json`.
+    """Comes before a configuration of transformers, whose settings have the names of the published `config.json`.
 
     Raises:
         ValueError: if the file describes another architecture.

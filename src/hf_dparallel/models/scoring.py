@@ -52,8 +52,8 @@ class ScoringMixin:
             labels (`torch.LongTensor` of shape `(rows, length)`, *optional*):
                 What `function` gets beside the logits.
             forward (`Callable`, *optional*):
-                The forward pass, if it is not to be that of `self` as it is: the model wrapped for several processes,
-                or compiled.
+                Another forward pass than the one of `self` as it is: the model wrapped for several processes, or
+                compiled.
 
         Returns:
             `torch.Tensor` of shape `(rows, positions, vocab_size)` (with a mask: `(num_true, vocab_size)`); or with
@@ -93,7 +93,7 @@ class LazyLogits:
 
 
 def accepted_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns those of `inputs` that the forward pass of a model takes."""
+    """Returns the `inputs` that the forward pass of a model takes."""
     parameters = inspect.signature(model.forward).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return inputs
@@ -137,8 +137,8 @@ def apply_in_chunks(
 ) -> "Terms":
     """`function` of `head(hidden_states)` and `labels`, with a bounded number of logits in memory.
 
-    The backward pass computes the logits of each chunk again (https://huggingface.co/papers/1604.06174), but not those
-    of the last one: its backward pass comes first, when nothing would be gained by having dropped them.
+    The backward pass computes the logits of each chunk again (https://huggingface.co/papers/1604.06174), except in the
+    last chunk: its backward pass comes first, when nothing would be gained by having dropped them.
     """
     hidden_states = hidden_states.flatten(0, -2)
     size = max(1, _CHUNK_NUMEL // vocab_size)

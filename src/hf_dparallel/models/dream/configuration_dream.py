@@ -10,7 +10,7 @@ from ..published_config import PublishedConfigMixin
 @strict
 class DreamConfig(PublishedConfigMixin, Qwen2Config):
     r"""
-    Configuration of a [`DreamForMaskedDiffusion`] (Dream 7B, Dream-Coder, DiffuCoder). The defaults are those of
+    Configuration of a [`DreamForMaskedDiffusion`] (Dream 7B, Dream-Coder, DiffuCoder). The defaults come from
     [Dream-org/Dream-v0-Instruct-7B](https://huggingface.co/Dream-org/Dream-v0-Instruct-7B); every argument of
     [`~transformers.Qwen2Config`] is accepted.
 

@@ -33,7 +33,7 @@ _ONLY_SUPPORTED: dict[str, Any] = {
 @strict
 class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
     r"""
-    Configuration of a [`LLaDAForMaskedDiffusion`] (LLaDA-8B, LLaDA-1.5, iLLaDA). The defaults are those of
+    Configuration of a [`LLaDAForMaskedDiffusion`] (LLaDA-8B, LLaDA-1.5, iLLaDA). The defaults come from
     [GSAI-ML/LLaDA-8B-Instruct](https://huggingface.co/GSAI-ML/LLaDA-8B-Instruct).
 
     Attributes carry the published names (`d_model`, `n_heads`, ...); the usual transformers names (`hidden_size`,

@@ -29,7 +29,7 @@ _ONLY_SUPPORTED: dict[str, Any] = {
 @strict
 class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
     r"""
-    Configuration of a [`LLaDA2ForMaskedDiffusion`] (LLaDA2.0 and LLaDA2.1, mini and flash). The defaults are those of
+    Configuration of a [`LLaDA2ForMaskedDiffusion`] (LLaDA2.0 and LLaDA2.1, mini and flash). The defaults come from
     [inclusionAI/LLaDA2.0-mini](https://huggingface.co/inclusionAI/LLaDA2.0-mini); every argument of
     [`~transformers.Glm4MoeConfig`] is accepted. Settings of the published file that change nothing here
     (`router_dtype`, ...) are kept and written back.

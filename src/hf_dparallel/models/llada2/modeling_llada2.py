@@ -42,7 +42,7 @@ class LLaDA2PreTrainedModel(Glm4MoePreTrainedModel):
 
     @classmethod
     def _can_set_experts_implementation(cls) -> bool:
-        # transformers reads the module that a class is in, and that of the experts is another one.
+        # transformers reads the module that a class is in, and the experts are in another one.
         return Glm4MoePreTrainedModel._can_set_experts_implementation()
 
 

@@ -12,7 +12,7 @@ from ..published_config import PublishedConfigMixin
 @strict
 class SDARConfig(PublishedConfigMixin, Qwen3Config):
     r"""
-    Configuration of a [`SDARForMaskedDiffusion`] (SDAR 1.7B, 4B and 8B, TraDo). The defaults are those of
+    Configuration of a [`SDARForMaskedDiffusion`] (SDAR 1.7B, 4B and 8B, TraDo). The defaults come from
     [JetLM/SDAR-8B-Chat](https://huggingface.co/JetLM/SDAR-8B-Chat); every argument of [`~transformers.Qwen3Config`]
     is accepted. Settings of the published file that change nothing here (`fuse_cross_entropy`, ...) are kept and
     written back.
@@ -42,7 +42,7 @@ class SDARConfig(PublishedConfigMixin, Qwen3Config):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """Leaves out the attention implementation that a published file names, as that of its training on GPUs."""
+        """Leaves out the attention implementation that a published file names: it was trained with that on GPUs."""
         config_dict = {name: value for name, value in config_dict.items() if name != "attn_implementation"}
         return super().from_dict(config_dict, **kwargs)
 
@@ -50,7 +50,7 @@ class SDARConfig(PublishedConfigMixin, Qwen3Config):
 @strict
 class SDARMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
     r"""
-    Configuration of a [`SDARMoeForMaskedDiffusion`] (SDAR-30B-A3B). The defaults are those of
+    Configuration of a [`SDARMoeForMaskedDiffusion`] (SDAR-30B-A3B). The defaults come from
     [JetLM/SDAR-30B-A3B-Chat](https://huggingface.co/JetLM/SDAR-30B-A3B-Chat); every argument of
     [`~transformers.Qwen3MoeConfig`] is accepted.
 

@@ -13,7 +13,7 @@ from ..base import MaskedDiffusionModel
 from .configuration_sdar import SDARConfig, SDARMoeConfig
 
 
-# On disk each expert has its own weights; in memory those of a layer are one tensor.
+# On disk each expert has its own weights; in memory all experts of a layer are one tensor.
 register_checkpoint_conversion_mapping("sdar_moe", get_checkpoint_conversion_mapping("qwen3_moe"), overwrite=True)
 
 
@@ -50,7 +50,7 @@ class SDARMoePreTrainedModel(Qwen3MoePreTrainedModel):
 
     @classmethod
     def _can_set_experts_implementation(cls) -> bool:
-        # transformers reads the module that a class is in, and that of the experts is another one.
+        # transformers reads the module that a class is in, and the experts are in another one.
         return Qwen3MoePreTrainedModel._can_set_experts_implementation()
 
 
