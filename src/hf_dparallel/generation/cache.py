@@ -1,6 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Keys and values of whole sequences, of which a pass replaces a part."""
 
+from typing import Any
+
 import torch
 from torch.nn.functional import pad
 from transformers import PreTrainedConfig
@@ -63,9 +65,9 @@ class WindowLayer(CacheLayerMixin):
 
     def _replace(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         # The layers of a model may be on several devices.
+        planned: list[Any] = [self.planned.rows, self.planned.columns, self.planned.kept]
         rows, columns, replaced = (
-            index.to(kept.device) if isinstance(index, torch.Tensor) else index
-            for index in (self.planned.rows, self.planned.columns, self.planned.kept)
+            index.to(kept.device) if isinstance(index, torch.Tensor) else index for index in planned
         )
         if isinstance(columns, slice):
             kept[slice(None) if rows is None else rows, :, columns] = states

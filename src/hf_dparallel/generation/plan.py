@@ -60,6 +60,11 @@ class Pass(NamedTuple):
         """How many tokens follow the columns."""
         return 0 if self.appended is None else self.appended.input_ids.shape[1]
 
+    @property
+    def keys(self) -> "Pass":
+        """The same rows with the columns that the queries attend to."""
+        return self._replace(columns=slice(0, self.num_keys))
+
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """What a tensor of the canvas, `(all rows, width)`, holds at the rows and columns of this pass."""
         tensor = tensor if self.rows is None else tensor[self.rows]

@@ -58,7 +58,7 @@ class Runner:
         return torch.empty_like(joined).index_copy_(0, order, joined)
 
     def follow_rows(self) -> None:
-        """Fits the cache to the rows that have left the canvas and those that were added."""
+        """Fits the cache to the rows that have left the canvas and the new ones."""
         canvas, cache = self.canvas, self.cache
         if cache is None:
             return
@@ -69,7 +69,7 @@ class Runner:
         self._cached_rows = list(canvas.row_ids)
 
     def run(self, planned: Pass) -> torch.Tensor:
-        """Runs a pass, with the head at the places that it names."""
+        """Runs a pass, with the head where it says."""
         input_ids, position_ids = planned.of(self.canvas.sequences), planned.of(self.canvas.position_ids)
         mask = self.mask(planned, position_ids)
         if planned.appended is not None:
@@ -99,7 +99,7 @@ class Runner:
         if planned.seen is None:
             return None
         if not self.model._supports_window_cache:
-            return planned._replace(columns=slice(0, planned.num_keys)).of(planned.seen)
+            return planned.keys.of(planned.seen)
         make = self._block_mask if self.canvas.whole_blocks else self._bidirectional_mask
         return make(planned, position_ids)
 
@@ -115,7 +115,7 @@ class Runner:
         return mask[planned.rows] if torch.is_tensor(mask) else self._make_bidirectional(planned)
 
     def _make_bidirectional(self, planned: Pass) -> Any:
-        seen = planned._replace(columns=slice(0, planned.num_keys)).of(planned.seen)
+        seen = planned.keys.of(planned.seen)
         return create_bidirectional_mask(
             self.model.config.get_text_config(),
             torch.empty(len(seen), planned.length, 0, dtype=self.model.dtype, device=seen.device),
@@ -139,7 +139,7 @@ class Runner:
         if is_shared and planned.length <= block_length and not self.canvas.is_padded and not self.planner.uniform:
             # The last block sees everything.
             return {"full_attention": None}
-        keys = planned._replace(columns=slice(0, planned.num_keys))
+        keys = planned.keys
         return make_attention_mask(
             self.model.config.get_text_config(),
             block_causal(position_ids // block_length, keys.of(self.canvas.position_ids) // block_length),
@@ -194,14 +194,14 @@ class CompiledRunner(Runner):
         """The pass over all rows. What it computes beside `planned` is not kept."""
         source = self.all_rows
         if planned.rows is not None:
-            # Where in the pass each row is: -1 where it is not, and then the first row is computed in its place.
+            # Where in the pass each row is: -1 where it is not, and then the first row is computed instead.
             absent = torch.full((len(self.canvas),), -1, device=source.device)
             source = absent.index_copy(0, planned.rows, torch.arange(len(planned.rows), device=source.device))[source]
         if self.cache is None:
             padded = planned._replace(scored=planned.scored[source])
         else:
             padded = self._widened(planned, source.clamp(min=0), source >= 0)
-        # As many places as there can be, so that there is one shape to compile.
+        # As many scored columns as there can be, so that there is one shape to compile.
         missing = -planned.scored.shape[1] % self.canvas.config.block_length
         seen = self.canvas.attention_mask if planned.seen is None else planned.seen
         return padded._replace(rows=self.all_rows, scored=pad(padded.scored, (0, missing)), seen=seen)
@@ -221,7 +221,7 @@ class CompiledRunner(Runner):
         return planned._replace(columns=first + offsets, scored=scored + start - first, num_keys=width, kept=kept)
 
 
-# Keys and values for compiled code, which a CUDA graph expects where they were: by model, those that are not in use.
+# Keys and values for compiled code, which a CUDA graph expects where they were: by model, the caches not in use.
 _CACHES: weakref.WeakKeyDictionary[PreTrainedModel, list[WindowCache]] = weakref.WeakKeyDictionary()
 
 

@@ -63,7 +63,7 @@ class SoftDecoding(RowPart):
         block = canvas.block.gather(1, columns)
         is_same = block[:, :, None] == block[:, None, :]
         has_changed, has_unsure = ((is_same & marked[:, None, :]).any(dim=2) for marked in (changed, is_unsure))
-        # The steps are those since the first open block was entered.
+        # Steps count since the first open block was entered.
         open_from = canvas.open_from[:, None]
         block_length = (canvas.block == open_from).sum(dim=1)
         is_over = (canvas.step_in_block + 1 >= block_length)[:, None] & (block == open_from)

@@ -20,7 +20,7 @@ from ..settings import add_setting
 class VerificationCopy:
     """A copy of each row's open blocks in which nothing is decided, beside the canvas in the same pass.
 
-    A place of the copy has the position of the column it stands for. Nothing outside the copy sees it. It sees all of
+    A token of the copy has the position of the column it stands for. Nothing outside the copy sees it. It sees all of
     the copy and of the canvas, except for the token that it predicts (https://huggingface.co/papers/2507.18578).
     """
 
@@ -48,7 +48,7 @@ class VerificationCopy:
         )
 
     def _visibility(self, num_columns: int, num_keys: int) -> Visibility:
-        # A first token is predicted at its own place by every model.
+        # Every model predicts a first token at its own column.
         unseen = [self.columns + self.lead, self.columns.masked_fill(self.position_ids > 0, -1)]
         target, first = (pad(columns, (num_columns, 0), value=-1) for columns in unseen)
 
@@ -63,8 +63,8 @@ class VerificationCopy:
 class VerifiedCommits(RowPart):
     """Takes back decided tokens that the model finds improbable once it knows more of their block (WINO).
 
-    The prediction of a decided token comes from a place that does not see it ([`VerificationCopy`]). In a pass that
-    commits more than one token, those below the threshold are masked again, the least probable first, and fewer than
+    The prediction of a decided token comes from a copy that does not see it ([`VerificationCopy`]). A pass that
+    commits more than one token masks decided ones below the threshold again, the least probable first, and fewer than
     the pass before has committed. So after any number of passes at least as many tokens are decided, and a block takes
     no more passes than it has tokens (https://huggingface.co/papers/2507.18578).
     """
@@ -89,9 +89,7 @@ class VerifiedCommits(RowPart):
             position_ids=copied.of(canvas.position_ids),
             columns=columns,
             is_seen=is_seen,
-            key_mask=planned._replace(columns=slice(0, planned.num_keys)).of(
-                canvas.attention_mask if planned.seen is None else planned.seen
-            ),
+            key_mask=planned.keys.of(canvas.attention_mask if planned.seen is None else planned.seen),
             lead=lead,
         )
         wanted = planned.first + planned.scored
