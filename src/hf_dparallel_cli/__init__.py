@@ -40,7 +40,7 @@ _TABLE = [
     Command("push", "publish an adapter, a model or trajectories on the Hub, with a card", "path", "repo_id"),
     Command("env", "show versions and devices, for bug reports"),
 ]
-COMMANDS = {str(command.name): command for command in _TABLE}
+COMMANDS: dict[str, click.Command] = {str(command.name): command for command in _TABLE}
 _PROGRAM = "hf-dparallel"
 # By this variable the shell asks for completions, as of all programs that are made with click.
 _COMPLETION = "_HF_DPARALLEL_COMPLETE"

@@ -46,6 +46,8 @@ class Flag(click.Option):
         self.brief = field.metadata.get("brief", field.metadata["help"])
         is_list = "list[" in field.type or "tuple[" in field.type
         default = None if is_list else field.default
+        # A switch may have a value: `--quiet false`.
+        switch: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if self.is_switch else {}
         super().__init__(
             [f"--{field.name}", *field.metadata.get("aliases", ())],
             type=_type_of(field),
@@ -54,8 +56,7 @@ class Flag(click.Option):
             multiple=is_list,
             metavar="" if self.is_switch else field.metadata.get("metavar"),
             help=field.metadata["help"],
-            # A switch may have a value: `--quiet false`.
-            **({"is_flag": False, "flag_value": "true"} if self.is_switch else {}),
+            **switch,
         )
 
 
@@ -70,7 +71,8 @@ def _type_of(field: Field) -> click.ParamType:
     if "minimum" in more:
         limits = {"min": more["minimum"], "max": more.get("maximum")}
         return click.IntRange(**limits) if name == "int" else click.FloatRange(**limits)
-    return {"int": click.INT, "float": click.FLOAT, "bool": click.BOOL}.get(name, click.STRING)
+    types: dict[str, click.ParamType] = {"int": click.INT, "float": click.FLOAT, "bool": click.BOOL}
+    return types.get(name, click.STRING)
 
 
 class SettingType(click.ParamType):
@@ -81,7 +83,7 @@ class SettingType(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Returns the value, or says what is allowed."""
-        numbers = {int: click.INT, float: click.FLOAT, bool: click.BOOL}
+        numbers: dict[type, click.ParamType] = {int: click.INT, float: click.FLOAT, bool: click.BOOL}
         value = numbers.get(self.setting.type, click.STRING).convert(value, param, ctx)
         try:
             return self.setting.read(value)
@@ -91,7 +93,7 @@ class SettingType(click.ParamType):
 
 def flags_of(kind: type[Flags]) -> Iterator[Flag]:
     """The flags of a class of flags, those included that it only names the source of."""
-    for field in dataclasses.fields(kind):
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # all but the first base are dataclasses
         if "declared" in field.metadata:
             declared = field.metadata["declared"]()
             yield from (Flag(each, field.metadata["title"], field.name) for each in declared)
@@ -105,8 +107,8 @@ def flags_of(kind: type[Flags]) -> Iterator[Flag]:
 class Command(click.Command):
     """A command of `hf-dparallel`.
 
-    Its flags are those of a class of flags.py, `GenerateFlags` for `generate`. The function `run` of its module,
-    `hf_dparallel.cli.generate_command`, is called with an instance of the class.
+    Its flags are the fields of a class of flags.py, which is `GenerateFlags` for `generate`. The function `run` of its
+    module, `hf_dparallel.cli.generate_command`, is called with an instance of the class.
 
     Args:
         name (`str`): its name.

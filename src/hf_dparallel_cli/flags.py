@@ -350,7 +350,7 @@ class ServerFlags(RecipeFlags, BatchSizeFlags, ModelFlags):
     max_request_bytes: int = flag("Length of the longest request.", 2**20, minimum=1)
     grace_seconds: float = flag("Seconds that answers under way may take when the server is told to stop.",
         30.0, minimum=0)
-    log_level: str = flag("'info' logs every request with its status and cost, 'debug' also those of probes.",
+    log_level: str = flag("'info' logs every request with its status and cost, 'debug' probes, too.",
         "info", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self):

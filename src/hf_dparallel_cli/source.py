@@ -71,10 +71,11 @@ def read_setting_fields() -> list[Field]:
 
 def _declarations(path: Path) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        function = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
-        if function in ("add_setting", "commit_rule") and isinstance(node.args[0], ast.Constant):
-            named = {keyword.arg: _value(keyword.value) for keyword in node.keywords}
-            yield function, [_value(argument) for argument in node.args], named
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        if node.func.id in ("add_setting", "commit_rule") and isinstance(node.args[0], ast.Constant):
+            named = {str(keyword.arg): _value(keyword.value) for keyword in node.keywords}
+            yield node.func.id, [_value(argument) for argument in node.args], named
 
 
 def read_fields(path: Path, *classes: str) -> list[Field]:

@@ -91,7 +91,7 @@ def complete(text: str, line: str, index: int) -> str | None:
 
 
 def _keep_history(readline: ModuleType) -> None:
-    """Begins with the lines of earlier conversations, and adds those of this one at the end."""
+    """Begins with the lines of earlier conversations, and adds the new lines at the end."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hf-dparallel"
     readline.set_history_length(1000)
     with contextlib.suppress(OSError):  # there is none yet

@@ -68,7 +68,7 @@ def run(flags: InspectFlags) -> None:
         traces = [run_with(model, has_it, partial(trace, name=name)) for name, has_it in names.items()]
         title = f"{flags.model}: {shorten(text, 60)}"
         report["decodes"] = show(traces, flags.output_file, title)
-    if dataset is not None:
+    if dataset is not None and flags.figures is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
         answerer = Answerer(model, tokenizer, recipe, seed=flags.seed, **batch_options(flags))
         answerer = answerer.with_(output_certainty=True)

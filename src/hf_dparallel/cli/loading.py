@@ -103,7 +103,7 @@ def as_wrong_usage() -> Iterator[None]:
         raise click.UsageError(str(error)) from error
 
 
-def batch_options(flags: BatchSizeFlags) -> dict[str, int]:
+def batch_options(flags: BatchSizeFlags) -> dict[str, Any]:
     """Returns `batch_size` and, if it is a flag, `num_workers`; where they are not given, as suits this device."""
     on_gpu = torch.cuda.is_available()
     defaults = {"batch_size": 16 if on_gpu else 8, "num_workers": 1 if on_gpu else min(torch.get_num_threads(), 4)}
@@ -112,13 +112,13 @@ def batch_options(flags: BatchSizeFlags) -> dict[str, int]:
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Returns the tokenizer of a model, or of an adapter, which has one of its own or that of its base model."""
+    """Returns the tokenizer of a model, or of an adapter, which has one of its own or takes its base model's."""
     where = {"revision": revision or "main"}
     path = cached_file(name, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False, **where)
     config = find_adapter_config_file(name, **where) if path is None else None
     if config is not None:
         try:
-            # The revision is that of the adapter.
+            # The revision belongs to the adapter.
             name, where = json.loads(Path(config).read_text(encoding="utf-8"))["base_model_name_or_path"], {}
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(f"`{config}` does not name the base model of an adapter: {error!r}.") from error

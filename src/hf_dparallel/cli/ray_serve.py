@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @serve.ingress()
 class Replica:
-    """A model, and the application that answers requests for it. The arguments are those of `hf-dparallel serve`."""
+    """A model, and the application that answers requests for it. It takes the flags of `hf-dparallel serve`."""
 
     def __init__(self, flags: ServerFlags):
         is_loopback = flags.host in ("127.0.0.1", "localhost", "::1")
@@ -56,7 +56,7 @@ def app(values: dict[str, Any]) -> serve.Application:
     slots, gpus = batch_options(flags)["batch_size"], flags.gpus_per_replica
     return serve.deployment(
         Replica,
-        # The queue of the engine is that of the replica; more than that wait at Ray Serve.
+        # The replica has the queue of its engine; more requests wait at Ray Serve.
         max_ongoing_requests=slots + flags.max_waiting,
         max_queued_requests=max(1, flags.max_waiting),
         graceful_shutdown_timeout_s=flags.grace_seconds,

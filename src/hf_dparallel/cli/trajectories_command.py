@@ -34,7 +34,7 @@ def run(flags: TrajectoriesFlags) -> None:
     # Looked up before the decoding, which takes hours.
     reward_function = None if flags.reward == "none" else get_reward(flags.reward, dataset)
     state = join_processes()
-    settings = {"output_dir": flags.output_dir, "seed": flags.seed, **batch_options(flags)}
+    settings: dict[str, Any] = {"output_dir": flags.output_dir, "seed": flags.seed, **batch_options(flags)}
     if flags.ray_actors is None:
         model, tokenizer = load_model(flags)
         recipe = resolve_settings(model, given, tokenizer)
