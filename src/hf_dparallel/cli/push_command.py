@@ -2,6 +2,7 @@
 """`hf-dparallel push`: publish an adapter, a model or trajectories on the Hub."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -51,7 +52,7 @@ def run(flags: PushFlags) -> None:
 
 
 def _files_of_model(path: str, **facts: Any) -> dict[str, Content]:
-    return files_to_push(ModelFacts(path, **facts))
+    return files_to_push(ModelFacts(Path(path), **facts))
 
 
 def show(files: Mapping[str, Content], repo_id: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class ModelFacts:
         ValueError: if a file of the folder, the report or the example is none.
     """
 
-    folder: str | os.PathLike
+    folder: Path
     repo_id: str
     base_model: str | None = None
     generation_config: DiffusionGenerationConfig | None = None
@@ -60,7 +60,7 @@ class ModelFacts:
     tags: str | list[str] | None = None
 
     def __post_init__(self):
-        self.folder: Path = Path(self.folder)
+        self.folder = Path(self.folder)
         self.adapter, self.summary = self._read(ADAPTER_CONFIG_NAME), self._read(SUMMARY_NAME)
         said = self.base_model or self.adapter.get("base_model_name_or_path") or self.summary.get("base_model")
         self._said_base_model, self.base_model = said, hub_name(said)

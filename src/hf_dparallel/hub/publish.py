@@ -81,7 +81,7 @@ def push_model_to_hub(
         OSError: if the folder holds no safetensors weights, or the Hub refuses.
     """
     kind = kind_of(Path(folder))
-    known = ModelFacts(folder, full_name(repo_id, token), **facts)
+    known = ModelFacts(Path(folder), full_name(repo_id, token), **facts)
     files = files_to_push(known)
     logger.info(f"Uploading {', '.join(files)}.")
     config, tokenizer = files[WEIGHT_PATTERNS[kind][0]], TOKENIZER_PATTERNS if has_tokenizer(known.folder) else ()

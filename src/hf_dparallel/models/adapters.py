@@ -21,12 +21,16 @@ from .adapter_files import AdapterFiles
 
 if TYPE_CHECKING:
     from peft import PeftConfig
+    from transformers.integrations import PeftAdapterMixin as _Mixed
     from transformers.modeling_utils import LoadStateDictConfig
+else:
+    # Every `PreTrainedModel` is one, and it must come after the mixin for `generate`.
+    _Mixed = object
 
 _LORA_A = re.compile(r"\.lora_(?:embedding_)?A\b")
 
 
-class AdapterLoadingMixin:
+class AdapterLoadingMixin(_Mixed):
     r"""
     PEFT adapters with their decoding recipes.
 

@@ -30,7 +30,7 @@ class PublishedConfigMixin:
                 )
         # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
         kwargs.pop("auto_map", None)
-        super().__post_init__(**kwargs)
+        super().__post_init__(**kwargs)  # type: ignore[misc]
         # Where the published code looks for it.
         self.rope_theta = self.rope_parameters["rope_theta"]
 
