@@ -185,7 +185,7 @@ def test_a_row_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(decode_cases())
 def test_rows_are_independent_in_many_cases(case):
     check_case(case)
