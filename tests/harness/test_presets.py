@@ -16,8 +16,8 @@ from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.harness import DiffusionHarnessLM, tables
 from hf_dparallel.harness import model as harness_model
+from hf_dparallel.harness.answers import COST_NAMES
 from hf_dparallel.harness.code_tasks import TASKS_FOLDER
-from hf_dparallel.harness.costs import COST_NAMES
 from hf_dparallel.harness.presets import METHODS, PRESETS, PaperTask, choose_benchmarks, method_settings
 from hf_dparallel.harness.run import TaskRunner
 from hf_dparallel.harness.tables import Comparison

@@ -15,6 +15,8 @@ from ..sandbox.runner import run_programs
 
 
 TASKS_FOLDER = Path(__file__).parent / "tasks"
+# From the answers to each document to the programs of each.
+Filter = Callable[[list[list[str]], Sequence[dict[str, Any]]], list[list[str]]]
 
 
 def is_sandboxed(metric_list: Sequence[dict[str, Any]] | None, process_results: Any = None) -> bool:
@@ -59,42 +61,6 @@ def _count_passed(programs: Sequence[str], tests: str) -> int:
 # Filters: they make programs of answers.
 
 
-def continue_prompt(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """A filter for `humaneval`: the answer continues the prompt."""
-    return _filter_answers(resps, docs, lambda answer, doc: doc["prompt"] + answer)
-
-
-def continue_prompt_until_fence(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """A filter for `humaneval_instruct`: the answer continues the prompt until its block of code ends."""
-    return _filter_answers(resps, docs, lambda answer, doc: doc["prompt"] + answer.partition("```")[0])
-
-
-def extract_opened_block(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """A filter for `mbpp_instruct`: the rest of the block of code that the prompt has opened."""
-    return _filter_answers(resps, docs, lambda answer, doc: _opened_block(answer))
-
-
-def complete_from_chat(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """A filter for `humaneval` asked in a chat: the first block of code in the answer, after the prompt."""
-
-    def complete(answer: str, doc: dict[str, Any]) -> str:
-        code = _fenced(answer)
-        return doc["prompt"] + ("\n" + code if code else answer)
-
-    return _filter_answers(resps, docs, complete)
-
-
-def extract_from_chat(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """A filter for `mbpp` asked in a chat: the first block of code in the answer, or the answer."""
-    return _filter_answers(resps, docs, lambda answer, doc: _fenced(answer) or answer)
-
-
-def _filter_answers(
-    resps: list[list[str]], docs: Sequence[dict[str, Any]], make_program: Callable[[str, dict[str, Any]], str]
-) -> list[list[str]]:
-    return [[make_program(answer, doc) for answer in answers] for answers, doc in zip(resps, docs, strict=True)]
-
-
 def _opened_block(answer: str) -> str:
     """The block of code as the harness finds it, also where the answer opens it once more."""
     pattern = re.compile(r"```(?:\w+)?\n?(.*?)\n?```", re.DOTALL)
@@ -108,3 +74,27 @@ def _fenced(answer: str) -> str | None:
     if not fence:
         return None
     return rest.partition("\n")[2].partition("```")[0]
+
+
+def _complete_from_chat(answer: str, doc: dict[str, Any]) -> str:
+    code = _fenced(answer)
+    return doc["prompt"] + ("\n" + code if code else answer)
+
+
+def _filter(make_program: Callable[[str, dict[str, Any]], str]) -> Filter:
+    def filter_answers(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
+        return [[make_program(answer, doc) for answer in answers] for answers, doc in zip(resps, docs, strict=True)]
+
+    return filter_answers
+
+
+# For `humaneval`: the answer continues the prompt.
+continue_prompt = _filter(lambda answer, doc: doc["prompt"] + answer)
+# For `humaneval_instruct`: it does so until its block of code ends.
+continue_prompt_until_fence = _filter(lambda answer, doc: doc["prompt"] + answer.partition("```")[0])
+# For `mbpp_instruct`: the rest of the block of code that the prompt has opened.
+extract_opened_block = _filter(lambda answer, doc: _opened_block(answer))
+# For `humaneval` asked in a chat: the first block of code in the answer, after the prompt.
+complete_from_chat = _filter(_complete_from_chat)
+# For `mbpp` asked in a chat: the first block of code in the answer, or the answer.
+extract_from_chat = _filter(lambda answer, doc: _fenced(answer) or answer)

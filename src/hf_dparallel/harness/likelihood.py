@@ -22,12 +22,7 @@ def estimate_log_likelihood(
     sum of their log-probabilities times `len(answer) / l`.
 
     The draws depend on `generator` only, not on `batch_size`.
-
-    Args:
-        context, answer (`list[int]`): token ids, of the answer at least one.
-        num_samples (`int`): masked answers. Of an answer of one token all are the same, so one is enough.
-        batch_size (`int`): how many of them in a forward pass.
-        generator (`torch.Generator`): on the CPU.
+    All masked answers of one token are the same, so there one sample is enough.
     """
     counts = masked_counts(len(answer), num_samples if len(answer) > 1 else 1, generator)
     masked = mask_answers(len(answer), counts, generator)

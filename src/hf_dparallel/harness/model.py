@@ -19,8 +19,7 @@ from ..environment import join_processes
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..hashes import model_hash, stable_hash
-from .answers import decode_answers
-from .costs import Record, costs_by_task
+from .answers import Record, costs_by_task, decode_answers
 from .finished import FinishedRequests, request_key
 from .likelihood import estimate_log_likelihood
 from .settings import RequestSettings, read_gen_kwargs, without_recipe
@@ -64,7 +63,7 @@ class DiffusionHarnessLM(TemplateLM):
         finished_requests (`str`, *optional*):
             File to which finished requests are written, and from which a restarted run takes them.
         settings:
-            Settings of [`DiffusionGenerationConfig`] for all requests. Those of a request (`gen_kwargs`) win.
+            Settings of [`DiffusionGenerationConfig`] for all requests. The settings of a request (`gen_kwargs`) win.
 
     Raises:
         ValueError: for an unknown setting, or a model without `generate_many`.
@@ -112,7 +111,7 @@ class DiffusionHarnessLM(TemplateLM):
         self.tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **loading)
         self.model.eval()
         self.max_length = max_length or getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        # Of this only the special tokens count: each request has settings of its own.
+        # Only its special tokens count: each request has settings of its own.
         self._resolved = resolve(self.model, DiffusionGenerationConfig(**settings), self.tokenizer)
         self.fingerprint = model_hash(self.model)
         self.finished = FinishedRequests(finished_requests, self._rank if self._world_size > 1 else None)

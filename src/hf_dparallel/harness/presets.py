@@ -13,33 +13,23 @@ BLOCK_LENGTH = 32
 
 @dataclass(frozen=True)
 class PaperTask:
-    """A task of the harness as the paper uses it. What it changes of the task is a group in `tasks/paper`.
-
-    Args:
-        task (`str`): its name in the harness, or the name of a group.
-        title (`str`): of the table.
-        entropy_threshold (`float`): of dParallel on this task, in nats.
-        metric (`str`): the column "Accuracy", as the harness names it: metric, filter.
-    """
+    """A task or group of the harness. What the paper changes of it is a group in `tasks/paper`."""
 
     task: str
     title: str
+    # Of dParallel on this task, in nats.
     entropy_threshold: float
+    # The column "Accuracy", as the harness names it: metric, filter.
     metric: str
 
 
 @dataclass(frozen=True)
 class Preset:
-    """The benchmarks of one of the paper's tables.
-
-    Args:
-        model (`str`): the model that the table is about.
-        benchmarks (`tuple[PaperTask, ...]`): in the table's order.
-        original (`dict`): the decoding of the model's authors, where it differs from one token per pass in blocks.
-    """
+    """The model of one of the paper's tables, and its benchmarks in the table's order."""
 
     model: str
     benchmarks: tuple[PaperTask, ...]
+    # The decoding of the model's authors, where it differs from one token per pass in blocks.
     original: dict[str, Any] = field(default_factory=dict)
 
 
@@ -69,16 +59,12 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the paper's tables.
-
-    Args:
-        title (`str`): in the table.
-        settings (`Callable`): gives the decoding settings from the preset, the benchmark and the length of the canvas.
-        checkpoint (`str`): `"base"`, or the argument that names the adapter.
-    """
+    """A row of the paper's tables."""
 
     title: str
+    # From the preset, the benchmark and the length of the canvas.
     settings: Callable[[Preset, PaperTask, int], dict[str, Any]]
+    # `"base"`, or the argument that names the adapter.
     checkpoint: str = "base"
 
 
@@ -134,9 +120,7 @@ def method_settings(
     method: str, preset: Preset, benchmark: PaperTask, changes: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
     """The decoding settings of a row. As in the paper, the whole canvas is decoded, past the end of the answer too.
-
-    Args:
-        changes (`Mapping`): what is to differ; `max_new_tokens` also changes the number of passes in proportion.
+    Among `changes`, `max_new_tokens` also changes the number of passes in proportion.
     """
     canvas = changes.get("max_new_tokens", CANVAS_LENGTH)
     common = {"max_new_tokens": canvas, "block_length": BLOCK_LENGTH, "stop_at_eos": False}

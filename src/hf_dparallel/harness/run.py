@@ -8,20 +8,16 @@ from typing import Any
 from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
 
-from .costs import add_costs, merge_costs, tasks_of
+from .answers import add_costs, merge_costs, tasks_of
 from .model import DiffusionHarnessLM
 from .selection import load_tasks, make_task_manager, select_tasks
 
 
 class TaskRunner:
-    """Runs tasks of the harness.
+    """Runs tasks of the harness, and those in the folder `include_path`, on the model of this name.
 
-    Args:
-        name (`str`): of the model, in the results.
-        include_path (`str`, *optional*): folder with more tasks.
-        allow_code_execution (`bool`): whether tasks may execute programs of the model.
-        output_dir (`str`, *optional*): the harness writes its results and samples there, each sample with its costs.
-        options: further arguments of `lm_eval.simple_evaluate`: how prompts are made, and how many of them.
+    The harness writes its results and samples to `output_dir`, each sample with its costs. `options` are further
+    arguments of `lm_eval.simple_evaluate`: how prompts are made, and how many of them.
     """
 
     def __init__(

@@ -22,14 +22,10 @@ _WORDS = ("until", *(limit.name for limit in _LIMITS))
 
 @dataclass(frozen=True)
 class RequestSettings:
-    """How a request is decoded.
-
-    Args:
-        resolved ([`DiffusionGenerationConfig`]): every setting, special tokens included.
-        until (`tuple[str, ...]`): strings that end the answer and are not part of it.
-    """
+    """How a request is decoded: every setting, special tokens included, and the strings that end the answer."""
 
     resolved: DiffusionGenerationConfig
+    # They are not part of the answer.
     until: tuple[str, ...]
 
     @property

@@ -9,7 +9,7 @@ from ..environment import describe_environment, describe_hardware
 from ..evaluation.intervals import bootstrap_interval
 from ..hashes import stable_hash
 from ..reports import results_table, write_evaluation, write_report
-from .costs import COST_NAMES, tasks_of
+from .answers import COST_NAMES, tasks_of
 from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, PaperTask, method_settings
 from .run import TaskRunner, num_samples_of, samples_of, scores_of
@@ -20,13 +20,8 @@ class Comparison:
     """Measures methods on benchmarks, and writes `report.json` and `report.md` after each method.
 
     Nothing is decoded with the recipe that a checkpoint brings, but with the method's settings. Each benchmark has a
-    report in a folder of its own, too, which `hf-dparallel report` compares with those of other runs.
-
-    Args:
-        runner ([`TaskRunner`]): runs the benchmarks.
-        preset (`str`): name of the preset.
-        benchmarks (`Sequence[PaperTask]`), methods (`Sequence[str]`): in the order of the tables.
-        changes (`Mapping`): decoding settings that are not those of the paper.
+    report in a folder of its own, too, which `hf-dparallel report` compares with the reports of other runs.
+    `changes` are decoding settings that the paper has otherwise.
     """
 
     def __init__(
@@ -72,10 +67,8 @@ class Comparison:
         """
         rows = []
         for benchmark in self.benchmarks:
-            asked = [(benchmark.task, method) for method in self.methods]
-            measured = {
-                method: self._measured[task, method] for task, method in asked if (task, method) in self._measured
-            }
+            found = {method: self._measured.get((benchmark.task, method)) for method in self.methods}
+            measured = {method: row for method, row in found.items() if row is not None}
             conditions = {(row.get("batch_size"), row.get("device")) for row in measured.values()}
             baseline = next(iter(measured.values()), {})
             for method, row in measured.items():
