@@ -178,6 +178,28 @@ def check_case(case):
         assert alone.tokens_per_forward.item() == pytest.approx(num_tokens / passes)
 
 
+@pytest.mark.parametrize("make", [make_llada, make_dream])
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"revocation_threshold": 0.9, **rule} for rule in ({"entropy_threshold": 1.5}, {"entropy_bound": 2.0})),
+        *(
+            {"revocation_threshold": 0.9, **rule}
+            for rule in ({"confidence_threshold": 0.5}, {"confidence_factor": 2.0})
+        ),
+        *({"confidence_threshold": 0.3, "editing_threshold": 0.4, "max_post_steps": steps} for steps in (0, 1, 16)),
+        *({"soft_threshold": threshold} for threshold in (0.0, 0.3, 0.95)),
+        {"kl_threshold": 0.5, "kl_confidence": 0.1, "kl_history_length": 2},
+        *({"confidence_threshold": 0.5, "suffix_length": length} for length in (0, 3, 16)),
+    ],
+    ids=str,
+)
+def test_each_way_to_decode_equals_the_naive_loop(make, change):
+    """Settings with which tokens are revised in most rows."""
+    lengths = {"block_length": 6 if "soft_threshold" in change else 8, "max_new_tokens": 24, "pad_token_id": 0}
+    check_case((make, 2, [[2, 3], [4, 5, 6, 7, 8], [9]], lengths | {"eos_token_id": 62} | change))
+
+
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(decode_cases())
 def test_a_row_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):
