@@ -1,20 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Text on a terminal: what may be written to it, and how many cells and rows that takes."""
 
-import os
 import unicodedata
-from typing import TextIO
 
 from rich.cells import cell_len, chop_cells
 
 
 # Characters that reverse the direction of the text around them.
 _DIRECTIONS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-
-
-def takes_color(stream: TextIO) -> bool:
-    """Whether to write colours to a stream: to a terminal, unless NO_COLOR is set (https://no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def printable(text: str) -> str:

@@ -5,14 +5,14 @@ import io
 
 import pytest
 import torch
+from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.inspection.text import answer_text, pass_lines
+from hf_dparallel.inspection.text import print_answer, print_passes
 from hf_dparallel.inspection.trace import DecodeTrace, Prediction, trace_decode, trace_output
-from hf_dparallel.terminal import takes_color
 
 from ..helpers import MASK, exact_model, make_dream, make_llada, make_sdar, make_tokenizer
 
@@ -39,6 +39,13 @@ def make_trace(**changes) -> DecodeTrace:
         ],
     }
     return DecodeTrace(**(settings | changes))
+
+
+def printed(show, trace, color=False) -> list[str]:
+    """The lines that a function prints."""
+    console = Console(file=io.StringIO(), force_terminal=color, color_system="256" if color else None)
+    show(trace, console)
+    return console.file.getvalue().splitlines()
 
 
 def test_trace_holds_what_generate_returns():
@@ -91,7 +98,7 @@ def test_row_of_a_padded_batch_and_of_an_infilled_prompt():
     assert short.blocks() == [range(0, 4), range(4, 8), range(8, 10)]
     shared = trace_decode(make_sdar(), tokenizer, [9], RECIPE.updated(max_new_tokens=10, block_length=4))
     assert shared.blocks() == [range(0, 3), range(3, 7), range(7, 10)]
-    assert list(pass_lines(infilled, color=False))[-1].endswith(" ".join(infilled.tokens))
+    assert printed(print_passes, infilled)[-1].endswith(" ".join(infilled.tokens))
 
 
 def test_output_without_certainty_is_refused():
@@ -112,52 +119,49 @@ def test_parts_of_a_character_are_named():
 
 
 def test_lines_show_what_stands_after_each_pass():
-    assert list(pass_lines(make_trace(), color=False)) == [
+    assert printed(print_passes, make_trace()) == [
         "pass 1/2  +2    ░ . <end> ░",
         "pass 2/2  +1    five . <end>",
     ]
-    assert answer_text(make_trace(), color=False) == "Teacher, 2 passes, 1.50 tokens per pass\nfive . <end>"
+    assert printed(print_answer, make_trace()) == ["Teacher, 2 passes, 1.50 tokens per pass", "five . <end>"]
     # What has not been reached is left out.
-    first, last = pass_lines(make_trace(commit_step=[0, 0, 1, 1]), color=False)
+    first, last = printed(print_passes, make_trace(commit_step=[0, 0, 1, 1]))
     assert first.endswith("+2    five .") and last.endswith("five . <end> <end>")
 
 
 def test_tokens_are_coloured_from_first_to_last_pass():
     first, last = "\033[38;5;27m", "\033[38;5;196m"
-    assert list(pass_lines(make_trace(), color=True))[1] == (
+    assert printed(print_passes, make_trace(), color=True)[1] == (
         f"pass 2/2  +1    {last}five\033[0m {first}.\033[0m {first}<end>\033[0m"
     )
-    title, answer = answer_text(make_trace(), color=True).split("\n")
+    title, answer = printed(print_answer, make_trace(), color=True)
     assert title.startswith("Teacher, 2 passes") and "pass 1 \033[48;5;27m" in title and title.endswith(" pass 2")
     assert answer == f"{last}five\033[0m {first}.\033[0m {first}<end>\033[0m"
-    assert answer_text(make_trace(commit_step=[0] * 4, nfe=1), color=True).endswith(f"{first}<end>\033[0m")
+    last_line = printed(print_answer, make_trace(commit_step=[0] * 4, nfe=1), color=True)[-1]
+    assert last_line.endswith(f"{first}<end>\033[0m")
 
 
 def test_tokens_neither_break_lines_nor_move_the_cursor():
     tokens = [" a", "\n", "\033[2J", "\N{RIGHT-TO-LEFT OVERRIDE}b"]
     trace = make_trace(tokens=tokens, commit_step=[0] * 4, nfe=1)
     # These tokens bring their spaces along.
-    assert answer_text(trace, color=False).split("\n", 1)[1] == r" a\n\x1b[2J\u202eb"
+    assert printed(print_answer, trace)[1:] == [r" a\n\x1b[2J\u202eb"]
 
 
 @pytest.mark.parametrize(
-    ("tty", "environment", "expected"),
-    [
-        (True, {}, True),
-        (True, {"NO_COLOR": ""}, True),
-        (True, {"NO_COLOR": "1"}, False),
-        (True, {"TERM": "dumb"}, False),
-        (False, {}, False),
-    ],
+    ("environment", "has_color"),
+    [({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
 )
-def test_colours_are_for_terminals(monkeypatch, tty, environment, expected):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    for name, value in environment.items():
+def test_colours_are_for_terminals_that_are_to_show_them(monkeypatch, environment, has_color):
+    for name, value in ({"TERM": "xterm-256color", "COLORTERM": ""} | environment).items():
         monkeypatch.setenv(name, value)
-    stream = io.StringIO()
-    stream.isatty = lambda: tty
-    assert takes_color(stream) is expected
+    lines = {}
+    for is_terminal in (True, False):
+        stream = io.StringIO()
+        print_answer(make_trace(), Console(file=stream, force_terminal=is_terminal))
+        lines[is_terminal] = stream.getvalue()
+    assert "\033[" not in lines[False] and ("\033[" in lines[True]) is has_color
+    assert ("pass 1" in lines[True]) is has_color
 
 
 def test_revised_tokens_are_seen_pass_by_pass():
@@ -174,6 +178,6 @@ def test_revised_tokens_are_seen_pass_by_pass():
         texts = [trace.standing(position, number)[1] for position in range(20)]
         # A mask, and nothing else, is predicted by the next pass.
         assert [position for position in range(20) if texts[position] is None] == list(trace.predictions[number])
-    lines = list(pass_lines(trace, color=False))
+    lines = printed(print_passes, trace)
     taken_back = sum(int(line.split(" -")[1].split()[0]) for line in lines if " -" in line)
     assert taken_back == out.num_revisions

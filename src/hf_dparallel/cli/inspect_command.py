@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel inspect`: how a decode goes, pass by pass, and how certainty grows over a dataset."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,9 +20,8 @@ from ..generation.output import DiffusionGenerationOutput
 from ..inspection.certainty import answer_confidence_and_accuracy, committed_confidence
 from ..inspection.page import write_page
 from ..inspection.plots import plot_certainty
-from ..inspection.text import answer_text, pass_lines
+from ..inspection.text import print_answer, print_passes
 from ..inspection.trace import DecodeTrace, trace_decode
-from ..terminal import takes_color
 from .console import say, write_json
 from .loading import (
     batch_options,
@@ -81,12 +79,10 @@ def run(flags: InspectFlags) -> None:
 
 def show(traces: Sequence[DecodeTrace], output_file: str | None, title: str) -> list[dict[str, Any]]:
     """Writes the page, or prints every pass; prints the answers, and returns what they cost."""
-    color = takes_color(sys.stdout)
     for trace in traces:
         if output_file is None:
-            for line in pass_lines(trace, color):
-                say(line)
-        say(answer_text(trace, color))
+            print_passes(trace)
+        print_answer(trace)
     if output_file is not None:
         write_page(traces, output_file, title)
         say(f"Page: {output_file}")

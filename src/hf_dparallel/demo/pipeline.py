@@ -2,7 +2,6 @@
 """The whole method on the bundled teacher: trajectories, filter, distillation, comparison."""
 
 import functools
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,10 +27,9 @@ from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..inspection.certainty import mean_confidence
 from ..inspection.plots import plot_certainty_and_tradeoff
-from ..inspection.text import answer_text
+from ..inspection.text import print_answer
 from ..inspection.trace import trace_decode
 from ..reports import TABLE_METRICS, make_rows, results_table, write_report
-from ..terminal import takes_color
 from . import TEACHER, word_problem_dataset
 
 
@@ -321,5 +319,5 @@ def _print_example(answerers: dict[str, Answerer], problem: "Dataset") -> None:
     for name, answerer in answerers.items():
         model, tokenizer = answerer.model, answerer.tokenizer
         (prompt_ids,) = tokenize_prompts(problem, tokenizer)
-        trace = trace_decode(model, tokenizer, prompt_ids, answerer.config, name)
-        print(f"\n{answer_text(trace, takes_color(sys.stdout))}")
+        print()
+        print_answer(trace_decode(model, tokenizer, prompt_ids, answerer.config, name))

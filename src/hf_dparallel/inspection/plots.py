@@ -64,14 +64,7 @@ def plot_certainty(
 def plot_certainty_and_tradeoff(
     certainty: Mapping[str, torch.FloatTensor], curves: Mapping[str, Sequence[dict[str, Any]]]
 ) -> "Figure":
-    """Draws Fig. 7 (certainty over positions and passes) and Fig. 5 (accuracy against speed) side by side.
-
-    Args:
-        certainty (`dict[str, torch.FloatTensor]`):
-            By method, the mean confidence of every position at every pass, `(num_passes, tokens)`.
-        curves (`dict[str, Sequence[dict]]`):
-            As for [`plot_tradeoff`].
-    """
+    """Draws Fig. 7 and Fig. 5 side by side, see [`plot_confidence_maps`] and [`plot_tradeoff`]."""
     widths = [*[1] * len(certainty), 1.15]
     figure, (*maps, tradeoff) = _make_axes(len(widths), (4.4 * len(certainty) + 5.2, 4.2), width_ratios=widths)
     _draw_maps(maps, certainty)
@@ -80,12 +73,9 @@ def plot_certainty_and_tradeoff(
 
 
 def plot_tradeoff(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
-    """Draws Fig. 5: accuracy against tokens per forward pass.
+    """Draws Fig. 5, accuracy against tokens per forward pass, of the points of each method in their order.
 
-    Args:
-        curves (`dict[str, Sequence[dict]]`):
-            By method, points with `tokens_per_forward` and `accuracy`, in the order in which they are joined; with
-            `accuracy_interval`, its ends are drawn too, and a `label`, such as the threshold, is written beside it.
+    With `accuracy_interval`, its ends are drawn too; a `label`, such as the threshold, is written beside its point.
     """
     figure, (axes,) = _make_axes(1, (6.4, 4.4))
     _draw_tradeoff(axes, curves)
@@ -100,14 +90,7 @@ def plot_confidence_maps(certainty: Mapping[str, torch.FloatTensor]) -> "Figure"
 
 
 def plot_confidence_at_passes(certainty: Mapping[str, torch.FloatTensor], passes: Sequence[int] = (8, 16)) -> "Figure":
-    """Draws Fig. 6: the mean confidence of every position at some passes.
-
-    Args:
-        certainty (`dict[str, torch.FloatTensor]`):
-            By method, the mean confidence of every position at every pass, `(num_passes, tokens)`.
-        passes (`Sequence[int]`, *optional*, defaults to `(8, 16)`):
-            The passes, counted from 1, one panel each.
-    """
+    """Draws Fig. 6: a panel for each of some passes, counted from 1, of what [`plot_confidence_maps`] draws of all."""
     figure, panels = _make_axes(len(passes), (5.2 * len(passes), 3.8), sharey=True)
     for axes, number in zip(panels, passes, strict=True):
         for method, confidence in certainty.items():
@@ -120,12 +103,7 @@ def plot_confidence_at_passes(certainty: Mapping[str, torch.FloatTensor], passes
 
 
 def plot_token_convergence(convergence: Mapping[str, tuple[Sequence[str], torch.FloatTensor]]) -> "Figure":
-    """Draws Fig. 2c: the confidence of single tokens over the passes.
-
-    Args:
-        convergence (`dict[str, tuple]`):
-            By method, names of the tokens in the order of the answer, and confidences of shape `(nfe, tokens)`.
-    """
+    """Draws Fig. 2c: by method, the names of single tokens and their confidences over the passes, `(nfe, tokens)`."""
     from matplotlib import colormaps
 
     figure, panels = _make_axes(len(convergence), (5.2 * len(convergence), 4.4), sharey=True)
@@ -147,15 +125,9 @@ def plot_confidence_and_accuracy(
 ) -> "Figure":
     """Draws Fig. 2a, confidence against accuracy: of single predictions, and of whole answers, with 95 % intervals.
 
-    Below the predictions is how many there are of each confidence.
-
-    Args:
-        reliability (`dict[str, dict[str, Reliability]]`):
-            By title of a panel, such as the passes, and method: how often predictions are right.
-        answers (`dict[str, Sequence[dict]]`, *optional*):
-            By method, points with the mean `confidence` of the committed tokens and the `accuracy` of the answers, one
-            for each threshold; with `accuracy_interval` and `label` as for [`plot_tradeoff`]. They are joined in the
-            order of their confidence.
+    `reliability` is by title of a panel, such as the passes, and by method; below is how many predictions there are of
+    each confidence. `answers` are as for [`plot_certainty`], with `accuracy_interval` and `label` as for
+    [`plot_tradeoff`], and joined in the order of their confidence.
     """
     num_panels = len(reliability) + bool(answers)
     size = (4.6 * num_panels, 5.2)
