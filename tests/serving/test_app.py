@@ -17,8 +17,8 @@ import torch
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.serving import app as app_module
 from hf_dparallel.serving import server as server_module
-from hf_dparallel.serving.bodies import RequestError
-from hf_dparallel.serving.requests import read_responses_request
+from hf_dparallel.serving.bodies import RequestError, ResponsesBody
+from hf_dparallel.serving.requests import read_request
 
 from .conftest import running, wait_for
 
@@ -182,7 +182,7 @@ def test_responses(served, client):
 )
 def test_responses_that_are_refused(served, fields, param, message):
     with pytest.raises(RequestError) as refused:
-        read_responses_request({"input": "x"} | fields, served, 9)
+        read_request(ResponsesBody, {"input": "x"} | fields, served, 9)
     assert message in str(refused.value) and refused.value.param == param and refused.value.status == 400
 
 

@@ -12,11 +12,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.serving.bodies import RequestError
+from hf_dparallel.serving.bodies import ChatBody, RequestError, ResponsesBody
 from hf_dparallel.serving.engine import Engine
 from hf_dparallel.serving.followers import CommitLogprobs
 from hf_dparallel.serving.json_answers import JsonAnswer, compile_schema
-from hf_dparallel.serving.requests import ServedModel, read_chat_request, read_responses_request
+from hf_dparallel.serving.requests import ServedModel, read_request
 
 from ..helpers import make_llada, make_sdar
 from .conftest import running
@@ -269,7 +269,7 @@ def nested(depth: int) -> dict:
 def test_what_cannot_be_answered_is_refused(served_json, fields, param):
     body = {"messages": [{"role": "user", "content": "x"}]} | fields
     with pytest.raises(RequestError) as refused:
-        read_chat_request(body, served_json, 9)
+        read_request(ChatBody, body, served_json, 9)
     assert (refused.value.param, refused.value.status) == (param, 400)
 
 
@@ -303,10 +303,10 @@ def test_no_schema_takes_long(served_json, tokenizer, value):
 def test_a_tokenizer_of_words_is_refused(served):
     body = {"messages": [{"role": "user", "content": "x"}]} | json_schema(type="null")
     with pytest.raises(RequestError, match="tokenizer") as refused:
-        read_chat_request(body, served, 9)
+        read_request(ChatBody, body, served, 9)
     assert refused.value.param == "response_format"
     with pytest.raises(RequestError) as refused:
-        read_responses_request({"input": "x", "text": {}}, served, 9)
+        read_request(ResponsesBody, {"input": "x", "text": {}}, served, 9)
     assert refused.value.param == "text.format"
 
 

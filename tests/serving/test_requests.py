@@ -7,12 +7,11 @@ import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.serving.bodies import RequestError
+from hf_dparallel.serving.bodies import ChatBody, RequestError, TextBody
 from hf_dparallel.serving.requests import (
     _encode_chat,
     choose_model,
-    read_chat_request,
-    read_text_request,
+    read_request,
 )
 
 
@@ -22,7 +21,7 @@ NUMBERS = ("temperature", "top_k", "entropy_threshold", "entropy_bound", "confid
 
 
 def chat(served, **fields):
-    return read_chat_request(CHAT | fields, served, max_prompts=9)
+    return read_request(ChatBody, CHAT | fields, served, max_prompts=9)
 
 
 def test_a_plain_chat(served):
@@ -110,7 +109,7 @@ def test_max_tokens_ends_the_answer_and_may_lengthen_the_canvas(served, fields, 
 def test_limits_themselves_are_accepted(served):
     assert chat(served, n=9, temperature=1.0).body.n == 9
     assert len(chat(served, stop=[f"stop {n}" for n in range(16)]).stop) == 16
-    assert len(read_text_request({"prompt": ["Mia"] * 9}, served, 9).prompts) == 9
+    assert len(read_request(TextBody, {"prompt": ["Mia"] * 9}, served, 9).prompts) == 9
 
 
 def test_the_time_limit_of_a_recipe_is_not_served(served):
@@ -125,7 +124,7 @@ def test_a_longer_canvas_keeps_the_passes_of_a_block(served):
 
 def test_prompts_of_text_completions(served):
     def prompts(prompt):
-        return [ids.tolist() for ids in read_text_request({"prompt": prompt}, served, 9).prompts]
+        return [ids.tolist() for ids in read_request(TextBody, {"prompt": prompt}, served, 9).prompts]
 
     ids = served.tokenizer("Mia has 4 pens .")["input_ids"]
     assert prompts("Mia has 4 pens .") == prompts(ids) == [ids]
@@ -228,16 +227,16 @@ def test_a_resolved_recipe_keeps_its_passes_per_token(served):
 
 def test_logprobs_are_of_chats(served):
     assert chat(served, logprobs=True).num_logprobs == 0 and chat(served, top_logprobs=0).num_logprobs is None
-    assert read_text_request({"prompt": "Mia", "logprobs": False}, served, 9).num_logprobs is None
+    assert read_request(TextBody, {"prompt": "Mia", "logprobs": False}, served, 9).num_logprobs is None
     for value in (0, 5, True):
         with pytest.raises(RequestError, match=f"`logprobs={value}` is not supported. Leave it out."):
-            read_text_request({"prompt": "Mia", "logprobs": value}, served, 9)
+            read_request(TextBody, {"prompt": "Mia", "logprobs": value}, served, 9)
 
 
 @pytest.mark.parametrize("prompt", [None, [], [[]], 3, ["a", 3], {"a": 1}, [True], [["a"]]])
 def test_prompts_that_are_none(served, prompt):
     with pytest.raises(RequestError) as refused:
-        read_text_request({"prompt": prompt}, served, 9)
+        read_request(TextBody, {"prompt": prompt}, served, 9)
     assert refused.value.param.partition("[")[0] == "prompt"
 
 
@@ -255,7 +254,7 @@ def test_prompts_that_are_none(served, prompt):
 )
 def test_prompts_that_cannot_be_decoded(served, prompt, message):
     with pytest.raises(RequestError, match=message):
-        read_text_request({"prompt": prompt}, served, 9)
+        read_request(TextBody, {"prompt": prompt}, served, 9)
 
 
 def test_a_model_without_chat_template_completes_text_only(served):

@@ -13,30 +13,16 @@ from .bodies import RequestError
 
 @dataclass
 class Part:
-    """What follows in the answer of this number."""
+    """What follows in the answer of this number, or all of it."""
 
     index: int
     text: str
-    # What stands of it, if drafts are asked for.
-    draft: dict[str, Any] | None = None
-    # Its further tokens with their log-probabilities, if those are asked for.
-    logprobs: list[dict[str, Any]] = field(default_factory=list)
-    # "stop" or "length" at its end.
+    # "stop" or "length" at the end, which is a part of its own without text.
     finish_reason: str | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to tell but that it has ended."""
-        return not self.text and self.draft is None and not self.logprobs
-
-
-@dataclass
-class Completion:
-    """A whole answer."""
-
-    text: str
-    finish_reason: str
-    logprobs: list[dict[str, Any]]
+    # Its tokens with their log-probabilities, if those are asked for.
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    # What stands of the answer, if drafts are asked for.
+    draft: dict[str, Any] | None = None
 
 
 class CompletionObjects:
@@ -48,63 +34,44 @@ class CompletionObjects:
     def __init__(self, model_name: str, include_usage: bool, is_chat: bool):
         self.is_chat = is_chat
         self.include_usage = include_usage
-        self._kind = "chat.completion" if is_chat else "text_completion"
-        self._head = {
-            "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}",
-            "created": int(time.time()),
-            "model": model_name,
-        }
+        prefix, self._kind = ("chatcmpl", "chat.completion") if is_chat else ("cmpl", "text_completion")
+        self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model_name}
 
-    def whole(self, answers: list[Completion], usage: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, answers: list[Part], usage: dict[str, Any]) -> dict[str, Any]:
         """The whole response."""
-        choices = [
-            {
-                "index": index,
-                **({"message": {"role": "assistant", "content": each.text}} if self.is_chat else {"text": each.text}),
-                "logprobs": _logprobs(each.logprobs),
-                "finish_reason": each.finish_reason,
-            }
-            for index, each in enumerate(answers)
-        ]
+        choices = [self._choice(each, message={"role": "assistant", "content": each.text}) for each in answers]
         return self._head | {"object": self._kind, "choices": choices, "usage": usage}
 
     def first_events(self) -> Iterator[str]:
         """What a stream begins with."""
         if self.is_chat:
-            yield self._event(0, {"delta": {"role": "assistant", "content": ""}})
+            yield self._event(self._choice(Part(0, ""), delta={"role": "assistant", "content": ""}))
 
     def events(self, part: Part) -> Iterator[str]:
-        """What follows in an answer, and its end."""
-        if not part.is_empty:
-            content: dict[str, Any] = {"delta": {"content": part.text}} if self.is_chat else {"text": part.text}
-            if part.draft is not None:
-                content["draft"] = part.draft
-            yield self._event(part.index, content, logprobs=part.logprobs)
-        if part.finish_reason is not None:
-            yield self._event(part.index, {"delta": {}} if self.is_chat else {"text": ""}, part.finish_reason)
+        """What follows in an answer, or its end."""
+        yield self._event(self._choice(part, delta={} if part.finish_reason else {"content": part.text}))
 
-    def last_events(self, answers: list[Completion], usage: dict[str, Any]) -> Iterator[str]:
+    def last_events(self, answers: list[Part], usage: dict[str, Any]) -> Iterator[str]:
         """The end of all answers."""
         if self.include_usage:
-            yield _data(self._chunk([]) | {"usage": usage})
+            yield self._event(usage=usage)
         yield "data: [DONE]\n\n"
 
     def error_event(self, error: RequestError) -> str:
         """The end of a stream that cannot be finished; its status has been sent."""
         return _data(error_body(error))
 
-    def _event(
-        self,
-        index: int,
-        content: dict[str, Any],
-        finish_reason: str | None = None,
-        logprobs: list[dict[str, Any]] | None = None,
-    ) -> str:
-        choice = {"index": index, **content, "logprobs": _logprobs(logprobs), "finish_reason": finish_reason}
-        return _data(self._chunk([choice]))
+    def _choice(self, part: Part, **content: Any) -> dict[str, Any]:
+        """An answer or a part of it, which in a chat has this content."""
+        choice = {"index": part.index, **(content if self.is_chat else {"text": part.text})}
+        if part.draft is not None:
+            choice["draft"] = part.draft
+        logprobs = {"content": part.logprobs, "refusal": None} if part.logprobs else None
+        return choice | {"logprobs": logprobs, "finish_reason": part.finish_reason}
 
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return self._head | {"object": f"{self._kind}.chunk" if self.is_chat else self._kind, "choices": choices}
+    def _event(self, *choices: dict[str, Any], **more: Any) -> str:
+        kind = f"{self._kind}.chunk" if self.is_chat else self._kind
+        return _data(self._head | {"object": kind, "choices": choices, **more})
 
 
 class ResponsesObjects:
@@ -128,7 +95,7 @@ class ResponsesObjects:
         self._place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
         self._num_events = 0
 
-    def whole(self, answers: list[Completion], usage: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, answers: list[Part], usage: dict[str, Any]) -> dict[str, Any]:
         """The whole response."""
         (answer,) = answers
         is_cut = answer.finish_reason == "length"
@@ -136,7 +103,7 @@ class ResponsesObjects:
         return self._head | {
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": [self._message(status, [_text_part(answer.text, answer.logprobs)])],
+            "output": [self._message(status, _content(answer))],
             "usage": {
                 "input_tokens": usage["prompt_tokens"],
                 "input_tokens_details": {"cached_tokens": 0},
@@ -150,15 +117,15 @@ class ResponsesObjects:
         """What a stream begins with."""
         begun = self._head | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
         yield self._event("response.created", response=begun)
-        yield self._event("response.output_item.added", output_index=0, item=self._message("in_progress", []))
-        yield self._event("response.content_part.added", **self._place, part=_text_part("", []))
+        yield self._event("response.output_item.added", output_index=0, item=self._message("in_progress"))
+        yield self._event("response.content_part.added", **self._place, part=_content(Part(0, "")))
 
     def events(self, part: Part) -> Iterator[str]:
         """What follows in the answer, whose end is the end of the response."""
-        if not part.is_empty:
+        if part.finish_reason is None:
             yield self._event("response.output_text.delta", **self._place, delta=part.text, logprobs=part.logprobs)
 
-    def last_events(self, answers: list[Completion], usage: dict[str, Any]) -> Iterator[str]:
+    def last_events(self, answers: list[Part], usage: dict[str, Any]) -> Iterator[str]:
         """The end of the response."""
         response = self.whole(answers, usage)
         (item,) = response["output"]
@@ -172,14 +139,9 @@ class ResponsesObjects:
         """The end of a stream that cannot be finished."""
         return self._event("error", code=error.code, message=str(error), param=error.param)
 
-    def _message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "id": self._message_id,
-            "type": "message",
-            "role": "assistant",
-            "status": status,
-            "content": content,
-        }
+    def _message(self, status: str, *content: dict[str, Any]) -> dict[str, Any]:
+        head = {"id": self._message_id, "type": "message", "role": "assistant"}
+        return head | {"status": status, "content": content}
 
     def _event(self, kind: str, **fields: Any) -> str:
         event = {"type": kind, "sequence_number": self._num_events, **fields}
@@ -206,13 +168,9 @@ def error_body(error: RequestError) -> dict[str, Any]:
     return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
 
 
+def _content(part: Part) -> dict[str, Any]:
+    return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": part.logprobs}
+
+
 def _data(event: dict[str, Any]) -> str:
     return f"data: {json.dumps(event)}\n\n"
-
-
-def _logprobs(tokens: list[dict[str, Any]] | None) -> dict[str, Any] | None:
-    return {"content": tokens, "refusal": None} if tokens else None
-
-
-def _text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}

@@ -2,7 +2,6 @@
 """The HTTP side of the server: OpenAI's endpoints, as an ASGI application."""
 
 import asyncio
-import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -12,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -19,26 +19,22 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from transformers import PreTrainedTokenizerBase
 
 from ..generation.compatibility import longest_sequence
 from ..generation.configuration import resolve
-from .answer_objects import Completion, CompletionObjects, Part, ResponsesObjects, error_body, usage
-from .bodies import RequestError, requestable_settings
+from .answer_objects import CompletionObjects, Part, ResponsesObjects, error_body, usage
+from .bodies import Body, ChatBody, RequestError, ResponsesBody, TextBody, requestable_settings
 from .engine import Engine, EngineClosedError, OverloadedError, Prompt
 from .followers import CommitLogprobs, DraftReader, Follower, Progress
 from .incremental_text import DraftText, IncrementalText, LogprobText
 from .json_answers import JsonAnswer
 from .monitoring import Metrics, Monitor
-from .requests import (
-    CompletionRequest,
-    ServedModel,
-    choose_model,
-    read_chat_request,
-    read_responses_request,
-    read_text_request,
-)
+from .requests import CompletionRequest, ServedModel, choose_model, read_request
 from .web_page import render_page
 
+
+AnswerObjects = CompletionObjects | ResponsesObjects
 
 # How long a client may take to send a body.
 _BODY_SECONDS = 30
@@ -53,10 +49,7 @@ class PendingRequest:
 
     def __init__(self, request: CompletionRequest, engine: Engine, served: ServedModel, client: str):
         prompts = [ids for ids in request.prompts for _ in range(request.body.n)]
-        self._texts = [IncrementalText(served.tokenizer, request.stop) for _ in prompts]
-        self._drafts = [DraftText(served.tokenizer) for _ in prompts]
-        self._logprobs = [LogprobText(served.tokenizer) for _ in prompts]
-        self._nfe = [0] * len(prompts)
+        self._answers = [_Answer(index, served.tokenizer, request.stop) for index in range(len(prompts))]
         # Each prompt counts once, however often it is answered.
         self._prompt_tokens = sum(map(len, request.prompts))
         self._engine = engine
@@ -82,31 +75,18 @@ class PendingRequest:
             raise RequestError(str(error), status=503) from error
 
     async def parts(self) -> AsyncIterator[Part]:
-        """Yields what follows in the answers, until all have ended.
-
-        Raises:
-            RequestError: if an answer cannot be finished.
-        """
-        while any(text.finish_reason is None for text in self._texts):
+        """Yields what follows in the answers, until all have ended; a [`RequestError`] if one cannot be finished."""
+        while any(answer.text.finish_reason is None for answer in self._answers):
             index, progress = await self._events.get()
-            text = self._texts[index]
-            if text.finish_reason is not None:
+            answer = self._answers[index]
+            if answer.text.finish_reason is not None:
                 continue  # it met a stop string, and the decoding had not heard of it yet
             if progress.error is not None:
                 raise _failure(progress.error)
-            self._nfe[index] = progress.nfe
-            num_before = text.num_tokens
-            part = Part(index, text.add(progress))
-            part.finish_reason = text.finish_reason
-            if part.finish_reason is not None:
+            parts = answer.add(progress)
+            if answer.text.finish_reason is not None:
                 self._engine.give_up([self._prompts[index]])
-            if progress.draft is not None:
-                tokens = self._drafts[index].tokens(progress.draft)
-                part.draft = {"nfe": progress.nfe, "start": progress.draft.start, "tokens": tokens}
-            # A stop string may have ended the answer before the last of the tokens.
-            logprobs = progress.logprobs[: text.num_tokens - num_before]
-            part.logprobs = self._logprobs[index].add(progress.tokens[: len(logprobs)], logprobs)
-            if not part.is_empty or part.finish_reason is not None:
+            for part in parts:
                 yield part
 
     async def finish(self) -> None:
@@ -118,46 +98,68 @@ class PendingRequest:
         """Frees the slots, if that has not happened yet."""
         self._engine.give_up(self._prompts)
 
-    def completions(self) -> list[Completion]:
+    def answers(self) -> list[Part]:
         """Each answer, when all have ended."""
-        return [
-            Completion(text.text, str(text.finish_reason), logprobs.said)
-            for text, logprobs in zip(self._texts, self._logprobs, strict=True)
-        ]
+        return [answer.whole() for answer in self._answers]
 
     def usage(self) -> dict[str, Any]:
         """What the answers have cost."""
-        return usage(self._prompt_tokens, sum(text.num_tokens for text in self._texts), sum(self._nfe))
+        num_tokens = sum(answer.text.num_tokens for answer in self._answers)
+        return usage(self._prompt_tokens, num_tokens, sum(answer.nfe for answer in self._answers))
 
     def _listener(self, index: int) -> Callable[[Progress], None]:
         loop = asyncio.get_running_loop()
+        return lambda progress: loop.call_soon_threadsafe(self._events.put_nowait, (index, progress))
 
-        def listen(progress: Progress) -> None:
-            loop.call_soon_threadsafe(self._events.put_nowait, (index, progress))
 
-        return listen
+class _Answer:
+    """The answer to one prompt, as its client reads it."""
+
+    def __init__(self, index: int, tokenizer: PreTrainedTokenizerBase, stop: list[str]):
+        self.index = index
+        self.text = IncrementalText(tokenizer, stop)
+        self.nfe = 0
+        self._drafts = DraftText(tokenizer)
+        self._logprobs = LogprobText(tokenizer)
+
+    def add(self, progress: Progress) -> list[Part]:
+        """Takes what a pass has brought, and returns what can be told of it."""
+        self.nfe = progress.nfe
+        num_before = self.text.num_tokens
+        part = Part(self.index, self.text.add(progress))
+        if progress.draft is not None:
+            tokens = self._drafts.tokens(progress.draft)
+            part.draft = {"nfe": progress.nfe, "start": progress.draft.start, "tokens": tokens}
+        # A stop string may have ended the answer before the last of the tokens.
+        logprobs = progress.logprobs[: self.text.num_tokens - num_before]
+        part.logprobs = self._logprobs.add(progress.tokens[: len(logprobs)], logprobs)
+        parts = [part] if part.text or part.draft or part.logprobs else []
+        return parts if self.text.finish_reason is None else [*parts, Part(self.index, "", self.text.finish_reason)]
+
+    def whole(self) -> Part:
+        """All of it."""
+        return Part(self.index, self.text.text, self.text.finish_reason, self._logprobs.said)
 
 
 def _followers(request: CompletionRequest) -> list[Follower]:
     """What follows one of the answers, in the order in which they take part in a pass."""
-    body = request.body
-    wanted = (
-        JsonAnswer(request.schema) if request.schema is not None else None,
-        CommitLogprobs(request.num_logprobs) if request.num_logprobs is not None else None,
-        DraftReader(request.max_tokens) if body.stream and body.stream_options.include_drafts else None,
-    )
-    return [follower for follower in wanted if follower is not None]
+    body, followers = request.body, list[Follower]()
+    if request.schema is not None:
+        followers.append(JsonAnswer(request.schema))
+    if request.num_logprobs is not None:
+        followers.append(CommitLogprobs(request.num_logprobs))
+    if body.stream and body.stream_options.include_drafts:
+        followers.append(DraftReader(request.max_tokens))
+    return followers
 
 
 class SseResponse(StreamingResponse):
     """Server-sent events. However it ends, also when the client has gone, the slots are freed."""
 
-    def __init__(self, pending: PendingRequest, objects: CompletionObjects | ResponsesObjects):
-        super().__init__(
-            self._stream(pending, objects),
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
-        )
+    media_type = "text/event-stream"
+
+    def __init__(self, pending: PendingRequest, objects: AnswerObjects):
+        super().__init__(_events(pending, objects), headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._pending = pending
 
     async def __call__(self, scope, receive, send) -> None:
@@ -166,21 +168,20 @@ class SseResponse(StreamingResponse):
         finally:
             self._pending.give_up()
 
-    async def _stream(
-        self, pending: PendingRequest, objects: CompletionObjects | ResponsesObjects
-    ) -> AsyncIterator[str]:
-        for event in objects.first_events():
-            yield event
-        try:
-            async for part in pending.parts():
-                for event in objects.events(part):
-                    yield event
-        except RequestError as error:
-            # The status has been sent.
-            yield objects.error_event(error)
-            return
-        for event in objects.last_events(pending.completions(), pending.usage()):
-            yield event
+
+async def _events(pending: PendingRequest, objects: AnswerObjects) -> AsyncIterator[str]:
+    for event in objects.first_events():
+        yield event
+    try:
+        async for part in pending.parts():
+            for event in objects.events(part):
+                yield event
+    except RequestError as error:
+        # The status has been sent.
+        yield objects.error_event(error)
+        return
+    for event in objects.last_events(pending.answers(), pending.usage()):
+        yield event
 
 
 @dataclass
@@ -200,19 +201,16 @@ class Api:
         return HTMLResponse(page, headers=headers)
 
     async def complete(
-        self,
-        read: Callable[[dict[str, Any], ServedModel, int], CompletionRequest],
-        make_objects: Callable[[str, bool], CompletionObjects | ResponsesObjects],
-        request: Request,
+        self, kind: type[Body], make_objects: Callable[[str, bool], AnswerObjects], request: Request
     ) -> Response:
-        """POST of a request that `read` reads, and that such objects answer."""
+        """POST of a request with such a body, which such objects answer."""
         self._authorize(request)
         body = await self._read_body(request)
         # In a thread, because reading and tokenizing a long text takes seconds, in which others are answered.
         parsed = await asyncio.to_thread(_parse, body)
         served = choose_model(parsed.get("model"), self.served)
         request.state.model = served.name
-        completion = await asyncio.to_thread(read, parsed, served, self.engine.capacity)
+        completion = await asyncio.to_thread(read_request, kind, parsed, served, self.engine.capacity)
         pending = PendingRequest(completion, self.engine, served, request.client.host if request.client else "")
         request.state.usage = pending.usage
         objects = make_objects(served.name, completion.body.stream_options.include_usage)
@@ -222,7 +220,7 @@ class Api:
             await _unless_gone(request, pending.finish())
         finally:
             pending.give_up()
-        return JSONResponse(objects.whole(pending.completions(), pending.usage()))
+        return JSONResponse(objects.whole(pending.answers(), pending.usage()))
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models"""
@@ -328,9 +326,9 @@ def make_app(
     return Starlette(
         routes=[
             Route("/", api.page),
-            Route("/v1/chat/completions", partial(api.complete, read_chat_request, chat), methods=["POST"]),
-            Route("/v1/completions", partial(api.complete, read_text_request, text), methods=["POST"]),
-            Route("/v1/responses", partial(api.complete, read_responses_request, ResponsesObjects), methods=["POST"]),
+            Route("/v1/chat/completions", partial(api.complete, ChatBody, chat), methods=["POST"]),
+            Route("/v1/completions", partial(api.complete, TextBody, text), methods=["POST"]),
+            Route("/v1/responses", partial(api.complete, ResponsesBody, ResponsesObjects), methods=["POST"]),
             Route("/v1/models", api.models),
             Route("/v1/models/{name:path}", api.model),
             Route("/health", api.health),
@@ -347,10 +345,8 @@ def make_app(
 
 def _parse(body: bytes) -> dict[str, Any]:
     try:
-        parsed = json.loads(body)
-        if b"\\u" in body:
-            json.dumps(parsed, ensure_ascii=False).encode()  # fails for half a surrogate pair
-    except (ValueError, RecursionError) as error:
+        parsed = from_json(body)
+    except ValueError as error:
         raise RequestError(f"The body is not valid JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise RequestError("The body must be a JSON object.")

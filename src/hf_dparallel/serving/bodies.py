@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
@@ -125,6 +125,10 @@ class _ResponseFormat(_Fields):
     json_schema: _Schema | None = None
 
 
+class _NoSchema(_ResponseFormat):
+    type: Literal["text"]
+
+
 class _TextFormat(_Schema):
     type: Literal["text", "json_schema"]
 
@@ -160,6 +164,10 @@ class _Unsupported(_Fields):
 class Body(_Unsupported):
     """The fields that all endpoints have in common."""
 
+    # The field with what is answered, and the field with the form of the answer.
+    prompt_field: ClassVar[str] = "messages"
+    form_field: ClassVar[str] = "response_format"
+
     model: str | None = None
     stream: bool = False
     seed: Annotated[int, Field(gt=-(2**62), lt=2**62)] | None = None
@@ -168,7 +176,7 @@ class Body(_Unsupported):
     metadata: Any = None
 
 
-class CompletionBody(Body):
+class _CompletionBody(Body):
     """The fields that chats and texts have in common. Each prompt is answered `n` times."""
 
     n: PositiveInt = 1
@@ -178,7 +186,7 @@ class CompletionBody(Body):
     max_completion_tokens: PositiveInt | None = None
 
 
-class ChatBody(CompletionBody):
+class ChatBody(_CompletionBody):
     """The body of `/v1/chat/completions`."""
 
     messages: Annotated[list[_Message], _SOME]
@@ -187,11 +195,13 @@ class ChatBody(CompletionBody):
     top_logprobs: _NumTop = 0
 
 
-class TextBody(CompletionBody):
+class TextBody(_CompletionBody):
     """The body of `/v1/completions`."""
 
+    prompt_field = "prompt"
+
     prompt: Annotated[list[Annotated[Any, AfterValidator(_prompt)]], _SOME, BeforeValidator(_prompts)]
-    response_format: Annotated[Any, _only({"type": "text"})] = None
+    response_format: _NoSchema | None = None
     logprobs: Annotated[Any, _only(False)] = None
     top_logprobs: Annotated[Any, _only(0)] = None
 
@@ -201,6 +211,9 @@ class ResponsesBody(Body):
 
     Nothing is stored: `previous_response_id` is refused, as clients may send the conversation.
     """
+
+    prompt_field = "input"
+    form_field = "text"
 
     input: Annotated[list[_Item], _SOME, _text_as(lambda text: {"role": "user", "content": text})]
     instructions: str | None = None
@@ -228,10 +241,7 @@ class ResponsesBody(Body):
         )
 
 
-AnyBody = TypeVar("AnyBody", bound=Body)
-
-
-def read_body(kind: type[AnyBody], given: dict[str, Any]) -> tuple[AnyBody, dict[str, Any]]:
+def read_body(kind: type[Body], given: dict[str, Any]) -> tuple[ChatBody | TextBody, dict[str, Any]]:
     """Returns the fields of a request, and the settings of decoding among them. An empty field is none.
 
     Raises:
@@ -243,9 +253,10 @@ def read_body(kind: type[AnyBody], given: dict[str, Any]) -> tuple[AnyBody, dict
     for name in requestable:
         fields.pop(name, None)
     try:
-        return kind.model_validate(fields), settings
+        body: Any = kind.model_validate(fields)
     except ValidationError as error:
         raise _refusal(error, kind) from None
+    return (body.as_chat() if isinstance(body, ResponsesBody) else body), settings
 
 
 def requestable_settings() -> list[str]:

@@ -15,15 +15,7 @@ from ..generation.compatibility import check, longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.inputs import check_prompts
 from ..generation.settings import SETTINGS, SettingError
-from .bodies import (
-    ChatBody,
-    CompletionBody,
-    RequestError,
-    ResponsesBody,
-    TextBody,
-    read_body,
-    shortened,
-)
+from .bodies import Body, ChatBody, RequestError, TextBody, read_body, shortened
 from .json_answers import CompiledSchema, compile_schema
 
 
@@ -47,67 +39,47 @@ class ServedModel:
 class CompletionRequest:
     """A request that can be answered: its prompts, each `(prompt_length,)`, and what all of them share."""
 
-    body: CompletionBody
+    body: ChatBody | TextBody
     prompts: list[torch.LongTensor]
     config: DiffusionGenerationConfig
     max_tokens: int
     seed: int
     stop: list[str]
     # How many of the likeliest tokens to tell of beside each token; `None` to tell of none.
-    num_logprobs: int | None = None
+    num_logprobs: int | None
     # What the answer has to be.
-    schema: CompiledSchema | None = None
+    schema: CompiledSchema | None
 
 
-def read_chat_request(given: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
-    """Reads the body of `/v1/chat/completions`. All prompts of a request are taken together, at most `max_prompts`.
+def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
+    """Reads a request of this kind. All its prompts are taken together, at most `max_prompts`.
 
     Raises:
         RequestError: if it cannot be answered as it is meant.
     """
-    return _read_chat(*read_body(ChatBody, given), served, max_prompts, "messages", "response_format")
-
-
-def read_responses_request(given: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
-    """Reads the body of `/v1/responses`, as [`read_chat_request`]."""
-    body, settings = read_body(ResponsesBody, given)
-    return _read_chat(body.as_chat(), settings, served, max_prompts, "input", "text")
-
-
-def read_text_request(given: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
-    """Reads the body of `/v1/completions`, as [`read_chat_request`]."""
-    body, settings = read_body(TextBody, given)
-    _check_number(len(body.prompt), max_prompts, "prompt")
-    request = _read_request(body, settings, served)
-    _check_number(len(body.prompt) * body.n, max_prompts, "n")
-    ids = [served.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt for prompt in body.prompt]
-    request.prompts = [_check_prompt(prompt_ids, request.config, served, "prompt") for prompt_ids in ids]
-    return request
-
-
-def _read_chat(
-    body: ChatBody,
-    settings: dict[str, Any],
-    served: ServedModel,
-    max_prompts: int,
-    prompt_field: str,
-    form_field: str,
-) -> CompletionRequest:
-    """Reads a chat, and tells of what is wrong with its prompt or the form of its answer by the fields' names."""
-    if served.tokenizer.chat_template is None:
-        raise RequestError("This model has no chat template. Use /v1/completions.", prompt_field)
-    request = _read_request(body, settings, served)
+    body, asked = read_body(kind, given)
+    prompts: list[Any] = [body.messages] if isinstance(body, ChatBody) else body.prompt
+    if isinstance(body, ChatBody) and served.tokenizer.chat_template is None:
+        raise RequestError("This model has no chat template. Use /v1/completions.", kind.prompt_field)
+    if len(prompts) * body.n > max_prompts:
+        field, number = "n" if body.n > 1 else kind.prompt_field, shortened(len(prompts) * body.n)
+        raise RequestError(f"`{field}` asks for {number} answers. Ask for at most {max_prompts}.", field)
     if body.top_logprobs and not body.logprobs:
         raise RequestError(f"`top_logprobs={body.top_logprobs}` needs `logprobs`. Set that to true.", "top_logprobs")
-    request.num_logprobs = body.top_logprobs if body.logprobs else None
-    request.schema = _read_schema(body, served, request.config, form_field)
-    try:
-        ids = _encode_chat([message.for_template() for message in body.messages], served.tokenizer)
-    except jinja2.TemplateError as error:
-        raise RequestError(f"The chat template of the model refuses the messages: {error}", prompt_field) from error
-    _check_number(body.n, max_prompts, "n")
-    request.prompts = [_check_prompt(ids, request.config, served, prompt_field)]
-    return request
+    config, max_tokens = _read_settings(body, asked, served)
+    if body.n > 1 and not config.temperature:
+        raise RequestError(f"`n={body.n}` would give equal answers at temperature 0. Set `temperature`.", "n")
+    stop = body.stop or config.stop_strings or []
+    return CompletionRequest(
+        body,
+        schema=_read_schema(body, served, config, kind.form_field),
+        prompts=[_read_prompt(prompt, config, served, kind.prompt_field) for prompt in prompts],
+        config=config,
+        max_tokens=max_tokens,
+        seed=secrets.randbits(62) if body.seed is None else body.seed,
+        stop=[stop] if isinstance(stop, str) else stop,
+        num_logprobs=body.top_logprobs if body.logprobs else None,
+    )
 
 
 def choose_model(name: Any, models: Mapping[str, ServedModel]) -> ServedModel:
@@ -125,9 +97,12 @@ def choose_model(name: Any, models: Mapping[str, ServedModel]) -> ServedModel:
     return models[name]
 
 
-def _check_number(answers: int, max_prompts: int, field: str) -> None:
-    if answers > max_prompts:
-        raise RequestError(f"`{field}` asks for {shortened(answers)} answers. Ask for at most {max_prompts}.", field)
+def _encode(prompt: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    if isinstance(prompt, str):
+        return tokenizer(prompt)["input_ids"]
+    if isinstance(prompt[0], int):
+        return prompt
+    return _encode_chat([message.for_template() for message in prompt], tokenizer)
 
 
 def _encode_chat(messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -146,21 +121,8 @@ def _encode_chat(messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerB
     return [token_id for part in parts for token_id in part]
 
 
-def _read_request(body: CompletionBody, asked: dict[str, Any], served: ServedModel) -> CompletionRequest:
-    """Reads all but the prompts, which take longer."""
-    config, max_tokens = _read_settings(body, asked, served)
-    if body.n > 1 and not config.temperature:
-        raise RequestError(
-            f"`n={shortened(body.n)}` would give equal answers at temperature 0. Set `temperature`.", "n"
-        )
-    seed = secrets.randbits(62) if body.seed is None else body.seed
-    recipe_stop = config.stop_strings or []
-    stop = body.stop or ([recipe_stop] if isinstance(recipe_stop, str) else recipe_stop)
-    return CompletionRequest(body, [], config, max_tokens, seed, stop)
-
-
 def _read_schema(
-    body: ChatBody, served: ServedModel, config: DiffusionGenerationConfig, field: str
+    body: ChatBody | TextBody, served: ServedModel, config: DiffusionGenerationConfig, field: str
 ) -> CompiledSchema | None:
     form = body.response_format
     schema = form.json_schema.schema_ if form is not None and form.json_schema is not None else None
@@ -181,7 +143,7 @@ def _read_schema(
 
 
 def _read_settings(
-    body: CompletionBody, asked: dict[str, Any], served: ServedModel
+    body: ChatBody | TextBody, asked: dict[str, Any], served: ServedModel
 ) -> tuple[DiffusionGenerationConfig, int]:
     """The settings of the canvas, and after how many tokens the answer ends.
 
@@ -216,21 +178,24 @@ def _of_length(config: DiffusionGenerationConfig, max_new_tokens: int) -> Diffus
     return config.updated(**lengths)
 
 
-def _check_prompt(
-    ids: list[int], config: DiffusionGenerationConfig, served: ServedModel, prompt_field: str
-) -> torch.LongTensor:
+def _read_prompt(prompt: Any, config: DiffusionGenerationConfig, served: ServedModel, field: str) -> torch.LongTensor:
+    """Tokenizes a text or a conversation, or takes token ids; checks that they can be decoded."""
+    try:
+        ids = _encode(prompt, served.tokenizer)
+    except jinja2.TemplateError as error:
+        raise RequestError(f"The chat template of the model refuses the messages: {error}", field) from error
     if not ids:
-        raise RequestError(f"`{prompt_field}` is empty. Give it at least one token.", prompt_field)
+        raise RequestError(f"`{field}` is empty. Give it at least one token.", field)
     longest = longest_sequence(served.model)
     if longest is not None and len(ids) + config.max_new_tokens > longest:
         raise RequestError(
-            f"`{prompt_field}` has {len(ids)} tokens and the answer may have {config.max_new_tokens}, together more "
+            f"`{field}` has {len(ids)} tokens and the answer may have {config.max_new_tokens}, together more "
             f"than the {longest} that the model was trained for. Shorten the prompt, or lower "
             "`max_tokens` and `max_new_tokens`.",
-            prompt_field,
+            field,
             code="context_length_exceeded",
         )
     try:
         return check_prompts(torch.tensor([ids]), None, config, served.model)[0][0].to(served.model.device)
     except (ValueError, OverflowError, RuntimeError) as error:
-        raise RequestError(f"`{prompt_field}` cannot be decoded: {error}", prompt_field) from error
+        raise RequestError(f"`{field}` cannot be decoded: {error}", field) from error
