@@ -1,17 +1,17 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The model card: what the model is, how to use it, how it was trained, and what was measured."""
+"""Cards, and the one of a model: what it is, how to use it, how it was trained, and what was measured."""
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import CardData, EvalResult, ModelCardData, RepoCard
 from transformers import AutoTokenizer
 
 from ..reports import escape_markdown, markdown_table, results_table
 from .facts import ModelFacts
-from .files import has_tokenizer
 
 
 TAGS = ("dparallel", "diffusion-lm", "masked-diffusion")
@@ -21,7 +21,7 @@ _PEFT_DRAFT_MARKS = ("# Model Card for Model ID", "[More Information Needed]")
 # The one of the figures that `hf-dparallel inspect --figures` draws which the card shows.
 PICTURE_NAME = "confidence_maps.png"
 _PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?"
-_TEMPLATE = Path(__file__).parent / "templates" / "model_card.md"
+_TEMPLATES = Path(__file__).parent / "templates"
 _METRIC_NAMES = {
     "nfe": "Forward passes per answer",
     "tokens_per_forward": "Tokens per forward pass",
@@ -30,12 +30,26 @@ _METRIC_NAMES = {
 }
 
 
-def make_model_card(facts: ModelFacts) -> ModelCard:
-    """Returns the card of a model or adapter. Raises what [`ModelFacts`] raises."""
-    folder, base_model, adapter, figures = facts.folder, facts.base_model, facts.adapter, facts.figures
+def fill_card(template: str, data: CardData, repo_id: str, **values: Any) -> RepoCard:
+    """Returns a card in the words of a template, with its metadata and the mark of a draft."""
+    return RepoCard.from_template(
+        data,
+        template_path=str(_TEMPLATES / template),
+        draft_mark=DRAFT_MARK,
+        title=repo_id.split("/")[-1],
+        repo_id=repo_id,
+        plain=escape_markdown,
+        as_json=functools.partial(json.dumps, indent=2, ensure_ascii=False),
+        **values,
+    )
+
+
+def make_model_card(facts: ModelFacts) -> RepoCard:
+    """Returns the card of a model or adapter."""
+    base_model, adapter, figures = facts.base_model, facts.adapter, facts.figures
     answer = facts.answer or {"prompt": _PROMPT}
-    has_chat_template = _has_chat_template(folder if has_tokenizer(folder) else base_model)
-    settings, title = _settings(facts), facts.repo_id.split("/")[-1]
+    has_chat_template = _has_chat_template(facts.folder if facts.has_tokenizer else base_model)
+    settings = _settings(facts)
     adapter_tags = ["peft", str(adapter.get("peft_type", "peft")).lower()] if adapter else []
     tags = [facts.tags] if isinstance(facts.tags, str) else facts.tags or []
     data = ModelCardData(
@@ -46,38 +60,29 @@ def make_model_card(facts: ModelFacts) -> ModelCard:
         tags=list(dict.fromkeys([*TAGS, *adapter_tags, *tags])),
         license=facts.license,
         datasets=[facts.dataset_name] if facts.dataset_name else None,
-        model_name=title,
+        model_name=facts.repo_id.split("/")[-1],
         eval_results=_eval_results(figures) if figures else None,
         widget=[_widget(answer, has_chat_template)],
     )
-    return ModelCard.from_template(
+    return fill_card(
+        "model_card.md",
         data,
-        template_path=str(_TEMPLATE),
-        draft_mark=DRAFT_MARK,
-        title=title,
-        repo_id=facts.repo_id,
-        is_adapter=bool(adapter),
+        facts.repo_id,
+        facts=facts,
         is_native=facts.summary.get("is_native", True),
-        tokenizer=facts.repo_id if has_tokenizer(folder) or base_model is None else base_model,
+        tokenizer=facts.repo_id if facts.has_tokenizer or base_model is None else base_model,
         has_chat_template=has_chat_template,
-        prompt=json.dumps(answer["prompt"], ensure_ascii=False),
-        example=facts.answer,
-        picture=PICTURE_NAME if (folder / PICTURE_NAME).is_file() else None,
-        mask_token_id=facts.recipe.mask_token_id,
-        recipe=json.dumps(facts.recipe.settings(), indent=2),
-        calibration=json.dumps(facts.calibration, indent=2) if facts.calibration else None,
-        figures=figures,
+        prompt=answer["prompt"],
+        picture=PICTURE_NAME if (facts.folder / PICTURE_NAME).is_file() else None,
         results=results_table(figures["rows"], figures["own"]) if figures else None,
         settings=markdown_table(["Setting", "Value"], settings, num_text_columns=2) if settings else None,
-        summary=facts.summary,
-        plain=escape_markdown,
     )
 
 
 def is_replaceable(text: str) -> bool:
     """Whether nobody wrote this card: a library drafted it, or it has metadata at most, as in a new repository."""
     is_draft = DRAFT_MARK in text or all(mark in text for mark in _PEFT_DRAFT_MARKS)
-    return is_draft or not ModelCard(text, ignore_metadata_errors=True).text.strip()
+    return is_draft or not RepoCard(text, ignore_metadata_errors=True).text.strip()
 
 
 def _eval_results(figures: Mapping[str, Any]) -> list[EvalResult]:
@@ -109,7 +114,7 @@ def _widget(answer: Mapping[str, Any], is_chat: bool) -> dict[str, Any]:
     """A prompt, and its answer if there is one, as the widget on the page of a model takes them."""
     prompt = answer["prompt"]
     asked = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"text": prompt}
-    return {**asked, "output": {"text": answer["text"]}} if "text" in answer else asked
+    return asked | ({"output": {"text": answer["text"]}} if "text" in answer else {})
 
 
 def _settings(facts: ModelFacts) -> list[tuple[str, Any]]:

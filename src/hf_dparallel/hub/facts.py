@@ -61,12 +61,13 @@ class ModelFacts:
 
     def __post_init__(self):
         self.folder = Path(self.folder)
+        self.has_tokenizer = (self.folder / "tokenizer_config.json").is_file()
         self.adapter, self.summary = self._read(ADAPTER_CONFIG_NAME), self._read(SUMMARY_NAME)
         said = self.base_model or self.adapter.get("base_model_name_or_path") or self.summary.get("base_model")
         self._said_base_model, self.base_model = said, hub_name(said)
         is_saved = (self.folder / GENERATION_CONFIG_NAME).is_file()
         recipe = DiffusionGenerationConfig.from_pretrained(self.folder) if is_saved else DiffusionGenerationConfig()
-        given = {} if self.generation_config is None else self.generation_config.settings()
+        given = self.generation_config.settings() if self.generation_config else {}
         self.recipe = recipe.updated(**given)
         # How the recipe was found, unless another one was given.
         self.calibration = {} if given else self._read(CALIBRATION_NAME)

@@ -98,11 +98,6 @@ def check_own_paths(files: Mapping[str, Content], folder: Path) -> None:
             )
 
 
-def has_tokenizer(folder: Path) -> bool:
-    """Whether a tokenizer was saved in a folder."""
-    return (folder / "tokenizer_config.json").is_file()
-
-
 def hub_name(name: str | None) -> str | None:
     """Returns a name if a repository on the Hub can have it; `None` for a folder of this machine."""
     try:

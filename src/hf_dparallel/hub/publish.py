@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, ModelCard
+from huggingface_hub import CommitInfo, RepoCard
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
 from .._version import __version__
@@ -24,7 +24,6 @@ from .files import (
     WEIGHT_SUFFIXES,
     Content,
     check_own_paths,
-    has_tokenizer,
     kind_of,
     select_files,
 )
@@ -67,7 +66,7 @@ def push_model_to_hub(
         repo_id (`str`):
             Name of the repository, by default one of yours. It is created if there is none.
         private, revision, create_pr, token, commit_message:
-            As in [`~huggingface_hub.HfApi.upload_folder`]. A branch that does not exist is created.
+            As in [`~huggingface_hub.HfApi.create_commit`]. A branch that does not exist is created.
         facts:
             `base_model`, `generation_config`, `report`, `example`, `dataset_name`, `license` and `tags`, as in
             [`ModelFacts`].
@@ -84,8 +83,9 @@ def push_model_to_hub(
     known = ModelFacts(Path(folder), full_name(repo_id, token), **facts)
     files = files_to_push(known)
     logger.info(f"Uploading {', '.join(files)}.")
-    config, tokenizer = files[WEIGHT_PATTERNS[kind][0]], TOKENIZER_PATTERNS if has_tokenizer(known.folder) else ()
+    config = files[WEIGHT_PATTERNS[kind][0]]
     pushed = _describe(json.loads(config if isinstance(config, bytes) else config.read_bytes()))
+    tokenizer = TOKENIZER_PATTERNS if known.has_tokenizer else ()
     return upload_files(
         files,
         known.repo_id,
@@ -100,16 +100,13 @@ def push_model_to_hub(
 
 
 def files_to_push(facts: ModelFacts) -> dict[str, Content]:
-    """Returns what [`push_model_to_hub`] would upload, after all checks that need no network.
+    """Returns what [`push_model_to_hub`] would upload, after all checks that need no network; raises the same errors.
 
     Args:
         facts ([`ModelFacts`]): the folder, the name of the repository, and what goes on the card.
 
     Returns:
         `dict[str, Path | bytes]`: by the name in the repository, the file here, or the content if it was made now.
-
-    Raises:
-        ValueError, OSError: as [`push_model_to_hub`].
     """
     check_name(facts.repo_id)
     kind = kind_of(facts.folder)
@@ -143,16 +140,13 @@ def write_companions(facts: ModelFacts, *copies: Path) -> None:
             (folder / name).write_bytes(content)
 
 
-def _companions(facts: ModelFacts, card: ModelCard, folder: Path | None = None) -> dict[str, bytes]:
+def _companions(facts: ModelFacts, card: RepoCard, folder: Path | None = None) -> dict[str, bytes]:
     """The code for models of other classes, and the card, unless somebody wrote the one in the folder."""
-    recipe = {
-        "RECIPE": json.loads(facts.recipe.to_json_string()),
-        "SHIFT_LOGITS": bool(facts.summary.get("shift_logits")),
-    }
-    lines = [f"{name} = {pprint.pformat(value)}\n" for name, value in recipe.items()]
+    recipe = pprint.pformat(json.loads(facts.recipe.to_json_string()))
+    shift = bool(facts.summary.get("shift_logits"))
     companions = {
         "custom_generate/generate.py": _CUSTOM_GENERATE.read_bytes(),
-        "custom_generate/recipe.py": "".join(lines).encode(),
+        "custom_generate/recipe.py": f"RECIPE = {recipe}\nSHIFT_LOGITS = {shift}\n".encode(),
         "custom_generate/requirements.txt": f"hf-dparallel>={__version__}\n".encode(),
     }
     own = (folder or facts.folder) / CARD_NAME

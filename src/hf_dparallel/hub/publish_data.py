@@ -2,23 +2,22 @@
 """Publishing trajectories as a data set with a card."""
 
 import functools
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData
+from huggingface_hub import CommitInfo, DatasetCardData, RepoCard
 from huggingface_hub.utils import filter_repo_objects
 
 from ..data.folder import check_rows, read_description, read_run, trajectory_files
-from ..reports import escape_markdown, markdown_table
-from .card import DRAFT_MARK, TAGS
+from ..reports import markdown_table
+from .card import TAGS, fill_card
 from .files import CARD_NAME, Content, check_own_paths, hub_name
 from .upload import check_name, full_name, upload_files
 
 
-_TEMPLATE = Path(__file__).parent / "templates" / "data_card.md"
 _SHARDS = ["data/train-*-of-*.parquet"]
 _COLUMNS = {
     "prompt_ids": "token ids of the prompt",
@@ -57,7 +56,7 @@ def push_trajectories_to_hub(
         license (`str`, *optional*):
             Identifier of the licence, for the card.
         private, revision, create_pr, token, commit_message:
-            As in [`~huggingface_hub.HfApi.upload_folder`]. A branch that does not exist is created.
+            As in [`~huggingface_hub.HfApi.create_commit`]. A branch that does not exist is created.
 
     Returns:
         [`~huggingface_hub.CommitInfo`]
@@ -99,11 +98,17 @@ def data_to_push(
             f"The teacher is {teacher!r}, which is a folder of this machine or no name of a repository. Name it as it "
             "is called on the Hub: `teacher=` (`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
         )
-    card = _make_card(rows, run, repo_id, teacher, license, read_description(shards[0].parent))
-    files: dict[str, Content] = {
-        f"data/train-{index:05d}-of-{len(shards):05d}.parquet": shard for index, shard in enumerate(shards)
-    }
-    files[CARD_NAME] = f"{card}\n".encode()
+    card = _make_card(
+        rows,
+        repo_id,
+        license,
+        teacher=teacher,
+        recipe=run.get("generation_config"),
+        # How they were filtered, see `filter_trajectories`.
+        description=read_description(shards[0].parent),
+    )
+    names = [f"data/train-{index:05d}-of-{len(shards):05d}.parquet" for index in range(len(shards))]
+    files: dict[str, Content] = {**dict(zip(names, shards, strict=True)), CARD_NAME: f"{card}\n".encode()}
     check_own_paths(files, path.parent)
     return files
 
@@ -125,35 +130,23 @@ def _read_rows(shards: Sequence[Path]) -> Any:
     return rows
 
 
-def _make_card(
-    rows: Any, run: dict[str, Any], repo_id: str, teacher: str | None, license: str | None, description: str
-) -> DatasetCard:
-    lengths = [len(ids) for ids in rows["completion_ids"]]
-    passes = rows["nfe"][:] if "nfe" in rows.column_names else []
+def _make_card(rows: Any, repo_id: str, license: str | None, **origin: Any) -> RepoCard:
     columns = [(f"`{name}`", _COLUMNS.get(name, "from the data set of the prompts")) for name in rows.column_names]
-    recipe = run.get("generation_config")
     data = DatasetCardData(
         pretty_name=repo_id.split("/")[-1],
         tags=[*TAGS, "trajectories"],
         task_categories=["text-generation"],
         license=license,
     )
-    return DatasetCard.from_template(
+    return fill_card(
+        "data_card.md",
         data,
-        template_path=str(_TEMPLATE),
-        draft_mark=DRAFT_MARK,
-        repo_id=repo_id,
-        title=repo_id.split("/")[-1],
-        teacher=teacher,
-        license=license,
-        recipe=json.dumps(recipe, indent=2) if recipe else None,
+        repo_id,
         num_rows=len(rows),
-        # How they were filtered, see `filter_trajectories`.
-        description=description,
         columns=markdown_table(["Column", "Meaning"], columns, num_text_columns=2),
-        plain=escape_markdown,
-        mean_length=sum(lengths) / len(lengths),
-        mean_passes=sum(passes) / len(passes) if passes else None,
+        mean_length=fmean(map(len, rows["completion_ids"])),
+        mean_passes=fmean(rows["nfe"]) if "nfe" in rows.column_names else None,
+        **origin,
     )
 
 

@@ -4,12 +4,11 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import CommitInfo, HfApi
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 from transformers.utils import logging
 
 from .card import is_replaceable
@@ -38,13 +37,12 @@ def upload_files(
     token: str | None = None,
     commit_message: str,
 ) -> CommitInfo:
-    r"""
-    Uploads files in one commit; creates the repository and the branch if there are none.
+    """Uploads files in one commit; creates the repository and the branch if there are none.
 
     A card that was written on the Hub is kept, if the one among `files` is a draft. `check_existing` gets the names of
     the files that the repository has and a function that reads one, and raises an error if they are of something
     else. Files in the repository that match `replaces`, and are not among `files`, are deleted. All other arguments
-    are as in [`~huggingface_hub.HfApi.upload_folder`].
+    are as in [`~huggingface_hub.HfApi.create_commit`].
     """
     api = HfApi(token=token)
     target: dict[str, Any] = {"repo_type": repo_type, "revision": revision}
@@ -63,29 +61,10 @@ def upload_files(
         if is_drafted and CARD_NAME in existing and not is_replaceable(read(CARD_NAME)):
             logger.warning(f"The card of {repo_id!r} was edited on the Hub, and is kept. Delete it there to renew it.")
             files = {name: content for name, content in files.items() if name != CARD_NAME}
-        with _folder_of(files) as folder:
-            return api.upload_folder(
-                repo_id=repo_id,
-                folder_path=folder,
-                delete_patterns=replaces,
-                commit_message=commit_message,
-                create_pr=create_pr,
-                **target,
-            )
-
-
-@contextlib.contextmanager
-def _folder_of(files: Mapping[str, Content]) -> Iterator[str]:
-    """A folder that holds what is uploaded and nothing else."""
-    with TemporaryDirectory() as folder:
-        for name, content in files.items():
-            target = Path(folder, name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(content, bytes):
-                target.write_bytes(content)
-            else:
-                target.symlink_to(content.resolve())
-        yield folder
+        replaced = set(filter_repo_objects(existing, allow_patterns=replaces)) - files.keys()
+        changes = [CommitOperationAdd(name, content) for name, content in files.items()]
+        changes += [CommitOperationDelete(name) for name in sorted(replaced)]
+        return api.create_commit(repo_id, changes, commit_message=commit_message, create_pr=create_pr, **target)
 
 
 def full_name(repo_id: str, token: str | None) -> str:
