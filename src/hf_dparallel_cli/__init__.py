@@ -11,11 +11,8 @@ interrupted. A failure is one line on stderr; with the environment variable HF_D
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
-from typing import Any
 
 import click
-from click.shell_completion import get_completion_class, shell_complete
 
 from .command import Command
 
@@ -42,67 +39,53 @@ _TABLE = [
 ]
 COMMANDS: dict[str, click.Command] = {str(command.name): command for command in _TABLE}
 _PROGRAM = "hf-dparallel"
-# By this variable the shell asks for completions, as of all programs that are made with click.
+# By this variable a shell asks a click program for completions.
 _COMPLETION = "_HF_DPARALLEL_COMPLETE"
 # Errors whose message is written for users. For any other, the type is shown too.
 _EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
 
 
 class Program(click.Group):
-    """All commands."""
+    """All commands, in the order of the table."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the table."""
+        """Their names."""
         return list(self.commands)
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Says what all commands have in common."""
-        formatter.write_usage(_PROGRAM, "<command> [--config FILE] [--json FILE] [options]", "usage: ")
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Says where to find the rest."""
-        formatter.write("\n`hf-dparallel <command> --help` lists the options of a command.\n")
-
-
-def _show_version(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
-    if is_asked:
-        click.echo(f"{_PROGRAM} {version(_PROGRAM)}")
-        ctx.exit()
 
 
 def _show_completion(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
+    from click.shell_completion import get_completion_class
+
     completion = get_completion_class(shell or "")
     if completion is not None:
         click.echo(completion(PROGRAM, {}, _PROGRAM, _COMPLETION).source())
         ctx.exit()
 
 
-def _show_help() -> None:
-    ctx = click.get_current_context()
+@click.group(
+    _PROGRAM,
+    cls=Program,
+    commands=COMMANDS,
+    invoke_without_command=True,
+    options_metavar=None,
+    subcommand_metavar="<command> [--config FILE] [--json FILE] [options]",
+    epilog="`hf-dparallel <command> --help` lists the options of a command.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(package_name=_PROGRAM, message="%(prog)s %(version)s")
+@click.option(
+    "--completion",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    is_eager=True,
+    expose_value=False,
+    callback=_show_completion,
+    help="Show what completes commands in a shell.",
+)
+@click.pass_context
+def PROGRAM(ctx: click.Context) -> None:
+    """Masked diffusion language models that decode many tokens per forward pass."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-
-
-_EAGER: dict[str, Any] = {"is_eager": True, "expose_value": False}
-_SHELLS = click.Choice(["bash", "zsh", "fish"])
-PROGRAM = Program(
-    _PROGRAM,
-    COMMANDS,
-    help="Masked diffusion language models that decode many tokens per forward pass.",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    invoke_without_command=True,
-    callback=_show_help,
-    params=[
-        click.Option(["--version"], is_flag=True, callback=_show_version, help="Show the version and exit.", **_EAGER),
-        click.Option(
-            ["--completion"],
-            type=_SHELLS,
-            callback=_show_completion,
-            help="Show what completes commands in a shell.",
-            **_EAGER,
-        ),
-    ],
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             if instruction := os.environ.get(_COMPLETION):
+                from click.shell_completion import shell_complete
+
                 return shell_complete(PROGRAM, {}, _PROGRAM, _COMPLETION, instruction)
             return _run(list(sys.argv[1:] if argv is None else argv))
         finally:

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A command: its flags are fields of dataclasses, and its module is imported when it is run."""
 
-import dataclasses
 import json
 import logging
 import os
@@ -9,7 +8,6 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
 from itertools import takewhile
@@ -22,7 +20,7 @@ from click.core import ParameterSource
 
 from . import flags
 from .flags import Flags
-from .source import Field
+from .source import Row
 
 
 _LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
@@ -30,84 +28,46 @@ _LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
 QUIET = "HF_DPARALLEL_QUIET"
 
 
+_TYPES: dict[str, click.ParamType] = {"int": click.INT, "float": click.FLOAT, "bool": click.BOOL}
+
+
 class Flag(click.Option):
-    """A flag, made from a field.
+    """A flag, made from a row; `member` is the row that collects it with others, if there is one."""
 
-    Args:
-        field ([`Field`]): what it is.
-        title (`str`): heading in the help.
-        member (`str`, *optional*): field of the class of flags that collects it, by name, with others.
-    """
-
-    def __init__(self, field: Field, title: str, member: str | None = None):
-        self.title, self.member, self.is_required = title, member, field.is_required
-        self.is_switch = field.type.removesuffix(" | None") == "bool"
-        # What help says, unless all is asked for: nothing but the name, if this is empty.
-        self.brief = field.metadata.get("brief", field.metadata["help"])
-        is_list = "list[" in field.type or "tuple[" in field.type
-        default = None if is_list else field.default
+    def __init__(self, row: Row, title: str, member: str | None = None):
+        self.row, self.title, self.member = row, title, member
+        self.is_switch = row.type.removesuffix(" | None") == "bool"
+        is_list = "list[" in row.type or "tuple[" in row.type
+        default = None if is_list else row.default
         # A switch may have a value: `--quiet false`.
         switch: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if self.is_switch else {}
         super().__init__(
-            [f"--{field.name}", *field.metadata.get("aliases", ())],
-            type=_type_of(field),
+            [f"--{row.name}", *row.more.get("aliases", ())],
+            type=_type_of(row),
             default=default,
             show_default=default not in (None, "") and default is not False,
             multiple=is_list,
-            metavar="" if self.is_switch else field.metadata.get("metavar"),
-            help=field.metadata["help"],
+            metavar="" if self.is_switch else row.more.get("metavar"),
+            help=row.more["help"],
             **switch,
         )
 
 
-def _type_of(field: Field) -> click.ParamType:
-    more = field.metadata
-    if more.get("choices"):
-        return click.Choice(more["choices"])
-    if "setting" in more:
-        return click.Choice(more["setting"].choices) if more["setting"].choices else SettingType(more["setting"])
+def _type_of(row: Row) -> click.ParamType:
     # `int | None`, `tuple[int, ...]`
-    name = re.sub(r"^\w+\[(\w+).*", r"\1", field.type).removesuffix(" | None")
-    if "minimum" in more:
-        limits = {"min": more["minimum"], "max": more.get("maximum")}
+    name = re.sub(r"^\w+\[(\w+).*", r"\1", row.type).removesuffix(" | None")
+    if row.more.get("choices"):
+        return click.Choice(row.more["choices"])
+    if "minimum" in row.more:
+        limits = {"min": row.more["minimum"], "max": row.more.get("maximum")}
         return click.IntRange(**limits) if name == "int" else click.FloatRange(**limits)
-    types: dict[str, click.ParamType] = {"int": click.INT, "float": click.FLOAT, "bool": click.BOOL}
-    return types.get(name, click.STRING)
-
-
-class SettingType(click.ParamType):
-    """A value of a decoding setting, which the setting itself checks."""
-
-    def __init__(self, setting: Any):
-        self.setting, self.name = setting, setting.type.__name__
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the value, or says what is allowed."""
-        numbers: dict[type, click.ParamType] = {int: click.INT, float: click.FLOAT, bool: click.BOOL}
-        value = numbers.get(self.setting.type, click.STRING).convert(value, param, ctx)
-        try:
-            return self.setting.read(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-def flags_of(kind: type[Flags]) -> Iterator[Flag]:
-    """The flags of a class of flags, those included that it only names the source of."""
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # all but the first base are dataclasses
-        if "declared" in field.metadata:
-            declared = field.metadata["declared"]()
-            yield from (Flag(each, field.metadata["title"], field.name) for each in declared)
-        else:
-            owner: Any = next(base for base in kind.__mro__ if field.name in base.__dict__.get("__annotations__", {}))
-            is_required = field.default is None and "None" not in str(field.type)
-            own = Field(field.name, str(field.type), field.default, dict(field.metadata), is_required)
-            yield Flag(own, owner.__dict__.get("title", "options"))
+    return _TYPES.get(name, click.STRING)
 
 
 class Command(click.Command):
     """A command of `hf-dparallel`.
 
-    Its flags are the fields of a class of flags.py, which is `GenerateFlags` for `generate`. The function `run` of its
+    Its flags are the rows of a class of flags.py, which is `GenerateFlags` for `generate`. The function `run` of its
     module, `hf_dparallel.cli.generate_command`, is called with an instance of the class.
 
     Args:
@@ -127,14 +87,20 @@ class Command(click.Command):
         other: "Command | None" = None,
         chosen_by: Sequence[str] = (),
     ):
-        super().__init__(name, help=help, short_help=help, context_settings={"max_content_width": 110})
+        usage = " ".join([*map(str.upper, positionals), "[options]"])
+        settings = {"max_content_width": 110}
+        super().__init__(name, help=help, short_help=help, options_metavar=usage, context_settings=settings)
         self.positionals, self.other, self.chosen_by = positionals, other, chosen_by
         self.kind: type[Flags] = getattr(flags, f"{name.title().replace('_', '')}Flags")
 
     @cached_property
     def own(self) -> dict[str, Flag]:
         """The flags that this command reads itself, by name."""
-        return {str(flag.name): flag for flag in flags_of(self.kind)}
+        own = []
+        for row in self.kind.rows().values():
+            read = row.more.get("declared")
+            own += [Flag(each, row.title, row.name) for each in read()] if read else [Flag(row, row.title)]
+        return {str(flag.name): flag for flag in own}
 
     @cached_property
     def flags(self) -> dict[str, Flag]:
@@ -185,11 +151,12 @@ class Command(click.Command):
         given = {name: value for name, value in ctx.params.items() if ctx.get_parameter_source(name) not in defaults}
         chosen = next((name for name in self.chosen_by if name in given), None)
         command = self.other if self.other and chosen else self
-        missing = ["/".join(flag.opts) for name, flag in command.own.items() if flag.is_required and name not in given]
+        own = command.own
+        missing = ["/".join(flag.opts) for name, flag in own.items() if flag.row.is_required and name not in given]
         if missing:
             others = "".join(f", or --{name}" for name in self.chosen_by)
             raise click.UsageError(f"the following flags are required: {', '.join(missing)}{others}", ctx)
-        unused = sorted(given.keys() - command.own.keys())
+        unused = sorted(given.keys() - own.keys())
         if unused:
             how = f"with --{chosen}" if chosen else f"without --{' or --'.join(self.chosen_by)}"
             raise click.UsageError(f"--{', --'.join(unused)} cannot be used {how}. Leave that out", ctx)
@@ -201,8 +168,14 @@ class Command(click.Command):
     def _instance(self, given: dict[str, Any]) -> Flags:
         values: dict[str, Any] = {}
         for name, value in given.items():
-            member = self.own[name].member
-            (values if member is None else values.setdefault(member, {}))[name] = value
+            flag, more = self.own[name], self.own[name].row.more
+            if more.get("needs") not in (None, *given):
+                raise ValueError(f"`{name}` needs `{more['needs']}`. Add --{more['needs']}.")
+            if more.get("not_with") in given:
+                raise ValueError(f"`{name}` and `{more['not_with']}` are both given. Remove one.")
+            if "setting" in more:
+                value = more["setting"].read(value)
+            (values if flag.member is None else values.setdefault(flag.member, {}))[name] = value
         return self.kind(**values)
 
     def _spelled_out(self, ctx: click.Context, words: list[str]) -> Iterator[str]:
@@ -246,13 +219,10 @@ class Command(click.Command):
                 raise click.UsageError(f"{source} has `{key}`, which is no flag of this command{meant}. Remove it")
             if value is None or (isinstance(value, list) and not flag.multiple):
                 raise click.UsageError(f"`{key}` in {source} needs one value, got {value}")
-            items = [json.dumps(item) if isinstance(item, dict) else str(item) for item in _as_list(value)]
+            given = value if isinstance(value, list) else [value]
+            items = [json.dumps(item) if isinstance(item, dict) else str(item) for item in given]
             texts[str(flag.name)] = items if flag.multiple else items[0]
         return texts
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Begins with the flags that need no name."""
-        formatter.write_usage(ctx.command_path, " ".join([*map(str.upper, self.positionals), "[options]"]), "usage: ")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the flags under their headings, and the names only of those that other libraries declare."""
@@ -260,8 +230,8 @@ class Command(click.Command):
         named: list[str] = []
         for param in self.get_params(ctx):
             spelling, text = param.get_help_record(ctx) or ("", "")
-            if isinstance(param, Flag) and "all" not in ctx.meta and param.brief != param.help:
-                text = param.brief
+            if isinstance(param, Flag) and "all" not in ctx.meta and "brief" in param.row.more:
+                text = param.row.more["brief"]
             title, name = getattr(param, "title", "options"), str(param.name)
             spelling = f"{name.upper()}, or {spelling}" if name in self.positionals else spelling.strip()
             if spelling and text:
@@ -284,10 +254,6 @@ def _show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> Non
         ctx.exit()
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 def _read_yaml(path: str) -> dict[str, Any]:
     import yaml  # takes longer than all else that help needs
 
@@ -304,6 +270,8 @@ def _read_yaml(path: str) -> dict[str, Any]:
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """What was probably meant, as the end of a sentence."""
+    from difflib import get_close_matches
+
     close = get_close_matches(given, known, n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 

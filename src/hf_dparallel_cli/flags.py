@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The flags of the commands: a dataclass for each group of them, and one for each command, which inherits its groups.
+"""The flags of the commands: a class for each group of them, and one for each command, which inherits its groups.
 
 Help lists the groups from the last base to the first. No library is imported here. What the libraries decide, such as
 the batch that suits the device, is `None` here.
@@ -7,18 +7,14 @@ the batch that suits the device, is `None` here.
 
 from __future__ import annotations
 
-import math
-import os
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from copy import copy
+from functools import cache
 from typing import Any
 
-from .source import Field, folder_of, read_fields, read_setting_fields
+from .source import Row, field_rows, folder_of, setting_rows
 
 
-KEY_VARIABLE = "HF_DPARALLEL_API_KEY"
 _REWARDS = ("numeric", "math")
 # What help says about flags of transformers and TRL, in a sentence; the others it only names.
 _DESCRIBED = (
@@ -28,75 +24,81 @@ _DESCRIBED = (
 )
 
 
-def flag(help: str, default: Any = None, **more: Any) -> Any:
-    """Returns a field that is a flag. It is required if it has no default and its type no `None`.
-
-    Args:
-        help (`str`): what it does.
-        default (`Any`, *optional*): its value where it is not given.
-        more (`dict`): `choices`, `minimum`, `maximum`, `metavar`.
-    """
-    return field(default=default, metadata={"help": help} | more)
+def demo_rows() -> list[Row]:
+    """What `DemoConfig` declares."""
+    return field_rows(folder_of("hf_dparallel") / "demo" / "pipeline.py", "DemoConfig")
 
 
-def declared(read: Callable[[], list[Field]], title: str) -> Any:
-    """Returns a field for the values, by name, of flags that the package or its libraries declare.
-
-    Args:
-        read (`Callable`): returns what is declared.
-        title (`str`): the heading in the help.
-    """
-    return field(default_factory=dict, metadata={"declared": read, "title": title})
-
-
-def _demo_fields() -> list[Field]:
-    return read_fields(folder_of("hf_dparallel") / "demo" / "pipeline.py", "DemoConfig")
-
-
-def _training_fields() -> list[Field]:
+@cache
+def training_rows() -> list[Row]:
     """The method's own: `CertaintyForcingConfig` with its bases and variants, and what `train` says of the model."""
     package = folder_of("hf_dparallel")
     paths = [package / "cli" / "train_command.py", *sorted((package / "training").rglob("*.py"))]
-    return list({field.name: field for path in paths for field in read_fields(path)}.values())
+    return list({row.name: row for path in paths for row in field_rows(path)}.values())
 
 
-def _library_fields() -> list[Field]:
+def library_rows() -> list[Row]:
     """The others of `TrainingArguments` and of TRL's `ModelConfig`."""
-    own = {field.name for field in _training_fields()}
-    fields = read_fields(folder_of("transformers") / "training_args.py", "TrainingArguments")
-    fields += read_fields(folder_of("trl") / "trainer" / "model_config.py", "ModelConfig")
-    for each in fields:
-        each.metadata["brief"] = each.metadata["help"].partition(". ")[0] if each.name in _DESCRIBED.split() else ""
-    return [field for field in fields if field.name not in own]
+    own = {row.name for row in training_rows()}
+    rows = field_rows(folder_of("transformers") / "training_args.py", "TrainingArguments")
+    rows += field_rows(folder_of("trl") / "trainer" / "model_config.py", "ModelConfig")
+    for row in rows:
+        row.more["brief"] = row.more["help"].partition(". ")[0] if row.name in _DESCRIBED.split() else ""
+    return [row for row in rows if row.name not in own]
+
+
+def flag(help: str, default: Any = None, **more: Any) -> Any:
+    """Returns a row with what it does and its default. Without one, and without `None` in its type, it is required.
+
+    `more` is `choices`, `minimum`, `maximum`, `metavar`, `needs` and `not_with` (a flag that it needs or excludes).
+    """
+    return Row("", "", default, {"help": help} | more)
+
+
+def declared(read: Callable[[], list[Row]], title: str) -> Any:
+    """Returns a row that collects, by name, the flags that the package or its libraries declare."""
+    return Row("", "dict", {}, {"declared": read}, title=title)
 
 
 class Flags:
-    """What all groups inherit."""
+    """What all groups inherit. In a class, a flag is its row; in an instance, its value."""
 
-    def __post_init__(self):
-        """Refuses values that do not go together, by a `ValueError`."""
+    def __init__(self, **values: Any):
+        for name, row in self.rows().items():
+            setattr(self, name, copy(values.get(name, row.default)))
+
+    @classmethod
+    def rows(cls) -> dict[str, Row]:
+        """The rows by name, first those of its last base."""
+        rows = {}
+        for base in reversed(cls.__mro__):
+            title = vars(base).get("title", "options")
+            for name, row in vars(base).items():
+                if isinstance(row, Row):
+                    kind = base.__annotations__[name]
+                    is_required = row.default is None and "None" not in kind
+                    rows[name] = row._replace(name=name, type=kind, title=row.title or title, is_required=is_required)
+        return rows
 
 
 # A row a flag: its name and type, what it does, its default.
 # fmt: off
-@dataclass
+
+
 class OutputFlags(Flags):
     title = "output"
     json: str | None = flag("File to write the figures of this command to.", metavar="FILE")
     quiet: bool = flag("Write nothing on stderr but errors.", False)
 
 
-@dataclass
 class EnvFlags(OutputFlags):
     pass
 
 
-@dataclass
 class DemoFlags(OutputFlags):
-    config: dict[str, Any] = declared(_demo_fields, "options")
+    config: dict[str, Any] = declared(demo_rows, "options")
 
 
-@dataclass
 class ModelFlags(Flags):
     title = "model"
     model: str = flag("Model or adapter: its name on the Hub, a folder, 'demo' (the bundled teacher) or "
@@ -109,14 +111,12 @@ class ModelFlags(Flags):
     revision: str | None = flag("Branch, tag or commit of the model on the Hub. By default 'main'.")
 
 
-@dataclass
 class LoadingFlags(ModelFlags):
     title = "model"
     adapter: str | None = flag("Adapter to put on the model: its name on the Hub, or a folder. 'demo-student' is the "
         "bundled one.")
 
 
-@dataclass
 class DatasetFlags(Flags):
     title = "data"
     dataset: str = flag("Prompts: a dataset on the Hub, a folder, a .json, .jsonl or .parquet file, or 'demo' for the "
@@ -128,59 +128,34 @@ class DatasetFlags(Flags):
     num_samples: int | None = flag("Use the first so many rows only.", minimum=1)
 
 
-@dataclass
 class PromptFlags(Flags):
     title = "prompt"
-    prompt: str | None = flag("The prompt. By default it is read from stdin.")
+    prompt: str | None = flag("The prompt. By default it is read from stdin.", not_with="prompt_file")
     prompt_file: str | None = flag("File with the prompt.", metavar="FILE")
     raw: bool = flag("Continue the prompt as it is, without the chat template of the tokenizer.", False)
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.prompt is not None and self.prompt_file is not None:
-            raise ValueError("`prompt` and `prompt_file` are both given. Remove one.")
-        if self.prompt is not None and not self.prompt.strip():
-            raise ValueError("`prompt` is empty. Give a text.")
 
-    def read_prompt(self) -> str:
-        """Returns the prompt, or raises a `ValueError` if it is empty."""
-        if self.prompt is not None:
-            return self.prompt.rstrip("\n")
-        if self.prompt_file is not None:
-            text, source = Path(self.prompt_file).read_text(encoding="utf-8"), f"`prompt_file={self.prompt_file}`"
-        else:
-            text, source = sys.stdin.read(), "stdin"
-        if not text.strip():
-            raise ValueError(f"The prompt from {source} is empty. Give one with --prompt TEXT.")
-        return text.rstrip("\n")
-
-
-@dataclass
 class RecipeFlags(Flags):
-    settings: dict[str, Any] = declared(read_setting_fields, "settings of decoding")
+    settings: dict[str, Any] = declared(setting_rows, "settings of decoding")
 
 
-@dataclass
 class DecodingFlags(RecipeFlags):
     title = "settings of decoding"
     seed: int = flag("Seed, where tokens are sampled.", 0)
 
 
-@dataclass
 class BatchSizeFlags(Flags):
     title = "batches"
     batch_size: int | None = flag("Prompts decoded together. By default on a GPU 16, on a CPU, where larger batches "
         "are no faster, 8. Does not change the answers.", minimum=1)
 
 
-@dataclass
 class BatchFlags(BatchSizeFlags):
     title = "batches"
     num_workers: int | None = flag("Threads that decode side by side, each batch_size prompts. By default on a GPU "
         "one, on a CPU one a core, at most 4. Does not change the answers.", minimum=1)
 
 
-@dataclass
 class RewardFlags(Flags):
     title = "data"
     reward: str = flag("What makes an answer right. 'numeric': its last number is the last one of the column "
@@ -188,30 +163,25 @@ class RewardFlags(Flags):
         "numeric", choices=_REWARDS)
 
 
-@dataclass
 class GenerateFlags(OutputFlags, DecodingFlags, PromptFlags, LoadingFlags):
     stream: bool = flag("Show the text while it is decoded.", False)
 
 
-@dataclass
 class ChatFlags(OutputFlags, DecodingFlags, LoadingFlags):
     system_prompt: str | None = flag("What the conversation begins with, as the message of the system.")
 
 
-@dataclass
 class FolderFlags(Flags):
     output_dir: str | None = flag("Folder for report.json, which `hf-dparallel report` compares with others, "
         "report.md and, if several values were tried, curves.png.")
 
 
-@dataclass
 class EvaluateFlags(OutputFlags, FolderFlags, DecodingFlags, BatchFlags, RewardFlags, DatasetFlags, LoadingFlags):
     sweep: tuple[str, ...] = flag("Settings to try, each a curve of accuracy against speed: "
         "entropy_threshold=0.1:1.0:0.1 (with both ends) or denoising_steps=16,32,64.", (), metavar="SETTING=VALUES")
     name: str | None = flag("Name of the model in reports. Default: the adapter, or else the model.")
 
 
-@dataclass
 class EvaluateTasksFlags(OutputFlags, FolderFlags, DecodingFlags, BatchSizeFlags, LoadingFlags):
     title = "benchmarks of the lm-evaluation-harness"
     tasks: tuple[str, ...] = flag("Measure on these tasks of the lm-evaluation-harness instead of a dataset, with "
@@ -220,11 +190,11 @@ class EvaluateTasksFlags(OutputFlags, FolderFlags, DecodingFlags, BatchSizeFlags
         choices=("paper-llada", "paper-dream"))
     methods: tuple[str, ...] = flag("Rows of the paper's tables to measure, with --preset, with commas or spaces "
         "between: original, dual-cache, few-step, conf-threshold, consistency-distillation, dparallel. By default "
-        "dparallel, on the model as it is given.", ())
+        "dparallel, on the model as it is given.", (), needs="preset")
     consistency_adapter: str | None = flag("Adapter of the method consistency-distillation (--adapter is for "
-        "dparallel).")
+        "dparallel).", needs="preset")
     include_path: str | None = flag("Folder with more tasks, as YAML files.", metavar="DIR")
-    num_fewshot: int | None = flag("Solved examples in each prompt.", minimum=0)
+    num_fewshot: int | None = flag("Solved examples in each prompt.", minimum=0, not_with="preset")
     limit: float | None = flag("Only the first so many samples of each task; below 1, that share of them.")
     apply_chat_template: bool = flag("Ask in a chat. Presets always do.", False)
     system_instruction: str | None = flag("Text that begins each prompt.")
@@ -235,41 +205,19 @@ class EvaluateTasksFlags(OutputFlags, FolderFlags, DecodingFlags, BatchSizeFlags
     check_greedy: bool = flag("Decode to see whether an answer is the greedy one, for log-likelihoods.", False)
     allow_code_execution: bool = flag("Let tasks execute programs of the model, each in a sandbox.", False)
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.limit is not None and not 0 < self.limit < math.inf:
-            raise ValueError(f"`limit` must be above 0 and finite, got {self.limit}.")
-        for name in ("tasks", "methods"):
-            names = getattr(self, name)
-            setattr(self, name, tuple(part for text in names for part in text.split(",") if part))
-            if names and not getattr(self, name):
-                raise ValueError(f"`{name}` must have a name, if it is given.")
-        if self.preset is None and (self.methods or self.consistency_adapter):
-            raise ValueError("`methods` and `consistency_adapter` need a `preset`. Add --preset paper-llada.")
-        if self.preset is not None and self.num_fewshot is not None:
-            raise ValueError("A `preset` has its own number of examples. Remove `num_fewshot`.")
 
-
-@dataclass
 class InspectFlags(OutputFlags, DecodingFlags, BatchSizeFlags, DatasetFlags, PromptFlags, LoadingFlags):
     output_file: str | None = flag("HTML page to write, to step through the decode in a browser. Without it every "
         "pass is shown in the terminal.", metavar="FILE")
     compare: bool = flag("Show also what the model does without its adapter, in the same settings.", False)
-    dataset: str | None = flag("Prompts for --figures, as for `hf-dparallel evaluate`.")  # type: ignore[assignment]
-    figures: str | None = flag("Folder for pictures of how certainty grows over a dataset.", metavar="DIR")
+    dataset: str | None = flag("Prompts for --figures, as for `hf-dparallel evaluate`.", needs="figures")  # type: ignore
+    figures: str | None = flag("Folder for pictures of how certainty grows over a dataset.", metavar="DIR",
+        needs="dataset")
     reward: str | None = flag("Also draw the accuracy of whole answers against their confidence, at the confidence "
         "thresholds 0.3, 0.5, 0.7, 0.9. What makes an answer right is as for `hf-dparallel evaluate`.",
-        choices=_REWARDS)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.reward is not None and self.figures is None:
-            raise ValueError("`reward` is for the figures. Add --figures DIR and --dataset NAME.")
-        if (self.figures is None) != (self.dataset is None):
-            raise ValueError("`figures` and `dataset` go together: --figures DIR draws the prompts of --dataset.")
+        choices=_REWARDS, needs="figures")
 
 
-@dataclass
 class CalibrateFlags(OutputFlags, BatchFlags, RewardFlags, DatasetFlags, LoadingFlags):
     output_dir: str = flag("Folder for the recipe, generation_config.json: for instance the folder of the adapter.")
     max_accuracy_drop: float = flag("Accuracy that may be lost against one token per pass; 0.01 is one point.", 0.01)
@@ -280,20 +228,12 @@ class CalibrateFlags(OutputFlags, BatchFlags, RewardFlags, DatasetFlags, Loading
     max_new_tokens: int | None = flag("Length of the canvas. Default: the recipe's.")
     seed: int = flag("Seed of the split of the prompts into two halves.", 0)
 
-    def __post_init__(self):
-        super().__post_init__()
-        for name in ("max_accuracy_drop", "confidence"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be above 0 and below 1, got {getattr(self, name)}.")
 
-
-@dataclass
 class ReportFlags(OutputFlags):
     reports: tuple[str, ...] = flag("report.json of each evaluation, or its folder.")
     output_dir: str | None = flag("Folder for report.json, report.md and curves.png of all together.")
 
 
-@dataclass
 class TrainFlags(OutputFlags):
     title = "data"
     dataset_name: str = flag("Trajectories: a dataset on the Hub, a .json, .jsonl or .parquet file, or a folder. From "
@@ -303,27 +243,20 @@ class TrainFlags(OutputFlags):
     dataset_train_split: str = flag("Split to train on.", "train")
     dataset_test_split: str = flag("Split to evaluate on, if `eval_strategy` is not 'no'.", "test")
     drop_long_rows: bool = flag("Drop rows that are longer than max_length; without it they are an error.", False)
-    training: dict[str, Any] = declared(_training_fields, "training")
-    library: dict[str, Any] = declared(_library_fields, "of transformers and TRL")
+    training: dict[str, Any] = declared(training_rows, "training")
+    library: dict[str, Any] = declared(library_rows, "of transformers and TRL")
 
 
-@dataclass
 class RayFlags(Flags):
     title = "cluster"
     ray_actors: int | None = flag("Decode on a Ray cluster (needs ray), with at most so many actors, each of which "
         "has a model and num_workers CPUs. Does not change the answers.", minimum=1)
     ray_gpus_per_actor: float | None = flag("GPUs of each actor. By default one if the cluster has any, else none.",
-        minimum=0)
+        minimum=0, needs="ray_actors")
     ray_address: str | None = flag("Address of the cluster. By default $RAY_ADDRESS, else a cluster on this machine, "
-        "else one is started here.")
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.ray_actors is None and (self.ray_address, self.ray_gpus_per_actor) != (None, None):
-            raise ValueError("`ray_address` and `ray_gpus_per_actor` have no effect without `ray_actors`. Add it.")
+        "else one is started here.", needs="ray_actors")
 
 
-@dataclass
 class TrajectoriesFlags(OutputFlags, RayFlags, DecodingFlags, BatchFlags, DatasetFlags, LoadingFlags):
     output_dir: str = flag("Folder for the trajectories: shards of all, and filtered.parquet with the kept rows. A "
         "run that was killed goes on where it stopped when it is started again with the same folder.")
@@ -333,7 +266,6 @@ class TrajectoriesFlags(OutputFlags, RayFlags, DecodingFlags, BatchFlags, Datase
     min_reward: float = flag("Keep answers with at least this reward.", 1.0)
 
 
-@dataclass
 class ServerFlags(RecipeFlags, BatchSizeFlags, ModelFlags):
     title = "server"
     adapter: tuple[str, ...] = flag("Adapters, each [NAME=]ADAPTER: its name on the Hub, a folder, or 'demo-student'. "
@@ -342,7 +274,7 @@ class ServerFlags(RecipeFlags, BatchSizeFlags, ModelFlags):
     host: str = flag("Address to listen at. The default is reached from this machine only; 0.0.0.0 is all.",
         "127.0.0.1")
     port: int = flag("Port to listen at. 0 takes a free one.", 8000, minimum=0, maximum=2**16 - 1)
-    api_key: str | None = flag(f"What clients must send as their API key. By default ${KEY_VARIABLE}, if any.")
+    api_key: str | None = flag("What clients must send as their API key. By default $HF_DPARALLEL_API_KEY, if any.")
     served_model_name: str | None = flag("What clients call the first model. By default as in --adapter, or in "
         "--model.")
     max_waiting: int = flag("Prompts that may wait for one of the batch_size slots; more are refused with status 429.",
@@ -353,17 +285,11 @@ class ServerFlags(RecipeFlags, BatchSizeFlags, ModelFlags):
     log_level: str = flag("'info' logs every request with its status and cost, 'debug' probes, too.",
         "info", choices=("debug", "info", "warning", "error"))
 
-    def __post_init__(self):
-        super().__post_init__()
-        self.api_key = self.api_key or os.environ.get(KEY_VARIABLE) or None
 
-
-@dataclass
 class ServeFlags(OutputFlags, ServerFlags):
     pass
 
 
-@dataclass
 class RayServeFlags(ServerFlags):
     """The server, and how many replicas Ray Serve has of it and what each of them takes."""
 
@@ -373,15 +299,7 @@ class RayServeFlags(ServerFlags):
     cpus_per_replica: float = flag("CPUs of each replica.", 1)
     gpus_per_replica: float | None = flag("GPUs of each replica. By default one if there are any.")
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.min_replicas > self.max_replicas:
-            raise ValueError(
-                f"`min_replicas` must be at most `max_replicas`, got {self.min_replicas} and {self.max_replicas}."
-            )
 
-
-@dataclass
 class PushFlags(OutputFlags, RecipeFlags):
     path: str = flag("Folder of the adapter or model; or, with --repo_type dataset, the output folder of "
         "`hf-dparallel trajectories` or a parquet file.")

@@ -1,14 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What the package and its libraries declare, read from their source: importing them takes seconds.
-
-Settings of decoding are calls with literal arguments, `add_setting(...)` and `@commit_rule(...)`; flags of training
-are fields of dataclasses with a help text.
-"""
+"""What the package and its libraries declare, read from their source: importing them takes seconds."""
 
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,21 +12,19 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 
-_TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "object": object}
 # An entry of the section `Parameters` of a docstring: the name, and the text.
 _ENTRY = re.compile(r"^ {8}(\w+) \(.+\):\n((?: {12}.+\n)+)", re.MULTILINE)
-# What only the library can tell, because it is no literal.
-_UNKNOWN = object()
 
 
-class Field(NamedTuple):
-    """A field of a dataclass: its name, its type as text, its default, and its metadata."""
+class Row(NamedTuple):
+    """A flag: its type as text, `more` with its help text, and under which heading it is in the help."""
 
     name: str
     type: str
     default: Any
-    metadata: dict[str, Any]
+    more: dict[str, Any]
     is_required: bool = False
+    title: str = ""
 
 
 def folder_of(package: str) -> Path:
@@ -41,6 +35,7 @@ def folder_of(package: str) -> Path:
     return Path(spec.origin).parent
 
 
+@cache
 def read_settings() -> dict[str, Any]:
     """Returns the table of the decoding settings, by name, with the entries of all rules and ways to revise."""
     folder = folder_of("hf_dparallel") / "generation"
@@ -50,74 +45,63 @@ def read_settings() -> dict[str, Any]:
     sys.modules[package.__name__] = package
     settings = import_module(f"{package.__name__}.settings")
     rules = import_module(f"{package.__name__}.commit_rules")
-    for path in sorted([*folder.glob("*.py"), *folder.glob("*/*.py")]):
-        if path.name != "settings.py":
-            for function, values, named in _declarations(path):
-                if function == "commit_rule":
-                    rules.commit_rule(*values, **named)(None)
-                else:
-                    settings.add_setting(*values, **named)
+    # The others need torch. They declare settings by calls with literal arguments, which are run without the rest.
+    known = {"add_setting": settings.add_setting, "commit_rule": rules.commit_rule}
+    for path in sorted([*folder.glob("rules/*.py"), *folder.glob("revision/*.py")]):
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+            for call in [getattr(statement, "value", None), *getattr(statement, "decorator_list", ())]:
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in known:
+                    decorate = eval(compile(ast.Expression(call), path, "eval"), dict(known))
+                    if decorate is not None:
+                        decorate(None)
     return settings.SETTINGS
 
 
-def read_setting_fields() -> list[Field]:
+def setting_rows() -> list[Row]:
     """Returns the settings that a command line can say."""
-    return [
-        Field(name, setting.type.__name__, setting.default, {"help": setting.help, "setting": setting})
-        for name, setting in read_settings().items()
-        if setting.has_flag
-    ]
+    rows = []
+    for setting in read_settings().values():
+        if setting.has_flag:
+            kind = setting.type.__name__
+            more = {"help": setting.help, "setting": setting}
+            more |= {"choices": setting.choices} if setting.choices else {"metavar": kind.upper()}
+            rows.append(Row(setting.name, kind, setting.default, more))
+    return rows
 
 
-def _declarations(path: Path) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-            continue
-        if node.func.id in ("add_setting", "commit_rule") and isinstance(node.args[0], ast.Constant):
-            named = {str(keyword.arg): _value(keyword.value) for keyword in node.keywords}
-            yield node.func.id, [_value(argument) for argument in node.args], named
-
-
-def read_fields(path: Path, *classes: str) -> list[Field]:
+def field_rows(path: Path, *classes: str) -> list[Row]:
     """Returns the fields that have a help text, of all dataclasses in a file or of those that are named.
 
-    The text is in the metadata of the field, or in the docstring of the class as in [`documented`].
+    The text is in the metadata of the field, or in the docstring of a class with the decorator `documented`.
     """
     if not path.is_file():
         return []  # in this version of the library they are elsewhere, and it reads them itself
-    fields = []
+    rows = []
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and (not classes or node.name in classes):
             is_documented = "documented" in map(ast.unparse, node.decorator_list)
             texts = dict(_ENTRY.findall(ast.get_docstring(node, clean=False) or "")) if is_documented else {}
-            fields += [_field(part, texts) for part in node.body if isinstance(part, ast.AnnAssign)]
-    return [field for field in fields if "help" in field.metadata]
+            rows += [_row(part, texts) for part in node.body if isinstance(part, ast.AnnAssign)]
+    return [row for row in rows if "help" in row.more]
 
 
-def _field(statement: ast.AnnAssign, texts: dict[str, str]) -> Field:
+def _row(statement: ast.AnnAssign, texts: dict[str, str]) -> Row:
     name, value = ast.unparse(statement.target), statement.value
     arguments = {"default": value} if value is not None else {}
     if isinstance(value, ast.Call):
         arguments = {str(keyword.arg): keyword.value for keyword in value.keywords}
-    metadata = {"help": " ".join(texts[name].split())} if name in texts else {}
-    if isinstance(given := arguments.get("metadata"), ast.Dict):
-        keys, values = map(_value, given.keys), map(_value, given.values)
-        metadata |= {key: value for key, value in zip(keys, values, strict=True) if value is not _UNKNOWN}
-    default = _value(arguments["default"]) if "default" in arguments else None
-    return Field(
-        name=name,
-        type=ast.unparse(statement.annotation),
-        default=None if default is _UNKNOWN else default,
-        metadata=metadata,
-        is_required=not {"default", "default_factory"} & arguments.keys(),
-    )
+    more = {"help": " ".join(texts[name].split())} if name in texts else {}
+    metadata = arguments.get("metadata")
+    if isinstance(metadata, ast.Dict):
+        values = {_literal(key): _literal(value) for key, value in zip(metadata.keys, metadata.values, strict=True)}
+        more |= {key: value for key, value in values.items() if value is not None}
+    is_required = not {"default", "default_factory"} & arguments.keys()
+    return Row(name, ast.unparse(statement.annotation), _literal(arguments.get("default")), more, is_required)
 
 
-def _value(node: ast.expr | None) -> Any:
-    """What an expression is, if it is a literal or the name of a type."""
-    if isinstance(node, ast.Name) and node.id in _TYPES:
-        return _TYPES[node.id]
+def _literal(node: ast.expr | None) -> Any:
+    """What an expression is; `None` for what only the library can tell, because it is no literal."""
     try:
-        return ast.literal_eval(node)  # type: ignore[arg-type]
+        return None if node is None else ast.literal_eval(node)
     except ValueError:
-        return _UNKNOWN
+        return None

@@ -82,7 +82,7 @@ def test_help(hf, command):
     if command is None:
         assert all(name in out for name in cli.COMMANDS)
     else:
-        assert f"usage: hf-dparallel {command}" in out and "--config FILE" in out and "--json FILE" in out
+        assert f"Usage: hf-dparallel {command}" in out and "--config FILE" in out and "--json FILE" in out
 
 
 _WITHOUT_LIBRARIES = """
@@ -121,15 +121,15 @@ def test_the_settings_read_from_source_are_those_of_decoding():
     ],
 )
 def test_the_fields_read_from_source_are_those_of_the_classes(flags, kinds):
-    declared = [field.metadata["declared"] for field in dataclasses.fields(flags) if "declared" in field.metadata]
-    read = {field.name: field for fields in declared for field in fields()}
+    declared = [row.more["declared"] for row in flags.rows().values() if "declared" in row.more]
+    read = {row.name: row for rows in declared for row in rows()}
     real = {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
     assert read.keys() == {name for name, field in real.items() if field.init and field.metadata}
-    for name, field in read.items():
-        assert field.metadata["help"] == real[name].metadata["help"]
+    for name, row in read.items():
+        assert row.more["help"] == real[name].metadata["help"]
         has_default = real[name].default is not dataclasses.MISSING
-        assert field.is_required == (not has_default and real[name].default_factory is dataclasses.MISSING)
-        assert field.default == (real[name].default if has_default and field.default is not None else None)
+        assert row.is_required == (not has_default and real[name].default_factory is dataclasses.MISSING)
+        assert row.default == (real[name].default if has_default and row.default is not None else None)
 
 
 @pytest.mark.parametrize("command", ["generate", "chat", "serve", "evaluate", "inspect", "trajectories", "push"])
@@ -140,7 +140,7 @@ def test_every_setting_of_decoding_is_a_flag(command):
 
 def test_help_is_grouped_and_has_the_positional_arguments(hf):
     help_text = hf("generate", "--help")[1]
-    assert "usage: hf-dparallel generate MODEL [options]" in help_text and "  MODEL, or --model MODEL " in help_text
+    assert "Usage: hf-dparallel generate MODEL [options]" in help_text and "  MODEL, or --model MODEL " in help_text
     titles = re.findall(r"^(\w[\w ]+):$", help_text, flags=re.MULTILINE)
     assert titles == ["model", "prompt", "settings of decoding", "output", "options"]
     assert "None" not in help_text and "  --max_new_tokens INT " in help_text
@@ -228,8 +228,8 @@ def test_version(hf):
         (["generate", "--model", "m", "--prompt", "a", "--prompt_file", "b"], "Remove one"),
         (["evaluate", "--model", "m", "--dataset", "d", "--reward", "nice"], "'--reward': 'nice' is not one of"),
         (["evaluate", "--model", "m"], "required: --dataset, or --tasks, or --preset"),
-        (["inspect", "--model", "m", "--figures", "f"], "`figures` and `dataset` go together"),
-        (["inspect", "--model", "m", "--dataset", "d"], "`figures` and `dataset` go together"),
+        (["inspect", "--model", "m", "--figures", "f"], "`figures` needs `dataset`"),
+        (["inspect", "--model", "m", "--dataset", "d"], "`dataset` needs `figures`"),
         (["evaluate", "--model", "m", "--dataset", "d", "--batch_size", "0"], "'--batch_size': 0 is not in the range"),
         (["serve", "m", "--port", "65536"], "'--port': 65536 is not in the range"),
         (["trajectories", "--model", "m", "--dataset", "d"], "required: --output_dir"),

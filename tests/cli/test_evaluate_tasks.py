@@ -2,7 +2,6 @@
 """`hf-dparallel evaluate --tasks` and `--preset`, and the harness's own command with our model."""
 
 import copy
-import dataclasses
 import json
 import os
 import subprocess
@@ -203,7 +202,11 @@ ORIGINAL = ["--preset", "paper-llada", "--methods", "original"]
         (["--tasks", "humaneval"], 1, "Add --allow_code_execution"),
         (["--preset", "paper-llada"], 1, "humaneval, mbpp: these tasks execute"),
         (["--preset", "paper-lada"], 2, "'paper-lada' is not one of"),
-        (["--preset", "paper-llada", "--num_fewshot", "5"], 2, "Remove `num_fewshot`"),
+        (
+            ["--preset", "paper-llada", "--num_fewshot", "5"],
+            2,
+            "`num_fewshot` and `preset` are both given",
+        ),
         (["--preset", "paper-llada", "--entropy_threshold", "0.1"], 1, "Remove entropy_threshold"),
         (["--preset", "paper-llada", "--methods", "orginal"], 1, "`methods` must be among original"),
         (
@@ -222,7 +225,7 @@ ORIGINAL = ["--preset", "paper-llada", "--methods", "original"]
             "At most one",
         ),
         (["--preset", "paper-llada", "--tasks", "mbpp_instruct"], 1, "and not mbpp_instruct"),
-        (["--tasks", "counting", "--methods", "original"], 2, "need a `preset`"),
+        (["--tasks", "counting", "--methods", "original"], 2, "`methods` needs `preset`"),
         (["--tasks", "counting", "--gen_kwargs", "entropy_treshold=1"], 1, "Unknown generation setting"),
         (["--tasks", "counting", "--dataset", "demo"], 2, "--dataset cannot be used with --tasks"),
         (["--tasks", "counting", "--num_workers", "7"], 2, "--num_workers cannot be used with --tasks"),
@@ -267,8 +270,7 @@ def test_mistakes_are_named_before_the_model_is_loaded(on_tasks, monkeypatch, ar
 
 
 def test_the_parser_knows_the_presets_and_the_adapters():
-    preset = next(field for field in dataclasses.fields(EvaluateTasksFlags) if field.name == "preset")
-    assert list(preset.metadata["choices"]) == list(PRESETS)
+    assert list(EvaluateTasksFlags.rows()["preset"].more["choices"]) == list(PRESETS)
     assert {method.checkpoint for method in METHODS.values()} == {"base", "adapter", "consistency_adapter"}
 
 

@@ -32,7 +32,7 @@ def test_the_cluster_loads_the_model_and_this_process_filters(hf, checkpoint, mo
     [
         (["--ray_actors", "0"], "'--ray_actors': 0 is not in the range x>="),
         (["--ray_actors", "1", "--ray_gpus_per_actor", "-1"], "'--ray_gpus_per_actor': -1.0 is not in the range x>="),
-        (["--ray_address", "auto"], "have no effect without `ray_actors`. Add it."),
+        (["--ray_address", "auto"], "`ray_address` needs `ray_actors`. Add --ray_actors."),
     ],
 )
 def test_wrong_flags(hf, flags, message):

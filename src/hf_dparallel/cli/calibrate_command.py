@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_cli.flags import CalibrateFlags
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 def run(flags: CalibrateFlags) -> None:
     """Prints what was tried, and writes the recipe."""
+    for name in ("max_accuracy_drop", "confidence"):
+        if not 0 < getattr(flags, name) < 1:
+            raise click.UsageError(f"`{name}` must be above 0 and below 1, got {getattr(flags, name)}.")
     candidates = settings_to_try(flags)
     canvas = {} if flags.max_new_tokens is None else {"max_new_tokens": flags.max_new_tokens}
     dataset = load_prompts(flags, default_split="train")

@@ -1,12 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel evaluate --tasks ...` and `--preset ...`: benchmarks of the lm-evaluation-harness."""
 
-import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 from transformers import AutoConfig
 from transformers.utils import find_adapter_config_file
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 def run(flags: EvaluateTasksFlags) -> None:
     """Prints scores and costs, and writes results, samples and a report."""
     read_settings(flags)
+    flags.tasks, flags.methods = _names("tasks", flags.tasks), _names("methods", flags.methods)
+    if flags.limit is not None and not 0 < flags.limit < math.inf:
+        raise click.UsageError(f"`limit` must be above 0 and finite, got {flags.limit}.")
     if find_spec("lm_eval") is None:
         raise ImportError("`evaluate --tasks` needs the lm-evaluation-harness: `pip install 'hf-dparallel[eval]'`.")
     from ..harness.run import TaskRunner
@@ -65,6 +69,14 @@ def run(flags: EvaluateTasksFlags) -> None:
             note(f"Written to {flags.output_dir}")
     # Processes that end without it may abort.
     state.destroy_process_group()
+
+
+def _names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """The names of tasks or methods, with commas or spaces between."""
+    names = tuple(name for text in texts for name in text.split(",") if name)
+    if texts and not names:
+        raise click.UsageError(f"`{flag}` must have a name, if it is given.")
+    return names
 
 
 def _measure_tasks(
@@ -118,8 +130,8 @@ def _measure_preset(
 def _with_adapter(flags: EvaluateTasksFlags, adapter: str | None) -> EvaluateTasksFlags:
     """The arguments that load the model with an adapter, or a model whose weights were trained as a whole."""
     if adapter is None or find_adapter_config_file(adapter) is not None:
-        return dataclasses.replace(flags, adapter=adapter)
-    return dataclasses.replace(flags, model=adapter, adapter=None)
+        return EvaluateTasksFlags(**vars(flags) | {"adapter": adapter})
+    return EvaluateTasksFlags(**vars(flags) | {"model": adapter, "adapter": None})
 
 
 def _check_adapters(

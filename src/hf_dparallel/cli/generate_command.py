@@ -10,12 +10,12 @@ from hf_dparallel_cli.flags import GenerateFlags
 from ..generation.answerer import row_generator
 from .answer_streamer import AnswerStreamer
 from .console import count, note, say, write_json
-from .loading import encode_prompt, load_model, read_settings, resolve_settings
+from .loading import encode_prompt, load_model, read_prompt, read_settings, resolve_settings
 
 
 def run(flags: GenerateFlags) -> None:
     """Prints the answer, and what it cost on stderr."""
-    given, text = read_settings(flags), flags.read_prompt()
+    given, text = read_settings(flags), read_prompt(flags)
     model, tokenizer = load_model(flags)
     prompt_ids = encode_prompt(tokenizer, text, flags.raw)
     start = time.perf_counter()

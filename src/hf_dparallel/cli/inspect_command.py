@@ -29,6 +29,7 @@ from .loading import (
     get_reward,
     load_model,
     load_prompts,
+    read_prompt,
     read_settings,
     resolve_settings,
 )
@@ -45,7 +46,7 @@ def run(flags: InspectFlags) -> None:
         raise click.UsageError("`figures` needs matplotlib: `pip install 'hf-dparallel[viz]'`.")
     # With --figures a prompt may be left out, and stdin is not waited for.
     is_asked = flags.prompt is not None or flags.prompt_file is not None or flags.figures is None
-    text = flags.read_prompt() if is_asked else None
+    text = read_prompt(flags) if is_asked else None
     if text is None and (flags.output_file is not None or flags.compare):
         raise ValueError("`output_file` and `compare` show the decode of a prompt. Add --prompt TEXT.")
     dataset = load_prompts(flags, default_split="test") if flags.figures is not None else None

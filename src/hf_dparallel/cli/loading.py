@@ -2,6 +2,7 @@
 """Models, datasets and reward functions by the names that users give them."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
@@ -22,7 +23,7 @@ from transformers import (
 )
 from transformers.utils import cached_file, find_adapter_config_file
 
-from hf_dparallel_cli.flags import BatchSizeFlags, DatasetFlags, LoadingFlags, ModelFlags, RecipeFlags
+from hf_dparallel_cli.flags import BatchSizeFlags, DatasetFlags, LoadingFlags, ModelFlags, PromptFlags, RecipeFlags
 
 from ..data.folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
 from ..data.rewards import numeric_answer_reward
@@ -123,6 +124,18 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(f"`{config}` does not name the base model of an adapter: {error!r}.") from error
     return AutoTokenizer.from_pretrained(name, padding_side="left", **where)
+
+
+def read_prompt(flags: PromptFlags) -> str:
+    """Returns the prompt, which is a flag, in a file, or read from stdin."""
+    source, text = "prompt", flags.prompt
+    if flags.prompt_file is not None:
+        source, text = f"prompt_file={flags.prompt_file}", Path(flags.prompt_file).read_text(encoding="utf-8")
+    elif text is None:
+        source, text = "stdin", sys.stdin.read()
+    if not text.strip():
+        raise click.UsageError(f"`{source}` is empty. Give a text with --prompt TEXT.")
+    return text.rstrip("\n")
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> list[int]:

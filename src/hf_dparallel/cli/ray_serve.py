@@ -51,6 +51,10 @@ def app(values: dict[str, Any]) -> serve.Application:
     try:
         flags = Command("ray_serve", "serve on a Ray cluster").read(values)
         check_recipe(flags)
+        if flags.min_replicas > flags.max_replicas:
+            raise click.UsageError(
+                f"`min_replicas` must be at most `max_replicas`, got {flags.min_replicas} and {flags.max_replicas}."
+            )
     except click.UsageError as error:
         sys.exit(fail("hf-dparallel serve", error))
     slots, gpus = batch_options(flags)["batch_size"], flags.gpus_per_replica

@@ -3,6 +3,7 @@
 
 import ipaddress
 import logging
+import os
 import signal
 import socket
 from importlib.util import find_spec
@@ -39,8 +40,9 @@ def run(flags: ServeFlags) -> None:
 
 
 def check_recipe(flags: ServerFlags) -> None:
-    """Refuses settings that contradict one another or that a server cannot follow."""
+    """Refuses settings that contradict one another or that a server cannot follow, and looks for the API key."""
     read_settings(flags)
+    flags.api_key = flags.api_key or os.environ.get("HF_DPARALLEL_API_KEY") or None
     if "max_time" in flags.settings:
         raise click.UsageError("`max_time` limits one call of `generate`, and a server makes none. Remove it.")
 
