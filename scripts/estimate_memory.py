@@ -6,7 +6,6 @@ python scripts/estimate_memory.py llada-8b --max_length 384
 
 import argparse
 import copy
-import functools
 import weakref
 from dataclasses import dataclass
 
@@ -19,8 +18,8 @@ from torch.utils._pytree import tree_map_only
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig
 
 from hf_dparallel import DreamConfig, LLaDA2Config, LLaDAConfig, SDARConfig
+from hf_dparallel.training.objective import Objective
 from hf_dparallel.training.student import add_adapter
-from hf_dparallel.training.terms import token_terms
 
 
 _MODEL_TYPES = ("llada", "Dream", "sdar", "sdar_moe", "llada2_moe")
@@ -160,7 +159,7 @@ def _run_step(
         input_ids = torch.zeros(num_rows, length, dtype=torch.long)
         scored = torch.zeros(num_rows, max(1, num_active // num_views), dtype=torch.long)
         mask = torch.ones(num_rows, 1, length, length, dtype=torch.bool) if base.is_block_causal else None
-        score = functools.partial(token_terms, temperature=0.5)
+        score = Objective().token_terms
 
         with _LiveMemory(known) as memory:
             terms = model(

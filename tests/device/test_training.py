@@ -6,7 +6,7 @@ import torch
 
 from hf_dparallel import certainty_forcing_loss, enable_diffusion_generation
 from hf_dparallel.models import scoring
-from hf_dparallel.training.metrics import MetricSums
+from hf_dparallel.training.objective import MetricSums
 
 from ..helpers import MASK, lora, make_dream, make_llada, make_rows, make_sdar, make_trainer
 from ..models.test_foreign import make_modernbert

@@ -19,9 +19,9 @@ from hf_dparallel import (
     generate_trajectories,
 )
 from hf_dparallel.attention_masks import make_attention_mask, noisy_and_clean
-from hf_dparallel.training.losses import certainty_forcing_terms
+from hf_dparallel.training.losses import row_terms
+from hf_dparallel.training.objective import Objective
 from hf_dparallel.training.student import base_model
-from hf_dparallel.training.terms import token_terms
 
 from ..helpers import (
     EOS,
@@ -187,7 +187,7 @@ def test_masks_and_losses_of_the_published_code_of_sdar(golden_dir):
             logits = model(
                 input_ids=input_ids, position_ids=positions, attention_mask=mask, logits_to_keep=where
             ).logits
-            cross_entropy.append(token_terms(logits, targets, 0.5).cross_entropy)
+            cross_entropy.append(Objective().token_terms(logits, targets).losses[:, 0])
         assert torch.equal(seen, recorded)
         # Each token is weighted with one over the probability of its mask, and the sum divided by all of the answer.
         weighted = torch.cat(cross_entropy) / torch.tensor(case["p_mask"])
@@ -218,12 +218,12 @@ def test_masks_and_losses_of_the_published_code_of_llada2(golden_dir):
         # Its code can also score each token by the logits of the position before.
         shift = 0 if case["same_token_labels"] else 1
         logits = model(**inputs).logits.roll(shift, dims=1)
-        terms = certainty_forcing_terms(logits, labels, temperature=1.0)
+        terms = row_terms(Objective(certainty_temperature=1.0), logits, labels)
         assert terms.num_masked.tolist() == case["num_labels"]
         loss = certainty_forcing_loss(logits, labels, temperature=1.0, certainty_weight=case["confidence_beta"])
         assert loss.item() == pytest.approx(case["total_loss"], rel=1e-4), case["case"]
         if "confidence_loss" in case and case["confidence_beta"] > 0:
-            assert terms.certainty.mean().item() == pytest.approx(case["confidence_loss"], rel=1e-4), case["case"]
+            assert terms.losses[:, 1].mean().item() == pytest.approx(case["confidence_loss"], rel=1e-4), case["case"]
 
 
 # The trainer

@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from hf_dparallel import generate_trajectories
 from hf_dparallel.data import trajectories
-from hf_dparallel.training.checkpoints import explained_write_errors, last_complete_checkpoint
+from hf_dparallel.training.checkpoints import last_complete_checkpoint, writing
 
 from ..data.test_trajectories import RECIPE
 from ..helpers import lora, make_llada, make_prompts, make_tokenizer, make_trainer, weights_of
@@ -95,7 +95,7 @@ def test_a_training_that_diverges_stops_and_keeps_the_checkpoints_before(tmp_pat
 
 
 def test_other_errors_are_left_alone(tmp_path):
-    with pytest.raises(RuntimeError, match="^size mismatch$"), explained_write_errors(tmp_path / "checkpoint-1"):
+    with pytest.raises(RuntimeError, match="^size mismatch$"), writing(tmp_path / "checkpoint-1", True):
         raise RuntimeError("size mismatch")
 
 

@@ -6,7 +6,8 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import certainty_forcing_loss
-from hf_dparallel.training.losses import certainty_forcing_terms
+from hf_dparallel.training.losses import row_terms
+from hf_dparallel.training.objective import Objective
 
 
 def make_case(rows=5, length=11, vocab_size=13, seed=0):
@@ -46,10 +47,9 @@ def naive_terms(logits, labels, temperature):
 @pytest.mark.parametrize("seed", range(3))
 def test_terms_match_the_naive_loop(temperature, seed):
     logits, labels = make_case(seed=seed)
-    terms = certainty_forcing_terms(logits, labels, temperature=temperature)
+    terms = row_terms(Objective(certainty_temperature=temperature), logits, labels)
     consistency, certainty = naive_terms(logits, labels, temperature)
-    torch.testing.assert_close(terms.consistency.double(), consistency, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(terms.certainty.double(), certainty, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(terms.losses.double(), torch.stack([consistency, certainty], 1), rtol=1e-5, atol=1e-6)
     scored = labels != -100
     assert terms.num_masked.tolist() == scored.sum(dim=1).tolist()
     assert terms.num_correct.tolist() == ((logits.argmax(dim=-1) == labels) & scored).sum(dim=1).tolist()
@@ -62,7 +62,7 @@ def test_mean_entropy_of_the_scored_tokens():
     entropy = -(probs * probs.log()).sum(dim=-1)
     scored = labels != -100
     expected = (entropy * scored).sum(dim=1) / scored.sum(dim=1).clamp(min=1)
-    terms = certainty_forcing_terms(logits, labels)
+    terms = row_terms(Objective(), logits, labels)
     torch.testing.assert_close(terms.entropy.double(), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -99,10 +99,10 @@ def test_scored_positions_alone_give_the_same():
 
 def test_rows_do_not_depend_on_each_other():
     logits, labels = make_case()
-    together = certainty_forcing_terms(logits, labels)
+    together = row_terms(Objective(), logits, labels)
     for row in range(len(labels)):
-        alone = certainty_forcing_terms(logits[[row]], labels[[row]])
-        for name, values in vars(together).items():
+        alone = row_terms(Objective(), logits[[row]], labels[[row]])
+        for name, values in together._asdict().items():
             torch.testing.assert_close(values[[row]], getattr(alone, name), rtol=1e-6, atol=1e-7)
     per_row = [certainty_forcing_loss(logits[[row]], labels[[row]]) for row in range(len(labels))]
     torch.testing.assert_close(torch.stack(per_row).mean(), certainty_forcing_loss(logits, labels))
@@ -121,10 +121,11 @@ def test_nothing_scored_gives_an_exact_zero_with_gradient(selected):
 def test_no_correct_prediction_gives_no_certainty_loss():
     logits = torch.randn(2, 3, 7, requires_grad=True)
     labels = (logits.argmax(dim=-1) + 1) % 7
-    terms = certainty_forcing_terms(logits, labels)
-    assert terms.certainty.tolist() == [0.0, 0.0]
-    assert terms.consistency.min() > 0
-    terms.certainty.sum().backward()
+    terms = row_terms(Objective(), logits, labels)
+    consistency, certainty = terms.losses.unbind(dim=1)
+    assert certainty.tolist() == [0.0, 0.0]
+    assert consistency.min() > 0
+    certainty.sum().backward()
     assert torch.equal(logits.grad, torch.zeros_like(logits))
 
 
@@ -189,12 +190,12 @@ def test_loss_and_gradients_of_the_published_code(golden_dir, name):
         labels = torch.stack([labels_of(case, "masked_positions"), labels_of(case, "masked_rev_positions")])
         model.zero_grad()
         logits = model(input_ids=input_ids, logits_to_keep=labels != -100).logits
-        terms = certainty_forcing_terms(logits, labels, temperature=case["temperature"])
+        terms = row_terms(Objective(certainty_temperature=case["temperature"]), logits, labels)
         measured = {
-            "ce_loss": terms.consistency[0],
-            "ce_loss_rev": terms.consistency[1],
-            "entropy_loss": terms.certainty[0],
-            "entropy_loss_rev": terms.certainty[1],
+            "ce_loss": terms.losses[0, 0],
+            "ce_loss_rev": terms.losses[1, 0],
+            "entropy_loss": terms.losses[0, 1],
+            "entropy_loss_rev": terms.losses[1, 1],
             "num_masked": terms.num_masked[0],
             "num_masked_rev": terms.num_masked[1],
             "num_correct": terms.num_correct[0],

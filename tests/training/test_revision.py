@@ -8,7 +8,8 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DataCollatorForSemiAutoregressiveMasking, certainty_forcing_loss
-from hf_dparallel.training.losses import certainty_forcing_terms
+from hf_dparallel.training.losses import row_terms
+from hf_dparallel.training.variants import LossSettings
 
 from ..helpers import (
     EOS,
@@ -143,8 +144,8 @@ def test_the_penalty_raises_the_entropy_of_certain_wrong_tokens(seed):
                 entropies.append(-(p * p.log()).sum())
         if entropies:
             expected[row] = -torch.stack(entropies).mean()
-    terms = certainty_forcing_terms(logits, labels, overconfidence_weight=0.7)
-    torch.testing.assert_close(terms.added[:, 0], expected)
+    terms = row_terms(LossSettings(overconfidence_weight=0.7), logits, labels)
+    torch.testing.assert_close(terms.losses[:, 2], expected)
     assert expected.min() < 0 and not terms.entropy.requires_grad
     loss = certainty_forcing_loss(logits, labels, overconfidence_weight=0.7)
     torch.testing.assert_close(loss, certainty_forcing_loss(logits, labels) + 0.7 * expected.mean())

@@ -23,9 +23,9 @@ from hf_dparallel import (
     certainty_forcing_loss,
 )
 from hf_dparallel.models.base import MaskedDiffusionOutput
+from hf_dparallel.training.objective import TokenTerms
 from hf_dparallel.training.publishing import student_recipe, training_summary
 from hf_dparallel.training.student import base_model
-from hf_dparallel.training.terms import TokenTerms
 
 from ..helpers import (
     EOS,

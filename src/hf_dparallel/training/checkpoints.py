@@ -10,10 +10,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from torch import nn
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import sort_checkpoints
-
-
-_TRAINER_STATE = "trainer_state.json"
 
 
 def last_complete_checkpoint(output_dir: str) -> str | None:
@@ -22,27 +20,19 @@ def last_complete_checkpoint(output_dir: str) -> str | None:
     A process that is killed while it saves leaves a folder with some files missing or cut short, which is the last one
     by its name. The Trainer writes `trainer_state.json` after all others.
     """
-    if not Path(output_dir).is_dir():
-        return None
-    checkpoints = sort_checkpoints(output_dir)
+    checkpoints = sort_checkpoints(output_dir) if Path(output_dir).is_dir() else []
     return next((checkpoint for checkpoint in reversed(checkpoints) if _is_complete(Path(checkpoint))), None)
 
 
 def all_finite(model: nn.Module) -> bool:
     """Whether no weight that is trained is NaN or infinite. Each process sees its part of weights that are split."""
-    weights = (weight for weight in model.parameters() if weight.requires_grad)
-    finite = [getattr(weight, "to_local", lambda weight=weight: weight)().isfinite().all() for weight in weights]
-    return all(finite)
-
-
-def forget_checkpoint(checkpoint: Path) -> None:
-    """Marks a checkpoint that is about to be written over as incomplete."""
-    (checkpoint / _TRAINER_STATE).unlink(missing_ok=True)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    return all((weight.to_local() if hasattr(weight, "to_local") else weight).isfinite().all() for weight in weights)
 
 
 def _is_complete(checkpoint: Path) -> bool:
     try:
-        json.loads((checkpoint / _TRAINER_STATE).read_text())
+        json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
         for file in checkpoint.glob("*.safetensors"):
             # Reads the header, and compares it with the size of the file.
             safe_open(file, framework="pt").__exit__(None, None, None)
@@ -52,9 +42,14 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 @contextlib.contextmanager
-def explained_write_errors(checkpoint: Path) -> Iterator[None]:
-    """Raises an `OSError` that says what could not be written, how much room there is, and what is safe."""
+def writing(checkpoint: Path, is_mine: bool) -> Iterator[None]:
+    """Marks a checkpoint that is written over as incomplete, if this process writes it, and explains what goes wrong.
+
+    Raises an `OSError` that says what could not be written, how much room there is, and which checkpoint is safe.
+    """
     try:
+        if is_mine:
+            (checkpoint / TRAINER_STATE_NAME).unlink(missing_ok=True)
         yield
     except Exception as error:
         # torch and safetensors have errors of their own for what the operating system refuses.

@@ -3,6 +3,7 @@
 
 import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 from torch import nn
 
 from ..data.dataset import TOKENIZED_COLUMNS, read_ids
-from .hooks import Views
+from .masking import Views
+from .objective import IGNORE_INDEX
 from .student import base_model
-from .terms import IGNORE_INDEX
 from .variants import MaskingSettings
 
 
@@ -105,27 +106,17 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         # ones) see a new epoch.
         self._epoch = torch.tensor([0, 1]).share_memory_()
 
-    def check(self) -> None:
-        super().check()
-        if self.block_causal:
-            self.check_block_causal()
-
     def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if the rows are for another attention than the model has."""
         super().check_model(model)
         if not self.block_causal:
             return
         base = base_model(model)
-        if not base.is_block_causal:
-            raise ValueError(
-                f"`data_collator` makes rows for a block-causal model, and {type(base).__name__} is none. Leave out "
-                "`block_causal`."
-            )
-        if self.block_length != base.config.block_length:
-            raise ValueError(
-                f"`data_collator` has block_length={self.block_length}, but blocks of {type(base).__name__} have "
-                f"{base.config.block_length} tokens. Use the same, or set `model.config.block_length`."
-            )
+        rule = f"makes rows for a block-causal model, and {type(base).__name__} is none"
+        self.require("block_causal", base.is_block_causal, rule, "Leave it out.")
+        length = base.config.block_length
+        rule = f"is another than the model's: blocks of {type(base).__name__} have {length} tokens"
+        self.require("block_length", self.block_length == length, rule, "Or set `model.config.block_length`.")
 
     @property
     def num_views(self) -> int:
@@ -166,15 +157,13 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         """
         sequences = [self._mask(example) for example in examples]
 
-        def by_row(name: str) -> torch.Tensor:
+        def by_row(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
             """First views, then second views, of all sequences."""
-            return torch.stack([getattr(views, name) for views in sequences], dim=1).flatten(0, 1)
+            return torch.stack(list(tensors), dim=1).flatten(0, 1)
 
-        clean, masked, scored, visible = map(by_row, ("clean", "masked", "scored", "visible"))
-        marks = {
-            name: torch.stack([views.marks[name] for views in sequences], dim=1).flatten(0, 1)
-            for name in sequences[0].marks
-        }
+        names = ("clean", "masked", "scored", "visible")
+        clean, masked, scored, visible = (by_row(getattr(views, name) for views in sequences) for name in names)
+        marks = {name: by_row(views.marks[name] for views in sequences) for name in sequences[0].marks}
         noisy = clean.masked_fill(masked, self.mask_token_id)
         batch = {"labels": clean.masked_fill(~scored, IGNORE_INDEX)}
         batch |= {name: mark for name, mark in marks.items() if mark.dim() == 2}
@@ -234,7 +223,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             edges = range(0, prompt_length + completion_length, self.block_length)
             spans = [(max(edge, prompt_length), edge + self.block_length) for edge in edges]
             return [(start, end) for start, end in spans if start < end]
-        block_length = round(self._current("block_length"))
+        block_length = round(self.in_epoch("block_length", *self._epoch.tolist()))
         num_blocks = -(-completion_length // block_length)
         block = int(torch.randint(num_blocks, (), generator=generator))
         start = prompt_length + block * block_length
@@ -245,7 +234,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         if self.mask_ratio == "random":
             ratio = 1 - float(torch.rand((), generator=generator))
         else:
-            ratio = self._current("mask_ratio")
+            ratio = self.in_epoch("mask_ratio", *self._epoch.tolist())
         noise = torch.rand(len(commit_step), generator=generator)
         if self.masking != "trajectory":
             return noise < ratio
@@ -255,10 +244,6 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         num_masked = math.ceil(ratio * len(order))
         return torch.zeros_like(noise, dtype=torch.bool).index_fill(0, order[len(order) - num_masked :], True)
 
-    def _current(self, name: str) -> Any:
-        """The value of a setting in this epoch."""
-        return self.in_epoch(name, *self._epoch.tolist())
-
     def _generator(self, prompt: torch.Tensor, completion: torch.Tensor) -> torch.Generator:
         """A generator seeded by the content of the row, the seed and the epoch."""
         header = torch.tensor([self.seed, int(self._epoch[0]), len(prompt)])
@@ -266,10 +251,9 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
     def read_row(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns prompt, completion, and the step of each token of the completion and its padding (0 if not used).
+        """Prompt, completion, and the step of each token of the completion and its padding (0 if not used).
 
-        Raises:
-            ValueError: if the row cannot be trained on.
+        Raises a `ValueError` if the row cannot be trained on.
         """
         missing = [column for column in self.columns if column not in example]
         if missing:
@@ -279,17 +263,13 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
                 "`CertaintyForcingTrainer`, which tokenizes them."
             )
         prompt, completion = (read_ids(example, column) for column in TOKENIZED_COLUMNS)
-        length = len(prompt) + len(completion)
-        if length > self.max_length:
+        ids = torch.cat([prompt, completion])
+        if len(ids) > self.max_length:
             raise ValueError(
                 f"A row must fit in `max_length`, got prompt_ids of length {len(prompt)} and completion_ids of length "
-                f"{len(completion)} with max_length={self.max_length}. `max_length` must be at least {length}; or "
+                f"{len(completion)} with max_length={self.max_length}. `max_length` must be at least {len(ids)}; or "
                 "drop the row."
             )
-        self._check_tokens(torch.cat([prompt, completion]))
-        return prompt, completion, self._read_steps(example)
-
-    def _check_tokens(self, ids: torch.LongTensor) -> None:
         if (ids == self.mask_token_id).any():
             raise ValueError(
                 f"A row must not hold the mask token ({self.mask_token_id}), which the model learns to replace. Drop "
@@ -300,14 +280,12 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
                 f"Token ids must be in the vocabulary of {self.vocab_size} tokens, got {ids.min()} to {ids.max()}. "
                 "Make the data with the tokenizer of the model."
             )
-
-    def _read_steps(self, example: dict[str, Any]) -> torch.Tensor:
-        if not self.needs_steps:
-            return torch.zeros(self.padded_length, dtype=torch.long)
-        steps = torch.as_tensor(example["commit_step"], dtype=torch.long)
-        if len(steps) != len(example["completion_ids"]):
+        steps = torch.zeros_like(completion)
+        if self.needs_steps:
+            steps = torch.as_tensor(example["commit_step"], dtype=torch.long)
+        if len(steps) != len(completion):
             raise ValueError(
                 f"`commit_step` must have one entry for each of `completion_ids`, got {len(steps)} for "
-                f"{len(example['completion_ids'])}."
+                f"{len(completion)}."
             )
-        return torch.cat([steps, steps[-1:].expand(self.padded_length)])
+        return prompt, completion, torch.cat([steps, steps[-1:].expand(self.padded_length)])

@@ -1,12 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The settings of [`CertaintyForcingTrainer`]."""
 
+import contextlib
 from dataclasses import dataclass, field
 
 from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
-from ..generation.settings import SettingError
 from .hooks import documented
 from .variants import LossSettings, MaskingSettings
 
@@ -49,7 +49,9 @@ class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
     activation_checkpointing: bool | None = field(default=None, metadata={"nargs": "?", "const": True})
 
     def __post_init__(self):
-        self.mask_ratio = _number_or_text(self.mask_ratio)
+        # The command line gives every value as a string.
+        with contextlib.suppress(TypeError, ValueError):
+            self.mask_ratio = float(self.mask_ratio)
         self.check()
         # As a plain default it would win over a `gradient_checkpointing=False`, its older name.
         if self.activation_checkpointing is None and self.gradient_checkpointing is None:
@@ -58,20 +60,10 @@ class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
 
     def check(self) -> None:
         super().check()
-        if self.train_sampling_strategy == "group_by_length":
-            rule = "changes nothing: all rows are padded to `max_length`"
-            raise SettingError("train_sampling_strategy", "group_by_length", rule, "Leave it out.")
-        if "inputs" in (self.include_for_metrics or []):
-            rule = "would give masked views, where predictions and labels are by sequence"
-            raise SettingError("include_for_metrics", self.include_for_metrics, rule, "Leave it out.")
-        if self.label_smoothing_factor != 0:
-            rule = "has no meaning for certainty-forcing distillation"
-            raise SettingError("label_smoothing_factor", self.label_smoothing_factor, rule, "Leave it at 0.")
-
-
-def _number_or_text(value: float | str | None) -> float | str | None:
-    """The command line gives every value as a string."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+        is_grouped = self.train_sampling_strategy == "group_by_length"
+        rule = "changes nothing: all rows are padded to `max_length`"
+        self.require("train_sampling_strategy", not is_grouped, rule, "Leave it out.")
+        rule = "would give masked views, where predictions and labels are by sequence"
+        self.require("include_for_metrics", "inputs" not in (self.include_for_metrics or []), rule, "Leave it out.")
+        rule = "has no meaning for certainty-forcing distillation"
+        self.require("label_smoothing_factor", self.label_smoothing_factor == 0, rule, "Leave it at 0.")

@@ -1,47 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Where a variant of the training can act: on its settings, on a masked row, and on a pass of the student."""
+"""What settings of masks, of the loss and of variants have in common: checks, hooks, and help from docstrings."""
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..generation.settings import SettingError
-from .terms import TokenTerms
-
-
-@dataclass
-class Views:
-    """The masked views of one sequence, each `(views, length)`, before they become rows of a batch.
-
-    Attributes:
-        clean: the tokens.
-        masked: the masked tokens of the active blocks; what follows these blocks is masked in any case.
-        scored: the tokens that have a label.
-        visible: the tokens that the student sees.
-        spans: the first column of each active block, and the first one after it.
-        steps: the pass in which the teacher committed each token, `(length,)`; 0 if that is not read.
-        marks: what the trainer is told besides, `(views,)` or `(views, length)`, by its name in the batch.
-    """
-
-    clean: torch.LongTensor
-    masked: torch.BoolTensor
-    scored: torch.BoolTensor
-    visible: torch.BoolTensor
-    spans: list[tuple[int, int]]
-    steps: torch.LongTensor
-    marks: dict[str, torch.Tensor] = field(default_factory=dict)
-
-    @property
-    def active(self) -> torch.BoolTensor:
-        """Which columns an active block has, `(length,)`."""
-        active = torch.zeros_like(self.masked[0])
-        for start, end in self.spans:
-            active[start:end] = True
-        return active
 
 
 @dataclass
@@ -51,12 +19,11 @@ class Step:
     Attributes:
         student: the model, with its adapter if it has one.
         forward: the same, as it is wrapped for several processes.
-        inputs: the arguments of the pass.
+        inputs: the arguments of the pass, at first with the marks of the collator.
         masked_inputs: the arguments as the collator made them: masked tokens are masks.
         scored: the tokens that have a loss, `(rows, length)`.
         labels: what `function` is told of the scored tokens, `(rows, length)`: at first the clean tokens.
-        function: the terms of some scored tokens by their logits and labels.
-        marks: what the collator told besides, by name.
+        function: the [`TokenTerms`] of some scored tokens by their logits and labels.
         mask_token_id: the mask; -1 if the collator does not say.
     """
 
@@ -66,8 +33,7 @@ class Step:
     masked_inputs: dict[str, Any]
     scored: torch.BoolTensor
     labels: torch.LongTensor
-    function: Callable[[torch.Tensor, torch.LongTensor], TokenTerms]
-    marks: dict[str, torch.Tensor]
+    function: Callable[[torch.Tensor, torch.LongTensor], Any]
     mask_token_id: int
 
 
@@ -89,10 +55,14 @@ class Hooks:
         """Raises a `ValueError` if this model cannot be trained so."""
 
     def before_scoring(self, step: Step) -> None:
-        """May change the inputs of a pass, and the terms that come of it."""
+        """May change a pass. Takes the marks that are its own out of the inputs, and only then calls `super()`."""
+
+    def require(self, name: str, holds: bool, rule: str, remedy: str = "") -> None:
+        """Raises a [`SettingError`] for the setting `name`, unless what its `rule` says holds."""
+        if not holds:
+            raise SettingError(name, getattr(self, name), rule, remedy)
 
     def refuse(self, name: str, reason: str) -> None:
         """Raises a [`SettingError`] if the setting `name` is set, which has no meaning for this `reason`."""
         value = getattr(self, name)
-        if value is not None and value is not False:
-            raise SettingError(name, value, f"has no meaning {reason}", "Leave it out.")
+        self.require(name, value is None or value is False, f"has no meaning {reason}", "Leave it out.")

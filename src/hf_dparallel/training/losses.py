@@ -3,21 +3,8 @@
 
 import torch
 
-from .terms import IGNORE_INDEX, CertaintyForcingTerms, sum_by_row
+from .objective import IGNORE_INDEX, Objective, RowTerms, sum_by_row
 from .variants import LossSettings
-
-
-def certainty_forcing_terms(
-    logits: torch.Tensor, labels: torch.Tensor, *, temperature: float = 0.5, **weights: float
-) -> CertaintyForcingTerms:
-    r"""
-    The terms of the certainty-forcing loss, row by row.
-
-    The arguments are as in [`certainty_forcing_loss`]. A term that a variant adds is computed if its weight is given.
-    """
-    objective = _objective(temperature, weights)
-    logits, targets = _select_scored(logits, labels)
-    return sum_by_row(objective.token_terms(logits, targets), labels)
 
 
 def certainty_forcing_loss(
@@ -76,21 +63,16 @@ def certainty_forcing_loss(
 
     ```
     """
-    weights |= {"certainty_weight": certainty_weight, "consistency_weight": consistency_weight}
-    terms = certainty_forcing_terms(logits, labels, temperature=temperature, **weights)
-    return _objective(temperature, weights).weigh(terms).mean()
-
-
-def _objective(temperature: float, weights: dict[str, float]) -> LossSettings:
     if not temperature > 0:
         raise ValueError(f"`temperature` must be positive, got {temperature}. The paper uses temperature=0.5.")
+    weights |= {"certainty_weight": certainty_weight, "consistency_weight": consistency_weight}
     objective = LossSettings(certainty_temperature=temperature, **weights)
     objective.check()
-    return objective
+    return objective.weigh(row_terms(objective, logits, labels)).mean()
 
 
-def _select_scored(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.LongTensor]:
-    """Logits and label of every scored token, in row-major order."""
+def row_terms(objective: Objective, logits: torch.Tensor, labels: torch.Tensor) -> RowTerms:
+    """The terms of the loss, row by row, from `logits` and `labels` as in [`certainty_forcing_loss`]."""
     if labels.dim() != 2:
         raise ValueError(f"`labels` must have shape (rows, length), got {tuple(labels.shape)}.")
     scored = labels != IGNORE_INDEX
@@ -104,4 +86,4 @@ def _select_scored(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Te
             f"each label that is not -100; got {tuple(logits.shape)}. Pass `logits_to_keep=labels != -100` to the "
             "model for the latter."
         )
-    return logits, targets
+    return sum_by_row(objective.token_terms(logits, targets), labels)

@@ -6,11 +6,33 @@ from typing import Any
 
 import torch
 
-from ..generation.settings import SettingError
-from .hooks import Hooks, Views, documented
+from .hooks import Hooks, documented
 
 
 _MASKINGS = ("semi_autoregressive", "random", "trajectory")
+
+
+@dataclass
+class Views:
+    """The masked views of one sequence, each `(views, length)`, before they become rows of a batch.
+
+    Attributes:
+        clean: the tokens.
+        masked: the masked tokens of the active blocks; what follows these blocks is masked in any case.
+        scored: the tokens that have a label.
+        visible: the tokens that the student sees.
+        spans: the first column of each active block, and the first one after it.
+        steps: the pass in which the teacher committed each token, `(length,)`; 0 if that is not read.
+        marks: what a hook before the pass is told besides, `(views,)` or `(views, length)`, by its name in the batch.
+    """
+
+    clean: torch.LongTensor
+    masked: torch.BoolTensor
+    scored: torch.BoolTensor
+    visible: torch.BoolTensor
+    spans: list[tuple[int, int]]
+    steps: torch.LongTensor
+    marks: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 @documented
@@ -56,27 +78,28 @@ class Masking(Hooks):
     suffix_length: int | None = None
     max_length: int = 384
 
+    # The rows of a collator can be for a block-causal model.
+    block_causal = False
+
     def check(self) -> None:
         super().check()
-        check_positive(self, "block_length")
-        check_positive(self, "max_length")
-        if self.mask_ratio != "random" and not is_ratio(self.mask_ratio):
-            rule = 'must be a number in (0, 1] or "random" (drawn anew for every row)'
-            raise SettingError("mask_ratio", self.mask_ratio, rule, "The paper uses mask_ratio=0.5.")
-        check_count(self, "suffix_length")
-        if self.masking not in _MASKINGS:
-            rule = (
-                'must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole response, as for '
-                'Dream) or "trajectory" (what the teacher committed last in a block)'
-            )
-            raise SettingError("masking", self.masking, rule)
+        for name in ("block_length", "max_length"):
+            self.require(name, is_count(getattr(self, name), 1), "must be a positive number of tokens")
+        is_known = self.mask_ratio == "random" or is_ratio(self.mask_ratio)
+        rule = 'must be a number in (0, 1] or "random" (drawn anew for every row)'
+        self.require("mask_ratio", is_known, rule, "The paper uses mask_ratio=0.5.")
+        is_known = self.suffix_length is None or is_count(self.suffix_length)
+        self.require("suffix_length", is_known, "must be 0 or a positive integer")
+        rule = (
+            'must be "semi_autoregressive" (one active block, as for LLaDA), "random" (the whole response, as for '
+            'Dream) or "trajectory" (what the teacher committed last in a block)'
+        )
+        self.require("masking", self.masking in _MASKINGS, rule)
         if self.masking == "random":
             self.refuse("suffix_length", "with `masking='random'`, which has no blocks")
             self.refuse("padding_blocks", "with `masking='random'`, which masks all padding anyway")
-
-    def check_block_causal(self) -> None:
-        """Raises a [`SettingError`] for a setting that has no meaning for block-causal models."""
-        self.refuse("suffix_length", "for a block-causal model, which never sees what follows a block")
+        if self.block_causal:
+            self.refuse("suffix_length", "for a block-causal model, which never sees what follows a block")
 
     def check_epochs(self, num_epochs: int) -> None:
         """Raises a [`SettingError`] if these settings cannot be used for so many epochs (`sys.maxsize`: not known)."""
@@ -85,11 +108,6 @@ class Masking(Hooks):
     def needs_steps(self) -> bool:
         """Whether the column `commit_step` is read."""
         return self.masking == "trajectory"
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """The names of what [`mark`] may tell the trainer."""
-        return ()
 
     def in_epoch(self, name: str, epoch: int, num_epochs: int) -> Any:
         """The value of the setting `name` in an epoch, counted from 0."""
@@ -104,15 +122,6 @@ def is_ratio(value: Any) -> bool:
     return isinstance(value, int | float) and 0 < value <= 1
 
 
-def check_positive(settings: Masking, name: str) -> None:
-    """Raises a [`SettingError`] if a setting is no positive integer."""
-    value = getattr(settings, name)
-    if not (isinstance(value, int) and value >= 1):
-        raise SettingError(name, value, "must be a positive number of tokens")
-
-
-def check_count(settings: Masking, name: str) -> None:
-    """Raises a [`SettingError`] if a setting is neither `None` nor an integer of at least 0."""
-    value = getattr(settings, name)
-    if value is not None and not (isinstance(value, int) and value >= 0):
-        raise SettingError(name, value, "must be 0 or a positive integer")
+def is_count(value: Any, minimum: int = 0) -> bool:
+    """Whether a value is an integer of at least `minimum`."""
+    return isinstance(value, int) and value >= minimum

@@ -1,13 +1,52 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The settings of the loss, and the objective that they make of its terms."""
+"""The terms of the loss, of each scored token and of each row; the settings that weigh them; and what is logged."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+from torch import nn
 
-from ..generation.settings import SettingError
+from ..certainty import entropy_from_logits
 from .hooks import Hooks, documented
-from .terms import AddedTerm, CertaintyForcingTerms, TokenTerms, token_terms
+
+
+# The label of a token that is not scored.
+IGNORE_INDEX = -100
+
+# A term that a variant adds: for logits `(num_scored, vocab_size)` and labels `(num_scored,)` its value for each token
+# and whether the token counts, both `(num_scored,)`. A row has the mean over the tokens that count.
+AddedTerm = Callable[[torch.Tensor, torch.LongTensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+class TokenTerms(NamedTuple):
+    """What the loss needs to know of each scored token.
+
+    `losses` and `counted`, `(num_scored, num_terms)`, are the values of the terms in float32 and nats, and whether the
+    token counts for them. The first two are cross-entropy (for all tokens) and entropy at the training temperature
+    (for correct predictions). `entropy`, `(num_scored,)`, is at temperature 1; `predicted` are the likeliest tokens.
+    """
+
+    losses: torch.Tensor
+    counted: torch.Tensor
+    entropy: torch.Tensor
+    predicted: torch.Tensor
+
+
+class RowTerms(NamedTuple):
+    """The terms of the loss, one value a row (a row is one masked view of a sequence).
+
+    `losses`, `(rows, num_terms)`, are means over the tokens that count, or 0 if none does: consistency (Eq. 5),
+    certainty (Eqs. 6 and 7) and what variants add. `num_masked` and `num_correct`, `(rows,)`, count scored tokens and
+    correct predictions, and `entropy` is the mean at temperature 1, which decoding compares with a threshold. These
+    three have no gradient.
+    """
+
+    losses: torch.Tensor
+    num_masked: torch.Tensor
+    num_correct: torch.Tensor
+    entropy: torch.Tensor
 
 
 @documented
@@ -31,13 +70,10 @@ class Objective(Hooks):
 
     def check(self) -> None:
         super().check()
-        if not 0 < self.certainty_temperature < float("inf"):
-            value = self.certainty_temperature
-            raise SettingError("certainty_temperature", value, "must be positive", "The paper uses 0.5.")
-        for name in ("certainty", "consistency", *self.added_terms):
-            weight = getattr(self, f"{name}_weight")
-            if not 0 <= weight < float("inf"):
-                raise SettingError(f"{name}_weight", weight, "must be a number of at least 0")
+        is_known = 0 < self.certainty_temperature < float("inf")
+        self.require("certainty_temperature", is_known, "must be positive", "The paper uses 0.5.")
+        for name in ("certainty_weight", "consistency_weight", *(f"{term}_weight" for term in self.added_terms)):
+            self.require(name, 0 <= getattr(self, name) < float("inf"), "must be a number of at least 0")
 
     @property
     def added_terms(self) -> dict[str, AddedTerm]:
@@ -52,11 +88,70 @@ class Objective(Hooks):
         return weights | {name: weight for name, weight in added.items() if weight}
 
     def token_terms(self, logits: torch.Tensor, targets: torch.LongTensor) -> TokenTerms:
-        """The terms of scored tokens, see [`token_terms`]."""
-        added = [function for name, function in self.added_terms.items() if name in self.weights]
-        return token_terms(logits, targets, self.certainty_temperature, added)
+        """The terms of scored tokens from their logits `(num_scored, vocab_size)` and labels `(num_scored,)`."""
+        predicted = logits.argmax(dim=-1)
+        # The set of correct predictions is a constant: no gradient flows through its choice (Eq. 6).
+        correct = predicted == targets
+        terms = [
+            (nn.functional.cross_entropy(logits.float(), targets, reduction="none"), torch.ones_like(correct)),
+            (entropy_from_logits(logits, self.certainty_temperature), correct),
+        ]
+        terms += [function(logits, targets) for name, function in self.added_terms.items() if name in self.weights]
+        losses, counted = (torch.stack(columns, dim=1) for columns in zip(*terms, strict=True))
+        with torch.no_grad():
+            return TokenTerms(losses, counted, entropy_from_logits(logits), predicted)
 
-    def weigh(self, terms: CertaintyForcingTerms) -> torch.Tensor:
+    def weigh(self, terms: RowTerms) -> torch.Tensor:
         """Eq. 8 for every row, of shape `(rows,)`: the weighted sum of the terms."""
-        weighted = [weight * values for weight, values in zip(self.weights.values(), terms.losses, strict=True)]
-        return torch.stack(weighted).sum(dim=0)
+        return sum(weight * loss for weight, loss in zip(self.weights.values(), terms.losses.unbind(1), strict=True))
+
+
+def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> RowTerms:
+    """Puts the [`TokenTerms`] of all scored tokens, in row-major order, together by row of `labels`."""
+    if terms.losses.dtype != torch.float32:
+        raise ValueError(
+            f"`terms` must be float32, got {terms.losses.dtype}: something between the model and its loss rounds what "
+            "the model returns. With FSDP2, set `output_dtype=torch.float32` in its mixed-precision policy."
+        )
+    # A model can be spread over several devices, and end on another one than the labels.
+    losses, counted, entropy, _ = (column.to(labels.device) for column in terms)
+    rows = (labels != IGNORE_INDEX).nonzero()[:, 0]
+
+    def row_sum(values: torch.Tensor) -> torch.Tensor:
+        return values.new_zeros(len(labels), *values.shape[1:]).index_add(0, rows, values)
+
+    numbers = row_sum(counted.float())
+    num_masked, num_correct = numbers[:, 0], numbers[:, 1]
+    means = row_sum(losses * counted) / numbers.clamp(min=1)
+    return RowTerms(means, num_masked, num_correct, row_sum(entropy) / num_masked.clamp(min=1))
+
+
+class MetricSums:
+    """Sums over sequences of the terms of the loss, by name, and of tokens; on the device until they are logged."""
+
+    def __init__(self, device: torch.device, losses: Sequence[str]):
+        self._losses = list(losses)
+        self._sums = torch.zeros(len(self._losses) + 4, device=device)
+
+    @staticmethod
+    def values_by_sequence(terms: RowTerms, num_views: int) -> torch.Tensor:
+        """The summands, of shape `(sequences, num_metrics)`, the views of a sequence added up."""
+        part = torch.full_like(terms.num_masked, 1 / num_views)
+        tokens = [terms.entropy * terms.num_masked, terms.num_correct, terms.num_masked, part]
+        by_view = torch.cat([terms.losses.detach(), torch.stack(tokens, dim=1)], dim=1)
+        return by_view.unflatten(0, (num_views, -1)).sum(dim=0)
+
+    def add(self, values: torch.Tensor) -> None:
+        self._sums += values.sum(dim=0)
+
+    def drain(self, reduce: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums) -> dict[str, float]:
+        """The averages since the last call (of all processes, if `reduce` adds them up); none without sequences."""
+        *losses, entropy, num_correct, num_masked, num_sequences = reduce(self._sums).tolist()
+        self._sums = torch.zeros_like(self._sums)
+        if num_sequences == 0:
+            return {}
+        return {
+            **{f"{name}_loss": loss / num_sequences for name, loss in zip(self._losses, losses, strict=True)},
+            "masked_entropy": entropy / max(num_masked, 1),
+            "masked_accuracy": num_correct / max(num_masked, 1),
+        }

@@ -29,8 +29,6 @@ from .variants import MaskingSettings
 if TYPE_CHECKING:
     from peft import PeftModel
 
-# The paper's, for students of its method.
-_ENTROPY_THRESHOLD = 0.5
 # Beside the settings that CertaintyForcingConfig adds.
 _RECORDED_SETTINGS = ("learning_rate", "lr_scheduler_type", "seed")
 _RECORDED_METRICS = ("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")
@@ -62,7 +60,7 @@ class PublishingMixin(Trainer):
 
     def push_to_hub(
         self,
-        commit_message: str = "End of training",
+        commit_message: str | None = "End of training",
         blocking: bool = True,
         token: str | None = None,
         revision: str | None = None,
@@ -92,13 +90,16 @@ class PublishingMixin(Trainer):
         if not self.is_world_process_zero():
             return None
         self._finish_current_push()
-        target: dict[str, Any] = {
-            "commit_message": commit_message,
-            "token": args.hub_token if token is None else token,
-            "revision": args.hub_revision if revision is None else revision,
-            "private": args.hub_private_repo if private is None else private,
-        }
-        push = functools.partial(push_model_to_hub, args.output_dir, self.hub_model_id, **target, **kwargs)
+        push = functools.partial(
+            push_model_to_hub,
+            args.output_dir,
+            self.hub_model_id,
+            commit_message=commit_message,
+            token=args.hub_token if token is None else token,
+            revision=args.hub_revision if revision is None else revision,
+            private=args.hub_private_repo if private is None else private,
+            **kwargs,
+        )
         return push() if blocking else run_as_future(push)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
@@ -121,11 +122,7 @@ class PublishingMixin(Trainer):
 
 
 def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
-    """Checks, before the training, what would stop a push after it.
-
-    Raises:
-        ValueError: if checkpoints with optimizer states were to be uploaded, or the base model is a local folder.
-    """
+    """Raises a `ValueError`, before the training, for what would stop a push after it."""
     if not args.push_to_hub:
         return
     if args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
@@ -148,7 +145,8 @@ def student_recipe(model: "PreTrainedModel | PeftModel", masking: Masking) -> Di
     recipe = recipe_of(base_model(model))
     if recipe.commit_rule() is not None:
         return recipe
-    return recipe.updated(entropy_threshold=_ENTROPY_THRESHOLD, block_length=masking.block_length)
+    # The paper's threshold, for students of its method.
+    return recipe.updated(entropy_threshold=0.5, block_length=masking.block_length)
 
 
 def training_summary(trainer: PublishingMixin) -> dict[str, Any]:

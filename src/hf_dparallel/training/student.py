@@ -31,14 +31,12 @@ def prepare_student(
     peft_config: "PeftConfig | None" = None,
     trainable: bool = True,
 ) -> "PreTrainedModel | PeftModel":
-    r"""
-    Loads a model if it is given by name, checks that it can be trained, and adds an adapter if asked to.
+    """Loads a model if it is given by name, checks that it can be trained, and adds an adapter if asked to.
 
     A model of another class than ours is given `generate`, see [`enable_diffusion_generation`].
 
-    Raises:
-        ValueError: if the model is causal, its mask token is not known, a target module does not exist, or nothing is
-            trainable.
+    Raises a `ValueError` if the model is causal, its mask token is not known, a target module does not exist, or
+    nothing is trainable.
     """
     if isinstance(model, str):
         model = AutoModelForMaskedLM.from_pretrained(model)
@@ -77,16 +75,10 @@ def base_model(model: "PreTrainedModel | PeftModel") -> PreTrainedModel:
 def special_token_id(
     name: str, model: "PreTrainedModel | PeftModel", processing_class: PreTrainedTokenizerBase | None
 ) -> int:
-    r"""
-    The `mask_token_id` or `eos_token_id` (`name`) of the tokenizer; or else of the model's configuration.
-
-    Raises:
-        ValueError: if none of them has it.
-    """
+    """The `mask_token_id` or `eos_token_id` (`name`) of the tokenizer, or else of the model's configuration."""
     base = base_model(model)
-    token_id = configuration.special_token_id(
-        name, processing_class, base.config, getattr(base, "generation_config", None)
-    )
+    sources = (processing_class, base.config, getattr(base, "generation_config", None))
+    token_id = configuration.special_token_id(name, *sources)
     if token_id is None:
         raise ValueError(
             f"`{name}` is needed, but neither `processing_class` nor the configuration of {type(base).__name__} has "
@@ -97,16 +89,12 @@ def special_token_id(
 
 
 def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel":
-    r"""
-    Wraps `model` with a new adapter; the weights of the model itself are frozen.
+    """Wraps `model` with a new adapter; the weights of the model itself are frozen.
 
     Two settings of `peft_config` (which is not changed) are filled in. `target_modules=None` becomes all linear layers
     of the attention and of dense MLPs (experts and routers stay frozen): by name for the models of this package,
     `"all-linear"` for other classes. `task_type` becomes `None`, because PEFT has no type for masked language models
     and its other types change how `generate` is called.
-
-    Raises a `TypeError` if `peft_config` is no configuration of PEFT, and a `ValueError` if the model has an adapter
-    already, a target module does not exist, or the method is prompt learning.
     """
     from peft import PeftConfig, PeftModel, get_peft_model
 
@@ -144,34 +132,25 @@ def default_target_modules(model: PreTrainedModel) -> list[str] | str:
 
 
 def check_target_modules(model: nn.Module, target_modules: list[str] | set[str] | str) -> None:
-    """Checks that every name (or the regular expression) in `target_modules` matches a module of `model`.
+    """Raises a `ValueError` if a name (or the regular expression) in `target_modules` matches no module of `model`.
 
     PEFT is content if any name matches, so one that is misspelt, or named as in another architecture, would silently
     get no adapter.
-
-    Raises:
-        ValueError: with the names that match nothing, and the names of the linear layers that exist.
     """
     if target_modules == "all-linear":
         return
-    names = [name for name, _ in model.named_modules()]
+    modules = dict(model.named_modules())
     if isinstance(target_modules, str):
-        unmatched = [] if any(re.fullmatch(target_modules, name) for name in names) else [target_modules]
+        unmatched = [] if any(re.fullmatch(target_modules, name) for name in modules) else [target_modules]
     else:
-        known = {".".join(parts[start:]) for parts in (n.split(".") for n in names) for start in range(len(parts))}
-        unmatched = sorted(set(target_modules) - known)
-    if unmatched:
-        raise ValueError(_unmatched_message(model, unmatched))
-
-
-def _unmatched_message(model: nn.Module, unmatched: list[str]) -> str:
-    linear = sorted({n.rpartition(".")[2] for n, module in model.named_modules() if isinstance(module, nn.Linear)})
-    message = (
+        unmatched = [name for name in sorted(target_modules) if not any(f".{m}".endswith(f".{name}") for m in modules)]
+    if not unmatched:
+        return
+    linear = sorted({name.rpartition(".")[2] for name, module in modules.items() if isinstance(module, nn.Linear)})
+    published = [name for name in unmatched if _PUBLISHED_LLADA_NAMES.get(name) in linear]
+    hints = ", ".join(f"`{name}` is `{_PUBLISHED_LLADA_NAMES[name]}`" for name in published)
+    raise ValueError(
         f"`target_modules` must name modules of {type(model).__name__}, but {unmatched} match none. Its linear layers "
         f"are {linear}; or leave `target_modules=None` to adapt all of the attention and of dense MLPs."
+        + (f" In the names of transformers, the published {hints}." if hints else "")
     )
-    renamed = {name: _PUBLISHED_LLADA_NAMES[name] for name in unmatched if name in _PUBLISHED_LLADA_NAMES}
-    if renamed and isinstance(model, MaskedDiffusionModel):
-        hints = ", ".join(f"`{published}` is `{ours}`" for published, ours in renamed.items())
-        message += f" In the names of transformers, the published {hints}."
-    return message

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Certainty-forcing distillation as a `transformers.Trainer`."""
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -29,14 +28,13 @@ from ..attention_masks import make_attention_mask, noisy_and_clean
 from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
 from ..models.base import MaskedDiffusionModel
-from .checkpoints import all_finite, explained_write_errors, forget_checkpoint, last_complete_checkpoint
+from .checkpoints import all_finite, last_complete_checkpoint, writing
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .hooks import Step
-from .metrics import MetricSums
+from .objective import IGNORE_INDEX, MetricSums, sum_by_row
 from .publishing import PublishingMixin, check_can_be_pushed
 from .student import base_model, prepare_student, special_token_id
-from .terms import IGNORE_INDEX, CertaintyForcingTerms, TokenTerms, sum_by_row
 from .variants import MaskingSettings
 
 
@@ -140,7 +138,6 @@ class CertaintyForcingTrainer(PublishingMixin):
     """
 
     data_collator: DataCollator
-    _signature_columns: list[str] | None
 
     # `compute_loss` divides by the number of sequences in all accumulated batches.
     loss_is_scaled_for_ga = True
@@ -206,6 +203,8 @@ class CertaintyForcingTrainer(PublishingMixin):
         _keep_float32_outputs(getattr(self.accelerator.state, "fsdp_plugin", None))
         # Evaluation would not compute a loss for a model whose forward has no `labels`; the loss is ours in any case.
         self.label_names = ["labels"]
+        # The collator reads these, not the arguments of the model's forward.
+        self._signature_columns = list(self._row_rules.get("required_columns", TOKENIZED_COLUMNS))
         self._metrics = {mode: MetricSums(self.args.device, list(args.weights)) for mode in ("train", "eval")}
         self.model.add_model_tags(self._tag_names)
 
@@ -251,58 +250,53 @@ class CertaintyForcingTrainer(PublishingMixin):
         training, the sum of the loss over the sequences of this batch is divided by it. If `None`, the loss is the
         mean over them. `return_outputs` adds, as `predictions` of shape `(num_scored,)`, the likeliest tokens.
         """
-        mode = "train" if model.training else "eval"
         labels = inputs["labels"]
-        marks = {name: inputs[name] for name in self.args.marks if name in inputs}
-        inputs = {name: value for name, value in inputs.items() if name != "labels" and name not in marks}
+        inputs = {name: value for name, value in inputs.items() if name != "labels"}
         if self._is_block_causal:
-            positions = inputs["position_ids"]
-            inputs["attention_mask"] = self._noisy_and_clean_mask(positions, labels.shape[1])
-            num_clean = positions.shape[1] - labels.shape[1]
-            labels = pad(labels, (0, num_clean), value=IGNORE_INDEX)
-            marks = {name: pad(mark, (0, num_clean)) if mark.dim() == 2 else mark for name, mark in marks.items()}
-        by_token = self._token_terms(model, inputs, labels, marks)
-        terms = sum_by_row(by_token, labels)
-        num_sequences = labels.shape[0] / self._num_views
-        if num_items_in_batch is not None and mode == "train":
-            num_sequences = num_items_in_batch
-        loss = self.args.weigh(terms).sum() / num_sequences
-        self._record(terms, mode)
-        return (loss, {"predictions": by_token.predicted}) if return_outputs else loss
-
-    def _token_terms(
-        self, forward: nn.Module, inputs: dict[str, Any], labels: torch.LongTensor, marks: dict[str, torch.Tensor]
-    ) -> TokenTerms:
-        """The terms of the scored tokens, by one pass with gradients and those that variants make before it."""
+            inputs, labels = self._with_clean_copies(inputs, labels)
         step = Step(
             student=self.model,
-            forward=forward,
+            forward=model,
             inputs=inputs,
             masked_inputs=inputs,
             scored=labels != IGNORE_INDEX,
             labels=labels,
             function=self.args.token_terms,
-            marks=marks,
             mask_token_id=getattr(self.data_collator, "mask_token_id", -1),
         )
         self.args.before_scoring(step)
-        return base_model(self.model).score(step.inputs, step.scored, step.function, step.labels, forward=forward)
+        by_token = base_model(self.model).score(step.inputs, step.scored, step.function, step.labels, forward=model)
+        terms = sum_by_row(by_token, labels)
+        values = MetricSums.values_by_sequence(terms, self._num_views)
+        num_sequences = len(values)
+        if not model.training:
+            # Also drops the rows that the data loader repeats to fill the last batch of all processes.
+            values = self.accelerator.gather_for_metrics(values)
+        elif num_items_in_batch is not None:
+            num_sequences = num_items_in_batch
+        self._metrics["train" if model.training else "eval"].add(values)
+        loss = self.args.weigh(terms).sum() / num_sequences
+        return (loss, {"predictions": by_token.predicted}) if return_outputs else loss
 
     @property
     def _is_block_causal(self) -> bool:
         return getattr(self.data_collator, "block_causal", False)
 
+    def _with_clean_copies(self, inputs: dict[str, Any], labels: torch.LongTensor) -> tuple[dict[str, Any], Any]:
+        """Inputs with an attention mask, and labels and marks that are as long as the noisy and clean copies."""
+        positions, num_noisy = inputs["position_ids"], labels.shape[1]
+        num_clean = positions.shape[1] - num_noisy
+        widened = {name: pad(x, (0, num_clean)) for name, x in inputs.items() if x.shape == labels.shape}
+        inputs = {**inputs, **widened, "attention_mask": self._noisy_and_clean_mask(positions, num_noisy)}
+        return inputs, pad(labels, (0, num_clean), value=IGNORE_INDEX)
+
     def _noisy_and_clean_mask(self, position_ids: torch.LongTensor, num_noisy: int) -> torch.Tensor | BlockMask:
         """The attention mask of rows of a noisy and a clean copy, which is the same for all of them."""
         rows, length = position_ids.shape
         model = base_model(self.model)
-        mask = make_attention_mask(
-            model.config,
-            noisy_and_clean(position_ids[:1] // self.data_collator.block_length, num_noisy),
-            (1, length, length),
-            dtype=model.dtype,
-            device=position_ids.device,
-        )
+        visible = noisy_and_clean(position_ids[:1] // self.data_collator.block_length, num_noisy)
+        shape, device = (1, length, length), position_ids.device
+        mask = make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=device)
         # For each row, because a model on several GPUs of one process is given some rows on each.
         return mask.expand(rows, -1, -1, -1) if torch.is_tensor(mask) else mask
 
@@ -316,29 +310,25 @@ class CertaintyForcingTrainer(PublishingMixin):
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Returns the evaluation [`~torch.utils.data.DataLoader`], whose masks are the same at each evaluation."""
-        if eval_dataset is not None and not isinstance(eval_dataset, str):
+        if not isinstance(eval_dataset, str):
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset", self.processing_class)
-        with self._collating_for_evaluation():
-            return super().get_eval_dataloader(eval_dataset)
+        return self._with_fixed_masks(super().get_eval_dataloader, eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
         """Returns the test [`~torch.utils.data.DataLoader`], with the masks of evaluation."""
         test_dataset = self._prepare_dataset(test_dataset, "test_dataset", self.processing_class)
-        with self._collating_for_evaluation():
-            return super().get_test_dataloader(test_dataset)
+        return self._with_fixed_masks(super().get_test_dataloader, test_dataset)
 
-    def evaluation_loop(
-        self,
-        dataloader: DataLoader,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
+    def _with_fixed_masks(self, make_dataloader: Callable[[Any], DataLoader], dataset: Any) -> DataLoader:
+        training_collator, self.data_collator = self.data_collator, self._eval_collator
+        try:
+            return make_dataloader(dataset)
+        finally:
+            self.data_collator = training_collator
+
+    def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
         """Evaluates, and adds our metrics to the metrics of the [`~transformers.Trainer`]."""
-        output = super().evaluation_loop(
-            dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix=metric_key_prefix
-        )
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         metrics = self._metrics["eval"].drain()
         if metrics:
             # The Trainer averages over batches, and takes rows for sequences when it drops the repeated ones of the
@@ -348,14 +338,10 @@ class CertaintyForcingTrainer(PublishingMixin):
         return output
 
     def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, torch.Tensor],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
+        self, model: nn.Module, inputs: dict[str, torch.Tensor], *args, **kwargs
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         """The loss, and what `compute_metrics` sees: predicted tokens and labels `(sequences, views, length)`."""
-        loss, predicted, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        loss, predicted, labels = super().prediction_step(model, inputs, *args, **kwargs)
         if predicted is None:
             return loss, None, None
         predictions = torch.full_like(labels, IGNORE_INDEX)
@@ -409,9 +395,7 @@ class CertaintyForcingTrainer(PublishingMixin):
             # The checkpoints before it are worth more, and may have to make room for it.
             raise FloatingPointError(self._divergence())
         checkpoint = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
-        with explained_write_errors(checkpoint):
-            if self.args.should_save:
-                forget_checkpoint(checkpoint)
+        with writing(checkpoint, is_mine=self.args.should_save):
             super()._save_checkpoint(model, trial)
 
     def _save_rng_state(self, output_dir: str) -> None:
@@ -424,14 +408,6 @@ class CertaintyForcingTrainer(PublishingMixin):
         """Number of rows that a sequence gives."""
         return getattr(self.data_collator, "num_views", 1)
 
-    def _record(self, terms: CertaintyForcingTerms, mode: str) -> None:
-        """Adds a batch to the metrics, without waiting for the device."""
-        values = MetricSums.values_by_sequence(terms, self._num_views)
-        if mode == "eval":
-            # Also drops the rows that the data loader repeats to fill the last batch of all processes.
-            values = self.accelerator.gather_for_metrics(values)
-        self._metrics[mode].add(values)
-
     def _prepare_dataset(self, dataset: Any, name: str, processing_class: PreTrainedTokenizerBase | None) -> Any:
         if dataset is None:
             return None
@@ -441,20 +417,6 @@ class CertaintyForcingTrainer(PublishingMixin):
                 for key, value in dataset.items()
             }
         return prepare_dataset(dataset, name, processing_class, **self._row_rules)
-
-    @contextlib.contextmanager
-    def _collating_for_evaluation(self) -> Iterator[None]:
-        training_collator = self.data_collator
-        self.data_collator = self._eval_collator
-        try:
-            yield
-        finally:
-            self.data_collator = training_collator
-
-    def _set_signature_columns_if_needed(self) -> None:
-        # The collator reads these, not the arguments of the model's forward.
-        if self._signature_columns is None:
-            self._signature_columns = list(self._row_rules.get("required_columns", TOKENIZED_COLUMNS))
 
 
 def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module) -> CertaintyForcingConfig:

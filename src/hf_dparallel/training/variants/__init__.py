@@ -5,7 +5,6 @@ A variant is a dataclass that adds settings to [`Masking`] or [`Objective`] and 
 """
 
 import importlib
-import inspect
 import pkgutil
 from dataclasses import dataclass
 
@@ -13,20 +12,15 @@ from ..masking import Masking
 from ..objective import Objective
 
 
-_MODULES = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-
-
-def _variants_of(base: type) -> list[type]:
-    """The classes in the files of this folder that add to `base`."""
-    classes = [found for module in _MODULES for _, found in inspect.getmembers(module, inspect.isclass)]
-    return [found for found in classes if issubclass(found, base) and found is not base]
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 
 @dataclass(kw_only=True)
-class MaskingSettings(*_variants_of(Masking), Masking):  # type: ignore[misc]
+class MaskingSettings(*Masking.__subclasses__(), Masking):  # type: ignore[misc]
     """The settings of [`Masking`], with those that variants add."""
 
 
 @dataclass(kw_only=True)
-class LossSettings(*_variants_of(Objective), Objective):  # type: ignore[misc]
+class LossSettings(*Objective.__subclasses__(), Objective):  # type: ignore[misc]
     """The settings of [`Objective`], with those that variants add."""

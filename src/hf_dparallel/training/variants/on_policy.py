@@ -8,9 +8,8 @@ import torch
 
 from ...certainty import measure_certainty
 from ...generation.answerer import evaluation_mode
-from ...generation.settings import SettingError
-from ..hooks import Step, Views, documented
-from ..masking import Masking
+from ..hooks import Step, documented
+from ..masking import Masking, Views, is_ratio
 from ..student import base_model
 
 
@@ -36,24 +35,24 @@ class OnPolicyRows(Masking):
 
     def check(self) -> None:
         super().check()
-        if not (isinstance(self.on_policy_ratio, int | float) and 0 <= self.on_policy_ratio <= 1):
-            raise SettingError("on_policy_ratio", self.on_policy_ratio, "must be a number from 0 to 1")
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        return (*super().marks, "on_policy")
+        is_known = self.on_policy_ratio == 0 or is_ratio(self.on_policy_ratio)
+        self.require("on_policy_ratio", is_known, "must be a number from 0 to 1")
 
     def mark(self, views: Views, generator: torch.Generator) -> None:
         super().mark(views, generator)
-        if self.on_policy_ratio:
-            guessed = torch.rand(len(views.masked), generator=generator) < self.on_policy_ratio
-            views.scored = torch.where(guessed[:, None], views.active, views.scored)
-            views.marks["on_policy"] = guessed
+        if not self.on_policy_ratio:
+            return
+        guessed = torch.rand(len(views.masked), generator=generator) < self.on_policy_ratio
+        scored = views.scored.clone()
+        for start, end in views.spans:
+            scored[guessed, start:end] = True
+        views.scored, views.marks["on_policy"] = scored, guessed
 
     def before_scoring(self, step: Step) -> None:
+        on_policy = step.inputs.pop("on_policy", None)
         super().before_scoring(step)
-        if "on_policy" in step.marks:
-            step.inputs = fill_with_guesses(step, step.marks["on_policy"])
+        if on_policy is not None:
+            step.inputs = fill_with_guesses(step, on_policy)
 
 
 class Guesses(NamedTuple):
@@ -63,10 +62,7 @@ class Guesses(NamedTuple):
 
 
 def fill_with_guesses(step: Step, on_policy: torch.BoolTensor) -> dict[str, Any]:
-    """The inputs with the guesses of the student for the scored masked tokens of the rows `on_policy`, `(rows,)`.
-
-    The guesses come from a pass in evaluation mode, without gradients, over these rows.
-    """
+    """The inputs with the guesses of the student for the scored masked tokens of the rows `on_policy`, `(rows,)`."""
 
     def guess(logits: torch.Tensor, _: torch.LongTensor) -> Guesses:
         return Guesses(measure_certainty(logits, step.mask_token_id).tokens)

@@ -7,8 +7,7 @@ import torch
 
 from ...certainty import confidence_from_logits, entropy_from_logits
 from ..hooks import documented
-from ..objective import Objective
-from ..terms import AddedTerm
+from ..objective import AddedTerm, Objective
 
 
 # The probability above which a wrong prediction is penalized.

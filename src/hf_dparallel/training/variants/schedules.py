@@ -5,9 +5,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from ...generation.settings import SettingError
 from ..hooks import documented
-from ..masking import Masking, check_positive, is_ratio
+from ..masking import Masking, is_count, is_ratio
 
 
 @documented
@@ -30,29 +29,26 @@ class Schedules(Masking):
 
     def check(self) -> None:
         super().check()
-        ratio, last_ratio = self.initial_mask_ratio, self.mask_ratio
-        if self.initial_block_length is not None:
-            check_positive(self, "initial_block_length")
-        if ratio is not None and not (is_ratio(ratio) and is_ratio(last_ratio)):
-            rule = "must be a number in (0, 1], from which the ratio goes to the number `mask_ratio`"
-            raise SettingError("initial_mask_ratio", ratio, rule, f"`mask_ratio` is {last_ratio!r}.")
+        first, ratio = self.initial_block_length, self.initial_mask_ratio
+        is_known = first is None or is_count(first, 1)
+        self.require("initial_block_length", is_known, "must be a positive number of tokens")
+        is_known = ratio is None or (is_ratio(ratio) and is_ratio(self.mask_ratio))
+        rule = "must be a number in (0, 1], from which the ratio goes to the number `mask_ratio`"
+        self.require("initial_mask_ratio", is_known, rule, f"`mask_ratio` is {self.mask_ratio!r}.")
         if self.masking == "random":
             self.refuse("initial_block_length", "with `masking='random'`, which has no blocks")
-
-    def check_block_causal(self) -> None:
-        super().check_block_causal()
-        self.refuse("initial_block_length", "for a block-causal model, whose attention has blocks of its own")
+        if self.block_causal:
+            self.refuse("initial_block_length", "for a block-causal model, whose attention has blocks of its own")
 
     def check_epochs(self, num_epochs: int) -> None:
         super().check_epochs(num_epochs)
+        rule = (
+            "is the value of the first of several epochs, and this training has one, or its data are streamed and "
+            "their epochs not known"
+        )
         for name in ("initial_block_length", "initial_mask_ratio"):
-            value = getattr(self, name)
-            if value is not None and not 1 < num_epochs < sys.maxsize:
-                rule = (
-                    "is the value of the first of several epochs, and this training has one, or its data are streamed "
-                    "and their epochs not known"
-                )
-                raise SettingError(name, value, rule, "Set `num_train_epochs`, or leave it out.")
+            is_known = getattr(self, name) is None or 1 < num_epochs < sys.maxsize
+            self.require(name, is_known, rule, "Set `num_train_epochs`, or leave it out.")
 
     def in_epoch(self, name: str, epoch: int, num_epochs: int) -> Any:
         last = super().in_epoch(name, epoch, num_epochs)

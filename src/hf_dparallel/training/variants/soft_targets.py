@@ -8,12 +8,10 @@ import torch
 from torch import nn
 
 from ...generation.answerer import evaluation_mode
-from ...generation.settings import SettingError
-from ..hooks import Step, Views, documented
-from ..masking import Masking, check_count
-from ..objective import Objective
+from ..hooks import Step, documented
+from ..masking import Masking, Views, is_count
+from ..objective import Objective, TokenTerms
 from ..student import base_model
-from ..terms import TokenTerms
 
 
 # Ways to begin an adapter that leave the weights of the base model as they are.
@@ -45,32 +43,25 @@ class LateTokens(Masking):
 
     def check(self) -> None:
         super().check()
-        check_count(self, "near_steps")
+        is_known = self.near_steps is None or is_count(self.near_steps)
+        self.require("near_steps", is_known, "must be 0 or a positive integer")
 
     def check_model(self, model: Any) -> None:
         super().check_model(model)
         if self.near_steps is None:
             return
-        if not hasattr(model, "disable_adapter"):
-            raise SettingError(
-                "near_steps",
-                self.near_steps,
-                "learns from the base model, whose adapter is switched off for that",
-                "A model that is trained as a whole has no such base: pass `peft_config`, or leave out `near_steps`.",
-            )
+        rule = "learns from the base model, whose adapter is switched off for that"
+        remedy = "A model that is trained as a whole has no such base: pass `peft_config`, or leave out `near_steps`."
+        self.require("near_steps", hasattr(model, "disable_adapter"), rule, remedy)
         for config in model.peft_config.values():
             way = getattr(config, "init_lora_weights", True)
-            if isinstance(way, str) and way not in _HARMLESS_STARTS:
-                rule = f"learns from the base model, whose weights `init_lora_weights={way!r}` has changed"
-                raise SettingError("near_steps", self.near_steps, rule, "Leave out one of them.")
+            rule = f"learns from the base model, whose weights `init_lora_weights={way!r}` has changed"
+            is_harmless = not isinstance(way, str) or way in _HARMLESS_STARTS
+            self.require("near_steps", is_harmless, rule, "Leave out one of them.")
 
     @property
     def needs_steps(self) -> bool:
         return super().needs_steps or bool(self.near_steps)
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        return (*super().marks, "late")
 
     def mark(self, views: Views, generator: torch.Generator) -> None:
         super().mark(views, generator)
@@ -99,16 +90,16 @@ class SoftTargets(Objective):
 
     def check(self) -> None:
         super().check()
-        if not 0 < self.teacher_temperature < float("inf"):
-            raise SettingError("teacher_temperature", self.teacher_temperature, "must be positive")
-        if self.teacher_temperature != 1.0 and getattr(self, "near_steps", None) is None:
-            rule = "has no meaning without `near_steps`, with which tokens are learned from the teacher's distribution"
-            raise SettingError("teacher_temperature", self.teacher_temperature, rule, "Set it, or leave both out.")
+        self.require("teacher_temperature", 0 < self.teacher_temperature < float("inf"), "must be positive")
+        is_used = self.teacher_temperature == 1.0 or getattr(self, "near_steps", None) is not None
+        rule = "has no meaning without `near_steps`, with which tokens are learned from the teacher's distribution"
+        self.require("teacher_temperature", is_used, rule, "Set it, or leave both out.")
 
     def before_scoring(self, step: Step) -> None:
+        late = step.inputs.pop("late", None)
         super().before_scoring(step)
-        if "late" in step.marks:
-            teacher = Teacher(step, step.marks["late"], self.teacher_temperature)
+        if late is not None:
+            teacher = Teacher(step, late, self.teacher_temperature)
             step.function, step.labels = teacher.token_terms, teacher.numbers
 
 
@@ -136,13 +127,9 @@ class Teacher:
         late = self.is_late[numbers].nonzero()[:, 0]
         of_teacher = self.number_of[numbers[late]]
         late = late.to(logits.device)
-        divergence = self._divergence(logits[late], of_teacher)
-        return terms._replace(cross_entropy=terms.cross_entropy.index_copy(0, late, divergence))
-
-    def _divergence(self, logits: torch.Tensor, of_teacher: torch.LongTensor) -> torch.Tensor:
-        """KL(teacher || student) in nats, `(tokens,)`, for the student's logits and the numbers of the teacher's."""
+        log_probs = logits[late].float().log_softmax(dim=-1)
         with torch.no_grad(), self.student.disable_adapter():
             teacher = self.logits.at(of_teacher, like=logits).float()
             target = torch.log_softmax(teacher / self.temperature, dim=-1)
-        log_probs = logits.float().log_softmax(dim=-1)
-        return nn.functional.kl_div(log_probs, target, reduction="none", log_target=True).sum(dim=-1)
+        divergence = nn.functional.kl_div(log_probs, target, reduction="none", log_target=True).sum(dim=-1)
+        return terms._replace(losses=terms.losses.index_put((late, torch.zeros_like(late)), divergence))
