@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from hf_dparallel import DiffusionGenerationConfig, demo
 from hf_dparallel.generation.configuration import recipe_of
 from hf_dparallel.serving.followers import Draft
-from hf_dparallel.serving.incremental_text import DraftText
+from hf_dparallel.serving.incremental_text import say_draft
 
 
 STUDENT = os.environ.get("STUDENT", demo.STUDENT)
@@ -91,5 +91,5 @@ class Pair:
         out = self.model.generate(**inputs, generation_config=recipe, return_dict_in_generate=True)
         tokens = out.sequences[0, inputs["input_ids"].shape[1] :].tolist()
         commit_step = out.commit_step[0].tolist()
-        texts = [token["text"] or "" for token in DraftText(self.tokenizer).tokens(Draft(0, tokens, commit_step))]
+        texts = [token["text"] or "" for token in say_draft(self.tokenizer, Draft(0, tokens, commit_step))]
         return Answer(texts, commit_step, out.nfe.item(), out.tokens_per_forward.item())

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_dparallel.serving.followers import Progress, TokenLogprobs
-from hf_dparallel.serving.incremental_text import IncrementalText, LogprobText
+from hf_dparallel.serving.incremental_text import IncrementalText, say_logprobs
 
 
 EOS = 256  # of `byte_tokenizer`
@@ -61,10 +61,8 @@ def test_half_a_character_at_the_very_end_is_shown(byte_tokenizer):
 
 
 def said(tokenizer, tokens: list[int], top: list[tuple[int, float]]) -> list[dict]:
-    text = LogprobText(tokenizer)
-    for token in tokens:  # in groups of any size
-        text.add([token], [TokenLogprobs(-0.5, top)])
-    return text.said
+    pairs = zip([[], *([token] for token in tokens)], tokens, strict=False)  # in groups of any size
+    return [say_logprobs(tokenizer, before, [token], [TokenLogprobs(-0.5, top)])[0] for before, token in pairs]
 
 
 def test_the_bytes_of_all_tokens_are_the_text(served, byte_tokenizer):

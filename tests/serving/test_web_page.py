@@ -9,7 +9,7 @@ import pytest
 
 from hf_dparallel.generation.settings import settings_of
 from hf_dparallel.serving.followers import Draft
-from hf_dparallel.serving.incremental_text import DraftText
+from hf_dparallel.serving.incremental_text import say_draft
 from hf_dparallel.serving.web_page import render_page
 
 from .test_app import PROBLEMS, alone, chat
@@ -66,20 +66,19 @@ def test_streams_without_drafts_have_none(server):
 
 def test_text_of_drafts(byte_tokenizer):
     ids = byte_tokenizer("a é b")["input_ids"]  # the bytes of é are two tokens
-    text = DraftText(byte_tokenizer)
-    first = text.tokens(Draft(0, [*ids[:3], 0, *ids[4:]], [0, 0, 1, -1, 1, 0]))
+    first = say_draft(byte_tokenizer, Draft(0, [*ids[:3], 0, *ids[4:]], [0, 0, 1, -1, 1, 0]))
     assert [token["text"] for token in first] == ["a", " ", "", None, " ", "b"]
-    second = text.tokens(Draft(3, ids[3:], [2, 1, 0]))
+    second = say_draft(byte_tokenizer, Draft(3, ids[3:], [2, 1, 0], ids[2:3]))
     assert [token["commit_step"] for token in second] == [2, 1, 0] and second[1]["text"] == " "
-    whole = DraftText(byte_tokenizer).tokens(Draft(0, ids, [0] * 6))
+    whole = say_draft(byte_tokenizer, Draft(0, ids, [0] * 6))
     assert "".join(token["text"] for token in whole) == "a é b"
 
 
 def test_a_draft_may_change_what_stood(byte_tokenizer):
     """With revision a decided token can become another one, or a mask again, until its block is left."""
-    text, (a, b) = DraftText(byte_tokenizer), byte_tokenizer("ab")["input_ids"]
+    a, b = byte_tokenizer("ab")["input_ids"]
     drafts = [Draft(0, [a, a], [0, 0]), Draft(0, [b, 0], [1, -1]), Draft(0, [b, b], [1, 2])]
-    states = redraw([{"start": draft.start, "tokens": text.tokens(draft)} for draft in drafts])
+    states = redraw([{"start": draft.start, "tokens": say_draft(byte_tokenizer, draft)} for draft in drafts])
     assert [[token["text"] for token in state] for state in states] == [["a", "a"], ["b", None], ["b", "b"]]
 
 

@@ -27,7 +27,7 @@ from .answer_objects import CompletionObjects, Part, ResponsesObjects, error_bod
 from .bodies import Body, ChatBody, RequestError, ResponsesBody, TextBody, requestable_settings
 from .engine import Engine, EngineClosedError, OverloadedError, Prompt
 from .followers import CommitLogprobs, DraftReader, Follower, Progress
-from .incremental_text import DraftText, IncrementalText, LogprobText
+from .incremental_text import IncrementalText, say_draft, say_logprobs
 from .json_answers import JsonAnswer
 from .monitoring import Metrics, Monitor
 from .requests import CompletionRequest, ServedModel, choose_model, read_request
@@ -41,11 +41,7 @@ _BODY_SECONDS = 30
 
 
 class PendingRequest:
-    """The answers to one request, as they come from the decoding thread.
-
-    Raises (when it is made):
-        RequestError: if the server is overloaded or shutting down.
-    """
+    """The answers to one request, as they come from the decoding thread; a [`RequestError`] if it is not taken."""
 
     def __init__(self, request: CompletionRequest, engine: Engine, served: ServedModel, client: str):
         prompts = [ids for ids in request.prompts for _ in range(request.body.n)]
@@ -69,10 +65,8 @@ class PendingRequest:
         ]
         try:
             engine.submit(self._prompts)
-        except OverloadedError as error:
-            raise RequestError(str(error), status=429, code="overloaded", headers={"Retry-After": "1"}) from error
-        except EngineClosedError as error:
-            raise RequestError(str(error), status=503) from error
+        except (OverloadedError, EngineClosedError) as error:
+            raise _failure(error) from error
 
     async def parts(self) -> AsyncIterator[Part]:
         """Yields what follows in the answers, until all have ended; a [`RequestError`] if one cannot be finished."""
@@ -119,26 +113,27 @@ class _Answer:
         self.index = index
         self.text = IncrementalText(tokenizer, stop)
         self.nfe = 0
-        self._drafts = DraftText(tokenizer)
-        self._logprobs = LogprobText(tokenizer)
+        self._logprobs: list[dict[str, Any]] = []
+        self._tokenizer = tokenizer
 
     def add(self, progress: Progress) -> list[Part]:
         """Takes what a pass has brought, and returns what can be told of it."""
         self.nfe = progress.nfe
-        num_before = self.text.num_tokens
+        before, num_before = self.text.tokens[-1:], self.text.num_tokens
         part = Part(self.index, self.text.add(progress))
         if progress.draft is not None:
-            tokens = self._drafts.tokens(progress.draft)
+            tokens = say_draft(self._tokenizer, progress.draft)
             part.draft = {"nfe": progress.nfe, "start": progress.draft.start, "tokens": tokens}
         # A stop string may have ended the answer before the last of the tokens.
         logprobs = progress.logprobs[: self.text.num_tokens - num_before]
-        part.logprobs = self._logprobs.add(progress.tokens[: len(logprobs)], logprobs)
+        part.logprobs = say_logprobs(self._tokenizer, before, progress.tokens[: len(logprobs)], logprobs)
+        self._logprobs += part.logprobs
         parts = [part] if part.text or part.draft or part.logprobs else []
         return parts if self.text.finish_reason is None else [*parts, Part(self.index, "", self.text.finish_reason)]
 
     def whole(self) -> Part:
         """All of it."""
-        return Part(self.index, self.text.text, self.text.finish_reason, self._logprobs.said)
+        return Part(self.index, self.text.text, self.text.finish_reason, self._logprobs)
 
 
 def _followers(request: CompletionRequest) -> list[Follower]:
@@ -372,6 +367,8 @@ async def _gone(request: Request) -> None:
 
 
 def _failure(error: Exception) -> RequestError:
+    if isinstance(error, OverloadedError):
+        return RequestError(str(error), status=429, code="overloaded", headers={"Retry-After": "1"})
     if isinstance(error, EngineClosedError):
         return RequestError(str(error), status=503)
     if isinstance(error, FloatingPointError):

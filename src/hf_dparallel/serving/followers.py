@@ -20,6 +20,8 @@ class Draft:
     tokens: list[int]
     # The pass that committed each of them, -1 where there is a mask.
     commit_step: list[int]
+    # The token before them, if there is one.
+    before: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -124,7 +126,8 @@ class DraftReader(Follower):
         columns = slice(first + self._start, min(first + length, end))
         tokens = canvas.sequences[row, columns]
         commit_step = torch.where(canvas.masked[row, columns], -1, canvas.commit_step[row, columns])
-        self._draft = Draft(self._start, *torch.stack([tokens, commit_step]).tolist())
+        before = canvas.sequences[row, columns.start - 1 : columns.start] if self._start else tokens[:0]
+        self._draft = Draft(self._start, tokens.tolist(), commit_step.tolist(), before.tolist())
         # The first block may begin in the prompt.
         self._start = max(open_from - first, 0)
 

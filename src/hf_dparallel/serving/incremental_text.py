@@ -30,14 +30,14 @@ class IncrementalText:
         self.num_tokens = 0
         # "stop" or "length" once nothing follows.
         self.finish_reason: str | None = None
+        self.tokens: list[int] = []
         self._tokenizer = tokenizer
         self._stop = stop
-        self._tokens: list[int] = []
 
     def add(self, progress: Progress) -> str:
         """Takes further tokens and returns the text that is known to follow."""
-        num_before, self._tokens = len(self._tokens), self._tokens + progress.tokens
-        self.num_tokens, self.finish_reason = len(self._tokens), progress.finish_reason
+        num_before, self.tokens = len(self.tokens), self.tokens + progress.tokens
+        self.num_tokens, self.finish_reason = len(self.tokens), progress.finish_reason
         text = self._first(self.num_tokens)
         if self._find_stop(text) is not None:
             # The first token with which one was complete, however many have come together.
@@ -51,7 +51,7 @@ class IncrementalText:
         return new
 
     def _first(self, num_tokens: int) -> str:
-        return _decode(self._tokenizer, self._tokens[:num_tokens])
+        return _decode(self._tokenizer, self.tokens[:num_tokens])
 
     def _find_stop(self, text: str) -> int | None:
         return min((place for stop in self._stop if (place := text.find(stop)) >= 0), default=None)
@@ -68,75 +68,58 @@ class IncrementalText:
         return max(half, *starts, 0)
 
 
-class DraftText:
-    """Says drafts of an answer in text, token by token."""
+def say_draft(tokenizer: PreTrainedTokenizerBase, draft: Draft) -> list[dict[str, Any]]:
+    """Returns the text of each token and the pass that committed it; `None` for both where there is a mask.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self._tokenizer = tokenizer
-        # The tokens before the next draft.
-        self._tokens: list[int] = []
-
-    def tokens(self, draft: Draft) -> list[dict[str, Any]]:
-        """The text of each token and the pass that committed it; `None` for both where there is a mask.
-
-        Of a character that several tokens make up, the last of them has the text.
-        """
-        said: list[dict[str, Any]] = []
-        # What a token follows says whether it begins with a space; half a character is joined to the other half.
-        before = self._tokens[: draft.start][-1:]
-        half: list[int] = []
-        for position, (token, step) in enumerate(zip(draft.tokens, draft.commit_step, strict=True), draft.start):
-            if step < 0:
-                said.append({"text": None, "commit_step": None})
-                half = []
-                continue
-            if position and not before:
-                before = [token]
-            text = _following(self._tokenizer, before, [*half, token])
-            is_half = text.endswith("\ufffd")
-            said.append({"text": "" if is_half else text, "commit_step": step})
-            before, half = (before, [*half, token]) if is_half else ([token], [])
-        self._tokens = [*self._tokens[: draft.start], *draft.tokens]
-        return said
+    If several tokens make up a character, the last of them has the text.
+    """
+    said: list[dict[str, Any]] = []
+    # What a token follows says whether it begins with a space; half a character is joined to the other half.
+    before, half = draft.before, list[int]()
+    for position, (token, step) in enumerate(zip(draft.tokens, draft.commit_step, strict=True), draft.start):
+        if step < 0:
+            said.append({"text": None, "commit_step": None})
+            half = []
+            continue
+        if position and not before:
+            before = [token]
+        text = _following(tokenizer, before, [*half, token])
+        is_half = text.endswith("\ufffd")
+        said.append({"text": "" if is_half else text, "commit_step": step})
+        before, half = (before, [*half, token]) if is_half else ([token], [])
+    return said
 
 
-class LogprobText:
-    """Says in text which tokens of an answer were committed, and how likely they and others were."""
+def say_logprobs(
+    tokenizer: PreTrainedTokenizerBase, before: list[int], tokens: list[int], logprobs: list[TokenLogprobs]
+) -> list[dict[str, Any]]:
+    """Returns an object for each token of an answer, which follow others: how likely it and others were there.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        # What has been returned so far.
-        self.said: list[dict[str, Any]] = []
-        self._tokenizer = tokenizer
-        # What a token follows says whether it begins with a space.
-        self._before: list[int] = []
+    The bytes of all tokens together are the text. A special token, which is no part of it, has none.
+    """
+    said = []
+    for token, measured in zip(tokens, logprobs, strict=True):
+        top = [_say(tokenizer, before, *pair) for pair in measured.top]
+        said.append(_say(tokenizer, before, token, measured.logprob) | {"top_logprobs": top})
+        before = [token]
+    return said
 
-    def add(self, tokens: list[int], logprobs: list[TokenLogprobs]) -> list[dict[str, Any]]:
-        """Takes further tokens, and returns an object for each of them.
 
-        The bytes of all tokens together are the text. A special token, which is no part of it, has none.
-        """
-        said = []
-        for token, measured in zip(tokens, logprobs, strict=True):
-            top = [self._say(*pair) for pair in measured.top]
-            said.append(self._say(token, measured.logprob) | {"top_logprobs": top})
-            self._before = [token]
-        self.said += said
-        return said
+def _say(tokenizer: PreTrainedTokenizerBase, before: list[int], token: int, logprob: float) -> dict[str, Any]:
+    added = tokenizer.added_tokens_decoder.get(token)
+    content = b"" if added is not None and added.special else _bytes(tokenizer, before, token)
+    text = added.content if added is not None else content.decode(errors="replace")
+    return {"token": text, "bytes": list(content), "logprob": max(logprob, _LEAST)}
 
-    def _say(self, token: int, logprob: float) -> dict[str, Any]:
-        added = self._tokenizer.added_tokens_decoder.get(token)
-        content = b"" if added is not None and added.special else self._bytes(token)
-        text = added.content if added is not None else content.decode(errors="replace")
-        return {"token": text, "bytes": list(content), "logprob": max(logprob, _LEAST)}
 
-    def _bytes(self, token: int) -> bytes:
-        backend = getattr(self._tokenizer, "backend_tokenizer", None)
-        if backend is not None and isinstance(backend.decoder, decoders.ByteLevel):
-            # A character may be spread over several tokens.
-            piece = self._tokenizer.convert_ids_to_tokens(token) or ""
-            if all(char in _BYTES for char in piece):
-                return bytes(_BYTES[char] for char in piece)
-        return _following(self._tokenizer, self._before, [token]).encode()
+def _bytes(tokenizer: PreTrainedTokenizerBase, before: list[int], token: int) -> bytes:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and isinstance(backend.decoder, decoders.ByteLevel):
+        # A character may be spread over several tokens.
+        piece = tokenizer.convert_ids_to_tokens(token) or ""
+        if all(char in _BYTES for char in piece):
+            return bytes(_BYTES[char] for char in piece)
+    return _following(tokenizer, before, [token]).encode()
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:

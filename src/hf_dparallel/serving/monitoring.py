@@ -23,36 +23,32 @@ _PROBES = ("/health", "/metrics")
 
 
 class Metrics(Collector):
-    """Figures since the start: by the model that was asked, and of the engine.
-
-    Args:
-        engine ([`Engine`]): decodes the requests.
-    """
+    """Figures since the start: by the model that was asked, and of the engine that decodes the requests."""
 
     def __init__(self, engine: Engine):
         self._engine = engine
         self._registry = CollectorRegistry()
         self._registry.register(self)
-        self._requests = self._make(Counter, "requests", "Requests for text by status.", ["model", "status"])
-        self._prompt_tokens = self._make(Counter, "prompt_tokens", "Tokens of prompts.")
-        self._completion_tokens = self._make(Counter, "completion_tokens", "Tokens of answers.")
-        self._passes = self._make(Counter, "forward_passes", "Passes; one with several rows counts for each of them.")
-        self._seconds = self._make(Histogram, "request_seconds", "Seconds a request.", buckets=_SECONDS)
-        self._tokens_per_forward = self._make(
-            Histogram, "tokens_per_forward", "Tokens per pass of a request.", buckets=_TOKENS_PER_FORWARD
+        ours: dict[str, Any] = {"namespace": "hf_dparallel", "registry": self._registry}
+        self._requests = Counter("requests", "Requests for text by status.", ["model", "status"], **ours)
+        self._seconds = Histogram("request_seconds", "Seconds a request.", ["model"], buckets=_SECONDS, **ours)
+        self._tokens_per_forward = Histogram(
+            "tokens_per_forward", "Tokens per pass of a request.", ["model"], buckets=_TOKENS_PER_FORWARD, **ours
         )
-
-    def _make(self, kind: Callable, name: str, help: str, labels: list[str] | None = None, **options: Any) -> Any:
-        return kind(f"hf_dparallel_{name}", help, labels or ["model"], registry=self._registry, **options)
+        # By the names that they have in the usage of a request.
+        self._costs = {
+            "prompt_tokens": Counter("prompt_tokens", "Tokens of prompts.", ["model"], **ours),
+            "completion_tokens": Counter("completion_tokens", "Tokens of answers.", ["model"], **ours),
+            "nfe": Counter("forward_passes", "Passes; one with several rows counts for each.", ["model"], **ours),
+        }
 
     def add(self, model: str, status: int, seconds: float, usage: dict[str, Any] | None) -> None:
         """Counts a request for text, and what it has cost, if it was taken."""
         self._requests.labels(model, status).inc()
         if usage is None:
             return
-        self._prompt_tokens.labels(model).inc(usage["prompt_tokens"])
-        self._completion_tokens.labels(model).inc(usage["completion_tokens"])
-        self._passes.labels(model).inc(usage["nfe"])
+        for name, counter in self._costs.items():
+            counter.labels(model).inc(usage[name])
         self._seconds.labels(model).observe(seconds)
         if usage["nfe"]:
             self._tokens_per_forward.labels(model).observe(usage["tokens_per_forward"])
