@@ -53,8 +53,8 @@ def small_shards(monkeypatch):
 class LocalActor:
     """An actor that answers in this process, when it is asked what it returns."""
 
-    def __init__(self, make_answerer):
-        self._actor = TeacherActor(make_answerer)
+    def __init__(self, load, settings):
+        self._actor = TeacherActor(load, settings)
 
     def __getattr__(self, name):
         return SimpleNamespace(remote=lambda *args: functools.partial(getattr(self._actor, name), *args))
@@ -74,11 +74,11 @@ def tasks_done(monkeypatch):
 
     errors = SimpleNamespace(RayTaskError=ZeroDivisionError, RayError=ZeroDivisionError)
     ray = SimpleNamespace(wait=wait, get=lambda reference: reference(), exceptions=errors)
+    ray.remote = lambda **options: lambda actor_class: SimpleNamespace(remote=LocalActor)
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(on_ray, "find_spec", lambda name: True)
     monkeypatch.setattr(on_ray, "_cluster", lambda address: contextlib.nullcontext())
     monkeypatch.setattr(on_ray, "_resources_of_actor", lambda *arguments: {})
-    monkeypatch.setattr(on_ray, "_new_actor", lambda make_answerer, resources: LocalActor(make_answerer))
     return done
 
 
@@ -130,12 +130,12 @@ def test_tasks_keep_slots_busy_and_leave_some_for_every_actor():
 
 
 def test_the_models_of_two_machines_must_be_the_same():
-    make_answerer = functools.partial(on_ray._make_answerer, load, generation_config=RECIPE)
-    teacher = make_answerer().fingerprint()
+    actor = TeacherActor(load, {"generation_config": RECIPE})
+    teacher, *_ = actor.describe()
     with pytest.raises(ValueError, match="differs from another machine's in weights."):
-        TeacherActor(make_answerer).answer([], teacher | {"weights": "others"})
+        actor.answer([], teacher | {"weights": "others"})
     elsewhere = teacher | {"model name": "the same folder, elsewhere"}
-    assert len(TeacherActor(make_answerer).answer([(0, [2, 3]), (1, [4])], elsewhere)) == 2
+    assert len(actor.answer([(0, [2, 3]), (1, [4])], elsewhere)) == 2
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch, tmp_path):

@@ -35,16 +35,8 @@ def prepare_dataset(
     conversational (in the formats of TRL), is tokenized by [`tokenize_row`]; it must be a [`~datasets.Dataset`] or a
     [`~datasets.IterableDataset`]. Streaming data is not read ahead: its rows are checked when they are collated.
 
-    Args:
-        name (`str`): what to call the data set in messages, e.g. `"train_dataset"`.
-        eos_token_id (`int`, *optional*): the EOS of completions that are tokenized. By default the tokenizer's.
-        max_length (`int`, *optional*): the most tokens that a prompt and completion may have together.
-        required_columns (`Sequence[str]`, *optional*): the columns that are needed in the end.
-        check_row (`Callable`, *optional*): raises a `ValueError` for a row that cannot be trained on.
-
-    Raises:
-        ValueError: if the data set is empty, lacks columns, or has rows that are longer than `max_length`, empty, or
-            refused by `check_row`.
+    A `ValueError` names the data set by `name`. `max_length` is for prompt and completion together; `check_row` raises
+    a `ValueError` for a row that cannot be trained on.
     """
     first = None if has_length(dataset) and not len(dataset) else next(iter(dataset), None)
     if first is None:
@@ -78,9 +70,6 @@ def tokenize_row(
 
     The prompt is as at inference, with its generation prompt if there are messages; the completion ends with an EOS,
     by default the tokenizer's.
-
-    Raises:
-        ValueError: if the two are of different kinds, the completion is empty, or no EOS is known.
     """
     prompt, completion = row["prompt"], row["completion"]
     if isinstance(prompt, str) and isinstance(completion, str):
@@ -182,11 +171,7 @@ def _check_rows(
 
 
 def read_ids(row: dict[str, Any], column: str) -> torch.LongTensor:
-    """Returns the token ids that a row has in a column.
-
-    Raises:
-        ValueError: if there are none, or they are no integers.
-    """
+    """Returns the token ids that a row has in a column. It is a `ValueError` if there are none."""
     try:
         ids = torch.as_tensor(row[column])
     except (TypeError, ValueError, RuntimeError):

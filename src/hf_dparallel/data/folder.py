@@ -34,12 +34,7 @@ _LABEL = b"hf_dparallel"
 
 
 def trajectory_files(folder: Path) -> list[Path]:
-    """Returns the parquet files with the rows of a folder: the filtered ones, or else all shards.
-
-    Raises:
-        FileNotFoundError: if there are none.
-        ValueError: if the run that writes them has not come to its end.
-    """
+    """Returns the parquet files with the rows of a folder: the filtered ones, or else all shards of a whole run."""
     if (folder / FILTERED_NAME).is_file():
         return [folder / FILTERED_NAME]
     shards = sorted(folder.glob(_SHARD_PATTERN))
@@ -82,11 +77,7 @@ def read_description(folder: Path) -> str:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Returns which run the shards of a folder belong to; nothing if that is not known.
-
-    Raises:
-        ValueError: if the file that says it is damaged.
-    """
+    """Returns which run the shards of a folder belong to; nothing if that is not known."""
     path = folder / MANIFEST_NAME
     if not path.is_file():
         return {}
@@ -102,10 +93,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 class ShardStore:
     """The shards of a run. Each is whole or not there, and one that was altered is noticed.
 
-    Args:
-        folder (`Path`): where they are.
-        run (`dict[str, Any]`): what tells the run apart from other runs.
-        num_rows (`int`): number of prompts.
+    `run` tells the run apart from other runs; `num_rows` is the number of its prompts.
     """
 
     def __init__(self, folder: Path, run: dict[str, Any], num_rows: int):
@@ -156,19 +144,11 @@ class ShardStore:
         return [shard for shard in range(self.num_shards) if not self.path(shard).exists()]
 
     def write(self, shard: int, rows: "Dataset", failed: dict[int, str]) -> None:
-        """Writes the rows of a shard that were decoded, and why the other rows failed.
-
-        Raises:
-            OSError: if there is no room, for instance.
-        """
+        """Writes the rows of a shard that were decoded, and why the other rows failed."""
         _write_rows(self.path(shard), rows, self._label(shard) | {"failed": failed})
 
     def read(self) -> "Dataset":
-        """Returns the rows of all shards. A warning says which are left out, because their decoding failed.
-
-        Raises:
-            ValueError: if a shard was altered.
-        """
+        """Returns the rows of all shards. A warning says which are left out, because their decoding failed."""
         from datasets import Dataset, concatenate_datasets
 
         tables = [self._read(shard) for shard in range(self.num_shards)]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
+# Returns a model and its tokenizer.
+Loader = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]]
 # Rows with their prompts.
 Task = list[tuple[int, list[int]]]
 
@@ -37,7 +39,7 @@ _MAX_RETRIES = 4
 
 
 def generate_trajectories_on_ray(
-    load: Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]],
+    load: Loader,
     dataset: "Dataset",
     output_dir: str | os.PathLike,
     generation_config: DiffusionGenerationConfig | None = None,
@@ -86,18 +88,21 @@ def generate_trajectories_on_ray(
     """
     if find_spec("ray") is None:
         raise ImportError("Trajectories on a cluster need Ray: `pip install 'hf-dparallel[ray]'`.")
+    import ray
+
     settings = {"generation_config": generation_config, "batch_size": batch_size}
-    make_answerer = functools.partial(_make_answerer, load, **settings, seed=seed, num_workers=num_workers)
+    settings |= {"seed": seed, "num_workers": num_workers}
     with _cluster(address):
-        new_actor = functools.partial(_new_actor, make_answerer, _resources_of_actor(num_workers, gpus_per_actor))
-        actors = [new_actor()]
+        options = _resources_of_actor(num_workers, gpus_per_actor) | {"max_task_retries": _MAX_RETRIES}
+        actor_class = ray.remote(max_restarts=-1, **options)(TeacherActor)
+        actors = [actor_class.remote(load, settings)]
         # There may be no room for the teacher in this process.
         teacher, tokenizer, mask_token_id = _result_of(actors[0].describe.remote())
         run = TrajectoryRun(dataset, tokenizer, mask_token_id, output_dir, teacher)
         run.store.prepare()
         shards = plan_tasks(run.store.missing(), batch_size * num_workers, max_actors)
         tasks = [list(run.prompts(of_task)) for of_task in shards]
-        actors += [new_actor() for _ in tasks[1:max_actors]]
+        actors += [actor_class.remote(load, settings) for _ in tasks[1:max_actors]]
         answers = _answer_by_actors(tasks, actors, teacher)
         for row, answer in tqdm(answers, "Trajectories", sum(map(len, tasks))):
             run.add(row, answer)
@@ -118,14 +123,14 @@ def plan_tasks(shards: Sequence[int], num_slots: int, max_actors: int) -> list[S
 
 
 class TeacherActor:
-    """Answers tasks, one after the other, with one model."""
+    """Answers tasks, one after the other, with one [`Answerer`] that has some settings."""
 
-    def __init__(self, make_answerer: Callable[[], Answerer]):
-        self._make_answerer = make_answerer
+    def __init__(self, load: Loader, settings: dict[str, Any]):
+        self._load, self._settings = load, settings
 
     @functools.cached_property
     def _answerer(self) -> Answerer:
-        return self._make_answerer()
+        return Answerer(*self._load(), **self._settings)
 
     @functools.cached_property
     def _fingerprint(self) -> dict[str, Any]:
@@ -146,10 +151,6 @@ class TeacherActor:
                 f"{', '.join(differing)}. Give all machines the same files, or name a commit as `revision`."
             )
         return [(row, as_columns(answer)) for row, answer in self._answerer.rows(task, raise_errors=False)]
-
-
-def _make_answerer(load: Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]], **settings: Any) -> Answerer:
-    return Answerer(*load(), **settings)
 
 
 @contextlib.contextmanager
@@ -181,12 +182,6 @@ def _resources_of_actor(num_cpus: int, num_gpus: float | None) -> dict[str, floa
             f"(`gpus_per_actor`) that an actor takes: they have {have}. Lower these, or start a machine that has them."
         )
     return {"num_cpus": num_cpus, "num_gpus": num_gpus}
-
-
-def _new_actor(make_answerer: Callable[[], Answerer], resources: dict[str, float]) -> Any:
-    import ray
-
-    return ray.remote(max_restarts=-1, max_task_retries=_MAX_RETRIES, **resources)(TeacherActor).remote(make_answerer)
 
 
 def _result_of(reference: Any) -> Any:

@@ -18,9 +18,6 @@ def tokenize_prompts(
 
     Texts are tokenized as they are. Messages go through the chat template, without a trailing answer. `mask_token_id`,
     by default the mask token of the tokenizer, must not be among the ids.
-
-    Raises:
-        ValueError: if there are no rows or no such column, or for a prompt that is empty or has a mask token.
     """
     if len(dataset) == 0:
         raise ValueError("`dataset` has no rows, so there is nothing to answer. Check its split and its filters.")

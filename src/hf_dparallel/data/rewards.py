@@ -60,9 +60,6 @@ def score_completions(
     The functions are called as TRL calls them: with `prompts`, `completions` and every other column, `completion_ids`
     among them, as keyword arguments. Completions are texts if the prompts are, else lists of one assistant message.
     NaN means `None`.
-
-    Raises:
-        ValueError: if a function needs another column, or does not return one reward for each row.
     """
     check_reward_columns(reward_funcs, dataset.column_names)
     columns = {name: dataset[name][:] for name in dataset.column_names}

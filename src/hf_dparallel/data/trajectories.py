@@ -203,11 +203,7 @@ class TrajectoryRun:
                 yield row, self.prompt_ids[row]
 
     def add(self, row: int, answer: dict[str, Any]) -> None:
-        """Takes what [`as_columns`] has made of an answer, and writes the shard of the row when it is complete.
-
-        Raises:
-            FloatingPointError: if not one row of a whole shard was decoded.
-        """
+        """Takes what [`as_columns`] has made of an answer, and writes the shard of the row when it is complete."""
         shard = self.store.shard(row)
         answers = self._answers.setdefault(shard, {})
         answers[row] = answer
