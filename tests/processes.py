@@ -31,7 +31,7 @@ class Program:
     Args:
         source (`str`): its text.
         arguments: what it finds in `sys.argv[1:]`.
-        environment (`str`): variables that it has beside those of the tests.
+        environment (`str`): variables that it has beside the ones of the tests.
 
     Attributes:
         output (`TextIO`): what it writes, errors included, as it writes it.

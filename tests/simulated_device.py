@@ -7,8 +7,8 @@
         model.generate(ids)
     print(devices.table("wait"))
 
-A tensor "on the device" says `cuda:0`, and holds a tensor of the CPU that the operations compute with. So the numbers
-are those of the CPU, and what is checked is what a CPU cannot show:
+A tensor "on the device" says `cuda:0`, and holds a tensor of the CPU that the operations compute with. So the
+CPU makes the numbers, and what is checked is what a CPU cannot show:
 
 - An operation that mixes devices raises, but for what CUDA allows: copies, tensors of the host without dimensions in
   pointwise operations and as values to write, indices of the host. So does a generator of another device.

@@ -62,7 +62,7 @@ def test_float32_whatever_the_dtype(dtype):
     logits = (torch.randn(6, 50, generator=torch.Generator().manual_seed(2)) * 2).to(dtype)
     for measure in (entropy_from_logits, lambda x: entropy_from_logits(x, 0.7), confidence_from_logits):
         assert measure(logits).dtype == torch.float32
-        # The values are those of the rounded logits: nothing else is lost.
+        # They are measured of the rounded logits: nothing else is lost.
         torch.testing.assert_close(measure(logits), measure(logits.float()), rtol=1e-6, atol=1e-6)
 
 

@@ -37,7 +37,7 @@ def test_estimate_is_what_a_step_allocates(tmp_path, make_model, activation_chec
         activation_checkpointing=activation_checkpointing, **settings,
     )  # fmt: skip
     config = trainer.model.get_base_model().config
-    # The estimate for block-causal models is that of an answer that fills the row.
+    # For block-causal models, the estimate takes an answer that fills the row.
     lengths = (1, 95) if make_model is make_sdar else (10, 60)
     rows = [{"prompt_ids": [2] * lengths[0], "completion_ids": [3] * lengths[1]}] * batch_size
     batch = trainer.data_collator(rows)

@@ -115,7 +115,7 @@ CHAT_TEMPLATE = "{% for message in messages %}<s> {{ message['content'] }} {% en
 
 
 def test_published_data_train_after_their_conversion(run_example, tmp_path, checkpoint):
-    """In the columns of the published data: the question of LLaDA's as a whole prompt, that of Dream's bare."""
+    """In the columns of the published data, where LLaDA's question is a whole prompt and Dream's is bare."""
     rows = [
         {"question": "<s> 5 6 ", "llm_response": "7 8 9", "gold_answer": "9"},
         {"question": "5 6", "llm_response": "7 8 9", "gold_answer": "9"},

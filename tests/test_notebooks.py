@@ -11,7 +11,7 @@ from .hub.conftest import hub  # noqa: F401
 
 
 NOTEBOOKS = Path(__file__).parents[1] / "examples" / "notebooks"
-# Of the cells tagged "parameters", what is run here.
+# What is run here instead of the cells tagged "parameters".
 SMALL = {
     "decode_and_calibrate": {"NUM_QUESTIONS": 2},
     "distil_on_your_own_data": {"NUM_QUESTIONS": 4, "NUM_STEPS": 1, "NUM_HELD_OUT": 1},

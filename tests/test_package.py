@@ -31,7 +31,7 @@ def is_type_checking(node: ast.stmt) -> bool:
 
 
 def statements(body: list[ast.stmt], inside_functions: bool, for_types: bool):
-    """Yields the statements that run on import, with `inside_functions` also those of functions."""
+    """Yields the statements that run on import, with `inside_functions` also the ones inside functions."""
     for node in body:
         if is_type_checking(node) and not for_types:
             continue

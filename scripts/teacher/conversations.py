@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hf_dparallel.demo.word_problems import LARGEST_NUMBER, answer_words, draw_equation, write_solution
+from hf_dparallel.demo.word_problems import LARGEST_NUMBER, draw_equation, write_solution
 
-from .wording import UNKNOWN, VERBS, Teller, as_typed, wording_templates
+from .wording import UNKNOWN, VERBS, Teller, answer_words, as_typed, wording_templates
 
 
 MAX_STEPS = 8

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from hf_dparallel.demo.word_problems import vocabulary
-
 from .conversations import conversation_vocabulary
+from .wording import vocabulary
 
 
 _SPECIAL_TOKENS = (

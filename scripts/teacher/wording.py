@@ -2,7 +2,9 @@
 """How people tell problems about counting things: persons, tenses, sentences of many forms."""
 
 import random
+from collections.abc import Iterable
 
+from hf_dparallel.demo import word_problems
 from hf_dparallel.demo.word_problems import ITEMS, NAMES
 
 
@@ -79,6 +81,24 @@ _FOLLOW_UPS = (
 _ADJECTIVES = ("red", "blue", "old", "new", "big", "small", "{unknown}")
 _PERSONS = ("she", "he", "they")
 _OBJECT_FORMS = {"she": "her", "he": "him", "they": "them", "I": "me", "we": "us"}
+
+
+def vocabulary() -> list[str]:
+    """All words of the word problems that come with the package, sorted, the numbers last."""
+    templates = [*word_problems.QUESTION_START, *word_problems.QUESTION_OPENING, *word_problems.QUESTION_END]
+    templates += [text for texts in word_problems.QUESTION_STEP.values() for text in texts]
+    numbers = [str(number) for number in range(word_problems.LARGEST_NUMBER + 1)]
+    return _words([*templates, *NAMES, *ITEMS, "+ -", *answer_words()]) + numbers
+
+
+def answer_words() -> list[str]:
+    """All words of their worked answers but the numbers, sorted."""
+    weighted = [word_problems.START, word_problems.STEP_OPENING, word_problems.STEP_RESULT, word_problems.END]
+    return _words(text for options in [*weighted, *word_problems.STEP_ACTION.values()] for _, text in options)
+
+
+def _words(texts: Iterable[str]) -> list[str]:
+    return sorted({word for text in texts for word in text.split() if not word.startswith("{")})
 
 
 def wording_templates() -> list[str]:

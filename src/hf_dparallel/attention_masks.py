@@ -16,9 +16,7 @@ Visibility = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], 
 def block_causal(query_block: torch.LongTensor, key_block: torch.LongTensor) -> Visibility:
     """A query sees the keys of its own block and of earlier ones.
 
-    Args:
-        query_block (`torch.LongTensor` of shape `(rows, queries)`): the number of the block that each query is in.
-        key_block (`torch.LongTensor` of shape `(rows, keys)`): that of each key.
+    The numbers of their blocks have the shapes `(rows, queries)` and `(rows, keys)`.
     """
 
     def is_visible(row, head, query, key):
@@ -31,11 +29,8 @@ def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
     """The mask of rows that hold a noisy and a clean copy of the same tokens, so that all blocks are learned at once.
 
     A noisy block sees itself and the clean copies of the blocks before it, which is what it meets in decoding; the
-    clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6).
-
-    Args:
-        block (`torch.LongTensor` of shape `(rows, length)`): the number of the block that each position is in.
-        num_noisy (`int`): how many positions, the first ones, are in the noisy copy.
+    clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6). `block`,
+    `(rows, length)`, is the number of the block that each position is in; the first `num_noisy` are the noisy copy.
     """
 
     def is_visible(row, head, query, key):
@@ -56,18 +51,10 @@ def make_attention_mask(
     dtype: torch.dtype,
     device: torch.device,
 ) -> torch.Tensor | BlockMask:
-    """Makes a mask in the form that the model's attention takes: dense, or a block mask for flex attention.
+    """Makes a mask as the attention that `config` names takes it: dense, `(rows, 1, queries, keys)`, or a block mask.
 
-    Args:
-        config ([`~transformers.PreTrainedConfig`]): of the model, which says which attention it uses.
-        is_visible (`Callable`): [`block_causal`] or [`noisy_and_clean`].
-        shape (`tuple`): rows, queries and keys.
-        key_mask (`torch.Tensor` of shape `(rows, keys)`, *optional*): 0 or `False` for padding, which nobody sees.
-        dtype (`torch.dtype`): of the hidden states; a dense mask that is added to the scores has it.
-        device (`torch.device`): of the hidden states.
-
-    Returns:
-        `torch.Tensor` of shape `(rows, 1, queries, keys)`, or a `BlockMask` of this shape.
+    `shape` is rows, queries and keys. `key_mask`, `(rows, keys)`, is 0 or `False` for padding, which nobody sees.
+    `dtype` and `device` are those that the hidden states have; a dense mask is added to the scores.
     """
     rows, queries, keys = shape
     make = ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation]

@@ -76,23 +76,14 @@ def confidence_from_logits(logits: torch.Tensor) -> torch.Tensor:
 
 
 def measure_certainty(logits: torch.Tensor, mask_token_id: int, tokens: torch.LongTensor | None = None) -> Certainty:
-    r"""
-    What decoding decides by: the likeliest token of each position other than the mask token, and how certain it is.
+    """What decoding decides by: the likeliest token of each position but the mask token, and how certain it is.
 
     The mask token is never picked, and is part of the distribution all the same. Where the model prefers it to every
     other token it predicts that nothing can be said yet: the entropy of such a position counts as infinite. Its
     confidence, the probability of the token that is picked, is small by itself.
 
-    Args:
-        logits (`torch.Tensor` of shape `(..., vocab_size)`):
-            Unnormalized scores. Used as a scratch space and left as they were.
-        mask_token_id (`int`):
-            The token that is never picked.
-        tokens (`torch.LongTensor` of shape `(...)`, *optional*):
-            Tokens to measure the confidence of, instead of the likeliest ones.
-
-    Returns:
-        [`Certainty`], in float32 or, for float64 logits, in float64.
+    `logits`, `(..., vocab_size)`, are used as a scratch space and left as they were. With `tokens`, `(...)`, their
+    confidence is measured instead of the likeliest tokens'. All is in float32 or, for float64 logits, in float64.
     """
     # Contiguous, because several places of an expanded tensor are one.
     flat = logits.flatten(0, -2).contiguous()

@@ -40,12 +40,7 @@ _SECONDS = ("latency_s", "row_latency_s", "tokens_per_second", "row_tokens_per_s
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object that a JSON file holds.
-
-    Raises:
-        ValueError: naming a file that holds something else.
-        OSError: if there is no such file.
-    """
+    """Returns the object that a JSON file holds. It is a `ValueError` if it holds something else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -62,7 +57,7 @@ def write_json(value: Mapping[str, Any], path: str | os.PathLike) -> None:
 
 
 def read_report(path: str | os.PathLike) -> dict[str, Any]:
-    """Reads a report by its path or its folder. Raises what [`read_json`] does."""
+    """Reads a report by its path or its folder."""
     return read_json(Path(path) / REPORT_NAME if Path(path).is_dir() else Path(path))
 
 
@@ -164,11 +159,7 @@ def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def read_comparable_report(path: str | os.PathLike) -> dict[str, Any]:
-    """Reads a report of `hf-dparallel evaluate` by its path or its folder.
-
-    Raises:
-        ValueError: if it is another one.
-    """
+    """Reads a report of `hf-dparallel evaluate` by its path or its folder; refuses others."""
     report = read_report(path)
     missing = [name for name in _COMPARED if not report.get(name)]
     if not missing and not all("answers" in row for row in report["rows"]):
@@ -190,20 +181,11 @@ def read_comparable_report(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def compare_reports(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Puts the rows of several reports into one.
+    """Puts the rows of several reports, given by name, into one: `rows`, `conditions` and `differing_hardware`.
 
     Each row gets the difference of its accuracy to the first row of all, prompt by prompt, with a bootstrap interval.
     Latencies are kept, and speed-ups counted from the first row, if all were measured on the same hardware in the same
-    way.
-
-    Args:
-        reports (`dict[str, dict]`): by a name to tell them apart, what [`read_comparable_report`] returned.
-
-    Returns:
-        `dict`: `rows`; `conditions`; and `differing_hardware`, names of what differs where latencies were left out.
-
-    Raises:
-        ValueError: if prompts, references, reward or canvas differ.
+    way; else `differing_hardware` names what differs. Other prompts, references, rewards or canvases are refused.
     """
     (first_name, first), *others = reports.items()
     differing: set[str] = set()

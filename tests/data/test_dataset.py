@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from hf_dparallel.data.dataset import prepare_dataset, tokenize_row
 
 
-# Of GSAI-ML/LLaDA-8B-Instruct, with its generation prompt at the end of every conversation.
+# As GSAI-ML/LLaDA-8B-Instruct has it, with its generation prompt at the end of every conversation.
 LLADA_TEMPLATE = (
     "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
     "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"

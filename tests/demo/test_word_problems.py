@@ -45,7 +45,7 @@ def test_every_word_is_a_token_and_every_solution_fits_the_canvas():
 
 
 def test_text_is_read_with_and_without_a_space_before_marks():
-    """By the bundled tokenizer, which is that of the conversations."""
+    """By the bundled tokenizer, which was made for the conversations."""
     tokenizer = AutoTokenizer.from_pretrained(TEACHER)
     assert tokenizer.backend_tokenizer.to_str() == build_conversation_tokenizer().backend_tokenizer.to_str()
     spaced = "Gia has 14 stamps . Then Gia finds 6 more . How many are left ?"

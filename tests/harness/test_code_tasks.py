@@ -92,7 +92,7 @@ def test_programs_pass_with_their_tests():
 
 def test_pass_at_k_is_the_unbiased_estimate():
     scores = pass_at_k([TESTS], [[RIGHT, WRONG, LEAVING, RIGHT]], [1, 2, 4, 8])
-    # Of the six pairs of two right and two wrong programs one has no right one.
+    # Two right and two wrong programs make six pairs, one of them without a right one.
     assert scores == {"pass@1": 0.5, "pass@2": pytest.approx(5 / 6), "pass@4": 1.0}
     assert pass_at_k([TESTS], [[WRONG]], 1) == {"pass@1": 0.0}
 

@@ -155,7 +155,7 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
 
 
 def check_comparison(folder: Path, preset: str, tasks: list[str]) -> None:
-    """Each benchmark can be compared with that of another run, and with no other benchmark."""
+    """Each benchmark can be compared with the same one of another run, and with no other benchmark."""
     first, *others, last = [read_comparable_report(folder / task) for task in tasks]
     asked = {"preset": preset, "task": tasks[0], "system_instruction": None, "fewshot_as_multiturn": False}
     assert first["conditions"].items() >= {**asked, "max_new_tokens": 64, "num_samples": 3}.items()

@@ -121,7 +121,7 @@ def test_nothing_to_show_is_refused(tmp_path):
 
 
 def test_size_grows_with_the_open_tokens_only():
-    """Of a canvas of 64 tokens, at one token a pass, half of the tokens of all passes are open."""
+    """On a canvas of 64 tokens, at one token a pass, half of the tokens of all passes are open."""
     config = DiffusionGenerationConfig(max_new_tokens=64, block_length=32, stop_at_eos=False)
     trace = trace_decode(make_llada(), make_tokenizer(), [9, 10], config)
     rows = [row for rows in page_data([trace])["decodes"][0]["passes"] for row in rows]

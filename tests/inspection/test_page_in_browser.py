@@ -74,7 +74,7 @@ class Page:
         return int(self.find("#shown")[0].text.split(" of ")[0])
 
     def look(self, decode):
-        """Of each token: its text, whether it is a mask, whether it is new, its colour."""
+        """For each token, its text, whether it is a mask, whether it is new, its colour."""
         return self.driver.execute_script(
             "return [...arguments[0].querySelectorAll('.token')].map(token => [token.textContent,"
             "token.classList.contains('mask'), token.classList.contains('new'),"

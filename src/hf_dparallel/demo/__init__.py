@@ -9,7 +9,7 @@ from pathlib import Path
 from .word_problems import word_problem_dataset as word_problem_dataset
 
 
-# The student is an adapter. Its folder is a complete checkpoint, whose weights are those of the teacher in it.
+# The student is an adapter. Its folder is a complete checkpoint, whose weights the teacher's folder in it has.
 STUDENT = str(Path(__file__).parent / "student")
 TEACHER = str(Path(STUDENT) / "teacher")
 # What both are called on the command line.

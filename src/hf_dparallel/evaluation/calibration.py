@@ -22,17 +22,12 @@ Evaluate = Callable[[str, Mapping[str, Any]], Evaluation]
 
 @dataclass
 class Trial:
-    """Settings, and what they lost on each split where they were tried.
-
-    Args:
-        settings (`dict`): of [`DiffusionGenerationConfig`].
-        nfe (`float`): mean number of passes on the calibration split.
-        accuracy_drop (`dict[str, float]`): by split, accuracy of the reference minus accuracy with these settings.
-        p_value (`dict[str, float]`): by split, see [`accuracy_drop_p_value`].
-    """
+    """Settings, and what they lost on each split where they were tried."""
 
     settings: dict[str, Any]
+    # Mean number of passes on the calibration split.
     nfe: float
+    # By split, accuracy of the reference minus accuracy with these settings, and [`accuracy_drop_p_value`].
     accuracy_drop: dict[str, float] = field(default_factory=dict)
     p_value: dict[str, float] = field(default_factory=dict)
 
@@ -51,23 +46,10 @@ def calibrate(
     max_accuracy_drop: float = 0.01,
     confidence: float = 0.9,
 ) -> tuple[Trial | None, list[Trial]]:
-    """
-    Finds the settings with the fewest passes that lose at most `max_accuracy_drop` of the accuracy of the reference.
+    """Finds the candidates with the fewest passes that lose at most `max_accuracy_drop` of the reference's accuracy.
 
-    Args:
-        evaluate (`Callable`):
-            Decodes the prompts of a split, `"calibration"` or `"confirmation"`, with some settings.
-        candidates (`Sequence[dict]`):
-            Settings to try.
-        reference (`dict`):
-            Those that the accuracy is compared with: one token per pass.
-        max_accuracy_drop (`float`, *optional*, defaults to 0.01):
-            The accuracy that may be lost on all prompts of this kind; 0.01 is one point.
-        confidence (`float`, *optional*, defaults to 0.9):
-            Probability that the promise is kept, over samples of prompts.
-
-    Returns:
-        `tuple`: the best settings, or `None` if none could be confirmed; and all trials.
+    The drop counts on all prompts of this kind (0.01 is one point); `confidence` is the probability that the promise
+    is kept, over samples of prompts. Returns the best settings, `None` if none could be confirmed, and all trials.
     """
     expected = evaluate("calibration", reference).is_correct
     trials = []

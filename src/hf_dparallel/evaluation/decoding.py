@@ -21,16 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What [`evaluate_answers`] found out about each prompt, in the order of the dataset.
-
-    Args:
-        is_correct (`list[bool]`): whether the answer is right.
-        costs (`list[DecodingCost]`): what it cost.
-        seconds (`float`): wall-clock time of the decoding of all prompts.
-    """
+    """What [`evaluate_answers`] found out about each prompt, in the order of the dataset."""
 
     is_correct: list[bool]
     costs: list[DecodingCost]
+    # Wall-clock time of the decoding of all prompts.
     seconds: float
 
     def metrics(self) -> dict[str, float]:

@@ -14,16 +14,7 @@ def bootstrap_interval(
     values: Sequence[float], level: float = 0.95, num_resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean: where it would lie with other prompts of the same kind.
-
-    Args:
-        values (`Sequence[float]`): one value a prompt; for the difference of two methods on the same prompts, the
-            differences.
-        level (`float`, *optional*, defaults to 0.95): probability that the interval should cover.
-        num_resamples (`int`, *optional*, defaults to 2000): samples drawn with replacement.
-        seed (`int`, *optional*, defaults to 0): of those draws.
-
-    Returns:
-        `tuple[float, float]`: lower and upper end.
+    For the difference of two methods on the same prompts, `values` are the differences.
     """
     sample = np.asarray(values, dtype=float)
     draws = np.random.default_rng(seed).integers(len(sample), size=(num_resamples, len(sample)))
@@ -38,14 +29,7 @@ def accuracy_drop_p_value(reference: Sequence[bool], candidate: Sequence[bool], 
     statistic ([Tango 1998](https://doi.org/10.1002/(SICI)1097-0258(19980430)17:8<891::AID-SIM780>3.0.CO;2-B)): the
     largest probability over all rates at which the two may disagree. Without any disagreement that is about
     `(1 - max_drop) ** num_prompts`: a drop of 1 point cannot be excluded at 90 % confidence with under 230 prompts.
-
-    Args:
-        reference (`Sequence[bool]`): whether each answer of the reference is right.
-        candidate (`Sequence[bool]`): the same for the candidate, on the same prompts.
-        max_drop (`float`): accuracy that may be lost, above 0 and below 1.
-
-    Returns:
-        `float`: the p-value. Below 0.1, say, a larger drop is excluded with a confidence of 90 %.
+    Below 0.1, say, a larger drop is excluded with a confidence of 90 %.
     """
     if not 0 < max_drop < 1:
         raise ValueError(f"`max_drop` must be above 0 and below 1, got {max_drop}.")

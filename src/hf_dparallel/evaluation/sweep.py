@@ -12,13 +12,7 @@ _MAX_VALUES = 1000
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:
-    """Reads `NAME=START:STOP:STEP`, both ends included, or `NAME=VALUE,VALUE,...`.
-
-    Returns:
-        `tuple`: the name of the setting, and its values.
-
-    Raises:
-        ValueError: if it is not of these forms, or the setting is not one of decoding.
+    """Reads the name and the values of `NAME=START:STOP:STEP`, both ends included, or `NAME=VALUE,VALUE,...`.
 
     Example:
 

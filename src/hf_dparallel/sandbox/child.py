@@ -28,7 +28,7 @@ if sys.platform != "win32":  # where nothing of this is called
 MAX_FILE_BYTES = 2**20
 _PROGRAM_STACK_BYTES, _STACK_BYTES = 64 * 2**20, 2 * 2**20
 
-# Of linux/landlock.h: bits of the rights to files, and how many there are from which version on.
+# From linux/landlock.h: bits of the rights to files, and how many there are from which version on.
 _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG, _TRUNCATE = (
     1 << bit for bit in (1, 2, 3, 4, 5, 7, 8, 14)
 )
@@ -110,7 +110,7 @@ def _limit_resources(cpu_s: int, memory_bytes: int) -> None:
 
 
 def give_up_privileges() -> None:
-    """Gives up the capabilities of root, such as that of raising limits, and all ways to get new ones."""
+    """Gives up the capabilities of root, such as the one to raise limits, and all ways to get new ones."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     if prctl(1, 9, 0, 0, 0) or prctl(38, 1, 0, 0, 0):  # PR_SET_PDEATHSIG to SIGKILL, PR_SET_NO_NEW_PRIVS
         raise OSError(ctypes.get_errno(), "prctl failed")

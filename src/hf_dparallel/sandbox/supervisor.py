@@ -31,7 +31,7 @@ _SETUP_TIMEOUT_S = 60.0
 _POLL_MS = 10
 _KEPT_OUTPUT = 4096
 
-# Of linux/seccomp.h: struct seccomp_notif (id, pid, flags, number, architecture, instruction pointer, six arguments)
+# From linux/seccomp.h: struct seccomp_notif (id, pid, flags, number, architecture, instruction pointer, six arguments)
 # and seccomp_notif_resp (id, value, error, flags).
 _NOTIFICATION, _RESPONSE = "QIIiIQ6Q", "QqiI"
 _RECEIVE, _SEND, _IS_VALID, _CONTINUE = 0xC0502100, 0xC0182101, 0x40082102, 1

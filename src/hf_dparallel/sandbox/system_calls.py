@@ -41,7 +41,7 @@ landlock_create_ruleset:444:444 landlock_restrict_self:446:446 open:2:- openat:2
 socketpair:53:199 tgkill:234:131
 """
 
-# Of the kernel's headers linux/filter.h, linux/seccomp.h.
+# From the kernel's headers linux/filter.h, linux/seccomp.h.
 _LOAD, _IF_EQUAL, _IF_ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x45, 0x54, 0x06
 ALLOW, _NOTIFY, _ERROR, _KILL = 0x7FFF0000, 0x7FC00000, 0x00050000, 0x80000000
 _REFUSE = _ERROR | errno.EPERM

@@ -18,11 +18,9 @@ D3LLM_CITATION = """@article{qian2026d3llm,
 
 
 def metric(citation: str, **features: Any) -> Callable[[Callable[..., dict[str, float]]], type[evaluate.Metric]]:
-    """Makes a function a metric of `evaluate`, described by its docstring.
+    """Makes a function a metric of `evaluate`, described by its docstring and with the BibTeX of its source.
 
-    Args:
-        citation (`str`): BibTeX of the source.
-        **features: by name of an argument with one value for each answer, what `datasets` stores it as.
+    `features` say what `datasets` stores the arguments as that have a value for each answer.
     """
 
     def make(function: Callable[..., dict[str, float]]) -> type[evaluate.Metric]:
