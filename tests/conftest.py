@@ -13,6 +13,7 @@ from transformers.integrations import flex_attention as integration
 
 from hf_dparallel import DreamForMaskedDiffusion, LLaDAForMaskedDiffusion
 
+from .browser import open_browser
 from .helpers import make_dream, make_llada
 
 
@@ -30,6 +31,14 @@ def tiny_llada() -> LLaDAForMaskedDiffusion:
 @pytest.fixture
 def tiny_dream() -> DreamForMaskedDiffusion:
     return make_dream()
+
+
+@pytest.fixture(scope="module")
+def driver():
+    """A headless browser."""
+    driver = open_browser()
+    yield driver
+    driver.quit()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-_PACKAGES = (
+_PACKAGES = [
     "torch",
     "transformers",
     "peft",
@@ -27,7 +27,7 @@ _PACKAGES = (
     "accelerate",
     "huggingface_hub",
     "lm_eval",
-)
+]
 
 
 def describe_environment() -> dict[str, Any]:

@@ -20,9 +20,10 @@ from teacher.testbed import conversation_dataset, reply_reward
 from teacher.tokenizer import build_conversation_tokenizer, build_tokenizer
 from teacher.wording import UNKNOWN
 
-from hf_dparallel.demo.word_problems import LARGEST_NUMBER, extract_answer
+from hf_dparallel.demo.word_problems import LARGEST_NUMBER
 
 from ..helpers import make_llada
+from .test_word_problems import extract_answer
 
 
 KINDS = {"problem": 0.5, "follow-up": 0.2, "later": 0.1, "sum": 0.05, "small talk": 0.05, "other": 0.1}

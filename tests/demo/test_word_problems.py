@@ -7,10 +7,16 @@ from teacher.tokenizer import build_conversation_tokenizer, build_tokenizer
 from transformers import AutoTokenizer
 
 from hf_dparallel.demo import TEACHER
-from hf_dparallel.demo.word_problems import LARGEST_NUMBER, extract_answer, generate_word_problems
+from hf_dparallel.demo.word_problems import LARGEST_NUMBER, generate_word_problems
 
 
 PROBLEMS = list(islice(generate_word_problems(seed=0), 2000))
+
+
+def extract_answer(text: str) -> int | None:
+    """The number in the last "The answer is ..." of a text, if there is one."""
+    found = re.findall(r"The answer is (\d+) ?\.", text)
+    return int(found[-1]) if found else None
 
 
 def test_answers_follow_from_the_questions():

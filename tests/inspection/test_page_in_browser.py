@@ -9,20 +9,13 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.inspection.page import write_page
 from hf_dparallel.inspection.trace import trace_decode
 
-from ..browser import NEEDS_BROWSER, open_browser, set_window
+from ..browser import NEEDS_BROWSER, set_window
 from ..helpers import make_llada, make_tokenizer
 from .test_page import HOSTILE
 from .test_trace import make_trace
 
 
 pytestmark = NEEDS_BROWSER
-
-
-@pytest.fixture(scope="module")
-def driver():
-    driver = open_browser()
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")

@@ -4,21 +4,13 @@
 import time
 
 import httpx
-import pytest
 
-from ..browser import NEEDS_BROWSER, open_browser, set_window
+from ..browser import NEEDS_BROWSER, set_window
 from .conftest import running, wait_for
 from .test_app import PROBLEMS, Gate, alone
 
 
 pytestmark = NEEDS_BROWSER
-
-
-@pytest.fixture(scope="module")
-def driver():
-    driver = open_browser()
-    yield driver
-    driver.quit()
 
 
 class Page:

@@ -82,11 +82,8 @@ def load_teacher(
 def run_demo(config: DemoConfig) -> dict[str, Any]:
     """Distils the bundled teacher and compares it with its student; writes and returns the report.
 
-    Writes to `config.output_dir`: `report.json`, `report.md`, `certainty.png`, the trajectories and the adapter.
-
-    Returns:
-        `dict`: the report, with `rows` (one per method: `method`, `accuracy`, `nfe`, `tokens_per_forward`,
-        `latency_s`, `speedup`) and what was chosen and counted on the way.
+    Writes to `config.output_dir`: `report.json`, `report.md`, `certainty.png`, the trajectories and the adapter. The
+    report has `rows`, see [`make_rows`], and what was chosen and counted on the way.
     """
     start = time.time()
     set_seed(config.seed)

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Runs programs that nobody has read, such as a model's answers to programming tasks, with their tests."""
 
+import contextlib
 import functools
 import tempfile
 from collections.abc import Sequence
@@ -72,9 +73,8 @@ def run_program(program: str, tests: str = "", timeout_s: float = 10.0, max_memo
             "Programs are run on 64-bit Linux (x86_64, aarch64) only, where the kernel can keep them from doing harm. "
             "Run this part of the evaluation there, for instance in a container."
         )
-    with tempfile.TemporaryDirectory(prefix="hf-dparallel-sandbox-") as folder:
-        supervisor = Supervisor(folder, program, tests, timeout_s, max_memory_mb)
-        try:
-            return supervisor.watch()
-        finally:
-            supervisor.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="hf-dparallel-sandbox-") as folder,
+        contextlib.closing(Supervisor(folder, program, tests, timeout_s, max_memory_mb)) as supervisor,
+    ):
+        return supervisor.watch()
