@@ -17,17 +17,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-_PACKAGES = [
-    "torch",
-    "transformers",
-    "peft",
-    "trl",
-    "datasets",
-    "evaluate",
-    "accelerate",
-    "huggingface_hub",
-    "lm_eval",
-]
+_PACKAGES = (
+    "torch", "transformers", "peft", "trl", "datasets", "evaluate", "accelerate", "huggingface_hub", "lm_eval",
+)  # fmt: skip
 
 
 def describe_environment() -> dict[str, Any]:
