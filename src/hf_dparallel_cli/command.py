@@ -68,7 +68,8 @@ class Command(click.Command):
     """A command of `hf-dparallel`.
 
     Its flags are the rows of a class of flags.py, which is `GenerateFlags` for `generate`. The function `run` of its
-    module, `hf_dparallel.cli.generate_command`, is called with an instance of the class.
+    module, `hf_dparallel.cli.generate_command`, is called with an instance of the class, and returns the figures for
+    `--json`, or `None` if another process does.
 
     Args:
         name (`str`): its name.
@@ -134,10 +135,12 @@ class Command(click.Command):
         return rest
 
     def invoke(self, ctx: click.Context) -> None:
-        """Imports the module of the command, and runs it."""
+        """Imports the module of the command, runs it, and writes the figures that it returns."""
         name, values = ctx.obj
         _quieten(values.quiet)
-        _import(f"hf_dparallel.cli.{name}_command", ctx.command_path).run(values)
+        figures = _import(f"hf_dparallel.cli.{name}_command", ctx.command_path).run(values)
+        if values.json is not None and figures is not None:
+            import_module("hf_dparallel.reports").write_json(figures, values.json)
 
     def read(self, values: dict[str, Any]) -> Any:
         """Returns what `run` gets for flags that are given as values by name."""

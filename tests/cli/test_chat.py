@@ -178,7 +178,7 @@ def test_an_interruption_stops_the_answer_only(talk, checkpoint, monkeypatch):
 def test_figures(talk, tmp_path):
     assert talk("5 6", "7", flags=["--json", str(tmp_path / "chat.json")])[0] == 0
     answers = json.loads((tmp_path / "chat.json").read_text())["answers"]
-    assert len(answers) == 2 and set(answers[0]) == {"text", "nfe", "tokens_per_forward", "latency_s"}
+    assert len(answers) == 2 and set(answers[0]) == {"text", "nfe", "tokens_per_forward", "num_revisions", "latency_s"}
 
 
 def test_a_model_without_chat_template_cannot_chat(tmp_path, monkeypatch, capsys):

@@ -66,14 +66,6 @@ def test_it_ends_when_the_decoding_has_failed(hf, checkpoint, monkeypatch, tmp_p
     assert code == 1 and "The decoding has failed: OverflowError('unforeseen')" in err and answers == [503]
 
 
-def run(capsys, *argv: str) -> tuple[int, str]:
-    try:
-        code = cli.main(["serve", *argv])
-    except SystemExit as stop:
-        code = stop.code
-    return code, capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -88,26 +80,26 @@ def run(capsys, *argv: str) -> tuple[int, str]:
         (["m", "--seed", "1"], "No such option '--seed'"),
     ],
 )
-def test_wrong_usage_is_2(capsys, flags, message):
-    code, err = run(capsys, *flags)
+def test_wrong_usage_is_2(hf, flags, message):
+    code, _, err = hf("serve", *flags)
     assert code == 2 and message in err
 
 
-def test_an_address_that_is_in_use_is_said_before_the_model_is_loaded(capsys):
+def test_an_address_that_is_in_use_is_said_before_the_model_is_loaded(hf):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        code, err = run(capsys, "./missing", "--port", port)
+        code, _, err = hf("serve", "./missing", "--port", port)
     assert code == 1 and f"`host=127.0.0.1`, `port={port}` cannot be listened at: " in err
-    code, err = run(capsys, "./missing", "--host", "192.0.2.1", "--port", "0")
+    code, _, err = hf("serve", "./missing", "--host", "192.0.2.1", "--port", "0")
     assert code == 1 and "cannot be listened at: " in err
 
 
-def test_a_server_for_everyone_without_key_warns(capsys, monkeypatch):
+def test_a_server_for_everyone_without_key_warns(hf, monkeypatch):
     for flags, warns in ([], False), (["--host", "0.0.0.0"], True), (["--host", "0.0.0.0", "--api_key", "k"], False):
-        code, err = run(capsys, "./missing", "--port", "0", *flags)
+        code, _, err = hf("serve", "./missing", "--port", "0", *flags)
         assert code == 1 and ("Set --api_key" in err) is warns
     monkeypatch.setenv("HF_DPARALLEL_API_KEY", "k")
-    assert "Set --api_key" not in run(capsys, "./missing", "--port", "0", "--host", "0.0.0.0")[1]
+    assert "Set --api_key" not in hf("serve", "./missing", "--port", "0", "--host", "0.0.0.0")[2]
 
 
 @pytest.mark.parametrize(
@@ -132,12 +124,12 @@ def test_only_this_machine_is_answered_without_a_key(checkpoint, monkeypatch, fl
     assert [answer.status_code for answer in answers] == [status]
 
 
-def test_without_the_extra_it_says_how_to_get_it(capsys, monkeypatch):
-    monkeypatch.setattr("hf_dparallel.cli.serve_command.find_spec", lambda name: None)
-    code, err = run(capsys, "./missing")
+def test_without_the_extra_it_says_how_to_get_it(hf, monkeypatch):
+    monkeypatch.setattr("hf_dparallel.cli.loading.find_spec", lambda name: None)
+    code, _, err = hf("serve", "./missing")
     assert code == 1 and "`pip install 'hf-dparallel[serve]'`" in err
 
 
-def test_settings_that_contradict_the_recipe_are_refused_at_once(capsys, checkpoint):
-    code, err = run(capsys, checkpoint, "--port", "0", "--denoising_steps", "1000")
+def test_settings_that_contradict_the_recipe_are_refused_at_once(hf, checkpoint):
+    code, _, err = hf("serve", checkpoint, "--port", "0", "--denoising_steps", "1000")
     assert code == 2 and "`denoising_steps` must be at least" in err

@@ -18,8 +18,8 @@ from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
 from ..hashes import dataset_hash
 from ..hub.files import CALIBRATION_NAME
-from ..reports import markdown_table
-from .console import make_folder, say, write_json
+from ..reports import markdown_table, write_json
+from .console import make_folder, say
 from .loading import (
     REFERENCE_COLUMNS,
     batch_options,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-def run(flags: CalibrateFlags) -> None:
+def run(flags: CalibrateFlags) -> dict[str, Any]:
     """Prints what was tried, and writes the recipe."""
     for name in ("max_accuracy_drop", "confidence"):
         if not 0 < getattr(flags, name) < 1:
@@ -58,7 +58,8 @@ def run(flags: CalibrateFlags) -> None:
     say(table(trials))
     tried = [vars(trial) for trial in trials]
     if best is None:
-        write_json({"recipe": None, "trials": tried}, flags.json)
+        if flags.json is not None:
+            write_json({"recipe": None, "trials": tried}, flags.json)
         raise ValueError(_failure(trials, flags, len(splits["confirmation"])))
     record = {
         **{name: value for name, value in vars(best).items() if name != "settings"},
@@ -71,9 +72,9 @@ def run(flags: CalibrateFlags) -> None:
     }
     recipe_of(model).updated(**canvas | best.settings).save_pretrained(flags.output_dir)
     # Beside the recipe, what it promises.
-    write_json(record, str(Path(flags.output_dir, CALIBRATION_NAME)))
+    write_json(record, Path(flags.output_dir, CALIBRATION_NAME))
     say(f"\n{describe(best.settings)} keeps the accuracy and is written to {flags.output_dir}.")
-    write_json({"recipe": best.settings, **record, "trials": tried}, flags.json)
+    return {"recipe": best.settings, **record, "trials": tried}
 
 
 def settings_to_try(flags: CalibrateFlags) -> list[dict[str, Any]]:

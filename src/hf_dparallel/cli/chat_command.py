@@ -5,7 +5,6 @@ import atexit
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -23,8 +22,10 @@ from ..demo import NAMES
 from ..generation.compatibility import longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.settings import SETTINGS
+from ..reports import write_json
 from .answer_streamer import AnswerStreamer
-from .console import count, note, say, write_json
+from .console import note, say
+from .generate_command import answer, cost_of
 from .loading import load_model, read_settings, resolve_settings
 
 
@@ -38,7 +39,7 @@ HELP = """\
 _COMMANDS = [line.split()[0] for line in HELP.splitlines()]
 
 
-def run(flags: ChatFlags) -> None:
+def run(flags: ChatFlags) -> dict[str, Any]:
     """Answers lines from stdin until there are no more."""
     given = read_settings(flags)
     model, tokenizer = load_model(flags)
@@ -51,7 +52,7 @@ def run(flags: ChatFlags) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             if not chat.take(line):
                 break
-    write_json({"answers": chat.answers}, flags.json)
+    return {"answers": chat.answers}
 
 
 def read_lines() -> Iterator[str]:
@@ -157,37 +158,26 @@ class Chat:
 
     def _answer(self, text: str) -> None:
         messages = [*self._history, {"role": "user", "content": text}]
-        inputs = self.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
-        )
-        if not self._fits(inputs["input_ids"].shape[1]):
+        prompt = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+        if not self._fits(len(prompt["input_ids"])):
             return
-        streamer = AnswerStreamer(self.tokenizer)
-        start = time.perf_counter()
+        recipe, streamer = self._resolved(self.config), AnswerStreamer(self.tokenizer)
         try:
-            out = self.model.generate(
-                input_ids=inputs["input_ids"].to(self.model.device),
-                generation_config=self.config,
-                streamer=streamer,
-                tokenizer=self.tokenizer,
-                generator=self._generator,
-                return_dict_in_generate=True,
-            )
-        except (KeyboardInterrupt, ValueError, FloatingPointError) as error:
+            figures = answer(self.model, self.tokenizer, prompt["input_ids"], recipe, self._generator, streamer)
+        except (ValueError, FloatingPointError) as error:
             streamer.end()
-            is_stopped = isinstance(error, KeyboardInterrupt)
-            note("(stopped)" if is_stopped else f"Error: {error}")
-            # What stands of a stopped answer is part of the conversation.
-            if is_stopped and streamer.text:
-                self._history = [*messages, {"role": "assistant", "content": streamer.text}]
+            note(f"Error: {error}")
             return
+        except KeyboardInterrupt:
+            streamer.end()
+            note("(stopped)")
+            if not streamer.text:
+                return
+        else:
+            note(f"({cost_of(figures)}, {figures['latency_s']:.1f} s)")
+            self.answers.append(figures)
+        # What stands of a stopped answer is part of the conversation.
         self._history = [*messages, {"role": "assistant", "content": streamer.text}]
-        nfe, tokens_per_forward = out.nfe.item(), out.tokens_per_forward.item()
-        latency = time.perf_counter() - start
-        passes = count(nfe, "forward pass") if streamer.text else f"empty answer, {count(nfe, 'forward pass')}"
-        note(f"({passes}, {tokens_per_forward:.2f} tokens per forward pass, {latency:.1f} s)")
-        figures = {"nfe": nfe, "tokens_per_forward": tokens_per_forward, "latency_s": latency}
-        self.answers.append({"text": streamer.text} | figures)
 
     def _fits(self, prompt_length: int) -> bool:
         longest = longest_sequence(self.model)
@@ -202,13 +192,16 @@ class Chat:
         return False
 
     def _save(self, path: str) -> None:
+        if not path:
+            note("/save needs a file, for instance /save chat.json")
+            return
         settings = self._resolved(self.config).non_defaults()
         try:
-            write_json({"messages": self._history, "settings": settings}, path or None)
+            write_json({"messages": self._history, "settings": settings}, path)
         except OSError as error:
             note(f"Error: `{path}` cannot be written: {error.strerror}.")
         else:
-            note(f"Saved in {path}." if path else "/save needs a file, for instance /save chat.json")
+            note(f"Saved in {path}.")
 
     def _set(self, name: str, text: str) -> None:
         try:

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What the commands write: text and tables on the screen, figures in a JSON file."""
+"""What the commands write on the screen, and where they put files."""
 
 import os
 import sys
@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hf_dparallel_cli.command import QUIET
-
-from .. import reports
 
 
 def say(text: str) -> None:
@@ -43,12 +41,6 @@ def make_folder(path: str | None) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"`output_dir={path}` cannot be made: {error.strerror}. Name another folder.") from error
-
-
-def write_json(figures: Mapping[str, Any], path: str | None) -> None:
-    """Writes the figures of a command to `path`, if there is one, and creates its folder."""
-    if path is not None:
-        reports.write_json(figures, path)
 
 
 def _format(value: Any) -> str:

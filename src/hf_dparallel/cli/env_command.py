@@ -1,15 +1,17 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel env`: what to attach to a bug report."""
 
+from typing import Any
+
 from hf_dparallel_cli.flags import EnvFlags
 
 from ..environment import describe_environment
-from .console import say, write_json
+from .console import say
 
 
-def run(flags: EnvFlags) -> None:
+def run(flags: EnvFlags) -> dict[str, Any]:
     """Prints the environment."""
     environment = describe_environment()
     for name, value in environment.items():
         say(f"- {name}: {', '.join(value) or 'none' if isinstance(value, list) else value}")
-    write_json(environment, flags.json)
+    return environment

@@ -12,7 +12,7 @@ from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..hashes import dataset_hash
 from ..reports import make_rows, metrics_with_intervals, results_table, write_evaluation
-from .console import make_folder, note, say, say_table, write_json
+from .console import make_folder, note, say, say_table
 from .loading import (
     REFERENCE_COLUMNS,
     batch_options,
@@ -25,20 +25,21 @@ from .loading import (
 )
 
 
-def run(flags: EvaluateFlags) -> None:
+def run(flags: EvaluateFlags) -> dict[str, Any]:
     """Prints accuracy, passes, tokens per pass and latency, for each setting that is tried."""
     recipes = recipes_to_try(read_settings(flags), flags.sweep)
     dataset = load_prompts(flags, default_split="test")
     reward_function = get_reward(flags.reward, dataset)
     model, tokenizer = load_model(flags)
     make_folder(flags.output_dir)
-    for recipe in recipes.values():
-        resolve_settings(model, recipe, tokenizer)
     options = batch_options(flags)
-    evaluated = {}
-    for method, recipe in recipes.items():
-        answerer = Answerer(model, tokenizer, recipe, seed=flags.seed, **options)
-        evaluated[method] = evaluate_answers(answerer, dataset, reward_function, method)
+    answerers = {
+        method: Answerer(model, tokenizer, resolve_settings(model, recipe, tokenizer), seed=flags.seed, **options)
+        for method, recipe in recipes.items()
+    }
+    evaluated = {
+        method: evaluate_answers(answerer, dataset, reward_function, method) for method, answerer in answerers.items()
+    }
     measured = {
         method: {
             **metrics_with_intervals(answers),
@@ -65,11 +66,10 @@ def run(flags: EvaluateFlags) -> None:
         note(f"Written to {flags.output_dir}")
     if flags.sweep:
         say(results_table(report["rows"]))
-        write_json(report, flags.json)
-        return
+        return report
     (metrics,) = measured.values()
     say_table({name: value for name, value in metrics.items() if name not in ("answers", "curve", "recipe")})
-    write_json(metrics | {"dataset": flags.dataset}, flags.json)
+    return metrics | {"dataset": flags.dataset}
 
 
 def recipes_to_try(given: DiffusionGenerationConfig, sweeps: Sequence[str]) -> dict[str, DiffusionGenerationConfig]:

@@ -3,7 +3,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,22 +13,21 @@ from transformers.utils import find_adapter_config_file
 from hf_dparallel_cli.flags import EvaluateTasksFlags
 
 from ..environment import join_processes
-from .console import note, say, write_json
-from .loading import batch_options, checked_name, load_model, read_settings
+from .console import note, say
+from .loading import batch_options, checked_name, load_model, read_settings, require
 
 
 if TYPE_CHECKING:
     from ..harness.run import TaskRunner
 
 
-def run(flags: EvaluateTasksFlags) -> None:
+def run(flags: EvaluateTasksFlags) -> dict[str, Any] | None:
     """Prints scores and costs, and writes results, samples and a report."""
     read_settings(flags)
     flags.tasks, flags.methods = _names("tasks", flags.tasks), _names("methods", flags.methods)
     if flags.limit is not None and not 0 < flags.limit < math.inf:
         raise click.UsageError(f"`limit` must be above 0 and finite, got {flags.limit}.")
-    if find_spec("lm_eval") is None:
-        raise ImportError("`evaluate --tasks` needs the lm-evaluation-harness: `pip install 'hf-dparallel[eval]'`.")
+    require("evaluate --tasks", "eval", "lm_eval")
     from ..harness.run import TaskRunner
 
     settings = _given_settings(flags)
@@ -63,12 +61,11 @@ def run(flags: EvaluateTasksFlags) -> None:
 
     measure = _measure_tasks if flags.preset is None else _measure_preset
     metrics = measure(runner, load, flags, settings)
-    if metrics is not None:  # on the first process
-        write_json(metrics, flags.json)
-        if flags.output_dir is not None:
-            note(f"Written to {flags.output_dir}")
+    if metrics is not None and flags.output_dir is not None:  # on the first process
+        note(f"Written to {flags.output_dir}")
     # Processes that end without it may abort.
     state.destroy_process_group()
+    return metrics
 
 
 def _names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
@@ -111,7 +108,7 @@ def _measure_preset(
     preset, methods = str(flags.preset), choose_methods(flags.methods or None)
     checkpoints = {method: METHODS[method].checkpoint for method in methods}
     adapters = {"base": None, "adapter": flags.adapter, "consistency_adapter": flags.consistency_adapter}
-    _check_adapters(flags, checkpoints, adapters, is_model_as_given=not flags.methods)
+    _check_adapters(flags, methods, adapters)
     comparison = Comparison(runner, preset, choose_benchmarks(preset, flags.tasks or None), methods, settings)
     for checkpoint in dict.fromkeys(checkpoints.values()):
         model = load(_with_adapter(flags, adapters[checkpoint]))
@@ -134,32 +131,20 @@ def _with_adapter(flags: EvaluateTasksFlags, adapter: str | None) -> EvaluateTas
     return EvaluateTasksFlags(**vars(flags) | {"model": adapter, "adapter": None})
 
 
-def _check_adapters(
-    flags: EvaluateTasksFlags,
-    checkpoints: dict[str, str],
-    adapters: dict[str, str | None],
-    is_model_as_given: bool,
-) -> None:
-    """Checks that the last method has its adapter before the first is measured, which can take hours.
-
-    Args:
-        checkpoints (`dict[str, str]`): by method, the checkpoint that it is measured on.
-        adapters (`dict[str, str]`): by checkpoint, its adapter, if one is given.
-        is_model_as_given (`bool`): whether the model may be the checkpoint of the method without an adapter.
-    """
+def _check_adapters(flags: EvaluateTasksFlags, methods: Sequence[str], adapters: dict[str, str | None]) -> None:
+    """Checks that each method has its adapter before the first is measured, which can take hours."""
     from ..harness.presets import METHODS
 
-    for checkpoint, adapter in adapters.items():
-        if adapter is not None and checkpoint not in checkpoints.values():
-            owner = next(name for name, method in METHODS.items() if method.checkpoint == checkpoint)
+    for name, method in METHODS.items():
+        checkpoint, adapter = method.checkpoint, adapters[method.checkpoint]
+        if adapter is not None and name not in methods:
             raise ValueError(
-                f"`{checkpoint}={adapter}` belongs to a method that is not measured. Add {owner} to --methods, or "
+                f"`{checkpoint}={adapter}` belongs to a method that is not measured. Add {name} to --methods, or "
                 "leave it out."
             )
-    for method, checkpoint in checkpoints.items():
-        adapter = adapters[checkpoint]
-        if adapter is None and checkpoint != "base" and not is_model_as_given:
-            raise ValueError(f"`methods` has {method}, which needs an adapter. Add --{checkpoint} NAME.")
+        # Without `methods`, the model is measured as it is given.
+        if adapter is None and name in methods and checkpoint != "base" and flags.methods:
+            raise ValueError(f"`methods` has {name}, which needs an adapter. Add --{checkpoint} NAME.")
         if adapter is not None:
             with checked_name(checkpoint, adapter):
                 if _with_adapter(flags, adapter).model == adapter:

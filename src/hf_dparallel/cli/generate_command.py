@@ -2,43 +2,64 @@
 """`hf-dparallel generate`: answer one prompt."""
 
 import time
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_cli.flags import GenerateFlags
 
 from ..generation.answerer import row_generator
+from ..generation.configuration import DiffusionGenerationConfig
 from .answer_streamer import AnswerStreamer
-from .console import count, note, say, write_json
+from .console import count, note, say
 from .loading import encode_prompt, load_model, read_prompt, read_settings, resolve_settings
 
 
-def run(flags: GenerateFlags) -> None:
+def run(flags: GenerateFlags) -> dict[str, Any]:
     """Prints the answer, and what it cost on stderr."""
     given, text = read_settings(flags), read_prompt(flags)
     model, tokenizer = load_model(flags)
     prompt_ids = encode_prompt(tokenizer, text, flags.raw)
+    recipe = resolve_settings(model, given, tokenizer)
+    # As for the first row in `inspect`, which so shows this decode.
+    generator = row_generator(model.device, flags.seed, row=0)
+    figures = answer(
+        model, tokenizer, prompt_ids, recipe, generator, AnswerStreamer(tokenizer) if flags.stream else None
+    )
+    if not flags.stream:
+        say(figures["text"])
+    note(cost_of(figures))
+    return {"prompt": text} | figures
+
+
+def answer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt_ids: list[int],
+    recipe: DiffusionGenerationConfig,
+    generator: torch.Generator,
+    streamer: AnswerStreamer | None,
+) -> dict[str, Any]:
+    """Decodes an answer to one prompt, and returns its text and what it cost."""
     start = time.perf_counter()
     out = model.generate(
         input_ids=torch.tensor([prompt_ids], device=model.device),
-        generation_config=resolve_settings(model, given, tokenizer),
-        streamer=AnswerStreamer(tokenizer) if flags.stream else None,
+        generation_config=recipe,
+        streamer=streamer,
         tokenizer=tokenizer,
-        # As for the first row in `inspect`, which so shows this decode.
-        generator=row_generator(model.device, flags.seed, row=0),
+        generator=generator,
         return_dict_in_generate=True,
     )
-    figures = {
-        "prompt": text,
+    return {
         "text": tokenizer.decode(out.sequences[0, len(prompt_ids) :], skip_special_tokens=True),
-        "nfe": out.nfe.item(),
-        "tokens_per_forward": out.tokens_per_forward.item(),
-        "num_revisions": out.num_revisions.item(),
+        **{name: getattr(out, name).item() for name in ("nfe", "tokens_per_forward", "num_revisions")},
         "latency_s": time.perf_counter() - start,
     }
-    if not flags.stream:
-        say(figures["text"])
+
+
+def cost_of(figures: dict[str, Any]) -> str:
+    """What an answer cost, for people."""
     empty = "" if figures["text"] else "Empty answer: "
     passes = count(figures["nfe"], "forward pass")
-    note(f"{empty}{passes}, {figures['tokens_per_forward']:.2f} tokens per forward pass")
-    write_json(figures, flags.json)
+    return f"{empty}{passes}, {figures['tokens_per_forward']:.2f} tokens per forward pass"

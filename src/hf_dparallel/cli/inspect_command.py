@@ -4,12 +4,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-import click
 from transformers import PreTrainedModel
 
 from hf_dparallel_cli.flags import InspectFlags
@@ -22,7 +20,7 @@ from ..inspection.page import write_page
 from ..inspection.plots import plot_certainty
 from ..inspection.text import print_answer, print_passes
 from ..inspection.trace import DecodeTrace, trace_decode
-from .console import say, write_json
+from .console import say
 from .loading import (
     batch_options,
     encode_prompt,
@@ -31,6 +29,7 @@ from .loading import (
     load_prompts,
     read_prompt,
     read_settings,
+    require,
     resolve_settings,
 )
 
@@ -39,11 +38,11 @@ from .loading import (
 _THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
 
 
-def run(flags: InspectFlags) -> None:
+def run(flags: InspectFlags) -> dict[str, Any]:
     """Shows a decode, or writes a page of it; draws pictures over a dataset."""
     given = read_settings(flags)
-    if flags.figures is not None and find_spec("matplotlib") is None:
-        raise click.UsageError("`figures` needs matplotlib: `pip install 'hf-dparallel[viz]'`.")
+    if flags.figures is not None:
+        require("figures", "viz", "matplotlib")
     # With --figures a prompt may be left out, and stdin is not waited for.
     is_asked = flags.prompt is not None or flags.prompt_file is not None or flags.figures is None
     text = read_prompt(flags) if is_asked else None
@@ -75,7 +74,7 @@ def run(flags: InspectFlags) -> None:
         if reward is not None:
             score = partial(answer_confidence_and_accuracy, tokenizer=tokenizer, dataset=dataset, reward_funcs=reward)
         report["figures"] = make_plots(answerer, prompts, score, Path(flags.figures))
-    write_json(report, flags.json)
+    return report
 
 
 def show(traces: Sequence[DecodeTrace], output_file: str | None, title: str) -> list[dict[str, Any]]:

@@ -66,8 +66,7 @@ def _weights(flags: ModelFlags) -> dict[str, Any]:
         "revision": flags.revision or "main",
     }
     if flags.load_in_4bit:
-        if find_spec("bitsandbytes") is None:
-            raise ImportError("`load_in_4bit` needs bitsandbytes: `pip install 'hf-dparallel[quantization]'`.")
+        require("load_in_4bit", "quantization", "bitsandbytes")
         compute = torch.bfloat16 if flags.dtype == "auto" else getattr(torch, flags.dtype)
         weights["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
@@ -211,13 +210,19 @@ def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
         )
     if name == "numeric":
         return numeric_answer_reward
-    if find_spec("math_verify") is None:
-        raise ImportError("`reward=math` needs math-verify: `pip install 'hf-dparallel[math]'`.")
+    require("reward=math", "math", "math_verify")
     if "prompt" in dataset.column_names and isinstance(dataset[0]["prompt"], str):
         raise ValueError("`reward=math` judges chats, but the prompts are plain text. Add --prompt_column prompt.")
     from trl.rewards import accuracy_reward
 
     return accuracy_reward
+
+
+def require(what: str, extra: str, *libraries: str) -> None:
+    """Checks that libraries of an extra of this package are installed."""
+    missing = [name for name in libraries if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"`{what}` needs {', '.join(missing)}: `pip install 'hf-dparallel[{extra}]'`.")
 
 
 @contextmanager

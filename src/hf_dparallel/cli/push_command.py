@@ -14,41 +14,35 @@ from ..hub.facts import ModelFacts
 from ..hub.files import CARD_NAME, Content
 from ..hub.publish import files_to_push, push_model_to_hub
 from ..hub.publish_data import data_to_push, push_trajectories_to_hub
-from .console import note, say, say_table, write_json
+from .console import note, say, say_table
 from .loading import read_settings
 
 
 # Flags that say something about a model, and nothing about data.
 _OF_MODELS = ("report", "example", "dataset_name")
-# Flags that this command follows itself.
-_OF_COMMAND = ("path", "repo_type", "dry_run", "settings", "json", "quiet")
-# Flags that say how it is sent.
-_OF_COMMITS = ("private", "revision", "create_pr", "commit_message")
 
 
-def run(flags: PushFlags) -> None:
+def run(flags: PushFlags) -> dict[str, Any]:
     """Prints where it has been published, or what would be."""
-    about_models = [*(name for name in _OF_MODELS if getattr(flags, name) is not None), *flags.settings]
-    if flags.repo_type == "dataset" and about_models:
-        raise click.UsageError(f"`{about_models[0]}` describes a model, and this is a dataset. Leave it out.")
-    settings = {name: value for name, value in vars(flags).items() if name not in _OF_COMMAND}
-    push: Callable[..., CommitInfo] = push_model_to_hub
-    prepare: Callable[..., dict[str, Content]] = _files_of_model
+    about: dict[str, Any] = {"repo_id": flags.repo_id, "license": flags.license}
+    push: Callable[..., CommitInfo]
+    prepare: Callable[..., dict[str, Content]]
     if flags.repo_type == "dataset":
-        settings["teacher"] = settings.pop("base_model")
-        settings = {name: value for name, value in settings.items() if name not in _OF_MODELS}
-        push, prepare = push_trajectories_to_hub, data_to_push
+        about_models = [*(name for name in _OF_MODELS if getattr(flags, name) is not None), *flags.settings]
+        if about_models:
+            raise click.UsageError(f"`{about_models[0]}` describes a model, and this is a dataset. Leave it out.")
+        push, prepare, about["teacher"] = push_trajectories_to_hub, data_to_push, flags.base_model
     else:
-        settings["generation_config"] = read_settings(flags)
+        push, prepare, about["base_model"] = push_model_to_hub, _files_of_model, flags.base_model
+        about |= {name: getattr(flags, name) for name in _OF_MODELS} | {"generation_config": read_settings(flags)}
     if flags.dry_run:
-        about = {name: value for name, value in settings.items() if name not in _OF_COMMITS}
-        figures = show(prepare(flags.path, **about), flags.repo_id)
-    else:
-        # As in huggingface_hub, the default of an organization applies.
-        commit = push(flags.path, **settings | {"private": flags.private or None})
-        figures = {"url": commit.pr_url or commit.commit_url, "commit": commit.oid, "repo_id": commit.repo_url.repo_id}
-        say_table(figures)
-    write_json(figures, flags.json)
+        return show(prepare(flags.path, **about), flags.repo_id)
+    how = {name: getattr(flags, name) for name in ("revision", "create_pr", "commit_message")}
+    # As in huggingface_hub, the default of an organization applies.
+    commit = push(flags.path, **about, **how, private=flags.private or None)
+    figures = {"url": commit.pr_url or commit.commit_url, "commit": commit.oid, "repo_id": commit.repo_url.repo_id}
+    say_table(figures)
+    return figures
 
 
 def _files_of_model(path: str, **facts: Any) -> dict[str, Content]:

@@ -1,13 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel report`: what was evaluated at different times, side by side."""
 
+from typing import Any
+
 from hf_dparallel_cli.flags import ReportFlags
 
 from ..reports import compare_reports, read_comparable_report, results_table, unique_names, write_evaluation
-from .console import make_folder, note, say, write_json
+from .console import make_folder, note, say
 
 
-def run(flags: ReportFlags) -> None:
+def run(flags: ReportFlags) -> dict[str, Any]:
     """Prints the rows of all reports and their differences to the first row, or says why they cannot be compared."""
     make_folder(flags.output_dir)
     reports = [read_comparable_report(path) for path in flags.reports]
@@ -20,4 +22,4 @@ def run(flags: ReportFlags) -> None:
         note(text)
     if flags.output_dir is not None:
         write_evaluation(compared, flags.output_dir, notes)
-    write_json(compared, flags.json)
+    return compared

@@ -6,15 +6,14 @@ import logging
 import os
 import signal
 import socket
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
 from hf_dparallel_cli.flags import ServeFlags, ServerFlags
 
-from .console import note, write_json
-from .loading import batch_options, load_model, read_settings
+from .console import note
+from .loading import batch_options, load_model, read_settings, require
 
 
 if TYPE_CHECKING:
@@ -22,21 +21,16 @@ if TYPE_CHECKING:
 
     from ..serving.engine import Engine
 
-_LIBRARIES = ("llguidance", "prometheus_client", "pydantic", "starlette", "uvicorn")
 
-
-def run(flags: ServeFlags) -> None:
+def run(flags: ServeFlags) -> dict[str, int]:
     """Serves until it is interrupted or terminated."""
     check_recipe(flags)
-    missing = [name for name in _LIBRARIES if find_spec(name) is None]
-    if missing:
-        raise ImportError(f"`hf-dparallel serve` needs {', '.join(missing)}: `pip install 'hf-dparallel[serve]'`.")
+    require("hf-dparallel serve", "serve", "llguidance", "prometheus_client", "pydantic", "starlette", "uvicorn")
     # Before the model is loaded, which takes minutes.
     listener = bind(flags.host, flags.port)
     if flags.api_key is None and not _is_loopback(listener):
         note(f"Warning: anyone who reaches {flags.host} can use this server. Set --api_key.")
-    figures = serve(flags, listener)
-    write_json(figures, flags.json)
+    return serve(flags, listener)
 
 
 def check_recipe(flags: ServerFlags) -> None:

@@ -25,7 +25,7 @@ from ..demo import path_of
 from ..training.config import CertaintyForcingConfig
 from ..training.student import special_token_id
 from ..training.trainer import CertaintyForcingTrainer
-from .console import note, say_table, write_json
+from .console import note, say_table
 from .loading import DEMO, checked_name, load_split
 
 
@@ -60,7 +60,7 @@ def read_configs(values: Mapping[str, Any]) -> tuple[CertaintyForcingConfig, Stu
         raise click.UsageError(str(error)) from error
 
 
-def run(flags: TrainFlags) -> None:
+def run(flags: TrainFlags) -> dict[str, Any] | None:
     """Trains, saves the adapter (or the model) and the tokenizer, and prints the last metrics."""
     training, student = read_configs({**flags.training, **flags.library})
     load = partial(load_split, flags.dataset_name, flags.dataset_config)
@@ -83,14 +83,15 @@ def run(flags: TrainFlags) -> None:
     if training.push_to_hub:
         is_on_hub = flags.dataset_name != DEMO and not Path(flags.dataset_name).exists()
         trainer.push_to_hub(dataset_name=flags.dataset_name if is_on_hub else None)
-    if trainer.is_world_process_zero():
-        # The last value of everything that was logged.
-        figures = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
-        figures["output_dir"] = training.output_dir
-        say_table(figures)
-        write_json(figures, flags.json)
+    # The last value of everything that was logged.
+    figures = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
+    figures["output_dir"] = training.output_dir
     # Processes that end without it may abort.
     trainer.accelerator.end_training()
+    if not trainer.is_world_process_zero():
+        return None
+    say_table(figures)
+    return figures
 
 
 def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

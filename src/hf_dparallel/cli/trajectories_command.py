@@ -15,7 +15,7 @@ from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..demo import path_of
 from ..environment import join_processes
 from ..evaluation.cost import DecodingCost, mean_cost
-from .console import say_table, write_json
+from .console import say_table
 from .loading import (
     batch_options,
     get_reward,
@@ -27,7 +27,7 @@ from .loading import (
 )
 
 
-def run(flags: TrajectoriesFlags) -> None:
+def run(flags: TrajectoriesFlags) -> dict[str, Any] | None:
     """Writes the trajectories that are kept, and prints how many it keeps."""
     given = read_settings(flags)
     dataset = load_prompts(flags, default_split="train")
@@ -54,13 +54,14 @@ def run(flags: TrajectoriesFlags) -> None:
         )
     if reward_function is not None:
         kept = filter_trajectories(rows, tokenizer, reward_function, flags.min_reward)
+    figures = None
     if state.is_main_process:
         path = write_filtered(kept, Path(flags.output_dir))
         figures = summarize(rows, kept, len(dataset)) | {"file": str(path)}
         say_table(figures)
-        write_json(figures, flags.json)
     # Processes that end without it may abort.
     state.destroy_process_group()
+    return figures
 
 
 def summarize(rows: datasets.Dataset, kept: datasets.Dataset, num_prompts: int) -> dict[str, Any]:
