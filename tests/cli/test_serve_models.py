@@ -58,11 +58,12 @@ def text(tokens: list[int]) -> str:
 
 
 def test_each_name_answers_as_if_it_were_alone(adapters, models):
-    expected = {"a": text(alone(adapters["a"])), "b": text(alone(adapters["b"])), "base": text(alone(None))}
+    expected = {"b": text(alone(adapters["b"])), "a": text(alone(adapters["a"])), "base": text(alone(None))}
     assert len(set(expected.values())) == 3
     with running(models["base"], models) as server:
         for _ in range(2):
             assert {name: ask(server.url, name) for name in expected} == expected
+        # The adapter that was the last one before the model answered without any.
         assert ask(server.url, None) == expected["a"]
         described = {model["id"]: model for model in httpx.get(f"{server.url}/v1/models").json()["data"]}
     assert {name: model["parent"] for name, model in described.items()} == {"a": "base", "b": "base", "base": None}

@@ -94,7 +94,8 @@ def test_commit_by_confidence_factor_takes_fewer_the_less_sure_they_are():
         [False] * 4,
         [False, False, True, False],
     ]
-    assert commit_by_confidence_factor(prediction, MASKED, 0.1).tolist()[0] == [True, False, False, False]
+    for factor in (0.1, 0.5):
+        assert commit_by_confidence_factor(prediction, MASKED, factor).tolist()[0] == [True, False, False, False]
     assert commit_by_confidence_factor(prediction, MASKED, 2.0).tolist()[0] == [True, True, False, True]
 
 
