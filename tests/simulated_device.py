@@ -90,7 +90,7 @@ class SimulatedTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, elem, index=0, requires_grad=False):
-        # accelerate makes parameters by the type of those that were there.
+        # accelerate makes parameters by the type of the ones that were there.
         if isinstance(elem, SimulatedTensor):
             elem, index = elem.elem, elem.index
         if elem.is_meta:

@@ -54,7 +54,7 @@ def make_attention_mask(
     """Makes a mask as the attention that `config` names takes it: dense, `(rows, 1, queries, keys)`, or a block mask.
 
     `shape` is rows, queries and keys. `key_mask`, `(rows, keys)`, is 0 or `False` for padding, which nobody sees.
-    `dtype` and `device` are those that the hidden states have; a dense mask is added to the scores.
+    `dtype` and `device` are taken from the hidden states; a dense mask is added to the scores.
     """
     rows, queries, keys = shape
     make = ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation]

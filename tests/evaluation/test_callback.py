@@ -64,7 +64,7 @@ def test_does_not_disturb_the_training(tmp_path):
 @pytest.mark.parametrize(
     ("figures", "best"),
     [
-        # The fastest of those that are accurate enough.
+        # The fastest one that is accurate enough.
         ([(0.9, 2.0), (0.5, 9.0), (0.8, 3.0)], 3),
         ([(0.9, 4.0), (0.5, 9.0), (0.8, 3.0)], 1),
         # The most accurate one if none is.

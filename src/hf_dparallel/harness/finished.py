@@ -15,8 +15,8 @@ class FinishedRequests(dict[str, dict[str, Any]]):
     The harness's `use_cache` cannot stand in for it: it knows neither the model nor its settings, keeps neither costs
     nor drawn answers, and is lost to another number of processes. A line that was cut off when a run was killed is
     ignored.
-    The file has JSON lines. Of several processes, each writes a file with its `rank` behind the name, and reads the
-    files of all, however many there were.
+    The file has JSON lines. Each of several processes writes a file with its `rank` behind the name, and
+    reads the files of all, however many there were.
     """
 
     def __init__(self, path: str | os.PathLike | None = None, rank: int | None = None):

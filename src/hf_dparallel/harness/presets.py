@@ -17,7 +17,7 @@ class PaperTask:
 
     task: str
     title: str
-    # Of dParallel on this task, in nats.
+    # What dParallel has on this task, in nats.
     entropy_threshold: float
     # The column "Accuracy", as the harness names it: metric, filter.
     metric: str

@@ -14,7 +14,7 @@ from .selection import load_tasks, make_task_manager, select_tasks
 
 
 class TaskRunner:
-    """Runs tasks of the harness, and those in the folder `include_path`, on the model of this name.
+    """Runs tasks of the harness, and tasks in the folder `include_path`, on the model of this name.
 
     The harness writes its results and samples to `output_dir`, each sample with its costs. `options` are further
     arguments of `lm_eval.simple_evaluate`: how prompts are made, and how many of them.
@@ -48,7 +48,7 @@ class TaskRunner:
     ) -> dict[str, Any] | None:
         """Returns the harness's results, with the mean costs among the scores; `None` on all processes but the first.
 
-        The decoding `settings` win over those that the tasks name; results go to `folder` in `output_dir`.
+        The decoding `settings` win over the settings that the tasks name; results go to `folder` in `output_dir`.
         """
         tracker = None
         if self.output_dir is not None:

@@ -17,7 +17,7 @@ _HARNESS_FOLDER = str(Path(tasks.__file__).parent)
 
 
 def make_task_manager(include_path: str | None = None) -> TaskManager:
-    """Finds the harness's tasks, ours that take the place of some, and those in a folder."""
+    """Finds the harness's tasks, ours that take the place of some, and the tasks in a folder."""
     if include_path is not None and not Path(include_path).is_dir():
         raise ValueError(f"`include_path={include_path}` is no folder. Give the folder with the YAML files of tasks.")
     manager = TaskManager(include_path=include_path)

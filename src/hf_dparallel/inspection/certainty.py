@@ -129,7 +129,7 @@ def prediction_reliability(
     Args:
         out ([`DiffusionGenerationOutput`]): of a decode.
         reference (`torch.LongTensor` of shape `(batch_size, max_new_tokens)`, *optional*):
-            The right tokens, -1 where there is none. By default those that were committed; another decode's
+            The right tokens, -1 where there is none. By default the committed ones; another decode's
             measure a student by its teacher.
         passes (`Sequence[int]`, *optional*): the passes, counted from 0, whose predictions count. By default all.
         num_bins (`int`, *optional*, defaults to 10): bins of equal width between 0 and 1.

@@ -206,7 +206,7 @@ def _draw_accuracy(axes: "Axes", points: Sequence[Mapping[str, Any]], figure: st
     if all("accuracy_interval" in point for point in points):
         low, high = zip(*(point["accuracy_interval"] for point in points), strict=True)
         axes.vlines(x, [100 * end for end in low], [100 * end for end in high], line.get_color(), alpha=0.35)
-    # Neighbours often lie close together. Those in one place have their labels one above the other.
+    # Neighbours often lie close together. Points in one place have their labels one above the other.
     labels = defaultdict(list)
     for point, place in zip(points, zip(x, y, strict=True), strict=True):
         labels[place].append(point.get("label", ""))
