@@ -41,7 +41,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     With `block_causal`, for models whose attention is causal across blocks, all blocks of the answer are active at
     once, each masked with a draw of its own. Blocks are counted from the first token of the prompt, as those models
     decode. A row then is two copies of the sequence: a noisy one, and a clean one in which each noisy block finds the
-    blocks before it. Both have the same positions, and only the noisy one has labels. Blocks of which no row of the
+    blocks before it. Both have the same positions, and only the noisy one has labels. Blocks from which no row of the
     batch learns anything are left out. The attention mask is left to the trainer (section B.6 of
     https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
 
@@ -72,8 +72,8 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
 
     Example:
 
-    The prompt `1, 2` stays; the blocks are `[11, 12], [13, 99], [99, 99]`, of which the third holds no token of the
-    completion and is never active. Here the second block is drawn, and its two tokens fall on different views:
+    The prompt `1, 2` stays; the blocks are `[11, 12], [13, 99], [99, 99]`. The third holds no token of the completion
+    and is never active. Here the second block is drawn, and its two tokens fall on different views:
 
     ```python
     >>> from hf_dparallel.training.collator import DataCollatorForSemiAutoregressiveMasking

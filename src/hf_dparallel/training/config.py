@@ -49,9 +49,10 @@ class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
     activation_checkpointing: bool | None = field(default=None, metadata={"nargs": "?", "const": True})
 
     def __post_init__(self):
-        # The command line gives every value as a string.
-        with contextlib.suppress(TypeError, ValueError):
-            self.mask_ratio = float(self.mask_ratio)
+        if isinstance(self.mask_ratio, str):
+            # The command line gives every value as a string.
+            with contextlib.suppress(ValueError):
+                self.mask_ratio = float(self.mask_ratio)
         self.check()
         # As a plain default it would win over a `gradient_checkpointing=False`, its older name.
         if self.activation_checkpointing is None and self.gradient_checkpointing is None:

@@ -182,7 +182,10 @@ class CertaintyForcingTrainer(PublishingMixin):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset", processing_class)
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset", processing_class)
 
-        if args.accelerator_config.dispatch_batches is None and getattr(data_collator, "num_views", 1) > 1:
+        self._is_block_causal = getattr(data_collator, "block_causal", False)
+        # Rows of a sequence.
+        self._num_views = getattr(data_collator, "num_views", 1)
+        if args.accelerator_config.dispatch_batches is None and self._num_views > 1:
             # For streamed data one process would make the batches of all and cut them anywhere, also between the
             # views of a sequence.
             args.accelerator_config.dispatch_batches = False
@@ -277,10 +280,6 @@ class CertaintyForcingTrainer(PublishingMixin):
         self._metrics["train" if model.training else "eval"].add(values)
         loss = self.args.weigh(terms).sum() / num_sequences
         return (loss, {"predictions": by_token.predicted}) if return_outputs else loss
-
-    @property
-    def _is_block_causal(self) -> bool:
-        return getattr(self.data_collator, "block_causal", False)
 
     def _with_clean_copies(self, inputs: dict[str, Any], labels: torch.LongTensor) -> tuple[dict[str, Any], Any]:
         """Inputs with an attention mask, and labels and marks that are as long as the noisy and clean copies."""
@@ -403,19 +402,12 @@ class CertaintyForcingTrainer(PublishingMixin):
         # After it comes the file that says that a checkpoint is whole: of all processes.
         self.accelerator.wait_for_everyone()
 
-    @property
-    def _num_views(self) -> int:
-        """Number of rows that a sequence gives."""
-        return getattr(self.data_collator, "num_views", 1)
-
     def _prepare_dataset(self, dataset: Any, name: str, processing_class: PreTrainedTokenizerBase | None) -> Any:
         if dataset is None:
             return None
         if isinstance(dataset, dict):
-            return {
-                key: self._prepare_dataset(value, f"{name}[{key!r}]", processing_class)
-                for key, value in dataset.items()
-            }
+            named = {key: (part, f"{name}[{key!r}]") for key, part in dataset.items()}
+            return {key: self._prepare_dataset(*part, processing_class) for key, part in named.items()}
         return prepare_dataset(dataset, name, processing_class, **self._row_rules)
 
 

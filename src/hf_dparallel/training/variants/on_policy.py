@@ -56,7 +56,7 @@ class OnPolicyRows(Masking):
 
 
 class Guesses(NamedTuple):
-    """The likeliest token of each position, `(num_positions,)`."""
+    """The likeliest tokens, `(num_positions,)`."""
 
     tokens: torch.LongTensor
 

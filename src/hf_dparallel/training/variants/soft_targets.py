@@ -99,37 +99,34 @@ class SoftTargets(Objective):
         late = step.inputs.pop("late", None)
         super().before_scoring(step)
         if late is not None:
-            teacher = Teacher(step, late, self.teacher_temperature)
-            step.function, step.labels = teacher.token_terms, teacher.numbers
+            learn_from_teacher(step, late, self.teacher_temperature)
 
 
-class Teacher:
-    """The student without its adapter, which has seen a batch whose masked tokens are masks and no guesses.
+def learn_from_teacher(step: Step, late: torch.BoolTensor, temperature: float) -> None:
+    """Gives the tokens `late` the divergence from the student without its adapter in the place of cross-entropy.
 
-    Its logits are lazy: only a few tokens at a time have theirs in memory, as for the student.
+    The teacher sees a batch whose masked tokens are masks and no guesses. Its logits are lazy: only a few tokens at a
+    time have theirs in memory, as for the student.
     """
+    student, function = step.student, step.function
+    labels, is_late = step.labels[step.scored], late[step.scored]
+    number_of_teacher = is_late.cumsum(dim=0) - 1
+    with torch.no_grad(), evaluation_mode(step.forward), student.disable_adapter():
+        teacher = base_model(student).lazy_logits(step.masked_inputs, late, forward=step.forward)
 
-    def __init__(self, step: Step, late: torch.BoolTensor, temperature: float):
-        self.student = step.student
-        self.temperature = temperature
-        self.function = step.function
-        self.labels, self.is_late = step.labels[step.scored], late[step.scored]
-        numbers = torch.arange(len(self.labels), device=self.labels.device)
-        self.numbers = torch.zeros_like(step.labels).masked_scatter(step.scored, numbers)
-        with torch.no_grad(), evaluation_mode(step.forward), self.student.disable_adapter():
-            self.logits = base_model(self.student).lazy_logits(step.masked_inputs, late, forward=step.forward)
-        self.number_of = self.is_late.cumsum(dim=0) - 1
-
-    def token_terms(self, logits: torch.Tensor, numbers: torch.LongTensor) -> TokenTerms:
-        """The terms of scored tokens by their numbers; late tokens have the divergence from the teacher."""
-        numbers = numbers.to(self.labels.device)
-        terms = self.function(logits, self.labels[numbers].to(logits.device))
-        late = self.is_late[numbers].nonzero()[:, 0]
-        of_teacher = self.number_of[numbers[late]]
-        late = late.to(logits.device)
-        log_probs = logits[late].float().log_softmax(dim=-1)
-        with torch.no_grad(), self.student.disable_adapter():
-            teacher = self.logits.at(of_teacher, like=logits).float()
-            target = torch.log_softmax(teacher / self.temperature, dim=-1)
+    def token_terms(logits: torch.Tensor, numbers: torch.LongTensor) -> TokenTerms:
+        """The terms of scored tokens by their numbers."""
+        numbers = numbers.to(labels.device)
+        terms = function(logits, labels[numbers].to(logits.device))
+        chosen = is_late[numbers].nonzero()[:, 0]
+        places = number_of_teacher[numbers[chosen]]
+        chosen = chosen.to(logits.device)
+        with torch.no_grad(), student.disable_adapter():
+            target = torch.log_softmax(teacher.at(places, like=logits).float() / temperature, dim=-1)
+        log_probs = logits[chosen].float().log_softmax(dim=-1)
         divergence = nn.functional.kl_div(log_probs, target, reduction="none", log_target=True).sum(dim=-1)
-        return terms._replace(losses=terms.losses.index_put((late, torch.zeros_like(late)), divergence))
+        return terms._replace(losses=terms.losses.index_put((chosen, torch.zeros_like(chosen)), divergence))
+
+    numbers = torch.arange(len(labels), device=labels.device)
+    step.labels = torch.zeros_like(step.labels).masked_scatter(step.scored, numbers)
+    step.function = token_terms
