@@ -213,7 +213,7 @@ def test_mask_ratio_and_block_length_move_evenly_over_the_epochs():
         input_ids, labels = collator([row])["input_ids"][0], collator([row])["labels"][0]
         visible = int((input_ids[2:] == MASK).nonzero()[0])
         seen.append((int((labels != -100).sum()), visible))
-    # Of blocks of 4, 5 (4 + 4 / 3), 7 and 8 tokens; the last epoch is reached and kept.
+    # Blocks of 4, 5 (4 + 4 / 3), 7 and 8 tokens; the last epoch is reached and kept.
     assert [num for num, _ in seen[3:]] == [8, 8]
     assert seen[0][0] == 1 and seen[1][0] in (3, 2) and seen[2][0] in (6, 1)
     assert torch.equal(

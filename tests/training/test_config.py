@@ -9,7 +9,7 @@ def parse(*arguments):
     return HfArgumentParser(CertaintyForcingConfig).parse_args_into_dataclasses(["--output_dir", "out", *arguments])[0]
 
 
-def test_defaults_are_those_of_the_paper():
+def test_defaults_are_as_in_the_paper():
     config = CertaintyForcingConfig("out")
     assert isinstance(config, TrainingArguments)
     assert (config.block_length, config.mask_ratio, config.masking) == (32, 0.5, "semi_autoregressive")
@@ -72,11 +72,8 @@ def test_help_is_printed(capsys):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"block_length": 0}, "`block_length` must be a positive number of tokens, got 0."),
         ({"mask_ratio": "2"}, r"`mask_ratio` must be a number in \(0, 1\].*got 2.0"),
         ({"mask_ratio": "half"}, "`mask_ratio` must be .*got 'half'"),
-        ({"mask_ratio": None}, "`mask_ratio` must be .*got None"),
-        ({"masking": "blocks"}, "`masking` must be .*got 'blocks'"),
         ({"certainty_temperature": 0.0}, "`certainty_temperature` must be positive, got 0.0. The paper uses 0.5."),
         ({"certainty_weight": -1.0}, "`certainty_weight` must be a number of at least 0, got -1.0."),
         ({"consistency_weight": float("nan")}, "`consistency_weight` must be a number of at least 0, got nan."),

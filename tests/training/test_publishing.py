@@ -103,7 +103,7 @@ def test_a_push_in_the_background_ends_later(hub, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("tags", ["math", ["math"]])
-def test_tags_and_license_are_those_of_the_trainers_of_transformers(hub, tmp_path, tags):  # noqa: F811
+def test_tags_and_license_are_as_with_the_trainers_of_transformers(hub, tmp_path, tags):  # noqa: F811
     trainer = make_trainer(tmp_path / "student", hub_model_id="user/student")
     trainer.save_model()
     trainer.create_model_card(tags=tags, license="mit")

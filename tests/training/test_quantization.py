@@ -32,7 +32,7 @@ def dequantized(model, quantized):
     return model
 
 
-def test_gradients_are_those_of_the_weights_that_the_bits_stand_for(tmp_path, quantized):
+def test_gradients_equal_the_gradients_of_the_dequantized_weights(tmp_path, quantized):
     model, loaded = quantized
     assert isinstance(loaded.model.layers[0].self_attn.q_proj, Linear4bit)
     # The head stays as it is.

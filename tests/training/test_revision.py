@@ -23,6 +23,7 @@ from ..helpers import (
     make_trainer,
     weights_of,
 )
+from .test_block_causal import all_logits
 
 
 def make_collator(**settings):
@@ -58,7 +59,7 @@ def test_rows_on_policy_have_the_same_masks_and_all_tokens_of_the_block_scored(b
     assert torch.equal(mixed["labels"], torch.where(mixed["on_policy"][:, None], either, plain["labels"]))
 
 
-def test_late_tokens_are_those_that_the_teacher_decides_steps_after_the_first_masked_one():
+def test_late_tokens_are_decided_by_the_teacher_steps_after_the_first_masked_one():
     rows = rows_with_steps(30)
     batch = make_collator(near_steps=2, mask_ratio="random")(rows)
     found = set()
@@ -154,18 +155,6 @@ def test_the_penalty_raises_the_entropy_of_certain_wrong_tokens(seed):
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
 
 
-def all_logits(model, batch, ids):
-    """The logits of all positions of a batch with other tokens; block-causal masks are written out by their rule."""
-    if "attention_mask" in batch:
-        return model(input_ids=ids, attention_mask=batch["attention_mask"]).logits
-    num_noisy = batch["labels"].shape[1]
-    noisy, clean = (batch["position_ids"][0] // 4).tensor_split([num_noisy])
-    of_noisy = torch.cat([noisy[:, None] == noisy, noisy[:, None] > clean], dim=1)
-    of_clean = torch.cat([torch.zeros(len(clean), num_noisy, dtype=torch.bool), clean[:, None] >= clean], dim=1)
-    mask = torch.cat([of_noisy, of_clean])[None, None]
-    return model(input_ids=ids, position_ids=batch["position_ids"], attention_mask=mask).logits
-
-
 def naive_loss(trainer, batch):
     """The loss of a batch token by token, with the logits of all positions."""
     model, args, labels = trainer.model, trainer.args, batch["labels"]
@@ -217,7 +206,7 @@ REVISIONS = {
     + [(make, "all") for make in (make_llada, make_dream, make_sdar)],
 )
 @pytest.mark.parametrize("chunk", [3, 1000])
-def test_loss_and_gradients_are_those_of_the_naive_loss(tmp_path, monkeypatch, make_model, revision, chunk):
+def test_loss_and_gradients_equal_the_naive_loss(tmp_path, monkeypatch, make_model, revision, chunk):
     monkeypatch.setattr("hf_dparallel.models.scoring._CHUNK_NUMEL", chunk * 64)
     # The head is adapted, too; the teacher's is not.
     adapter = lora(target_modules=["q_proj", "lm_head"], init_lora_weights=False)
@@ -244,7 +233,7 @@ def test_a_window_that_covers_the_rows_changes_nothing(tmp_path):
     assert losses[0] == losses[1] != losses[2]
 
 
-def test_the_loss_on_guesses_is_that_of_the_published_code(golden_dir, tmp_path):
+def test_the_loss_on_guesses_is_as_in_the_published_code(golden_dir, tmp_path):
     """DMax's. One of its cases is left out: it guesses tokens that have no loss, far behind the end of the text."""
     model = AutoModelForMaskedLM.from_pretrained(golden_dir / "llada2" / "model", dtype=torch.float32)
     cases = [json.loads(line) for line in (golden_dir / "dmax" / "train_loss.jsonl").read_text().splitlines()]

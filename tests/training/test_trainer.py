@@ -70,41 +70,37 @@ def test_every_adapter_weight_moves_and_no_other(tmp_path, make_model):
         assert torch.equal(weight, before[name]) == (name not in adapters), name
 
 
-def test_training_the_whole_model(tmp_path):
-    trainer = make_trainer(tmp_path)
+@pytest.mark.parametrize(("make_model", "rows", "epochs"), [(make_llada, 4, 15), (make_sdar, 2, 10)])
+def test_training_the_whole_model_lowers_the_loss(tmp_path, make_model, rows, epochs):
+    trainer = make_trainer(tmp_path, make_model(), rows, num_train_epochs=epochs, logging_steps=5)
     before = weights_of(trainer.model)
     trainer.train()
     assert not any(torch.equal(weight, before[name]) for name, weight in trainer.model.named_parameters())
-
-
-def test_training_lowers_the_loss(tmp_path):
-    trainer = make_trainer(tmp_path, rows=4, num_train_epochs=15, logging_steps=10)
-    trainer.train()
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert logs[-1]["loss"] < 0.5 * logs[0]["loss"]
     assert logs[-1]["masked_accuracy"] > logs[0]["masked_accuracy"]
 
 
+def naive_loss(model, batch, views=2, **settings):
+    """The loss by way of the logits of all positions; the objective of a sequence is the sum over its views."""
+    return views * certainty_forcing_loss(model(input_ids=batch["input_ids"]).logits, batch["labels"], **settings)
+
+
 @pytest.mark.parametrize("masking", ["semi_autoregressive", "random"])
 @pytest.mark.parametrize("complementary_masking", [True, False])
-def test_the_loss_is_that_of_the_collated_batch(tmp_path, masking, complementary_masking):
+def test_the_loss_is_taken_over_the_collated_batch(tmp_path, masking, complementary_masking):
     trainer = make_trainer(tmp_path, masking=masking, complementary_masking=complementary_masking)
     batch = trainer.data_collator(make_rows(3))
     assert len(batch["labels"]) == (6 if complementary_masking else 3)
-    logits = trainer.model(input_ids=batch["input_ids"]).logits
-    # The objective of a sequence is the sum over its views.
-    expected = certainty_forcing_loss(logits, batch["labels"]) * (2 if complementary_masking else 1)
+    expected = naive_loss(trainer.model, batch, views=2 if complementary_masking else 1)
     torch.testing.assert_close(trainer.compute_loss(trainer.model, batch), expected)
 
 
 def test_settings_of_the_loss_are_used(tmp_path):
-    settings = {"certainty_temperature": 0.8, "certainty_weight": 0.3, "consistency_weight": 1.7}
-    trainer = make_trainer(tmp_path, **settings)
+    weights = {"certainty_weight": 0.3, "consistency_weight": 1.7}
+    trainer = make_trainer(tmp_path, certainty_temperature=0.8, **weights)
     batch = trainer.data_collator(make_rows(3))
-    logits = trainer.model(input_ids=batch["input_ids"]).logits
-    expected = 2 * certainty_forcing_loss(
-        logits, batch["labels"], temperature=0.8, certainty_weight=0.3, consistency_weight=1.7
-    )
+    expected = naive_loss(trainer.model, batch, temperature=0.8, **weights)
     torch.testing.assert_close(trainer.compute_loss(trainer.model, batch), expected)
 
 
@@ -134,15 +130,10 @@ def test_model_whose_logits_are_shifted_outside(tmp_path):
     torch.testing.assert_close(trainer.compute_loss(model, batch), expected)
 
 
-def naive_loss(model, batch):
-    """The loss by way of the logits of all positions."""
-    return 2 * certainty_forcing_loss(model(input_ids=batch["input_ids"]).logits, batch["labels"])
-
-
 @pytest.mark.parametrize("make_model", [make_llada, make_dream, make_modernbert])
 @pytest.mark.parametrize("chunk", [1, 5, 1000])
 @pytest.mark.parametrize("masking", ["semi_autoregressive", "random"])
-def test_loss_and_gradients_in_chunks_are_those_of_the_naive_loss(tmp_path, monkeypatch, make_model, chunk, masking):
+def test_loss_and_gradients_in_chunks_equal_the_naive_loss(tmp_path, monkeypatch, make_model, chunk, masking):
     monkeypatch.setattr("hf_dparallel.models.scoring._CHUNK_NUMEL", chunk * 64)
     head = "decoder" if make_model is make_modernbert else "lm_head"
     adapter = lora(target_modules=[head, "Wqkv" if head == "decoder" else "q_proj"], init_lora_weights=False)
@@ -270,7 +261,7 @@ def test_metrics_are_logged_and_add_up_to_the_loss(tmp_path):
     assert logs[0]["consistency_loss"] != logs[1]["consistency_loss"]
 
 
-def test_logged_metrics_are_those_of_the_batch(tmp_path):
+def test_logged_metrics_are_measured_on_the_batch(tmp_path):
     trainer = make_trainer(tmp_path, rows=3, per_device_train_batch_size=3, learning_rate=0.0)
     trainer.train()
     batch = trainer.data_collator(make_rows(3))
@@ -460,15 +451,16 @@ def test_workers_do_not_change_the_run(tmp_path):
 # Data
 
 
+def text_trainer(tmp_path, rows, **settings):
+    tokenizer = build_tokenizer()
+    args, model = make_args(tmp_path, **settings), make_llada(vocab_size=len(tokenizer))
+    return CertaintyForcingTrainer(model, args, train_dataset=rows, processing_class=tokenizer)
+
+
 def test_text_is_tokenized(tmp_path):
     tokenizer = build_tokenizer()
     rows = [{"prompt": "Ana has 3 apples .", "completion": "The answer is 3 .", "answer": 3}] * 2
-    trainer = CertaintyForcingTrainer(
-        model=make_llada(vocab_size=len(tokenizer)),
-        args=make_args(tmp_path),
-        train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-    )
+    trainer = text_trainer(tmp_path, Dataset.from_list(rows))
     row = trainer.train_dataset[0]
     assert row["prompt_ids"] == tokenizer("Ana has 3 apples .")["input_ids"]
     assert row["completion_ids"] == [*tokenizer("The answer is 3 .")["input_ids"], tokenizer.eos_token_id]
@@ -481,13 +473,8 @@ def test_messages_are_tokenized(tmp_path):
     tokenizer = build_tokenizer()
     prompt = [{"role": "user", "content": "Ana has 3 apples ."}]
     completion = [{"role": "assistant", "content": "The answer is 3 ."}]
-    trainer = CertaintyForcingTrainer(
-        model=make_llada(vocab_size=len(tokenizer)),
-        args=make_args(tmp_path, max_length=48),
-        train_dataset=Dataset.from_list([{"prompt": prompt, "completion": completion}]),
-        processing_class=tokenizer,
-    )
-    row = trainer.train_dataset[0]
+    rows = Dataset.from_list([{"prompt": prompt, "completion": completion}])
+    row = text_trainer(tmp_path, rows, max_length=48).train_dataset[0]
     templated = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
     assert row["prompt_ids"] == templated["input_ids"]
     assert tokenizer.decode(row["completion_ids"]).split() == [
@@ -561,12 +548,6 @@ def test_evaluation_data_that_cannot_be_used(tmp_path):
         make_trainer(tmp_path).evaluate(with_lengths((5, 30)))
 
 
-def text_trainer(tmp_path, rows):
-    tokenizer = build_tokenizer()
-    model = make_llada(vocab_size=len(tokenizer))
-    return CertaintyForcingTrainer(model, make_args(tmp_path), train_dataset=rows, processing_class=tokenizer)
-
-
 def test_text_that_cannot_be_tokenized(tmp_path):
     mixed = [{"prompt": "a", "completion": [{"role": "assistant", "content": "b"}]}]
     with pytest.raises(ValueError, match="must both be text, or both lists of messages; got str and list"):
@@ -624,14 +605,8 @@ def test_whole_models_in_half_precision_are_warned_of(tmp_path, caplog):
 
 
 def test_a_causal_model_is_refused(tmp_path):
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        mask_token_id=MASK,
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=64, mask_token_id=MASK, **sizes)
     with pytest.raises(ValueError, match="LlamaForCausalLM is causal"):
         make_trainer(tmp_path, LlamaForCausalLM(config))
 
@@ -733,11 +708,9 @@ def test_a_collator_of_ones_own(tmp_path):
         make_llada(), make_args(tmp_path), data_collator=collator, train_dataset=make_dataset(4)
     )
     batch = collator(make_rows(2))
-    logits = trainer.model(input_ids=batch["input_ids"]).logits
     # One view a sequence, though `args.complementary_masking` is set: the collator counts.
-    torch.testing.assert_close(
-        trainer.compute_loss(trainer.model, batch), certainty_forcing_loss(logits, batch["labels"])
-    )
+    expected = naive_loss(trainer.model, batch, views=1)
+    torch.testing.assert_close(trainer.compute_loss(trainer.model, batch), expected)
     trainer.train()
 
 
