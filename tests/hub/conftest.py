@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, BertConfig, PreTrainedModel
 
 import hf_dparallel
 from hf_dparallel import DiffusionGenerationConfig
@@ -49,6 +49,14 @@ def save_adapter(folder: Path, seed: int = 0, recipe: dict | None = RECIPE, **se
     (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": BASE}))
     if recipe is not None:
         DiffusionGenerationConfig(**recipe).save_pretrained(folder)
+    return folder
+
+
+def save_bert(folder: Path, bert_class: type[PreTrainedModel], **settings) -> Path:
+    """A random model of a class of transformers."""
+    sizes = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
+    torch.manual_seed(0)
+    bert_class(BertConfig(num_attention_heads=2, **(sizes | settings))).save_pretrained(folder)
     return folder
 
 

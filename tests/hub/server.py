@@ -52,6 +52,10 @@ class Hub:
         return self.repositories[f"{kind}/{repo_id}"]
 
 
+class Refusal(Exception):
+    """A status, the code that huggingface_hub goes by, a message, and for a missing file its commit."""
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     hub: Hub
@@ -64,14 +68,22 @@ class Handler(BaseHTTPRequestHandler):
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.hub.requests.append(f"{self.command} {self.route}")
         self.user = self.hub.tokens.get(self.headers.get("Authorization", "").removeprefix("Bearer "))
-        if "Authorization" in self.headers and self.user is None:
-            self.error(401, None, "Invalid user token.")
-            return
-        for pattern, method in ROUTES:
-            if match := re.fullmatch(pattern, self.route):
-                getattr(self, method)(**match.groupdict())
-                return
-        self.error(404, None, "No such route")
+        try:
+            if "Authorization" in self.headers and self.user is None:
+                raise Refusal(401, "", "Invalid user token.")
+            matches = ((re.fullmatch(pattern, self.route), method) for pattern, method in ROUTES)
+            match, method = next(((match, method) for match, method in matches if match), (None, ""))
+            if match is None:
+                raise Refusal(404, "", "No such route")
+            getattr(self, method)(**match.groupdict())
+        except Refusal as refusal:
+            status, code, message, *commit = refusal.args
+            headers = {
+                "X_Error_Message": message,
+                "X_Error_Code": code,
+                **({"X_Repo_Commit": commit[0]} if commit else {}),
+            }
+            self.json({"error": message}, status, **headers)
 
     do_GET = do_POST = do_HEAD = handle_request
 
@@ -88,52 +100,46 @@ class Handler(BaseHTTPRequestHandler):
     def json(self, value, status: int = 200, **headers: str) -> None:
         self.answer(json.dumps(value).encode(), status, Content_Type="application/json", **headers)
 
-    def error(self, status: int, code: str | None, message: str, **headers: str) -> None:
-        codes = {"X_Error_Code": code} if code else {}
-        self.json({"error": message}, status, X_Error_Message=message, **codes, **headers)
-
-    def find(self, kind: str | None, repo_id: str, revision: str | None) -> tuple[Repository, str] | None:
-        """A repository and a commit of it, if there is one."""
+    def find(self, kind: str | None, repo_id: str, revision: str | None) -> tuple[Repository, str]:
+        """A repository and a commit of it."""
         repository = self.hub.repositories.get(f"{kind or 'models'}/{repo_id}")
         if repository is None:
-            return self.error(404, "RepoNotFound", "Repository not found")
+            raise Refusal(404, "RepoNotFound", "Repository not found")
         commit = repository.commit(revision or "main")
         if commit is None:
-            return self.error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            raise Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return repository, commit
 
     # Routes
 
     def whoami(self) -> None:
         if self.user is None:
-            self.error(401, None, "Invalid username or password.")
-        else:
-            self.json({"name": self.user, "type": "user", "orgs": [], "auth": {"accessToken": {"role": "write"}}})
+            raise Refusal(401, "", "Invalid username or password.")
+        self.json({"name": self.user, "type": "user", "orgs": [], "auth": {"accessToken": {"role": "write"}}})
 
     def create(self) -> None:
         wanted = json.loads(self.body)
         owner = wanted.get("organization") or self.user
         if self.user is None:
-            return self.error(401, None, "Invalid username or password.")
+            raise Refusal(401, "", "Invalid username or password.")
         if owner != self.user:
-            return self.error(403, None, f'You don\'t have the rights to create a model under the namespace "{owner}"')
+            raise Refusal(403, "", f'You don\'t have the rights to create a model under the namespace "{owner}"')
         repo_id = f"{owner}/{wanted['name']}"
         key = f"{wanted.get('type') or 'model'}s/{repo_id}"
         exists = key in self.hub.repositories
         self.hub.repositories.setdefault(key, Repository(private=wanted.get("visibility") == "private"))
         prefix = "" if key.startswith("models/") else f"{key.partition('/')[0]}/"
         answer = {"url": f"{self.hub.address}/{prefix}{repo_id}", "name": repo_id, "id": repo_id}
-        return self.json(answer, 409 if exists else 200)
+        self.json(answer, 409 if exists else 200)
 
     def validate_yaml(self) -> None:
         self.json({"errors": [], "warnings": []})
 
     def create_branch(self, kind: str, repo_id: str, name: str) -> None:
-        if found := self.find(kind, repo_id, None):
-            repository, commit = found
-            exists = name in repository.refs
-            repository.refs.setdefault(name, commit)
-            self.json({}, 409 if exists else 200)
+        repository, commit = self.find(kind, repo_id, None)
+        exists = name in repository.refs
+        repository.refs.setdefault(name, commit)
+        self.json({}, 409 if exists else 200)
 
     def preupload(self, kind: str, repo_id: str, revision: str) -> None:
         body = json.loads(self.body)
@@ -150,13 +156,9 @@ class Handler(BaseHTTPRequestHandler):
         self.json({"files": answers})
 
     def commit(self, kind: str, repo_id: str, revision: str) -> None:
-        found = self.find(kind, repo_id, revision)
-        if not found:
-            return
-        repository, parent = found
+        repository, parent = self.find(kind, repo_id, revision)
         if self.user != repo_id.split("/")[0] and "create_pr=1" not in self.path:
-            self.error(403, None, "You have no write access to this repository")
-            return
+            raise Refusal(403, "", "You have no write access to this repository")
         files = dict(repository.commits[parent])
         for line in self.body.splitlines():
             change = json.loads(line)
@@ -177,34 +179,29 @@ class Handler(BaseHTTPRequestHandler):
         self.json(answer)
 
     def info(self, kind: str, repo_id: str, revision: str | None = None) -> None:
-        if found := self.find(kind, repo_id, revision):
-            repository, commit = found
-            siblings = [{"rfilename": name} for name in repository.commits[commit]]
-            state = {"private": repository.private, "tags": [], "downloads": 0, "likes": 0, "disabled": False}
-            self.json({"id": repo_id, "sha": commit, "siblings": siblings, **state})
+        repository, commit = self.find(kind, repo_id, revision)
+        siblings = [{"rfilename": name} for name in repository.commits[commit]]
+        state = {"private": repository.private, "tags": [], "downloads": 0, "likes": 0, "disabled": False}
+        self.json({"id": repo_id, "sha": commit, "siblings": siblings, **state})
 
     def tree(self, kind: str, repo_id: str, revision: str, folder: str | None = None) -> None:
-        if found := self.find(kind, repo_id, revision):
-            repository, commit = found
-            prefix = f"{folder.strip('/')}/" if folder else ""
-            files = {name: text for name, text in repository.commits[commit].items() if name.startswith(prefix)}
-            if prefix and not files:
-                self.error(404, "EntryNotFound", "Not found")
-                return
-            folders = {str(parent) for name in files for parent in PurePosixPath(name).parents} - {"."}
-            entries = [{"type": "directory", "path": name, "size": 0, "oid": "0" * 40} for name in folders]
-            for name, content in files.items():
-                entries.append({"type": "file", "path": name, "size": len(content), "oid": sha1(content)})
-            self.json(entries)
+        repository, commit = self.find(kind, repo_id, revision)
+        prefix = f"{folder.strip('/')}/" if folder else ""
+        files = {name: text for name, text in repository.commits[commit].items() if name.startswith(prefix)}
+        if prefix and not files:
+            raise Refusal(404, "EntryNotFound", "Not found")
+        folders = {str(parent) for name in files for parent in PurePosixPath(name).parents} - {"."}
+        entries = [{"type": "directory", "path": name, "size": 0, "oid": "0" * 40} for name in folders]
+        for name, content in files.items():
+            entries.append({"type": "file", "path": name, "size": len(content), "oid": sha1(content)})
+        self.json(entries)
 
     def resolve(self, repo_id: str, revision: str, name: str, kind: str | None = None) -> None:
-        if found := self.find(kind, repo_id, revision):
-            repository, commit = found
-            content = repository.commits[commit].get(name)
-            if content is None:
-                self.error(404, "EntryNotFound", "Entry not found", X_Repo_Commit=commit)
-                return
-            self.answer(content, ETag=f'"{sha1(content)}"', X_Repo_Commit=commit)
+        repository, commit = self.find(kind, repo_id, revision)
+        content = repository.commits[commit].get(name)
+        if content is None:
+            raise Refusal(404, "EntryNotFound", "Entry not found", commit)
+        self.answer(content, ETag=f'"{sha1(content)}"', X_Repo_Commit=commit)
 
 
 _REPO = r"(?P<repo_id>[^/]+/[^/]+)"

@@ -14,7 +14,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoTokenizer,
-    BertConfig,
     BertForMaskedLM,
     BertLMHeadModel,
 )
@@ -25,7 +24,7 @@ from hf_dparallel.hub import publish
 from hf_dparallel.hub.card import PICTURE_NAME, make_model_card
 from hf_dparallel.hub.facts import ModelFacts
 
-from .conftest import BASE, RECIPE, TEACHER, save_adapter
+from .conftest import BASE, RECIPE, TEACHER, save_adapter, save_bert
 from .server import Repository
 
 
@@ -262,48 +261,23 @@ def test_custom_generate_on_the_base_model_follows_the_recipe_of_the_repository(
 
 @pytest.mark.parametrize(("recorded", "model_type", "shift"), [(0, "bert", 0), (1, "bert", 1), (0, "Dream", 1)])
 def test_custom_generate_knows_the_shift_and_the_mask(hub, tmp_path, recorded, model_type, shift):
-    config = BertConfig(
-        vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
-    )
-    torch.manual_seed(0)
-    model = BertLMHeadModel(config).eval()
-    model.save_pretrained(tmp_path / "bert")
-    (tmp_path / "bert" / "training_summary.json").write_text(json.dumps({"shift_logits": bool(recorded)}))
+    save_bert(tmp_path, BertLMHeadModel)
+    (tmp_path / "training_summary.json").write_text(json.dumps({"shift_logits": bool(recorded)}))
     recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=4, mask_token_id=31)
-    push_model_to_hub(tmp_path / "bert", "user/bert", generation_config=recipe)
+    push_model_to_hub(tmp_path, "user/bert", generation_config=recipe)
 
     prompt = torch.arange(2, 6)[None]
+    model = BertLMHeadModel.from_pretrained(tmp_path)
     model.config.model_type = model_type
     out = model.generate(prompt, custom_generate="user/bert", trust_remote_code=True)
-    local = enable_diffusion_generation(BertLMHeadModel.from_pretrained(tmp_path / "bert"), 31, shift_logits=shift)
+    local = enable_diffusion_generation(BertLMHeadModel.from_pretrained(tmp_path), 31, shift_logits=shift)
     assert torch.equal(out, local.generate(prompt, generation_config=recipe))
-    other = enable_diffusion_generation(BertLMHeadModel.from_pretrained(tmp_path / "bert"), 31, shift_logits=not shift)
+    other = enable_diffusion_generation(BertLMHeadModel.from_pretrained(tmp_path), 31, shift_logits=not shift)
     assert not torch.equal(out, other.generate(prompt, generation_config=recipe))
 
 
-def test_custom_generate_of_a_model_repository_decodes_a_class_of_transformers(hub, adapter, tmp_path):
-    config = BertConfig(
-        vocab_size=32,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        mask_token_id=31,
-    )
-    torch.manual_seed(0)
-    BertLMHeadModel(config).save_pretrained(tmp_path / "bert")
-    recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2)
-    push_model_to_hub(tmp_path / "bert", "user/bert", generation_config=recipe)
-
-    model = AutoModelForCausalLM.from_pretrained("user/bert", trust_remote_code=True)
-    out = model.generate(torch.arange(2, 6)[None], return_dict_in_generate=True)
-    assert out.nfe.tolist() == [2] and out.sequences.shape == (1, 12)
-
-
 def test_custom_generate_of_a_folder_reads_the_recipe_that_is_in_it(tmp_path):
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    torch.manual_seed(0)
-    BertLMHeadModel(BertConfig(vocab_size=32, mask_token_id=31, **sizes)).save_pretrained(tmp_path)
+    save_bert(tmp_path, BertLMHeadModel, mask_token_id=31)
     recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2)
     recipe.save_pretrained(tmp_path)
     (tmp_path / "training_summary.json").write_text('{"shift_logits": true}')
@@ -330,14 +304,8 @@ def test_the_card_says_what_the_model_is(hub, adapter, tmp_path):
         "versions": {"torch": "2.13"},
     }
     (adapter / "training_summary.json").write_text(json.dumps(summary))
-    push_model_to_hub(
-        adapter,
-        "user/student",
-        report=tmp_path / "report.json",
-        dataset_name="user/data",
-        license="mit",
-        tags=["math"],
-    )
+    facts = {"dataset_name": "user/data", "license": "mit", "tags": ["math"]}
+    push_model_to_hub(adapter, "user/student", report=tmp_path / "report.json", **facts)
     card = card_of(hub)
     data = card.data
     facts = data.to_dict()
@@ -508,15 +476,11 @@ def test_the_lines_of_the_card_run_as_they_stand(hub, adapter, capsys):
 
 def test_the_card_of_another_class_runs_too(hub, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(TEACHER)
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
-    )
-    torch.manual_seed(0)
-    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
-    (tmp_path / "bert" / "training_summary.json").write_text('{"is_native": false}')
+    save_bert(tmp_path, BertForMaskedLM, vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "training_summary.json").write_text('{"is_native": false}')
     recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2, mask_token_id=1)
-    push_model_to_hub(tmp_path / "bert", "user/bert", generation_config=recipe)
+    push_model_to_hub(tmp_path, "user/bert", generation_config=recipe)
     lines = lines_of(card_of(hub, "user/bert"))
     names: dict = {}
     exec(compile(lines, "card", "exec"), names)

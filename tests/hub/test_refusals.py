@@ -4,11 +4,11 @@
 import re
 
 import pytest
-from transformers import AutoConfig, BertConfig, BertForMaskedLM
+from transformers import BertForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig, push_model_to_hub
 
-from .conftest import BASE, TEACHER, save_adapter
+from .conftest import BASE, save_adapter, save_bert
 from .server import Repository
 
 
@@ -64,15 +64,6 @@ def test_a_name_that_is_taken_by_something_else_is_refused(hub, adapter):
     assert len(hub.repository("user/student").commits) == 3
 
 
-def save_bert(folder):
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    # As many words as the tokenizer of the teacher has, whose adapters are pushed beside it.
-    vocab_size = AutoConfig.from_pretrained(TEACHER).vocab_size
-    BertForMaskedLM(BertConfig(vocab_size=vocab_size, mask_token_id=1, **sizes)).save_pretrained(folder)
-    DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2).save_pretrained(folder)
-    return folder
-
-
 @pytest.mark.parametrize(
     ("held", "holds"),
     [
@@ -83,8 +74,9 @@ def save_bert(folder):
 def test_another_model_is_not_overwritten(hub, tmp_path, held, holds):
     repository = hub.repositories["models/user/model"] = Repository()
     repository.files().update(held)
+    DiffusionGenerationConfig(denoising_steps=2).save_pretrained(save_bert(tmp_path, BertForMaskedLM))
     with pytest.raises(ValueError, match=re.escape(f"`repo_id=user/model` exists and holds {holds}")):
-        push_model_to_hub(save_bert(tmp_path / "bert"), "user/model")
+        push_model_to_hub(tmp_path, "user/model")
     assert repository.files() == held
 
 

@@ -65,12 +65,14 @@ def test_a_constructor_computes_nothing_and_the_initialization_fills_everything(
 
 
 @MAKERS
-def test_eager_attention_is_sdpa(make_model):
+@pytest.mark.usefixtures("eager_flex_attention")
+@pytest.mark.parametrize("attention", ["eager", "flex_attention"])
+def test_attention_is_sdpa_however_it_is_computed(make_model, attention):
     model = make_model()
     ids, mask = left_padded(IDS.tolist() + [[2, 3, 4]])
     by_implementation = []
-    for attention in ("eager", "sdpa"):
-        model.set_attn_implementation(attention)
+    for implementation in ("sdpa", attention):
+        model.set_attn_implementation(implementation)
         by_implementation.append(logits(model, ids, attention_mask=mask)[mask.bool()])
     torch.testing.assert_close(*by_implementation, atol=1e-4, rtol=1e-4)
 

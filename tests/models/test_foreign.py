@@ -23,36 +23,21 @@ from hf_dparallel import DreamTokenizer, enable_diffusion_generation
 from ..helpers import RemoteCodeConfig, RemoteCodeModel, make_dream, make_llada
 
 
+SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
+
+
 def make_modernbert() -> ModernBertForMaskedLM:
     torch.manual_seed(0)
-    config = ModernBertConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=2,
-        cls_token_id=2,
-        sep_token_id=1,
-    )
-    return ModernBertForMaskedLM(config).eval()
+    tokens = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "cls_token_id": 2, "sep_token_id": 1}
+    return ModernBertForMaskedLM(ModernBertConfig(num_hidden_layers=2, **SIZES, **tokens)).eval()
 
 
 def test_modernbert_decodes_every_token():
     model = enable_diffusion_generation(make_modernbert(), mask_token_id=63)
     assert isinstance(model, ModernBertForMaskedLM)
+    settings = {"max_new_tokens": 16, "block_length": 8, "stop_at_eos": False, "return_dict_in_generate": True}
     prompts = torch.tensor([[0, 0, 5, 6], [7, 8, 9, 10]])
-    attention_mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
-    out = model.generate(
-        prompts,
-        attention_mask=attention_mask,
-        max_new_tokens=16,
-        block_length=8,
-        stop_at_eos=False,
-        return_dict_in_generate=True,
-    )
+    out = model.generate(prompts, attention_mask=torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]]), **settings)
     assert out.sequences.shape == (2, 20) and not (out.sequences == 63).any()
     assert out.nfe.tolist() == [16, 16]
 
@@ -103,10 +88,8 @@ def test_first_token_of_a_padded_prompt_is_filled_in_as_without_padding(make_mod
 
 def make_roberta() -> RobertaForMaskedLM:
     torch.manual_seed(0)
-    config = RobertaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=66, pad_token_id=1, bos_token_id=0, eos_token_id=2,
-    )  # fmt: skip
+    tokens = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    config = RobertaConfig(num_hidden_layers=2, max_position_embeddings=66, **SIZES, **tokens)
     model = RobertaForMaskedLM(config).eval()
     with torch.no_grad():
         model.roberta.embeddings.position_embeddings.weight.normal_()
@@ -146,9 +129,8 @@ def test_enabled_model_can_be_pickled():
 
 def test_enable_on_a_peft_model():
     settings = {"max_new_tokens": 32, "eos_token_id": 1}
-    expected = enable_diffusion_generation(make_modernbert(), mask_token_id=63).generate(
-        torch.tensor([[5]]), **settings
-    )
+    alone = enable_diffusion_generation(make_modernbert(), mask_token_id=63)
+    expected = alone.generate(torch.tensor([[5]]), **settings)
     model = peft.get_peft_model(make_modernbert(), peft.LoraConfig(r=2, target_modules=["Wqkv"]))
     model = enable_diffusion_generation(model, mask_token_id=63)
     assert torch.equal(model.generate(torch.tensor([[5]]), **settings), expected)
@@ -166,11 +148,9 @@ def test_check_leaves_the_model_in_its_mode():
 
 
 def test_causal_model_is_refused():
-    config = LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4
-    )
+    model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, **SIZES))
     with pytest.raises(ValueError, match="LlamaForCausalLM is causal.*Use a masked diffusion model"):
-        enable_diffusion_generation(LlamaForCausalLM(config), mask_token_id=63)
+        enable_diffusion_generation(model, mask_token_id=63)
 
 
 def test_missing_mask_token_is_named():

@@ -137,6 +137,3 @@ def read_example(path: str | os.PathLike) -> dict[str, Any]:
     if missing:
         raise ValueError(f"`example={path}` has no {missing[0]}. Give what `hf-dparallel generate --json FILE` wrote.")
     return example
-
-
-__all__ = ["ModelFacts", "check_base_model", "read_example", "read_figures"]

@@ -66,7 +66,7 @@ def push_model_to_hub(
         repo_id (`str`):
             Name of the repository, by default one of yours. It is created if there is none.
         private, revision, create_pr, token, commit_message:
-            As in [`~huggingface_hub.HfApi.create_commit`]. A branch that does not exist is created.
+            As in `create_repo` and [`~huggingface_hub.HfApi.create_commit`]. A branch is created if there is none.
         facts:
             `base_model`, `generation_config`, `report`, `example`, `dataset_name`, `license` and `tags`, as in
             [`ModelFacts`].

@@ -56,7 +56,7 @@ def push_trajectories_to_hub(
         license (`str`, *optional*):
             Identifier of the licence, for the card.
         private, revision, create_pr, token, commit_message:
-            As in [`~huggingface_hub.HfApi.create_commit`]. A branch that does not exist is created.
+            As in `create_repo` and [`~huggingface_hub.HfApi.create_commit`]. A branch is created if there is none.
 
     Returns:
         [`~huggingface_hub.CommitInfo`]

@@ -62,7 +62,7 @@ def upload_files(
             logger.warning(f"The card of {repo_id!r} was edited on the Hub, and is kept. Delete it there to renew it.")
             files = {name: content for name, content in files.items() if name != CARD_NAME}
         replaced = set(filter_repo_objects(existing, allow_patterns=replaces)) - files.keys()
-        changes = [CommitOperationAdd(name, content) for name, content in files.items()]
+        changes: list[Any] = [CommitOperationAdd(name, content) for name, content in files.items()]
         changes += [CommitOperationDelete(name) for name in sorted(replaced)]
         return api.create_commit(repo_id, changes, commit_message=commit_message, create_pr=create_pr, **target)
 

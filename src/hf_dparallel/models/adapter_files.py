@@ -31,15 +31,7 @@ _PEFT_PREFIX = "base_model.model."
 
 
 class AdapterFiles:
-    r"""
-    The files of an adapter, all of the same commit.
-
-    Args:
-        name (`str`):
-            Name of the repository on the Hub, or a folder.
-        download (`dict`):
-            Arguments of a download: `revision`, `token`, `cache_dir`, `local_files_only`, ...
-    """
+    """The files of an adapter, all of the same commit; `download` has the arguments of [`cached_file`]."""
 
     def __init__(self, name: str, download: dict[str, Any]):
         self.name = str(name)
@@ -48,12 +40,7 @@ class AdapterFiles:
         self.download = {**download, "revision": resolve_revision(self.name, **resolving, local_files_only=offline)}
 
     def config(self) -> "PeftConfig":
-        """Returns its configuration.
-
-        Raises:
-            OSError: if there is no such adapter, or it may not be read.
-            ValueError: if its configuration is none of PEFT.
-        """
+        """Returns its configuration; an error says whether it is missing, may not be read, or is damaged."""
         from peft import PeftConfig
 
         if Path(self.name).is_dir() and not Path(self.name, ADAPTER_CONFIG_NAME).is_file():
@@ -76,9 +63,6 @@ class AdapterFiles:
 
         An adapter says how its answers are decoded. The special tokens are the model's, and the caller says what
         `generate` returns and compiles: such settings are left out, and so is a length above `max_length`.
-
-        Raises:
-            ValueError: if a setting in it is out of range.
         """
         if self._path(GENERATION_CONFIG_NAME) is None:
             return None
@@ -95,36 +79,28 @@ class AdapterFiles:
         return recipe.updated(**{name: None for name in SETTINGS if not SETTINGS[name].changes_answer})
 
     def weights(self, allow_pickles: bool = False) -> dict[str, torch.Tensor]:
-        """Returns its weights, on the CPU, without the prefix that PEFT gives to their names.
-
-        Raises:
-            OSError: if it has none, pickled ones only, or damaged ones.
-        """
+        """Returns its weights, on the CPU, without the prefix that PEFT gives to their names."""
         path = self._path(ADAPTER_SAFE_WEIGHTS_NAME)
-        pickled = None if path is not None else self._path(ADAPTER_WEIGHTS_NAME) if allow_pickles else None
-        if pickled is not None:
-            weights = torch.load(pickled, map_location="cpu", weights_only=True)
-            return {name.removeprefix(_PEFT_PREFIX): weight for name, weight in weights.items()}
-        if path is None:
-            has_pickles = has_file(self.name, ADAPTER_WEIGHTS_NAME, **self.download)
+        has_pickles = path is None and has_file(self.name, ADAPTER_WEIGHTS_NAME, **self.download)
+        if path is None and not (has_pickles and allow_pickles):
+            pickled = (
+                f"Its {ADAPTER_WEIGHTS_NAME} is a pickle, which can run code when it is read, and is refused. If you "
+                "trust it, pass `use_safetensors=False`, and save the adapter again."
+            )
             raise OSError(
                 f"The adapter {self.name!r} has no {ADAPTER_SAFE_WEIGHTS_NAME}. "
-                + (
-                    f"Its {ADAPTER_WEIGHTS_NAME} is a pickle, which can run code when it is read, and is refused. If "
-                    "you trust it, pass `use_safetensors=False`, and save the adapter again."
-                    if has_pickles
-                    else "Is it complete?"
-                )
+                + (pickled if has_pickles else "Is it complete?")
             )
         try:
-            return {name.removeprefix(_PEFT_PREFIX): weight for name, weight in load_file(path).items()}
+            if path is not None:
+                weights = load_file(path)
+            else:
+                weights = torch.load(self._path(ADAPTER_WEIGHTS_NAME), map_location="cpu", weights_only=True)
         except SafetensorError as error:
             raise OSError(
                 f"`{path}` is damaged ({error}). Delete it, and download or save the adapter again."
             ) from error
+        return {name.removeprefix(_PEFT_PREFIX): weight for name, weight in weights.items()}
 
     def _path(self, filename: str) -> str | None:
         return cached_file(self.name, filename, _raise_exceptions_for_missing_entries=False, **self.download)
-
-
-__all__ = ["AdapterFiles"]

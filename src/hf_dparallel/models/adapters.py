@@ -88,7 +88,7 @@ class AdapterLoadingMixin(_Mixed):
         is_replaced = name in getattr(self, "peft_config", {})
         recipe = None
         if peft_model_id is not None:
-            given = {"revision": revision, "token": token, "local_files_only": local_files_only or None}
+            given = {"revision": revision, "token": token, "local_files_only": local_files_only}
             download = {**(load_config.download_kwargs if load_config else {}), **(adapter_kwargs or {})}
             files = AdapterFiles(peft_model_id, download | {key: value for key, value in given.items() if value})
             recipe = files.recipe(self.config.max_position_embeddings)
@@ -115,11 +115,7 @@ class AdapterLoadingMixin(_Mixed):
         self._adapter_recipes = {name: kept for name, kept in self._adapter_recipes.items() if name not in names}
 
     def state_dict(self, *args, **kwargs):
-        """As in torch. `PeftModel.from_pretrained` and all that saves call it, and so does loading.
-
-        Raises:
-            ValueError: for 4-bit weights that have run on the CPU.
-        """
+        """As in torch, and not for 4-bit weights that have run on the CPU. All that loads or saves calls it."""
         check_not_repacked(self)
         return super().state_dict(*args, **kwargs)  # type: ignore[misc]
 
@@ -162,19 +158,12 @@ class AdapterLoadingMixin(_Mixed):
             raise ValueError("No adapter is loaded, so there is nothing to merge. Call `load_adapter` first.")
         active = self.active_adapters()
         self.generation_config = recipe_of(self)
-        wrapped = [
-            (name, module)
-            for name, module in self.named_modules()
-            if isinstance(module, BaseTunerLayer | ModulesToSaveWrapper)
-        ]
-        for name, module in wrapped:
+        for name, module in list(self.named_modules()):
             if isinstance(module, BaseTunerLayer):
                 module.merge(safe_merge=True, adapter_names=active)
-                merged = module.get_base_layer()
-            else:
-                merged = module.modules_to_save[active[0]]
-            parent, _, child = name.rpartition(".")
-            setattr(self.get_submodule(parent), child, merged)
+                self.set_submodule(name, module.get_base_layer())
+            elif isinstance(module, ModulesToSaveWrapper):
+                self.set_submodule(name, module.modules_to_save[active[0]])
         del self.peft_config
         self._adapter_recipes, self._hf_peft_config_loaded = {}, False
         return self
@@ -182,17 +171,16 @@ class AdapterLoadingMixin(_Mixed):
     def _check_fit(self, info: Any, name: str, source: str, keep: bool) -> None:
         """Deletes an adapter, unless it is to be kept, and raises an error if a weight or a place for one is left."""
         parameters = {path: weight for path, weight in self.named_parameters() if name in path.split(".")}
-        # Weights of other adapters are reported as missing, too.
-        missing = sorted(set(info.missing_keys) & set(parameters))
-        # Where the model is offloaded to a disk, they cannot be brought there.
-        offloaded = sorted(path for path, weight in parameters.items() if weight.is_meta)
-        unexpected = sorted(info.unexpected_keys)
-        parts = [
-            (unexpected, "have no place in the model"),
-            (missing, "are wanted by its configuration but missing"),
-            (offloaded, "belong to offloaded layers; load the adapter with `from_pretrained(adapter)` instead"),
-        ]
-        problems = " and ".join(f"{len(keys)} weights {what} (such as {keys[0]!r})" for keys, what in parts if keys)
+        parts = {
+            "have no place in the model": info.unexpected_keys,
+            # Weights of other adapters are reported as missing, too.
+            "are wanted by its configuration but missing": info.missing_keys & parameters.keys(),
+            # Where the model is offloaded to a disk, they cannot be brought there.
+            "belong to offloaded layers; load the adapter with `from_pretrained(adapter)` instead": [
+                path for path, weight in parameters.items() if weight.is_meta
+            ],
+        }
+        problems = " and ".join(f"{len(k)} weights {what} (such as {min(k)!r})" for what, k in parts.items() if k)
         if not problems:
             return
         if not keep:
@@ -253,18 +241,14 @@ def translated(
 
     marker = "." + PEFT_TYPE_TO_PREFIX_MAPPING.get(config.peft_type, "lora_")
     rules = get_model_conversion_mapping(model)
-    own_weights: dict[str, torch.Tensor] = {}
+    own_weights = {name: weight for name, weight in weights.items() if marker not in name}
     published_of: dict[str, str] = {}
-    for name, weight in weights.items():
-        published, found, rest = name.partition(marker)
-        if not found:
-            own_weights[name] = weight
-            continue
+    for name in (name for name in weights if marker in name):
+        published, _, rest = name.partition(marker)
         modules = _own_modules(published, rules, may_be_cut=config.peft_type == "LORA")
         published_of |= dict.fromkeys(modules, published)
-        pieces = [weight] if len(modules) == 1 else _cut(model, name, weight, modules)
-        for module, piece in zip(modules, pieces, strict=True):
-            own_weights[f"{module}{marker}{rest}"] = piece
+        pieces = [weights[name]] if len(modules) == 1 else _cut(model, name, weights[name], modules)
+        own_weights |= {f"{module}{marker}{rest}": piece for module, piece in zip(modules, pieces, strict=True)}
     if any(module != published for module, published in published_of.items()):
         config.target_modules = set(published_of)
         config.layers_to_transform = config.layers_pattern = config.exclude_modules = None
@@ -314,6 +298,3 @@ def _without_load_report() -> Iterator[None]:
         yield
     finally:
         peft_logger.setLevel(level)
-
-
-__all__ = ["AdapterLoadingMixin", "check_not_repacked"]

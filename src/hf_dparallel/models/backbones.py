@@ -37,15 +37,11 @@ class BlockCausalBackbone(BidirectionalBackbone):
         inputs_embeds: torch.FloatTensor | None = None,
         **kwargs,
     ):
-        r"""
-        As the forward pass of the decoder, with another meaning of two arguments.
+        """As the forward pass of the decoder, with another meaning of two arguments.
 
-        Args:
-            attention_mask (`torch.Tensor`, `BlockMask` or `dict`, *optional*):
-                1 for real tokens, 0 for padding, of shape `(rows, keys)`. A 4-D mask or a `BlockMask` is taken as it
-                is, and so is `{"full_attention": mask}`, where `None` says that every query sees every key.
-            position_ids (`torch.LongTensor` of shape `(rows, queries)`, *optional*):
-                By default counted from the first token of each row that is no padding.
+        `attention_mask` is 1 for real tokens, 0 for padding, of shape `(rows, keys)`. A 4-D mask or a `BlockMask` is
+        taken as it is, and so is `{"full_attention": mask}`, where `None` says that every query sees every key.
+        `position_ids`, `(rows, queries)`, are by default counted from the first token of each row that is no padding.
         """
         if inputs_embeds is None:
             inputs_embeds, input_ids = self.embed_tokens(input_ids), None  # type: ignore[attr-defined]
@@ -85,6 +81,3 @@ class BlockCausalBackbone(BidirectionalBackbone):
             device=inputs_embeds.device,
         )
         return mask, position_ids
-
-
-__all__ = ["BidirectionalBackbone", "BlockCausalBackbone"]

@@ -203,34 +203,27 @@ def _refuse_pickles(name: str, kwargs: dict[str, Any]) -> None:
     whatever files an index names.
     """
     download = {key: kwargs[key] for key in _DOWNLOAD_ARGUMENTS if kwargs.get(key) is not None}
-    variant = f".{kwargs['variant']}" if kwargs.get("variant") else ""
-
-    def path_of(file: str) -> str:
-        stem, _, suffix = file.rpartition(".")
-        return str(PurePosixPath(kwargs.get("subfolder") or "", f"{stem}{variant}.{suffix}"))
-
-    def exists(file: str) -> bool:
-        return has_file(name, path_of(file), **download)
-
-    files: set[str] = set()
+    files = [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME]
+    folder, variant = PurePosixPath(kwargs.get("subfolder") or ""), kwargs.get("variant")
+    if variant:
+        files = [f".{variant}.".join(file.rsplit(".", 1)) for file in files]
+    _, safe_index, *pickles = paths = [str(folder / file) for file in files]
+    named: set[str] = set()
     try:
-        if exists(SAFE_WEIGHTS_NAME):
-            return
-        has_index = exists(SAFE_WEIGHTS_INDEX_NAME)
-        if has_index:
-            index = cached_file(name, path_of(SAFE_WEIGHTS_INDEX_NAME), **download)
-            files = set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values())
-        is_pickled = not has_index and (exists(WEIGHTS_NAME) or exists(WEIGHTS_INDEX_NAME))
+        found = next((path for path in paths if has_file(name, path, **download)), None)
+        if found == safe_index:
+            index = Path(cached_file(name, found, **download))
+            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except OSError:
         # There is no such repository, or nobody answers: transformers says so.
         return
-    strange = sorted(file for file in files if not file.endswith(".safetensors") or ".." in PurePosixPath(file).parts)
+    strange = sorted(file for file in named if not file.endswith(".safetensors") or ".." in PurePosixPath(file).parts)
     if strange:
         raise OSError(
             f"The index of {name!r} names {strange[0]!r}, which is no safetensors file in its folder, and is refused. "
             "Save the model again."
         )
-    if is_pickled:
+    if found in pickles:
         raise OSError(
             f"{name!r} has no weights in safetensors. Pickled weights can run code when they are read, and are "
             "refused. If you trust them, pass `use_safetensors=False`, and save the model again."
@@ -248,6 +241,3 @@ def _cross_entropy(
     reduction = "mean" if num_items_in_batch is None else "sum"
     loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction=reduction)
     return loss if num_items_in_batch is None else loss / num_items_in_batch
-
-
-__all__ = ["MaskedDiffusionModel", "MaskedDiffusionOutput"]

@@ -2,7 +2,6 @@
 """`generate` for masked language models of other classes."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -57,16 +56,17 @@ def enable_diffusion_generation(
         )
     check_bidirectional(model)
     previous = getattr(model, "generation_config", None)
-    config = DiffusionGenerationConfig.from_dict(previous.to_dict() if previous is not None else {})
+    config = DiffusionGenerationConfig.from_dict(previous.to_dict() if previous else {})
     if not isinstance(model, DiffusionGenerationMixin):
-        model.__class__ = _with_diffusion_generation(type(model))
+        model.__class__ = _with_diffusion_generation(type(model))  # type: ignore[arg-type]
     model.shift_logits, model.first_position = shift_logits, first_position(model)
     model.takes_visibility = model.first_position is not None and takes_visibility(model)
     model.generation_config = config.updated(mask_token_id=mask_token_id)
     return model
 
 
-def _make_class(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
+@functools.cache
+def _with_diffusion_generation(cls: type) -> Any:
     """A subclass of `cls` with `generate`, whose instances can be pickled though no module holds the class."""
 
     def __reduce_ex__(self, protocol):
@@ -76,10 +76,7 @@ def _make_class(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
     return type(cls.__name__, (ScoringMixin, DiffusionGenerationMixin, cls), namespace)
 
 
-_with_diffusion_generation: Callable[[type], Any] = functools.cache(_make_class)
-
-
-def _new_model(cls: type[PreTrainedModel]) -> PreTrainedModel:
+def _new_model(cls: type) -> PreTrainedModel:
     new_class = _with_diffusion_generation(cls)
     return new_class.__new__(new_class)
 
@@ -89,10 +86,8 @@ def first_position(model: PreTrainedModel) -> int | None:
     """The `position_ids` entry of a first token: RoBERTa and others count from behind the padding token's id.
 
     Decoding gives the positions itself, so that they do not depend on the tokens: by itself RoBERTa counts neither the
-    padding before a prompt nor a padding token that was decoded.
-
-    Returns:
-        `int`, or `None` if the model takes no positions, or counts in yet another way and has to do it itself.
+    padding before a prompt nor a padding token that was decoded. `None` says that the model takes no positions, or
+    counts in yet another way and has to do it itself.
     """
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
     tokens = [token for token in range(min(8, vocabulary_size(model))) if token != padding][:4]
@@ -125,11 +120,7 @@ def takes_visibility(model: PreTrainedModel) -> bool:
 
 
 def check_bidirectional(model: PreTrainedModel) -> None:
-    """Checks, by running it on two short sequences, that the first position of a model sees the last one.
-
-    Raises:
-        ValueError: if the model is causal, so that masked tokens could not see what follows them.
-    """
+    """Checks, by running it on two short sequences, that the first position of a model sees the last one."""
     reacts = _react_to_the_last(model, torch.ones(2, 4, dtype=torch.long, device=model.device))
     if reacts is None:
         raise ValueError(

@@ -37,27 +37,17 @@ class ScoringMixin:
         labels: torch.LongTensor | None = None,
         forward: Callable[..., Any] | None = None,
     ) -> "torch.Tensor | Terms":
-        r"""
-        Computes the logits at some positions; `logits[:, i]` score the token at position `where[:, i]`.
+        """Computes the logits at some positions; `logits[:, i]` score the token at position `where[:, i]`.
 
-        Args:
-            inputs (`dict[str, torch.Tensor]`):
-                Arguments of the forward pass. An argument that the model does not take is left out.
-            where (`torch.Tensor`):
-                The positions, of shape `(rows, positions)`; or a boolean mask of shape `(rows, length)`.
-            function (`Callable`, *optional*):
-                A differentiable function of the logits `(num_positions, vocab_size)` of some of the positions, and of
-                their labels, which returns a `NamedTuple` of tensors with an entry for each of the positions. Only the
-                logits of one call are in memory at a time.
-            labels (`torch.LongTensor` of shape `(rows, length)`, *optional*):
-                What `function` gets beside the logits.
-            forward (`Callable`, *optional*):
-                Another forward pass than the one of `self` as it is: the model wrapped for several processes, or
-                compiled.
+        `inputs` are arguments of the forward pass, of which those are left out that the model does not take; `forward`
+        is another pass than the one of `self` as it is, wrapped for several processes or compiled. The positions are
+        of shape `(rows, positions)` and give logits `(rows, positions, vocab_size)`; or they are a boolean mask
+        `(rows, length)`, and give `(num_true, vocab_size)`.
 
-        Returns:
-            `torch.Tensor` of shape `(rows, positions, vocab_size)` (with a mask: `(num_true, vocab_size)`); or with
-            `function` what it returned, put together field by field.
+        `function` is a differentiable function of the logits `(num_positions, vocab_size)` of some of the positions,
+        and of their labels, from `labels` `(rows, length)`. It returns a `NamedTuple` of tensors with an entry for
+        each of the positions, and these are put together field by field. Only the logits of one call are in memory at
+        a time.
         """
         forward = forward or self.__call__  # type: ignore[operator]
         positions = inputs.get("position_ids")
@@ -101,11 +91,9 @@ def accepted_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, to
 
 
 def shift_predictions(predictions: torch.Tensor, position_ids: torch.LongTensor | None) -> torch.Tensor:
-    """Moves every prediction one token on. A first token keeps its own, as in the published samplers.
+    """Moves every prediction `(rows, length, size)` one token on: logits, or the hidden states they come from.
 
-    Args:
-        predictions (`torch.Tensor` of shape `(rows, length, size)`): logits, or the hidden states they come from.
-        position_ids (`torch.LongTensor` of shape `(rows, length)`, *optional*): without them there is no padding.
+    A first token keeps its own, as in the published samplers. Without `position_ids` there is no padding.
     """
     shifted = torch.cat([predictions[:, :1], predictions[:, :-1]], dim=1)
     if position_ids is None:
@@ -151,14 +139,3 @@ def apply_in_chunks(
     parts = [checkpoint(apply, *chunk, use_reentrant=False) for chunk in chunks[:-1]]
     parts.append(apply(*chunks[-1]))
     return type(parts[0])(*map(torch.cat, zip(*parts, strict=True)))
-
-
-__all__ = [
-    "LazyLogits",
-    "ScoringMixin",
-    "accepted_inputs",
-    "apply_in_chunks",
-    "select_labels",
-    "select_positions",
-    "shift_predictions",
-]

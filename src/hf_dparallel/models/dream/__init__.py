@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Dream. Importing this folder registers it with the Auto classes."""
 
-from ..register import register_family
+from ..family import register_family
 from .configuration_dream import DreamConfig
 from .modeling_dream import DreamForMaskedDiffusion
 from .tokenization_dream import DreamTokenizer

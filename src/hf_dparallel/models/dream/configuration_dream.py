@@ -4,7 +4,7 @@
 from huggingface_hub.dataclasses import strict
 from transformers import Qwen2Config
 
-from ..published_config import PublishedConfigMixin
+from ..family import PublishedConfigMixin
 
 
 @strict
@@ -34,6 +34,3 @@ class DreamConfig(PublishedConfigMixin, Qwen2Config):
     bos_token_id: int | None = 151643
     eos_token_id: int | list[int] | None = 151643
     pad_token_id: int | None = 151643
-
-
-__all__ = ["DreamConfig"]

@@ -33,6 +33,3 @@ class DreamForMaskedDiffusion(MaskedDiffusionModel, DreamPreTrainedModel):
 
     shift_logits = True
     backbone_class = DreamModel
-
-
-__all__ = ["DreamForMaskedDiffusion", "DreamModel", "DreamPreTrainedModel"]

@@ -12,6 +12,3 @@ class DreamTokenizer(Qwen2Tokenizer):
 
     def __init__(self, *args, bos_token="<|beginoftext|>", mask_token="<|mask|>", padding_side="left", **kwargs):
         super().__init__(*args, bos_token=bos_token, mask_token=mask_token, padding_side=padding_side, **kwargs)
-
-
-__all__ = ["DreamTokenizer"]

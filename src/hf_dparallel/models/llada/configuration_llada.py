@@ -4,30 +4,10 @@
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
+from transformers import LlamaConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import RopeParameters
 
-from ..published_config import PublishedConfigMixin
-
-
-# Switches of the published configuration that name another architecture than the one all LLaDA checkpoints have.
-_ONLY_SUPPORTED: dict[str, Any] = {
-    "block_type": "llama",
-    "layer_norm_type": "rms",
-    "rope": True,
-    "alibi": False,
-    "attention_layer_norm": False,
-    "input_emb_norm": False,
-    "scale_logits": False,
-    "include_bias": False,
-    "include_qkv_bias": False,
-    "bias_for_layer_norm": False,
-    "embedding_dropout": 0.0,
-    "residual_dropout": 0.0,
-    "clip_qkv": None,
-    "layer_norm_with_affine": True,
-    "activation_type": "silu",
-}
+from ..family import PublishedConfigMixin
 
 
 @strict
@@ -77,7 +57,24 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
     """
 
     model_type = "llada"
-    only_supported = _ONLY_SUPPORTED
+    # Switches of the published configuration that name another architecture than the one all LLaDA checkpoints have.
+    only_supported = {
+        "block_type": "llama",
+        "layer_norm_type": "rms",
+        "rope": True,
+        "alibi": False,
+        "attention_layer_norm": False,
+        "input_emb_norm": False,
+        "scale_logits": False,
+        "include_bias": False,
+        "include_qkv_bias": False,
+        "bias_for_layer_norm": False,
+        "embedding_dropout": 0.0,
+        "residual_dropout": 0.0,
+        "clip_qkv": None,
+        "layer_norm_with_affine": True,
+        "activation_type": "silu",
+    }
     keys_to_ignore_at_inference = ["past_key_values"]
     attribute_map = {
         "hidden_size": "d_model",
@@ -89,15 +86,7 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
         "max_position_embeddings": "max_sequence_length",
         "tie_word_embeddings": "weight_tying",
     }
-    base_model_tp_plan = {
-        "layers.*.self_attn.q_proj": "colwise",
-        "layers.*.self_attn.k_proj": "colwise",
-        "layers.*.self_attn.v_proj": "colwise",
-        "layers.*.self_attn.o_proj": "rowwise",
-        "layers.*.mlp.gate_proj": "colwise",
-        "layers.*.mlp.up_proj": "colwise",
-        "layers.*.mlp.down_proj": "rowwise",
-    }
+    base_model_tp_plan = LlamaConfig.base_model_tp_plan
 
     vocab_size: int = 126464
     embedding_size: int | None = None
@@ -124,7 +113,7 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
     def __post_init__(self, **kwargs):
         _check_dense({"architectures": self.architectures, **kwargs})
         # Written into every file: the published code has other defaults.
-        kwargs = {name: value for name, value in _ONLY_SUPPORTED.items() if name != "activation_type"} | kwargs
+        kwargs = {name: value for name, value in self.only_supported.items() if name != "activation_type"} | kwargs
         if self.n_kv_heads is None:
             self.n_kv_heads = self.n_heads
         # Published files may pad the embedding beyond the tokenizer's vocabulary.
@@ -150,6 +139,3 @@ def _check_dense(settings: dict[str, Any]) -> None:
         )
     if settings.get("multi_query_attention"):
         raise ValueError("`multi_query_attention=True` is not supported; set `n_kv_heads=1` instead.")
-
-
-__all__ = ["LLaDAConfig"]

@@ -69,6 +69,3 @@ class LLaDAForMaskedDiffusion(MaskedDiffusionModel, LLaDAPreTrainedModel):
     """
 
     backbone_class = LLaDAModel
-
-
-__all__ = ["LLaDAForMaskedDiffusion", "LLaDAModel", "LLaDAPreTrainedModel"]

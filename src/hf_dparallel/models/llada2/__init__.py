@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """LLaDA2. Importing this folder registers it with the Auto classes."""
 
-from ..register import register_family
+from ..family import register_family
 from .configuration_llada2 import LLaDA2Config
 from .modeling_llada2 import LLaDA2ForMaskedDiffusion
 

@@ -1,29 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Configuration of LLaDA2: GLM-4-MoE's, in the names that its published `config.json` uses."""
 
-from typing import Any
-
 from huggingface_hub.dataclasses import strict
 from transformers import Glm4MoeConfig
 
-from ..published_config import PublishedConfigMixin
-
-
-# Switches of the published configuration that name another architecture than the one all LLaDA2 checkpoints have.
-_ONLY_SUPPORTED: dict[str, Any] = {
-    "use_bias": False,
-    "use_qkv_bias": False,
-    "use_qk_norm": True,
-    "use_rmsnorm": True,
-    "use_sliding_window": False,
-    "norm_head": False,
-    "norm_softmax": False,
-    "score_function": "sigmoid",
-    "moe_router_enable_expert_bias": True,
-    "using_split_qkv_in_self_attention": False,
-    "embedding_dropout": 0.0,
-    "output_dropout": 0.0,
-}
+from ..family import PublishedConfigMixin
 
 
 @strict
@@ -57,7 +38,21 @@ class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
     """
 
     model_type = "llada2_moe"
-    only_supported = _ONLY_SUPPORTED
+    # Switches of the published configuration that name another architecture than the one all LLaDA2 checkpoints have.
+    only_supported = {
+        "use_bias": False,
+        "use_qkv_bias": False,
+        "use_qk_norm": True,
+        "use_rmsnorm": True,
+        "use_sliding_window": False,
+        "norm_head": False,
+        "norm_softmax": False,
+        "score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True,
+        "using_split_qkv_in_self_attention": False,
+        "embedding_dropout": 0.0,
+        "output_dropout": 0.0,
+    }
     attribute_map = {
         "n_routed_experts": "num_experts",
         "num_local_experts": "num_experts",
@@ -96,6 +91,3 @@ class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
         super().__post_init__(partial_rotary_factor=self.partial_rotary_factor, **kwargs)
         # Where the published code looks for it.
         self.partial_rotary_factor = self.rope_parameters["partial_rotary_factor"]
-
-
-__all__ = ["LLaDA2Config"]

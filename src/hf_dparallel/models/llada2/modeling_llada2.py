@@ -64,6 +64,3 @@ class LLaDA2ForMaskedDiffusion(MaskedDiffusionModel, LLaDA2PreTrainedModel):
 
     is_block_causal = True
     backbone_class = LLaDA2Model
-
-
-__all__ = ["LLaDA2ForMaskedDiffusion", "LLaDA2Model", "LLaDA2PreTrainedModel"]

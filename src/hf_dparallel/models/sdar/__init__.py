@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """SDAR. Importing this folder registers its classes with the Auto classes."""
 
-from ..register import register_family
+from ..family import register_family
 from .configuration_sdar import SDARConfig, SDARMoeConfig
 from .modeling_sdar import SDARForMaskedDiffusion, SDARMoeForMaskedDiffusion
 

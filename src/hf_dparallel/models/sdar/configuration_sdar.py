@@ -6,7 +6,7 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 from transformers import Qwen3Config, Qwen3MoeConfig
 
-from ..published_config import PublishedConfigMixin
+from ..family import PublishedConfigMixin
 
 
 @strict
@@ -71,6 +71,3 @@ class SDARMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
     mask_token_id: int | None = 151669
     bos_token_id: int | None = 151643
     eos_token_id: int | list[int] | None = 151643
-
-
-__all__ = ["SDARConfig", "SDARMoeConfig"]

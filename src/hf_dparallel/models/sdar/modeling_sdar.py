@@ -63,13 +63,3 @@ class SDARMoeForMaskedDiffusion(MaskedDiffusionModel, SDARMoePreTrainedModel):
 
     is_block_causal = True
     backbone_class = SDARMoeModel
-
-
-__all__ = [
-    "SDARForMaskedDiffusion",
-    "SDARModel",
-    "SDARMoeForMaskedDiffusion",
-    "SDARMoeModel",
-    "SDARMoePreTrainedModel",
-    "SDARPreTrainedModel",
-]

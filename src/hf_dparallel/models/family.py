@@ -1,18 +1,23 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What the configurations of all families share: they are read from published files, and written as those are."""
+"""What makes a family: configurations as in the published files, and registration with the Auto classes."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import PreTrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 
 class PublishedConfigMixin:
-    """Comes before a configuration of transformers, whose settings have the names of the published `config.json`.
-
-    Raises:
-        ValueError: if the file describes another architecture.
-    """
+    """Comes before a configuration of transformers, whose settings have the names of the published `config.json`."""
 
     # Read by `create_causal_mask` and the attention functions of transformers: the mask says what is visible.
     is_causal = False
@@ -35,4 +40,17 @@ class PublishedConfigMixin:
         self.rope_theta = self.rope_parameters["rope_theta"]
 
 
-__all__ = ["PublishedConfigMixin"]
+def register_family(
+    model_class: type[PreTrainedModel], tokenizer_class: type[PreTrainedTokenizerBase] | None = None
+) -> None:
+    """Makes the Auto classes load a family; of several libraries that register a `model_type` the last wins.
+
+    The published repositories name `AutoModel` and, but for Dream, `AutoModelForCausalLM` in their `auto_map`, so
+    scripts that were written for them find our classes there too.
+    """
+    config_class = model_class.config_class
+    AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    for auto_class in (AutoModel, AutoModelForMaskedLM, AutoModelForCausalLM):
+        auto_class.register(config_class, model_class, exist_ok=True)
+    if tokenizer_class is not None:
+        AutoTokenizer.register(config_class, tokenizer_class=tokenizer_class, exist_ok=True)
