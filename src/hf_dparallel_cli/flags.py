@@ -69,7 +69,7 @@ class Flags:
 
     @classmethod
     def rows(cls) -> dict[str, Row]:
-        """The rows by name, first those of its last base."""
+        """The rows by name, beginning with its last base."""
         rows = {}
         for base in reversed(cls.__mro__):
             title = vars(base).get("title", "options")

@@ -18,8 +18,10 @@ from transformers import AutoModelForMaskedLM
 
 import hf_dparallel
 from hf_dparallel import DiffusionGenerationConfig, cli, demo
+from hf_dparallel.cli import trajectories_command
 from hf_dparallel.cli.loading import load_split, load_tokenizer
 from hf_dparallel.cli.train_command import StudentArguments
+from hf_dparallel.data.trajectories import generate_trajectories
 from hf_dparallel.demo.pipeline import DemoConfig
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import Evaluation
@@ -29,7 +31,7 @@ from hf_dparallel_cli.command import Command
 from hf_dparallel_cli.flags import DemoFlags, TrainFlags
 from hf_dparallel_cli.source import read_settings
 
-from ..helpers import make_llada, make_tokenizer
+from ..helpers import make_llada, make_prompts, make_tokenizer
 
 
 ROOT = Path(__file__).parents[2]
@@ -642,6 +644,36 @@ def test_trajectories(hf, checkpoint, questions):
 
     code, *_ = hf("trajectories", *flags, "--output_dir", "out", "--reward", "none", "--json", "t.json")
     assert code == 0 and read_json("t.json")["num_kept"] == 8
+
+
+def test_the_cluster_loads_the_model_and_this_process_filters(hf, checkpoint, monkeypatch, tmp_path):
+    asked = {}
+
+    def on_ray(load, dataset, generation_config, batch_size, output_dir, seed, num_workers, **of_cluster):
+        asked.update(of_cluster)
+        return generate_trajectories(*load(), dataset, generation_config, batch_size, output_dir, seed, num_workers)
+
+    monkeypatch.setattr(trajectories_command, "generate_trajectories_on_ray", on_ray)
+    make_prompts(3).to_parquet(tmp_path / "prompts.parquet")
+    command = ["trajectories", checkpoint, "--dataset", "prompts.parquet", "--output_dir", "out", "--reward", "none"]
+    command += ["--max_new_tokens", "8", "--block_length", "4"]
+    code, out, _ = hf(*command, "--ray_actors", "5", "--ray_address", "head:6379", "--ray_gpus_per_actor", "0.5")
+    assert code == 0 and "num_kept            3" in out
+    assert asked == {"max_actors": 5, "gpus_per_actor": 0.5, "address": "head:6379"}
+    assert len(datasets.Dataset.from_parquet("out/filtered.parquet")) == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--ray_actors", "0"], "'--ray_actors': 0 is not in the range x>="),
+        (["--ray_actors", "1", "--ray_gpus_per_actor", "-1"], "'--ray_gpus_per_actor': -1.0 is not in the range x>="),
+        (["--ray_address", "auto"], "`ray_address` needs `ray_actors`. Add --ray_actors."),
+    ],
+)
+def test_wrong_flags_of_a_cluster(hf, flags, message):
+    code, _, err = hf("trajectories", "demo", "--dataset", "demo", "--output_dir", "out", *flags)
+    assert code == 2 and message in err
 
 
 @pytest.mark.parametrize("name", ["bad.json", "empty.json", "bad.parquet", "empty.parquet"])

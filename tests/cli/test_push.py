@@ -12,6 +12,7 @@ from ..hub.conftest import BASE, TEACHER
 
 
 PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?"
+DATA = "rows.parquet user/name --repo_type dataset"
 
 
 def test_push_then_generate_with_the_recipe(hub, adapter, hf, tmp_path):
@@ -27,7 +28,7 @@ def test_push_then_generate_with_the_recipe(hub, adapter, hf, tmp_path):
     assert b'"max_new_tokens": 64' in repository.files("v1")["generation_config.json"]
     assert b"On demo (2 prompts)" in repository.files("v1")["README.md"]
 
-    # The tokenizer is that of the base model, and is found there.
+    # The base model has the tokenizer, which is found there.
     assert hf("push", adapter, "user/student")[0] == 0
     code, answer, _ = hf("generate", "--model", "user/student", "--prompt", PROMPT, "--json", "a.json")
     local = hf("generate", "--model", adapter, "--prompt", PROMPT, "--json", "b.json")
@@ -78,31 +79,23 @@ def test_the_name_that_is_reported_has_the_owner(hub, adapter, hf, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        ([], 2, "required: --path, --repo_id"),
-        (["folder"], 2, "required: --repo_id"),
-        (["folder", "user/name", "more"], 2, "unexpected extra argument (more)"),
-        (["folder", "user/name", "--seed", "1"], 2, "No such option '--seed'"),
-        (
-            ["rows.parquet", "user/name", "--repo_type", "dataset", "--entropy_threshold", "0.3"],
-            2,
-            "`entropy_threshold` describes a model, and this is a dataset",
-        ),
-        (["folder", "user/name", "--repo_type", "space"], 2, "'space' is not one of"),
-        (
-            ["rows.parquet", "user/name", "--repo_type", "dataset", "--report", "r.json"],
-            2,
-            "`report` describes a model, and this is a dataset",
-        ),
-        (["folder", "user/name", "--entropy_threshold", "-1"], 2, "`entropy_threshold` must be a number of nats"),
-        (["folder", "user/name"], 1, "`folder` is no folder"),
-        (["adapter", "user/student", "--report", "missing.json"], 1, "missing.json"),
-        (["adapter", "user/student", "--example", "missing.json", "--dry_run"], 1, "missing.json"),
-        (["adapter", "user/na me", "--dry_run"], 1, "`repo_id=user/na me` is no name of a repository"),
-        (["adapter", "stranger/student"], 1, "The token may not write there"),
+        ("", 2, "required: --path, --repo_id"),
+        ("folder", 2, "required: --repo_id"),
+        ("folder user/name more", 2, "unexpected extra argument (more)"),
+        ("folder user/name --seed 1", 2, "No such option '--seed'"),
+        (f"{DATA} --entropy_threshold 0.3", 2, "`entropy_threshold` describes a model, and this is a dataset"),
+        (f"{DATA} --report r.json", 2, "`report` describes a model, and this is a dataset"),
+        ("folder user/name --repo_type space", 2, "'space' is not one of"),
+        ("folder user/name --entropy_threshold -1", 2, "`entropy_threshold` must be a number of nats"),
+        ("folder user/name", 1, "`folder` is no folder"),
+        ("adapter user/student --report missing.json", 1, "missing.json"),
+        ("adapter user/student --example missing.json --dry_run", 1, "missing.json"),
+        ("adapter user/na?me --dry_run", 1, "`repo_id=user/na?me` is no name of a repository"),
+        ("adapter stranger/student", 1, "The token may not write there"),
     ],
 )
 def test_what_goes_wrong_is_one_line(hub, adapter, hf, argv, code, message):
-    result, out, err = hf("push", *argv)
+    result, out, err = hf("push", *argv.split())
     assert (result, out) == (code, "")
     last_line = err.splitlines()[-1]
     assert last_line.startswith("hf-dparallel push: error: ") and message in last_line

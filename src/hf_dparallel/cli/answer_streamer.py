@@ -21,14 +21,7 @@ class AnswerStreamer(BaseStreamer):
     """Writes decided text as it comes and, on a terminal, the draft of what follows in yellow behind it.
 
     The draft is taken back by moving up the rows that it fills. transformers' `TextDiffusionStreamer` goes back to a
-    saved place, which is wrong once the text has scrolled, and in tmux.
-
-    Args:
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): decodes the tokens.
-        out (`TextIO`, *optional*): where to write, by default stdout.
-
-    Attributes:
-        text (`str`): the decided text so far.
+    saved place, which is wrong once the text has scrolled, and in tmux. `text` is the decided text so far.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, out: TextIO | None = None):

@@ -40,7 +40,9 @@ def run(flags: CalibrateFlags) -> dict[str, Any]:
     for name in ("max_accuracy_drop", "confidence"):
         if not 0 < getattr(flags, name) < 1:
             raise click.UsageError(f"`{name}` must be above 0 and below 1, got {getattr(flags, name)}.")
-    candidates = settings_to_try(flags)
+    setting, values = read_sweep(flags.sweep)
+    lengths = [{"block_length": length} for length in flags.block_lengths] or [{}]
+    candidates: list[dict[str, Any]] = [{**length, setting: value} for length, value in product(lengths, values)]
     canvas = {} if flags.max_new_tokens is None else {"max_new_tokens": flags.max_new_tokens}
     dataset = load_prompts(flags, default_split="train")
     reward_function = get_reward(flags.reward, dataset)
@@ -77,13 +79,6 @@ def run(flags: CalibrateFlags) -> dict[str, Any]:
     return {"recipe": best.settings, **record, "trials": tried}
 
 
-def settings_to_try(flags: CalibrateFlags) -> list[dict[str, Any]]:
-    """Returns the settings to try."""
-    name, values = read_sweep(flags.sweep)
-    lengths = [{"block_length": length} for length in flags.block_lengths] or [{}]
-    return [{**length, name: value} for length, value in product(lengths, values)]
-
-
 def recipes_to_try(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -103,16 +98,11 @@ def recipes_to_try(
 def split_in_half(dataset: "Dataset", seed: int) -> dict[str, "Dataset"]:
     """Splits shuffled prompts into those to choose settings on and those to confirm them on."""
     if len(dataset) < 2:
-        raise ValueError(
-            f"`dataset` must have at least 2 prompts, to choose settings on one half and confirm them on the other, "
-            f"got {len(dataset)}."
-        )
+        raise ValueError(f"`dataset` must have at least 2 prompts, to confirm settings on half, got {len(dataset)}.")
     # Flat, once: what adds a column would else copy the rows each time.
     shuffled, half = dataset.shuffle(seed).flatten_indices(), len(dataset) // 2
-    return {
-        "calibration": shuffled.select(range(half)),
-        "confirmation": shuffled.select(range(half, len(dataset))),
-    }
+    parts = {"calibration": range(half), "confirmation": range(half, len(dataset))}
+    return {split: shuffled.select(part) for split, part in parts.items()}
 
 
 def describe(settings: Mapping[str, Any]) -> str:
@@ -122,12 +112,11 @@ def describe(settings: Mapping[str, Any]) -> str:
 
 def _failure(trials: Sequence[Trial], flags: CalibrateFlags, num_prompts: int) -> str:
     closest = min(trials, key=lambda trial: trial.p_value["calibration"])
-    lost = 100 * closest.accuracy_drop["calibration"]
     return (
         f"For no setting could it be confirmed on {num_prompts} prompts that it loses at most "
-        f"{100 * flags.max_accuracy_drop:g} points of accuracy (`max_accuracy_drop`) with a `confidence` of "
-        f"{flags.confidence}. The surest, {describe(closest.settings)}, lost {lost:.1f} points on the first half. "
-        "Give more prompts, allow a larger drop, or try surer settings with `sweep`."
+        f"{100 * flags.max_accuracy_drop:g} points of accuracy with a `confidence` of {flags.confidence}. The surest, "
+        f"{describe(closest.settings)}, lost {100 * closest.accuracy_drop['calibration']:.1f} on the first half. Give "
+        "more prompts, a larger `max_accuracy_drop`, or surer settings with `sweep`."
     )
 
 

@@ -21,16 +21,11 @@ def note(text: str) -> None:
         print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def count(number: int, noun: str) -> str:
-    """Returns a number with its noun, in the plural if it is not one."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
-
-
 def say_table(figures: Mapping[str, Any]) -> None:
     """Prints names and values in two columns."""
     width = max(map(len, figures))
     for name, value in figures.items():
-        say(f"{name:{width}}  {_format(value)}")
+        say(f"{name:{width}}  {shown(value)}")
 
 
 def make_folder(path: str | None) -> None:
@@ -43,9 +38,10 @@ def make_folder(path: str | None) -> None:
         raise OSError(f"`output_dir={path}` cannot be made: {error.strerror}. Name another folder.") from error
 
 
-def _format(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A figure as text: a number with four digits, a list with commas."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list):
-        return ", ".join(map(_format, value)) or "none"
+        return ", ".join(map(shown, value)) or "none"
     return str(value)

@@ -6,12 +6,12 @@ from typing import Any
 from hf_dparallel_cli.flags import EnvFlags
 
 from ..environment import describe_environment
-from .console import say
+from .console import say, shown
 
 
 def run(flags: EnvFlags) -> dict[str, Any]:
     """Prints the environment."""
     environment = describe_environment()
     for name, value in environment.items():
-        say(f"- {name}: {', '.join(value) or 'none' if isinstance(value, list) else value}")
+        say(f"- {name}: {shown(value)}")
     return environment

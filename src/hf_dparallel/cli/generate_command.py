@@ -12,7 +12,7 @@ from hf_dparallel_cli.flags import GenerateFlags
 from ..generation.answerer import row_generator
 from ..generation.configuration import DiffusionGenerationConfig
 from .answer_streamer import AnswerStreamer
-from .console import count, note, say
+from .console import note, say
 from .loading import encode_prompt, load_model, read_prompt, read_settings, resolve_settings
 
 
@@ -61,5 +61,5 @@ def answer(
 def cost_of(figures: dict[str, Any]) -> str:
     """What an answer cost, for people."""
     empty = "" if figures["text"] else "Empty answer: "
-    passes = count(figures["nfe"], "forward pass")
+    passes = "1 forward pass" if figures["nfe"] == 1 else f"{figures['nfe']} forward passes"
     return f"{empty}{passes}, {figures['tokens_per_forward']:.2f} tokens per forward pass"

@@ -48,30 +48,28 @@ def load_model(flags: ModelFlags) -> tuple[PreTrainedModel, PreTrainedTokenizerB
     """Returns the model, on this process's device and with its adapter, and the tokenizer."""
     device = torch.device(flags.device) if flags.device else PartialState().device
     name = path_of(flags.model)
-    with checked_name("model", name):
-        tokenizer = load_tokenizer(name, flags.revision)
-        model = AutoModelForMaskedLM.from_pretrained(name, device_map=device, **_weights(flags))
-    if isinstance(flags, LoadingFlags) and flags.adapter is not None:
-        adapter = path_of(flags.adapter)
-        with checked_name("adapter", adapter):
-            model.load_adapter(adapter)
-    return model.eval(), tokenizer
-
-
-def _weights(flags: ModelFlags) -> dict[str, Any]:
-    """How the weights are loaded, as `from_pretrained` takes it."""
-    weights = {
-        "dtype": flags.dtype,
-        "attn_implementation": flags.attn_implementation,
-        "revision": flags.revision or "main",
-    }
+    weights: dict[str, Any] = {}
     if flags.load_in_4bit:
         require("load_in_4bit", "quantization", "bitsandbytes")
         compute = torch.bfloat16 if flags.dtype == "auto" else getattr(torch, flags.dtype)
         weights["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
         )
-    return weights
+    with checked_name("model", name):
+        tokenizer = load_tokenizer(name, flags.revision)
+        model = AutoModelForMaskedLM.from_pretrained(
+            name,
+            device_map=device,
+            dtype=flags.dtype,
+            attn_implementation=flags.attn_implementation,
+            revision=flags.revision or "main",
+            **weights,
+        )
+    if isinstance(flags, LoadingFlags) and flags.adapter is not None:
+        adapter = path_of(flags.adapter)
+        with checked_name("adapter", adapter):
+            model.load_adapter(adapter)
+    return model.eval(), tokenizer
 
 
 def read_settings(flags: RecipeFlags) -> DiffusionGenerationConfig:
@@ -168,7 +166,7 @@ def load_split(
 ) -> datasets.Dataset:
     """Returns a split of a dataset on the Hub, in a folder or a file, or of the bundled word problems.
 
-    Of a folder of `hf-dparallel trajectories` these are the rows that were kept.
+    In a folder of `hf-dparallel trajectories`, the rows that were kept are taken.
     """
     if name == DEMO:
         return word_problem_dataset(num_rows or _DEMO_ROWS, seed=0, split=split)

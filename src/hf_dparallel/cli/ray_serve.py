@@ -42,11 +42,9 @@ class Replica:
 
 
 def app(values: dict[str, Any]) -> serve.Application:
-    """Returns the application.
+    """Returns the application, from flags of `hf-dparallel serve` and of `RayServeFlags` by name.
 
-    Args:
-        values (`dict[str, Any]`): flags of `hf-dparallel serve` and of `RayServeFlags`, by name. `host` is
-            the address of Ray Serve's own options, and `port` has no effect.
+    `host` is the address of Ray Serve's own options, and `port` has no effect.
     """
     try:
         flags = Command("ray_serve", "serve on a Ray cluster").read(values)

@@ -36,10 +36,7 @@ def served_models(
 ) -> dict[str, ServedModel]:
     """Loads adapters, and returns them and then the model itself, by the names that requests call them.
 
-    Args:
-        name (`str`): what requests call the model without adapters.
-        adapters (`dict[str, str]`): names on the Hub or folders, by the names that requests call them.
-        generation_config ([`DiffusionGenerationConfig`]): settings over the recipe of each of them.
+    `generation_config` has settings over the recipe of each of them.
     """
     # MODEL may be an adapter itself, and is then active.
     own = model.active_adapters()[0] if getattr(model, "_hf_peft_config_loaded", False) else None
