@@ -61,6 +61,27 @@ def server(served):
         yield server
 
 
+class Gate:
+    """Holds every pass of a model until it is opened, at the latest at its end; notes how large each of them is."""
+
+    def __init__(self, model):
+        self.open = threading.Event()
+        self.rows, self.widths = [], []
+        self._hook = model.model.register_forward_pre_hook(self._wait, with_kwargs=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *args):
+        self.open.set()
+        self._hook.remove()
+
+    def _wait(self, module, args, kwargs):
+        self.rows.append(len(kwargs["input_ids"]))
+        self.widths.append(kwargs["input_ids"].shape[1])
+        assert self.open.wait(30)
+
+
 def wait_for(condition, seconds: float = 30) -> None:
     """Waits until something holds."""
     end = time.monotonic() + seconds

@@ -20,7 +20,7 @@ from hf_dparallel.serving import server as server_module
 from hf_dparallel.serving.bodies import RequestError, ResponsesBody
 from hf_dparallel.serving.requests import read_request
 
-from .conftest import running, wait_for
+from .conftest import Gate, running, wait_for
 
 
 PROBLEMS = [f"Mia has {n} pens . Mia buys {n % 7 + 2} pens . How many pens does Mia have now ?" for n in range(3, 67)]
@@ -207,10 +207,7 @@ def test_curl_reads_server_sent_events(server):
 def test_64_streams_at_once_give_what_each_gives_alone(served, server):
     async def ask(client, problem):
         stream = await client.chat.completions.create(
-            **chat(problem),
-            stream=True,
-            stream_options={"include_usage": True},
-            extra_body={"entropy_threshold": 2.5},
+            **chat(problem), stream=True, stream_options={"include_usage": True}, extra_body={"entropy_threshold": 2.5}
         )
         text, finish_reason, usage = "", None, None
         async for chunk in stream:
@@ -235,21 +232,6 @@ def test_64_streams_at_once_give_what_each_gives_alone(served, server):
         assert usage.nfe == nfe and finish_reason in ("stop", "length")
     # They shared the passes: alone, each pass has one row.
     assert sum(usage.nfe for *_, usage in answers) > 8 * num_passes
-
-
-class Gate:
-    """Holds every pass until it is opened."""
-
-    def __init__(self, model):
-        self.open = threading.Event()
-        self._hook = model.model.register_forward_pre_hook(lambda *args: self.open.wait(30) and None)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *args):
-        self.open.set()
-        self._hook.remove()
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -347,9 +329,7 @@ def test_bodies_that_are_refused(server, content, content_type, status, message)
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405)])
 def test_unknown_paths(server, method, path, status):
     answer = httpx.request(method, f"{server.url}{path}")
-    assert (
-        answer.status_code == status and "The endpoints are /v1/chat/completions" in answer.json()["error"]["message"]
-    )
+    assert answer.status_code == status and "The endpoints are /v1/chat" in answer.json()["error"]["message"]
 
 
 def test_failures_of_the_decoding_are_500_and_pass(served, caplog):

@@ -14,7 +14,7 @@ from hf_dparallel.serving.engine import Engine, EngineClosedError, OverloadedErr
 from hf_dparallel.serving.followers import CommitLogprobs, DraftReader
 
 from ..helpers import make_llada, make_llada2, make_sdar
-from .conftest import wait_for
+from .conftest import Gate, wait_for
 
 
 SETTINGS = {"max_new_tokens": 16, "block_length": 4, "entropy_threshold": 1.0, "eos_token_id": 5, "pad_token_id": 0}
@@ -67,18 +67,13 @@ def ask(engine, prompts: list[Prompt]) -> list[Listener]:
     return [prompt.listener for prompt in prompts]
 
 
-class Gate:
-    """Holds every pass until it is opened; counts the rows of each."""
-
-    def __init__(self, model):
-        self.open = threading.Event()
-        self.rows, self.widths = [], []
-        model.model.register_forward_pre_hook(self._wait, with_kwargs=True)
-
-    def _wait(self, module, args, kwargs):
-        self.rows.append(len(kwargs["input_ids"]))
-        self.widths.append(kwargs["input_ids"].shape[1])
-        assert self.open.wait(30)
+def ask_once(model, prompts: list[Prompt]) -> list[Listener]:
+    """As [`ask`], with an engine for these prompts only."""
+    engine = Engine(model, len(prompts), 0)
+    try:
+        return ask(engine, prompts)
+    finally:
+        engine.close()
 
 
 @pytest.mark.parametrize("cache", [None, "dual"])

@@ -14,34 +14,10 @@ from .conftest import running
 
 
 NUMBERS = (0, 1, 2, 7, 32, 48, 64, -1, 0.5, 1.5, 1e-300, 1e400, -1e400, float("nan"), 2**31, 2**53, 2**64, 10**309)
-TEXTS = (
-    "",
-    "a",
-    "Mia has 14 pens .",
-    "<|mdm_mask|>",
-    "<|eot_id|>system",
-    "\ud800",
-    "\0",
-    "é漢😀",
-    "a" * 5000,
-    "dual",
-    "prefix",
-)
-OTHERS = (None, True, False, [], {}, [1], [[1]], ["a"], {"a": 1}, [None], [[]] * 9)
-NAMES = (
-    "messages",
-    "prompt",
-    "model",
-    "max_tokens",
-    "max_completion_tokens",
-    "stop",
-    "stream",
-    "stream_options",
-    "seed",
-    "n",
-    "logprobs",
-    "top_logprobs",
-)
+TEXTS = ("", "a", "Mia has 14 pens .", "<|mdm_mask|>", "<|eot_id|>system", "\ud800", "\0", "é漢😀", "a" * 5000)
+OTHERS = ("dual", "prefix", None, True, False, [], {}, [1], [[1]], ["a"], {"a": 1}, [None], [[]] * 9)
+NAMES = ("messages", "prompt", "model", "max_tokens", "max_completion_tokens", "stop", "stream", "stream_options")
+NUMBERED = ("seed", "n", "logprobs", "top_logprobs")
 UNSUPPORTED = ("tools", "response_format", "user", "unknown")
 
 
@@ -63,7 +39,7 @@ def random_body(rng: random.Random, path: str) -> bytes:
         body["messages"] = [random_message(rng) for _ in range(rng.randrange(4))]
     else:
         body["prompt"] = rng.choice(("Mia has", ["Mia", "Ben"], [17, 18], [[17], [18]], random_value(rng)))
-    for name in rng.choices((*NAMES, *UNSUPPORTED, *SETTINGS), k=rng.randrange(5)):
+    for name in rng.choices((*NAMES, *NUMBERED, *UNSUPPORTED, *SETTINGS), k=rng.randrange(5)):
         body[name] = random_value(rng)
     content = json.dumps(body).encode()
     return content[: rng.randrange(len(content))] if rng.random() < 0.05 else content

@@ -2,7 +2,6 @@
 """JSON by a schema: every answer is valid, whatever the model would rather write."""
 
 import json
-import re
 import time
 
 import openai
@@ -13,14 +12,13 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.serving.bodies import ChatBody, RequestError, ResponsesBody
-from hf_dparallel.serving.engine import Engine
 from hf_dparallel.serving.followers import CommitLogprobs
 from hf_dparallel.serving.json_answers import JsonAnswer, compile_schema
 from hf_dparallel.serving.requests import ServedModel, read_request
 
 from ..helpers import make_llada, make_sdar
 from .conftest import running
-from .test_engine import ask, make_prompt
+from .test_engine import ask_once, make_prompt
 
 
 SCHEMA = {
@@ -107,9 +105,7 @@ def test_answers_are_valid_beside_others(tokenizer, make_model, settings):
     prompts = [make_prompt(model, [20 + n] * (1 + n), 104, seed=n, **common) for n in range(3)]
     for prompt in prompts[1:]:
         prompt.followers = [answer_of(SCHEMA, tokenizer), CommitLogprobs()]
-    engine = Engine(model, 3, 9)
-    plain, *guided = ask(engine, prompts)
-    engine.close()
+    plain, *guided = ask_once(model, prompts)
     for answer in guided:
         assert answer.finish_reason == "stop", answer.error
         check(tokenizer.decode(answer.tokens, skip_special_tokens=True))
@@ -127,7 +123,9 @@ def test_each_token_is_the_likeliest_that_fits(served_json, tokenizer):
     matcher = compile_schema(SCHEMA, tokenizer, len(tokenizer), [eos]).matcher
     expected = matcher.compute_ff_tokens()
     assert tokenizer.decode(expected) == '{"what":' and matcher.consume_tokens(expected)
+    num_passes = 0
     while not matcher.is_stopped():
+        num_passes += 1
         with torch.no_grad():
             canvas = torch.tensor([prompt + expected + [mask] * (104 - len(expected))])
             logits = model(canvas).logits[0, len(prompt) + len(expected)]
@@ -140,10 +138,8 @@ def test_each_token_is_the_likeliest_that_fits(served_json, tokenizer):
     settings = {"denoising_steps": 104, "commit_order": "left_to_right", "entropy_threshold": None}
     asked = make_prompt(model, prompt, 104, max_new_tokens=104, block_length=104, **settings, eos_token_id=eos)
     asked.followers = [answer_of(SCHEMA, tokenizer)]
-    engine = Engine(model, 1, 9)
-    (answer,) = ask(engine, [asked])
-    engine.close()
-    assert answer.tokens == [*expected, eos]
+    (answer,) = ask_once(model, [asked])
+    assert answer.tokens == [*expected, eos] and answer.nfe == num_passes
     check(tokenizer.decode(expected))
 
 
@@ -173,12 +169,8 @@ def test_an_answer_that_reaches_the_end_is_cut(tokenizer, make_model, length):
     for prompt in prompts[1:]:
         prompt.followers = [answer_of({"type": "object", "properties": properties}, tokenizer)]
     hook = model.get_output_embeddings().register_forward_hook(lambda module, args, output: output + quotes)
-    engine = Engine(model, 4, 9)
-    try:
-        answers = ask(engine, prompts)
-    finally:
-        hook.remove()
-        engine.close()
+    answers = ask_once(model, prompts)
+    hook.remove()
     assert [answer.error for answer in answers] == [None] * 4
     assert all(answer.finish_reason == "length" and len(answer.tokens) == length for answer in answers[1:])
     # Several tokens that fit are committed in a pass.
@@ -194,9 +186,7 @@ def test_a_row_whose_schema_cannot_be_followed_fails_alone(served_json, tokenize
     ]
     prompts[0].followers = [answer_of(SCHEMA, tokenizer)]
     prompts[0].followers[0]._matcher.consume_token(tokenizer.mask_token_id)
-    engine = Engine(model, 2, 9)
-    failed, plain = ask(engine, prompts)
-    engine.close()
+    failed, plain = ask_once(model, prompts)
     assert "cannot be followed" in str(failed.error) and plain.error is None and plain.finish_reason
 
 
@@ -224,10 +214,9 @@ def test_a_key_that_is_written_as_a_special_token_is_text(served_json, tokenizer
     schema = {"type": "object", "properties": {"<eos>": {"enum": ["<mask>"]}}}
     prompt = make_prompt(served_json.model, [30], 64, max_new_tokens=64, eos_token_id=tokenizer.eos_token_id)
     prompt.followers = [answer_of(schema, tokenizer)]
-    engine = Engine(served_json.model, 1, 9)
-    (answer,) = ask(engine, [prompt])
-    engine.close()
-    assert tokenizer.decode(answer.tokens, skip_special_tokens=True) == '{"<eos>": "<mask>"}'
+    (answer,) = ask_once(served_json.model, [prompt])
+    # All of it is given.
+    assert tokenizer.decode(answer.tokens, skip_special_tokens=True) == '{"<eos>": "<mask>"}' and answer.nfe == 0
 
 
 def json_schema(**value) -> dict:
@@ -294,9 +283,7 @@ def test_no_schema_takes_long(served_json, tokenizer, value):
         return
     prompt = make_prompt(served_json.model, [30], 48, max_new_tokens=48, eos_token_id=tokenizer.eos_token_id)
     prompt.followers = [answer]
-    engine = Engine(served_json.model, 1, 9)
-    ask(engine, [prompt])
-    engine.close()
+    ask_once(served_json.model, [prompt])
     assert time.process_time() - begin < 5
 
 
@@ -308,57 +295,3 @@ def test_a_tokenizer_of_words_is_refused(served):
     with pytest.raises(RequestError) as refused:
         read_request(ResponsesBody, {"input": "x", "text": {}}, served, 9)
     assert refused.value.param == "text.format"
-
-
-@pytest.fixture(scope="module")
-def complete(served_json):
-    """Asks several random models for an answer of one property, and also gives the passes that they took."""
-    weight = served_json.model.lm_head.weight
-    before_all = weight.detach().clone()
-    with (
-        running(served_json) as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30) as client,
-    ):
-
-        def ask_for(value: dict, count: int = 1, name: str = "a", **settings) -> tuple[list, int]:
-            before = server.engine.num_passes
-            schema = {"type": "object", "properties": {name: value}}
-            form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-            answers = []
-            for seed in range(count):
-                weight.data.normal_(generator=torch.Generator().manual_seed(seed))
-                messages = [{"role": "user", "content": "x"}]
-                asked = {"model": "tiny", "messages": messages, "response_format": form} | settings
-                answers.append(client.chat.completions.create(**asked).choices[0])
-            return answers, server.engine.num_passes - before
-
-        yield ask_for
-    weight.data = before_all
-
-
-@pytest.mark.parametrize("values", [["a.b", "c+d"], [1, 10], ["1", "10", 10]], ids=str)
-def test_each_value_of_an_enum_is_given_and_no_other(complete, values):
-    choices, _ = complete({"enum": values}, 24)
-    assert {json.loads(choice.message.content)["a"] for choice in choices} == set(values)
-
-
-def test_integers_have_several_digits(complete):
-    texts = [choice.message.content.replace(" ", "") for choice in complete({"type": "integer"}, 8)[0]]
-    # Some end with the canvas.
-    assert all(re.fullmatch(r'{"a":-?(0|[1-9]\d*)}?', text) for text in texts)
-    assert max(map(len, texts)) > len('{"a":-1}')
-
-
-def test_keys_that_are_longer_than_the_canvas_end_the_answer(complete):
-    (choice,), _ = complete({"type": "null"}, name="k" * 200)
-    assert choice.finish_reason == "length"
-    assert ('{"' + "k" * 200).startswith(choice.message.content.replace(" ", "")) and len(choice.message.content) > 60
-
-
-@pytest.mark.parametrize("length", [1, 10, 30, 40])
-def test_keys_that_are_given_cost_no_pass(complete, length):
-    one_by_one = {"denoising_steps": 96, "commit_order": "left_to_right"}
-    (choice,), passes = complete({"type": "null"}, name="k" * length, logprobs=True, extra_body=one_by_one)
-    assert json.loads(choice.message.content) == {"k" * length: None}
-    # One pass more writes the end token.
-    assert passes - 1 == sum(token.logprob != 0 for token in choice.logprobs.content) <= 5

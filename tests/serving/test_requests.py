@@ -8,11 +8,7 @@ import pytest
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.serving.bodies import ChatBody, RequestError, TextBody
-from hf_dparallel.serving.requests import (
-    _encode_chat,
-    choose_model,
-    read_request,
-)
+from hf_dparallel.serving.requests import _encode_chat, choose_model, read_request
 
 
 CHAT = {"messages": [{"role": "user", "content": "How many pens ?"}]}
@@ -28,7 +24,7 @@ def test_a_plain_chat(served):
     request = chat(served, model="demo", user="me", metadata={"a": "b"})
     ids = served.tokenizer.apply_chat_template(CHAT["messages"], add_generation_prompt=True)["input_ids"]
     assert [prompt.tolist() for prompt in request.prompts] == [ids]
-    # The recipe of the model, and over it that of the server.
+    # The recipe of the model, and over it the recipe of the server.
     assert (request.config.max_new_tokens, request.config.entropy_threshold) == (64, 0.5)
     assert (request.max_tokens, request.stop, request.body.stream) == (64, [], False)
     assert not request.body.stream_options.include_usage

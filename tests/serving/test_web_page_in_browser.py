@@ -6,8 +6,8 @@ import time
 import httpx
 
 from ..browser import NEEDS_BROWSER, set_window
-from .conftest import running, wait_for
-from .test_app import PROBLEMS, Gate, alone
+from .conftest import Gate, running, wait_for
+from .test_app import PROBLEMS, alone
 
 
 pytestmark = NEEDS_BROWSER

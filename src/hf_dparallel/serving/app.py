@@ -101,7 +101,7 @@ class PendingRequest:
         num_tokens = sum(answer.text.num_tokens for answer in self._answers)
         return usage(self._prompt_tokens, num_tokens, sum(answer.nfe for answer in self._answers))
 
-    def _listener(self, index: int) -> Callable[[Progress], None]:
+    def _listener(self, index: int) -> Callable[[Progress], Any]:
         loop = asyncio.get_running_loop()
         return lambda progress: loop.call_soon_threadsafe(self._events.put_nowait, (index, progress))
 
@@ -262,8 +262,7 @@ class Api:
         # Another type could be sent from a page of another site that is open in a browser on this machine.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError("The body must be JSON. Send the header `Content-Type: application/json`.", status=415)
-        received = b""
-        close = {"Connection": "close"}
+        received, close = b"", {"Connection": "close"}
         try:
             async with asyncio.timeout(_BODY_SECONDS):
                 async for part in request.stream():
@@ -298,13 +297,10 @@ def make_app(
 ) -> Starlette:
     """Returns the application. It closes the engine when it shuts down.
 
-    Requests that name no model are answered by the first one.
-
     With `allowed_hosts`, requests for other hosts are refused: a page in a browser on this machine can give its own
     name this machine's address, and would then count as of the same site (DNS rebinding).
     """
-    metrics = Metrics(engine)
-    api = Api(models, engine, metrics, api_key, max_request_bytes)
+    api = Api(models, engine, Metrics(engine), api_key, max_request_bytes)
     chat, text = (partial(CompletionObjects, is_chat=is_chat) for is_chat in (True, False))
     handlers: dict[Any, Any] = {
         RequestError: _refuse,
@@ -330,7 +326,7 @@ def make_app(
             Route("/metrics", api.figures),
         ],
         middleware=[
-            Middleware(Monitor, metrics=metrics),
+            Middleware(Monitor, metrics=api.metrics),
             Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False),
         ],
         exception_handlers=handlers,
@@ -350,7 +346,12 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, None]) -> None:
     """Awaits `work`, and gives it up when the client disconnects."""
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))]
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(gone())]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not tasks[0].done():
@@ -359,11 +360,6 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, None]) -> Non
     finally:
         for task in tasks:
             task.cancel()
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _failure(error: Exception) -> RequestError:

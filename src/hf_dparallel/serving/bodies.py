@@ -242,11 +242,7 @@ class ResponsesBody(Body):
 
 
 def read_body(kind: type[Body], given: dict[str, Any]) -> tuple[ChatBody | TextBody, dict[str, Any]]:
-    """Returns the fields of a request, and the settings of decoding among them. An empty field is none.
-
-    Raises:
-        RequestError: naming the field that is unknown, or has a value that it cannot have.
-    """
+    """Returns the fields of a request, or refuses it, and the settings of decoding among them. `None` is no value."""
     requestable, known = requestable_settings(), kind.model_fields
     settings = {name: given[name] for name in requestable if given.get(name) is not None}
     fields = {name: value for name, value in given.items() if value is not None or name not in known}

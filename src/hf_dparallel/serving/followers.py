@@ -146,7 +146,6 @@ class CommitLogprobs(Follower):
         self._of_place: dict[int, TokenLogprobs] = {}
 
     def change(self, canvas: Canvas, row: int, prediction: TokenPrediction, change: Change) -> Change:
-        """Changes nothing, and records what is written."""
         written = change.accepted[row]
         places = canvas.place[row, prediction.columns[row, written]]
         logits = prediction.logits[row, written]

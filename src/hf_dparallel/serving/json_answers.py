@@ -88,11 +88,7 @@ class JsonAnswer(Follower):
 def compile_schema(
     schema: dict[str, Any], tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_token_ids: list[int]
 ) -> CompiledSchema:
-    """Compiles a schema. All properties of an object are written, in their order.
-
-    Raises:
-        ValueError: for a schema that is too large or not supported, or if the tokenizer cannot write JSON.
-    """
+    """Compiles a schema, or raises a `ValueError`. All properties of an object are written, in their order."""
     closed = _closed(schema)
     if len(json.dumps(closed, allow_nan=False)) > _LONGEST:
         raise ValueError(f"a schema may have at most {_LONGEST} characters.")

@@ -52,11 +52,7 @@ class CompletionRequest:
 
 
 def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
-    """Reads a request of this kind. All its prompts are taken together, at most `max_prompts`.
-
-    Raises:
-        RequestError: if it cannot be answered as it is meant.
-    """
+    """Reads a request of this kind, or refuses it. All its prompts are taken together, at most `max_prompts`."""
     body, asked = read_body(kind, given)
     prompts: list[Any] = [body.messages] if isinstance(body, ChatBody) else body.prompt
     if isinstance(body, ChatBody) and served.tokenizer.chat_template is None:
@@ -83,11 +79,7 @@ def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, m
 
 
 def choose_model(name: Any, models: Mapping[str, ServedModel]) -> ServedModel:
-    """Returns the model of a name; without a name, the first one.
-
-    Raises:
-        RequestError: if there is none.
-    """
+    """Returns the model of a name, or refuses it; without a name, the first one."""
     if name is None:
         return next(iter(models.values()))
     if not isinstance(name, str) or name not in models:
