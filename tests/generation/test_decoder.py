@@ -43,7 +43,7 @@ def test_rows_that_come_and_go_change_no_other(make, requests, cache, stop_at_eo
             if new:
                 decoder.add_prompts(new)
             finished |= {row.index: row for row in decoder.step()}
-            for row_id, progress in decoder.progress().items():
+            for row_id, progress in decoder.canvas.progress().items():
                 assert progress.nfe == number + 1 - requests[row_id][1]
                 assert progress.tokens[: len(seen.get(row_id, []))] == seen.get(row_id, [])
                 seen[row_id] = progress.tokens
@@ -66,10 +66,10 @@ def test_progress_shows_each_token_once_everything_before_it_is_decided(tiny_lla
     lengths = []
     with torch.no_grad():
         while not decoder.step():
-            lengths.append(len(decoder.progress()[7].tokens))
+            lengths.append(len(decoder.canvas.progress()[7].tokens))
     steps = out.commit_step[0].cummax(dim=0).values
     assert lengths == [(steps <= number).sum().item() for number in range(len(lengths))]
-    assert decoder.progress() == {}
+    assert decoder.canvas.progress() == {}
 
 
 def test_a_removed_row_leaves_nothing_behind(tiny_llada):

@@ -16,6 +16,7 @@ from ..evaluation.calibration import Trial, calibrate
 from ..evaluation.decoding import Evaluation, evaluate_answers
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
+from ..generation.settings import settings_of
 from ..hashes import dataset_hash
 from ..hub.files import CALIBRATION_NAME
 from ..reports import markdown_table, write_json
@@ -91,8 +92,10 @@ def recipes_to_try(
         for settings in candidates
     }
     first = next(iter(recipes.values()))
-    reference = {"block_length": first.block_length, "denoising_steps": first.max_new_tokens}
-    return reference, {describe(reference): first.one_token_per_pass(), **recipes}
+    original = first.one_token_per_pass()
+    told = ("block_length", *settings_of("rule"))
+    reference = {name: value for name, value in original.settings().items() if name in told}
+    return reference, {describe(reference): original, **recipes}
 
 
 def split_in_half(dataset: "Dataset", seed: int) -> dict[str, "Dataset"]:

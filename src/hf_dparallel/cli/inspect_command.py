@@ -106,7 +106,7 @@ def make_plots(
     given = f"{rule}={getattr(recipe, rule)}"
     original = replace(answerer, generation_config=recipe.one_token_per_pass())
     methods = {"one token per pass": (original, False)}
-    if recipe.denoising_steps != recipe.max_new_tokens:
+    if getattr(original.config, rule) != getattr(recipe, rule):
         methods[given] = (answerer, False)
     if has_adapter(model):
         methods[f"{given}, with adapter"] = (answerer, True)

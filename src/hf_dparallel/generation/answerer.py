@@ -5,6 +5,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -14,8 +15,8 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
 from ..hashes import model_hash, stable_hash
+from .canvas import DecodedRow
 from .configuration import DiffusionGenerationConfig, resolve
-from .decoder import DecodedRow
 from .output import DiffusionGenerationOutput, collect_rows
 from .settings import SETTINGS
 
@@ -200,29 +201,22 @@ def _in_threads(work: Callable[[], Iterator[Any]], num_threads: int) -> Iterator
     def run() -> None:
         # Holds for the operations of this thread only.
         torch.set_num_threads(cores_each)
-        try:
-            for result in work():
-                if stop.is_set():
-                    return
-                results.put(result)
-            results.put(None)
-        except Exception as error:  # noqa: BLE001  # the thread that reads the results raises it
-            results.put(error)
+        for result in work():
+            if stop.is_set():
+                return
+            results.put(result)
 
-    threads = [threading.Thread(target=run, daemon=True) for _ in range(num_threads)]
-    for thread in threads:
-        thread.start()
-    try:
-        running = num_threads
-        while running:
-            result = results.get()
-            if isinstance(result, Exception):
-                raise result
-            if result is None:
-                running -= 1
-            else:
-                yield result
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(num_threads) as pool:
+        try:
+            for _ in range(num_threads):
+                pool.submit(run).add_done_callback(results.put)
+            running = num_threads
+            while running:
+                result = results.get()
+                if isinstance(result, Future):
+                    result.result()  # raises its error
+                    running -= 1
+                else:
+                    yield result
+        finally:
+            stop.set()

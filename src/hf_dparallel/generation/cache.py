@@ -103,9 +103,6 @@ class WindowCache(Cache):
     what is kept, and their queries attend to the whole width. With the suffix as the window this is the prefix cache
     of Fast-dLLM, with the block as the window its dual cache (https://huggingface.co/papers/2505.22618); where the
     queries attend to nothing behind the block, it is the exact cache of block-causal models.
-
-    Args:
-        num_layers (`int`): layers of the model.
     """
 
     def __init__(self, num_layers: int):

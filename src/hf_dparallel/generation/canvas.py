@@ -11,7 +11,7 @@ included: this one the model is told. Its *place* counts from the first token of
 
 from collections.abc import Collection
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import pad
@@ -22,8 +22,8 @@ _BEYOND = 2**31
 
 
 @dataclass
-class FinishedRow:
-    """What was decoded of one prompt.
+class DecodedRow:
+    """What was decoded of one prompt, or what went wrong in it.
 
     Args:
         index (`int`): the number that the prompt was added under.
@@ -34,6 +34,11 @@ class FinishedRow:
         num_tokens (`int`): decoded tokens, up to and including the first end-of-sequence token.
         num_revisions (`int`): how often a decided token was changed or taken back.
         is_nan (`bool`): whether it is finished because the model predicted NaN.
+        entropies, confidences (`torch.FloatTensor` of shape `(nfe, max_new_tokens)`, *optional*), candidates,
+        candidate_probabilities (of shape `(nfe, max_new_tokens, 5)`, *optional*), standing (`torch.LongTensor` of
+            shape `(nfe, max_new_tokens)`, *optional*): as in [`DiffusionGenerationOutput`].
+        seconds (`float`): wall-clock time from the row's entry into the batch to its end, other rows' share included.
+        error (`Exception`, *optional*): why the row was not decoded to its end.
     """
 
     index: int
@@ -43,6 +48,13 @@ class FinishedRow:
     num_tokens: int
     num_revisions: int
     is_nan: bool
+    entropies: torch.FloatTensor | None = None
+    confidences: torch.FloatTensor | None = None
+    candidates: torch.LongTensor | None = None
+    candidate_probabilities: torch.FloatTensor | None = None
+    standing: torch.LongTensor | None = None
+    seconds: float = 0.0
+    error: Exception | None = None
 
     @property
     def tokens_per_forward(self) -> float:
@@ -50,15 +62,8 @@ class FinishedRow:
         return self.num_tokens / self.nfe if self.nfe else 0.0
 
 
-@dataclass
-class RowProgress:
-    """What is known of a row on its way.
-
-    Args:
-        tokens (`list[int]`): the new tokens before the first one that may still change, up to and including the first
-            end-of-sequence token.
-        nfe (`int`): forward passes so far.
-    """
+class RowProgress(NamedTuple):
+    """What no longer changes in a row on its way, up to and including the first end token, and its passes so far."""
 
     tokens: list[int]
     nfe: int
@@ -130,15 +135,11 @@ class RowTensors:
 class Canvas(RowTensors):
     """The rows being decoded: left-padded prompts with the mask tokens to decide.
 
-    Tensors have one line a row and one column a token, and rows end at the same column.
-
-    Args:
-        config ([`DiffusionGenerationConfig`]): resolved.
-        width_multiple (`int`): the width is a multiple of this, for code that is compiled for each width.
-        whole_blocks (`bool`): whether blocks are counted from the first token of a row, as block-causal models do. The
-            end of the prompt may then share the first block with new tokens, and further masks behind the answer
-            complete the last block.
-        revises (`bool`): whether decided tokens of the open blocks may change.
+    Tensors have one line a row and one column a token, and rows end at the same column. Their width is a multiple of
+    `width_multiple`, for code that is compiled for each width. With `whole_blocks` they count blocks from the first
+    token of a row, as block-causal models do: the end of the prompt may then share the first block with new tokens,
+    and further masks behind the answer complete the last block. If it `revises`, decided tokens of the open blocks
+    may change.
     """
 
     # The masks of the open blocks, `(rows, width)`.
@@ -324,7 +325,7 @@ class Canvas(RowTensors):
         """Ends an answer after so many tokens, whatever follows."""
         self.status[row].length, self.status[row].is_finished = length, True
 
-    def pop_finished(self) -> list[FinishedRow]:
+    def pop_finished(self) -> list[DecodedRow]:
         """Removes the finished rows and returns what was decoded in them."""
         finished = [row for row, status in enumerate(self.status) if status.is_finished]
         results = [self._result(row) for row in finished]
@@ -421,13 +422,13 @@ class Canvas(RowTensors):
             for row, values in enumerate(torch.stack(list(counts.values()), dim=1).tolist())
         ]
 
-    def _result(self, row: int) -> FinishedRow:
+    def _result(self, row: int) -> DecodedRow:
         status, answer = self.status[row], self.answer(row)
         tokens, commit_step = self.sequences[row, answer].clone(), self.commit_step[row, answer].clone()
         tokens[status.length :] = self.config.padding_token_id
         commit_step[status.length :] = -1
         num_tokens = self.num_masks[row] - len(tokens) + min(status.length, status.length_to_eos)
-        return FinishedRow(
+        return DecodedRow(
             index=self.row_ids[row],
             tokens=tokens,
             commit_step=commit_step,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .settings import SETTINGS, add_setting, settings_of
+from .settings import SETTINGS, add_setting
 
 
 if TYPE_CHECKING:
@@ -46,11 +46,7 @@ def commit_rule(name: str, type: type, help: str, **fields: Any) -> Callable:
 
 
 def make_rule(config: Any, canvas: Any) -> Callable:
-    """The rule that a resolved configuration asks for, as a function of prediction and masked tokens.
-
-    Args:
-        config ([`DiffusionGenerationConfig`]), canvas ([`Canvas`]): both above this module, which they read.
-    """
+    """The rule that a resolved configuration asks for, as a function of prediction and masked tokens."""
     name = config.commit_rule()
     if name is None:
         return most_confident
@@ -112,9 +108,4 @@ def commit_by_count(confidence: "torch.Tensor", masked: "torch.Tensor", count: "
     return masked & (order.argsort(dim=-1) < count[:, None])
 
 
-def commit_rules() -> tuple[str, ...]:
-    """Names of the settings that are commit rules."""
-    return settings_of("rule")
-
-
-__all__ = ["commit_rule", "commit_rules", "is_of_one_pass", "make_rule", "most_certain"]
+__all__ = ["commit_rule", "is_of_one_pass", "make_rule", "most_certain"]

@@ -37,35 +37,20 @@ ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
 
 
 def check(config: Any, model: PreTrainedModel | None = None) -> None:
-    """Checks that the settings of a resolved configuration go with one another, and with a model.
-
-    Args:
-        config ([`DiffusionGenerationConfig`]): every setting that decoding needs.
-        model ([`~transformers.PreTrainedModel`], *optional*): the model that decodes.
-
-    Raises:
-        SettingError: for the first setting that does not.
-    """
+    """Raises a [`SettingError`] if settings of a resolved configuration contradict one another or the model."""
     for setting in SETTINGS.values():
         if config.is_on(setting.name):
             _check_others(setting, config)
             if model is not None:
                 _check_model(setting, config, model)
     if config.min_new_tokens > config.max_new_tokens:
-        raise SettingError(
-            "min_new_tokens",
-            config.min_new_tokens,
-            f"is more than `max_new_tokens={config.max_new_tokens}`",
-            "Raise the latter.",
-        )
+        rule = f"is more than `max_new_tokens={config.max_new_tokens}`"
+        raise SettingError("min_new_tokens", config.min_new_tokens, rule, "Raise the latter.")
     if model is not None and model.is_block_causal and config.is_infilling:
-        raise SettingError(
-            "max_new_tokens",
-            0,
-            f"fills in mask tokens between others, and {type(model).__name__} is block-causal: it sees nothing of the "
-            "blocks behind them that the tokens have to fit to",
-            "Append new tokens, or use LLaDA or Dream.",
+        rule = (
+            f"fills in mask tokens, and {type(model).__name__} is block-causal: it sees nothing of the blocks behind"
         )
+        raise SettingError("max_new_tokens", 0, rule, "Append new tokens, or use LLaDA or Dream.")
 
 
 def _check_others(setting: Setting, config: Any) -> None:

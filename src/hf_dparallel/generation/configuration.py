@@ -10,7 +10,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils import logging
 
 from . import revision, rules  # noqa: F401  (they add their settings to the table)
-from .commit_rules import check_rule, commit_rules
+from .commit_rules import check_rule
 from .compatibility import check
 from .settings import KINDS, SETTINGS, SettingError, settings_called, settings_of
 
@@ -70,11 +70,7 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     @classmethod
     def from_generation_config(cls, config: GenerationConfig) -> "DiffusionGenerationConfig":
-        """Reads a config object that a caller made, whose attributes may have been assigned to.
-
-        Raises:
-            ValueError: for a setting that is unknown (unlike in a file), out of range, or without meaning here.
-        """
+        """Reads a config object that a caller made. Unlike in a file, an unknown setting is an error."""
         if isinstance(config, cls):
             config.validate()
             return config
@@ -88,18 +84,14 @@ class DiffusionGenerationConfig(GenerationConfig):
         return cls()
 
     def validate(self, strict: bool = False, user_set_attributes: set[str] | None = None) -> None:
-        """Checks every setting that can be checked without the model and the prompts.
-
-        Raises:
-            SettingError: naming the setting, its value, the rule and the remedy.
-        """
+        """Raises a [`SettingError`] for what can be found wrong without the model and the prompts."""
         _check_known(vars(self))
         for name, value in vars(self).items():
             if name in SETTINGS:
                 SETTINGS[name].read(value)
             elif not name.startswith("_") and name != "transformers_version":
                 _check_neutral(name, value)
-        on = [name for name in commit_rules() if self.is_on(name)]
+        on = [name for name in settings_of("rule") if self.is_on(name)]
         if len(on) > 1:
             first, second, *_ = on
             rule = f"and `{second}={getattr(self, second)}` are two commit rules"
@@ -122,15 +114,12 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     def non_defaults(self) -> dict[str, Any]:
         """Returns the settings that change answers and differ from their defaults: what is worth showing."""
-        return {
-            name: value
-            for name, value in self.settings().items()
-            if SETTINGS[name].changes_answer and value != SETTINGS[name].default
-        }
+        changed = {name: value for name, value in self.settings().items() if value != SETTINGS[name].default}
+        return {name: value for name, value in changed.items() if SETTINGS[name].changes_answer}
 
     def commit_rule(self) -> str | None:
         """Returns the name of the commit rule that is set, or `None`."""
-        return next((name for name in commit_rules() if name in self.settings()), None)
+        return next((name for name in settings_of("rule") if name in self.settings()), None)
 
     def updated(self, **settings) -> "DiffusionGenerationConfig":
         """Returns a copy with these settings; `None` unsets one.
@@ -228,12 +217,8 @@ def resolve(
         if name not in values:
             values[name] = special_token_id(name, model.config, tokenizer)
     if values["mask_token_id"] is None:
-        raise SettingError(
-            "mask_token_id",
-            None,
-            "must be set in the generation config, in the model's config or by a tokenizer with a mask token",
-            "Pass `mask_token_id=` to `generate`, or set `model.generation_config.mask_token_id`.",
-        )
+        remedy = "Pass `mask_token_id=` to `generate`, or set `model.generation_config.mask_token_id`."
+        raise SettingError("mask_token_id", None, "must be set by a config or the tokenizer", remedy)
     samples = _samples(values)
     values |= {"do_sample": bool(samples), "temperature": values.get("temperature", 1.0) if samples else 0.0}
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
@@ -248,7 +233,7 @@ def resolve(
         del values["use_cache"]
     if values.get("disable_compile"):
         values.pop("compile_config", None)
-    if not values.keys() & set(commit_rules()):
+    if not values.keys() & set(settings_of("rule")):
         values |= one_at_a_time(values)
     config = DiffusionGenerationConfig(**values)
     check(config)
@@ -283,8 +268,8 @@ def _merged(*layers: GenerationConfig | None) -> dict[str, Any]:
 def _without_contradictions(settings: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """The settings that are not set `above`, nor contradict what is."""
     dropped = set(above)
-    if above.keys() & set(commit_rules()):
-        dropped |= set(commit_rules())
+    if above.keys() & set(settings_of("rule")):
+        dropped |= set(settings_of("rule"))
     if _samples(above) is not None and _samples(settings) not in (None, _samples(above)):
         dropped |= {"do_sample", "temperature"}
     if above.get("use_cache") is False or above.get("cache_implementation") is not None:
@@ -305,13 +290,10 @@ def special_token_id(name: str, *sources: Any) -> Any:
 
 
 def _check_known(settings: Iterable[str]) -> None:
-    unknown = sorted(
-        name or "''" for name in settings if name not in _KNOWN and name not in SETTINGS and not name.startswith("_")
-    )
+    unknown = sorted(name or "''" for name in {*settings} - {*_KNOWN, *SETTINGS} if not name.startswith("_"))
     if unknown:
-        raise ValueError(
-            f"Unknown generation setting(s): {', '.join(unknown)}. Diffusion decoding knows {', '.join(SETTINGS)}."
-        )
+        text = f"Unknown generation setting(s): {', '.join(unknown)}."
+        raise ValueError(f"{text} Diffusion decoding knows {', '.join(SETTINGS)}.")
 
 
 def _check_neutral(name: str, value: Any) -> None:

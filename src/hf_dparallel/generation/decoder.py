@@ -2,14 +2,14 @@
 """The decoding loop: one pass after the other over the rows of a canvas."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from .canvas import Canvas, FinishedRow, RowProgress
+from .canvas import Canvas, DecodedRow
 from .commit_rules import make_rule
 from .configuration import DiffusionGenerationConfig
 from .inputs import check_generators
@@ -22,36 +22,12 @@ from .runner import make_runner
 _COMPILED_WIDTH_MULTIPLE = 64
 
 
-@dataclass
-class DecodedRow(FinishedRow):
-    """A finished row with its certainty history, or with what went wrong in it.
-
-    Args:
-        entropies, confidences (`torch.FloatTensor` of shape `(nfe, max_new_tokens)`, *optional*), candidates,
-        candidate_probabilities (of shape `(nfe, max_new_tokens, 5)`, *optional*), standing (`torch.LongTensor` of
-            shape `(nfe, max_new_tokens)`, *optional*): as in [`DiffusionGenerationOutput`].
-        seconds (`float`): wall-clock time from the row's entry into the batch to its end, other rows' share included.
-        error (`Exception`, *optional*): why the row was not decoded to its end.
-    """
-
-    entropies: torch.FloatTensor | None = None
-    confidences: torch.FloatTensor | None = None
-    candidates: torch.LongTensor | None = None
-    candidate_probabilities: torch.FloatTensor | None = None
-    standing: torch.LongTensor | None = None
-    seconds: float = 0.0
-    error: Exception | None = None
-
-
 class Decoder:
     """Decodes rows together. Rows can be added at any time, and leave when they are finished.
 
-    Args:
-        model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
-        config ([`DiffusionGenerationConfig`]): every setting, special tokens included.
-        parts (`Sequence[RowPart]`): what follows the rows, in the order in which it is called
-            ([`~standard_parts.make_parts`]).
-        generator_for (`Callable`, *optional*): gives the random state of a row; by default torch's global one is used.
+    The configuration has every setting, special tokens included. The parts follow the rows, in the order in which they
+    are called ([`~standard_parts.make_parts`]). `generator_for` gives the random state of a row; by default torch's
+    global one is used.
     """
 
     def __init__(
@@ -80,11 +56,7 @@ class Decoder:
         return len(self.canvas)
 
     def add(self, row_ids: list[int], input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
-        """Adds left-padded prompts, both `(rows, prompt_length)`, under numbers that are not in use.
-
-        Raises:
-            ValueError: if their generators are on another device.
-        """
+        """Adds left-padded prompts, both `(rows, prompt_length)`, under numbers that are not in use."""
         if self.generator_for is not None:
             generators = {row_id: self.generator_for(row_id) for row_id in row_ids}
             check_generators(generators.values(), input_ids.device)
@@ -101,10 +73,6 @@ class Decoder:
         )
         self.add(list(prompts), ids, is_prompt)
 
-    def progress(self) -> dict[int, RowProgress]:
-        """How far each row has come, by its number."""
-        return self.canvas.progress()
-
     def remove(self, row_ids: Collection[int]) -> None:
         """Gives up rows that are not finished. The others go on as if these had never been there."""
         self.canvas.remove(row_ids)
@@ -118,7 +86,7 @@ class Decoder:
         if self.canvas:
             self._run_pass()
             finished += self.canvas.pop_finished()
-        return [DecodedRow(**vars(row), **{"error": self._error(row), **self._leave(row.index)}) for row in finished]
+        return [replace(row, **{"error": self._error(row), **self._leave(row.index)}) for row in finished]
 
     def _run_pass(self) -> None:
         # Predict the masked tokens of each row's open blocks, and the decided ones there if they may be revised.
@@ -163,7 +131,7 @@ class Decoder:
         self._generators.pop(row_id, None)
         return {name: value for part in self.parts for name, value in part.leave(row_id).items()}
 
-    def _error(self, row: FinishedRow) -> Exception | None:
+    def _error(self, row: DecodedRow) -> Exception | None:
         if not row.is_nan:
             return None
         source = "logits processors" if any(part.changes_scores for part in self.parts) else "model"

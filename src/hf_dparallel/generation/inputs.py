@@ -1,7 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Checks of what `generate` is given beside its settings, before any work is done."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -9,6 +10,7 @@ from transformers.utils import logging
 
 from .compatibility import longest_sequence
 from .configuration import DiffusionGenerationConfig
+from .settings import SettingError
 
 
 logger = logging.get_logger(__name__)
@@ -22,18 +24,13 @@ def check_prompts(
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     """Returns prompts and attention mask, both `(batch_size, prompt_length)`, if they can be decoded."""
     if not isinstance(input_ids, torch.Tensor) or input_ids.ndim != 2:
-        got = tuple(input_ids.shape) if isinstance(input_ids, torch.Tensor) else input_ids
-        raise ValueError(
-            f"`input_ids` must be a tensor of shape (batch_size, prompt_length), got {got}. Pass `**inputs` of a "
-            "tokenizer with `return_tensors='pt'`."
-        )
+        rule = "must be a tensor of shape (batch_size, prompt_length)"
+        remedy = "Pass `**inputs` of a tokenizer with `return_tensors='pt'`."
+        raise SettingError("input_ids", _shape(input_ids), rule, remedy)
     if input_ids.numel() == 0:
-        raise ValueError(
-            f"`input_ids` is empty, of shape {tuple(input_ids.shape)}. Give each row at least one token, such as the "
-            "beginning-of-sequence token."
-        )
+        raise ValueError(f"`input_ids` is empty, of shape {_shape(input_ids)}. Give each row at least one token.")
     if input_ids.is_floating_point() or input_ids.is_complex() or input_ids.dtype is torch.bool:
-        raise ValueError(f"`input_ids` must be token ids (integers), got {input_ids.dtype}. Tokenize the prompts.")
+        raise SettingError("input_ids", input_ids.dtype, "must be token ids (integers)", "Tokenize the prompts.")
     # On the host, so that no check waits for the device.
     ids = input_ids.long().cpu()
     mask = attention_mask.cpu() if isinstance(attention_mask, torch.Tensor) else attention_mask
@@ -43,39 +40,41 @@ def check_prompts(
     _check_padding(ids, mask)
     _check_vocabulary(ids, vocabulary_size(model), config)
     _check_masks(ids, mask, config)
-    longest = longest_sequence(model)
-    if longest is not None and ids.shape[1] + config.max_new_tokens > longest:
+    longest, length = longest_sequence(model), ids.shape[1] + config.max_new_tokens
+    if longest is not None and length > longest:
         logger.warning_once(
-            f"Prompt and new tokens are {ids.shape[1] + config.max_new_tokens} tokens, more than the {longest} "
-            "that the model was trained for. Shorten one of them."
+            f"Prompt and new tokens are {length} tokens, more than the {longest} that the model was trained for. "
+            "Shorten one of them."
         )
-    device = input_ids.device
-    return input_ids.long(), mask.long().to(device) if attention_mask is None else attention_mask.long()
+    return input_ids.long(), (mask if attention_mask is None else attention_mask).long().to(input_ids.device)
 
 
-def generators_per_row(
+def _shape(value: Any) -> Any:
+    """The shape of a tensor, for messages, and anything else as it is."""
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else value
+
+
+def generators_by_row(
     generator: torch.Generator | Sequence[torch.Generator] | None, batch_size: int
-) -> list[torch.Generator] | None:
-    """Returns one generator per row."""
+) -> Callable[[int], torch.Generator] | None:
+    """Returns a function that gives the generator of a row."""
     if generator is None:
         return None
     generators = [generator] * batch_size if isinstance(generator, torch.Generator) else generator
-    rule = "`generator` must be one torch.Generator or one per row"
+    rule = "must be one torch.Generator or one per row"
     if not isinstance(generators, Sequence) or not all(isinstance(each, torch.Generator) for each in generators):
-        raise ValueError(f"{rule}, got {generator!r}.")
+        raise SettingError("generator", generator, rule)
     if len(generators) != batch_size:
-        raise ValueError(f"{rule}, got {len(generators)} for {batch_size} rows.")
-    return list(generators)
+        raise ValueError(f"`generator` {rule}, got {len(generators)} for {batch_size} rows.")
+    return generators.__getitem__
 
 
 def check_generators(generators: Iterable[torch.Generator], device: torch.device) -> None:
     """Raises a `ValueError` if one is not on the device of the prompts."""
     for generator in generators:
         if generator.device.type != device.type:
-            raise ValueError(
-                f"A `generator` is on {generator.device} and the prompts are on {device}. Make it there: "
-                f"`torch.Generator({device.type!r})`."
-            )
+            text = f"A `generator` is on {generator.device} and the prompts are on {device}."
+            raise ValueError(f"{text} Make it there: `torch.Generator({device.type!r})`.")
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
@@ -86,17 +85,13 @@ def input_device(model: PreTrainedModel) -> torch.device:
     return torch.device(device) if device is not None else embedding.weight.device
 
 
-def check_devices(
-    input_ids: torch.LongTensor, attention_mask: torch.LongTensor | None, model: PreTrainedModel
-) -> None:
+def check_devices(input_ids: Any, attention_mask: Any, model: PreTrainedModel) -> None:
     """Checks that the prompts are where the model takes them."""
     device = input_device(model)
     for name, tensor in (("input_ids", input_ids), ("attention_mask", attention_mask)):
         if isinstance(tensor, torch.Tensor) and tensor.device.type != device.type and device.type != "meta":
-            raise ValueError(
-                f"`{name}` is on {tensor.device} and the model takes tokens on {device}. Pass "
-                "`**inputs.to(model.device)`."
-            )
+            text = f"`{name}` is on {tensor.device} and the model takes tokens on {device}."
+            raise ValueError(f"{text} Pass `**inputs.to(model.device)`.")
 
 
 def check_peft(model: PreTrainedModel) -> None:
@@ -105,14 +100,13 @@ def check_peft(model: PreTrainedModel) -> None:
     config = getattr(owner, "active_peft_config", None)
     if getattr(config, "is_prompt_learning", False):
         raise ValueError(
-            f"{type(config).__name__} puts virtual tokens before the prompt, which has no effect on diffusion "
-            "decoding. Use an adapter of the weights, such as LoRA."
+            f"{type(config).__name__} puts virtual tokens before the prompt, which diffusion decoding does not take. "
+            "Use an adapter of the weights, such as LoRA."
         )
     hooks = (hook for module in model.modules() for hook in module._forward_pre_hooks.values())
     if any("adapter_names" in getattr(hook, "keywords", {}) for hook in hooks):
         raise ValueError(
-            "`adapter_names`, an adapter for each row, is not supported: rows leave the batch when they are finished. "
-            "Call `set_adapter`, and `generate` once for each adapter."
+            "`adapter_names`, an adapter for each row, is not supported. Call `generate` for each adapter."
         )
 
 
@@ -151,14 +145,11 @@ def _check_vocabulary(input_ids: torch.LongTensor, vocab_size: int, config: Diff
     for name, token_ids in special.items():
         for token_id in token_ids:
             if not 0 <= token_id < vocab_size:
-                raise ValueError(
-                    f"`{name}={token_id}` is outside the model's vocabulary of {vocab_size} tokens. Set the id that "
-                    f"the model was trained with: `{name}=` in `generate`."
-                )
+                rule = f"is outside the model's vocabulary of {vocab_size} tokens"
+                raise SettingError(name, token_id, rule, "Set the id that the model was trained with.")
     if config.mask_token_id in (*config.eos_token_ids, config.padding_token_id):
-        raise ValueError(
-            f"`mask_token_id={config.mask_token_id}` is the end or padding token, too. Set the one that is wrong."
-        )
+        rule = "is the end or padding token, too"
+        raise SettingError("mask_token_id", config.mask_token_id, rule, "Set the one that is wrong.")
     if len({*banned, config.mask_token_id}) >= vocab_size:
         raise ValueError("`suppress_tokens` and `bad_words_ids` leave no token to decode. Remove some.")
 
@@ -168,37 +159,31 @@ def _check_masks(input_ids: torch.LongTensor, attention_mask: torch.Tensor, conf
     has_masks = ((input_ids == token_id) & attention_mask.bool()).any(dim=1)
     if not config.is_infilling and has_masks.any():
         raise ValueError(
-            f"`input_ids` contains the mask token ({token_id}) in row {has_masks.nonzero()[0].item()}, and "
-            f"{config.max_new_tokens} new tokens are to be appended. Set `max_new_tokens=0` to fill in the masks "
-            "of the prompt, or remove them."
+            f"`input_ids` contains the mask token ({token_id}) in row {_first(has_masks)}, and "
+            f"{config.max_new_tokens} new tokens are to follow. Set `max_new_tokens=0` to fill in the masks."
         )
     if config.is_infilling and not has_masks.any():
-        raise ValueError(
-            f"`max_new_tokens=0` fills in the mask tokens ({token_id}) of the prompt, and `input_ids` has "
-            "none. Set `max_new_tokens` to append new tokens."
-        )
+        rule = f"fills in the mask tokens ({token_id}) of the prompt, and `input_ids` has none"
+        raise SettingError("max_new_tokens", 0, rule, "Raise it to append new tokens.")
 
 
 def _check_padding(input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
     if not isinstance(attention_mask, torch.Tensor) or attention_mask.shape != input_ids.shape:
-        got = tuple(attention_mask.shape) if isinstance(attention_mask, torch.Tensor) else attention_mask
-        raise ValueError(
-            f"`attention_mask` must be a tensor of the shape of `input_ids`, {tuple(input_ids.shape)}, got {got}."
-        )
+        rule = f"must be a tensor of the shape of `input_ids`, {_shape(input_ids)}"
+        raise SettingError("attention_mask", _shape(attention_mask), rule)
     if not ((attention_mask == 0) | (attention_mask == 1)).all():
-        raise ValueError(
-            "`attention_mask` must be 1 for tokens and 0 for padding, and has other values. Pass the one that the "
-            "tokenizer returns."
-        )
+        raise ValueError("`attention_mask` must be 1 for tokens and 0 for padding. Pass the one of the tokenizer.")
     empty = (attention_mask == 0).all(dim=1)
     if empty.any():
-        raise ValueError(
-            f"`attention_mask` is 0 everywhere in row {empty.nonzero()[0].item()}: that prompt is empty. Give it at "
-            "least one token."
-        )
+        text = f"`attention_mask` is 0 everywhere in row {_first(empty)}: that prompt is empty."
+        raise ValueError(f"{text} Give it at least one token.")
     right_padded = (attention_mask[:, 1:].long() < attention_mask[:, :-1].long()).any(dim=1)
     if right_padded.any():
         raise ValueError(
-            f"Row {right_padded.nonzero()[0].item()} is padded on the right (`attention_mask` goes from 1 to 0), but "
-            "the new tokens follow the prompt. Tokenize with `padding_side='left'`."
+            f"Row {_first(right_padded)} is padded on the right (`attention_mask` goes from 1 to 0), but new tokens "
+            "follow the prompt. Tokenize with `padding_side='left'`."
         )
+
+
+def _first(rows: torch.BoolTensor) -> int:
+    return rows.nonzero()[0].item()

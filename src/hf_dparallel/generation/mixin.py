@@ -15,9 +15,10 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
+from .canvas import DecodedRow
 from .configuration import DiffusionGenerationConfig, resolve
-from .decoder import DecodedRow, Decoder
-from .inputs import check_devices, check_peft, check_prompts, generators_per_row, input_device
+from .decoder import Decoder
+from .inputs import check_devices, check_peft, check_prompts, generators_by_row, input_device
 from .output import DiffusionGenerationOutput, collect_rows
 from .settings import SettingError
 from .slots import SlotDecoder
@@ -140,13 +141,8 @@ class DiffusionGenerationMixin(GenerationMixin):
         input_ids, attention_mask = (
             tensor.repeat_interleave(config.num_return_sequences, dim=0) for tensor in (input_ids, attention_mask)
         )
-        generators = generators_per_row(generator, len(input_ids))
-        decoder = Decoder(
-            self,
-            config,
-            make_parts(config, logits_processor, stopping_criteria, streamer, tokenizer),
-            generators.__getitem__ if generators is not None else None,
-        )
+        parts = make_parts(config, logits_processor, stopping_criteria, streamer, tokenizer)
+        decoder = Decoder(self, config, parts, generators_by_row(generator, len(input_ids)))
         decoder.add(list(range(len(input_ids))), input_ids, attention_mask)
 
         # 2. While there are unfinished rows: one pass.

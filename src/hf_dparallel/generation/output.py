@@ -8,8 +8,8 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import ModelOutput
 
+from .canvas import DecodedRow
 from .configuration import DiffusionGenerationConfig
-from .decoder import DecodedRow
 from .standard_parts import HISTORIES
 
 
@@ -64,28 +64,22 @@ def collect_rows(
         for sequence, row in zip(sequences, rows, strict=True):
             sequence[-len(row.tokens) :] = row.tokens
     else:
-        sequences, width = (
-            torch.cat([input_ids, torch.stack([row.tokens for row in rows])], dim=1),
-            config.max_new_tokens,
-        )
+        sequences = torch.cat([input_ids, torch.stack([row.tokens for row in rows])], dim=1)
     if not config.return_dict_in_generate:
         return sequences
     width = input_ids.shape[1] if config.is_infilling else config.max_new_tokens
+    histories = HISTORIES if config.output_certainty else {}
     return DiffusionGenerationOutput(
         sequences=sequences,
         nfe=torch.tensor([row.nfe for row in rows], device=input_ids.device),
         tokens_per_forward=torch.tensor([row.tokens_per_forward for row in rows], device=input_ids.device),
         num_revisions=torch.tensor([row.num_revisions for row in rows], device=input_ids.device),
         commit_step=torch.stack([pad(row.commit_step, (width - len(row.commit_step), 0), value=-1) for row in rows]),
-        **{name: _stacked([getattr(row, name) for row in rows], width, fill) for name, (fill, _) in HISTORIES.items()}
-        if config.output_certainty
-        else {},
+        **{name: _stacked([getattr(row, name) for row in rows], width, fill) for name, (fill, _) in histories.items()},
     )
 
 
 def _stacked(histories: list[torch.Tensor], width: int, fill: float) -> torch.Tensor:
     """Fills up, on the left, the columns that a row does not have, and the passes that it did not take part in."""
-    padded = [
-        pad(history, (0, 0) * (history.ndim - 2) + (width - history.shape[1], 0), value=fill) for history in histories
-    ]
+    padded = [pad(each, (0, 0) * (each.ndim - 2) + (width - each.shape[1], 0), value=fill) for each in histories]
     return pad_sequence(padded, batch_first=True, padding_value=fill)

@@ -13,18 +13,14 @@ from .prediction import TokenPrediction
 
 
 class Change(NamedTuple):
-    """What a pass writes, each `(rows, tokens)`.
+    """What a pass writes, each `(rows, tokens)`."""
 
-    Args:
-        tokens (`torch.LongTensor`): the tokens; the mask token takes one back.
-        accepted (`torch.BoolTensor`): which of them are written.
-        unsettled (`torch.BoolTensor`, *optional*): tokens that keep a row in its block though they are decided.
-        confidence (`torch.FloatTensor`, *optional*): probabilities that the next pass needs.
-    """
-
+    # The mask token takes one back.
     tokens: torch.LongTensor
     accepted: torch.BoolTensor
+    # Tokens that keep a row in its block though they are decided.
     unsettled: torch.BoolTensor | None = None
+    # Probabilities that the next pass needs.
     confidence: torch.FloatTensor | None = None
 
 
@@ -56,12 +52,7 @@ class RowPart:
         return planned
 
     def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
-        """Returns the scores that tokens are predicted from.
-
-        Args:
-            columns (`torch.LongTensor` of shape `(rows, columns)`): columns of the canvas.
-            logits (`torch.Tensor` of shape `(rows, columns, vocab_size)`): the scores there.
-        """
+        """Returns the scores that tokens are predicted from, `(rows, columns, vocab_size)`, at `(rows, columns)`."""
         return logits
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:

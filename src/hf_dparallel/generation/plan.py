@@ -2,21 +2,11 @@
 """What a pass computes: which columns of which rows, and which keys and values it replaces."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
 from .canvas import Canvas
-
-
-class Appended(Protocol):
-    """Tokens that a pass computes behind its columns, `(rows, tokens)`: seen in this pass, and kept by no cache."""
-
-    input_ids: torch.LongTensor
-    position_ids: torch.LongTensor
-
-    def make_mask(self, model: Any, num_columns: int) -> Any:
-        """The attention mask of a pass that computes `num_columns` columns of the canvas and these tokens."""
 
 
 class Pass(NamedTuple):
@@ -31,7 +21,8 @@ class Pass(NamedTuple):
             are. It is another tensor as soon as other columns are.
         kept (`torch.BoolTensor` of shape `(rows, columns)`, *optional*): the columns whose keys and values replace
             what a cache keeps, by default all. The others are there because another row needs them.
-        appended ([`Appended`], *optional*): further tokens.
+        appended ([`~revision.verified.VerificationCopy`], *optional*): further tokens, `(rows, tokens)`, which are
+            seen in this pass and kept by no cache.
         embed (`Callable`, *optional*): makes the embeddings, of this pass and the token ids, if the model does not.
     """
 
@@ -41,7 +32,7 @@ class Pass(NamedTuple):
     num_keys: int
     seen: torch.Tensor | None
     kept: torch.BoolTensor | None = None
-    appended: Appended | None = None
+    appended: Any = None
     embed: "Callable[[Pass, torch.LongTensor], torch.Tensor] | None" = None
 
     @property

@@ -100,12 +100,13 @@ class Runner:
             return None
         if not self.model._supports_window_cache:
             return planned.keys.of(planned.seen)
-        make = self._block_mask if self.canvas.whole_blocks else self._bidirectional_mask
-        return make(planned, position_ids)
-
-    def _bidirectional_mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
         if self._seen is not planned.seen:
             self._seen, self._masks = planned.seen, {}
+        if self.canvas.whole_blocks:
+            return self._block_mask(planned, position_ids)
+        return self._bidirectional_mask(planned)
+
+    def _bidirectional_mask(self, planned: Pass) -> Any:
         if planned.length not in self._masks:
             self._masks[planned.length] = self._make_bidirectional(planned._replace(rows=self.all_rows))
         mask = self._masks[planned.length]
@@ -129,9 +130,8 @@ class Runner:
         if planned.rows is not self.all_rows or not isinstance(columns, slice):
             return self._make_block_mask(planned, position_ids)
         key = (columns.start, columns.stop)
-        if self._seen is not planned.seen or key not in self._masks:
-            mask = self._make_block_mask(planned, position_ids)
-            self._seen, self._masks = planned.seen, {key: mask}
+        if key not in self._masks:
+            self._masks = {key: self._make_block_mask(planned, position_ids)}
         return self._masks[key]
 
     def _make_block_mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:

@@ -139,11 +139,7 @@ class Setting:
         return f"set `{self.name}={self.off!r}`" if self.off is not None else f"leave `{self.name}` out"
 
     def read(self, value: Any) -> Any:
-        """Returns a value, in Python's own type, if it is allowed.
-
-        Raises:
-            SettingError: if it is not.
-        """
+        """Returns a value in Python's own type, or raises a [`SettingError`] if it is not allowed."""
         if value is None:
             return None
         # Scalars and arrays of numpy and torch become numbers and lists.

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
-from .decoder import DecodedRow, Decoder
+from .canvas import DecodedRow
+from .decoder import Decoder
 
 
 class SlotDecoder(Iterator[DecodedRow]):

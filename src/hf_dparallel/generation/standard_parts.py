@@ -2,12 +2,14 @@
 """The parts of a decode that its settings and the arguments of `generate` ask for."""
 
 import time
+from collections.abc import Sequence
 
 import torch
 from transformers import (
     LogitsProcessorList,
     PreTrainedTokenizerBase,
     RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
     StoppingCriteriaList,
 )
 from transformers.generation.streamers import BaseStreamer
@@ -16,7 +18,7 @@ from ..certainty import measure_certainty
 from .configuration import DiffusionGenerationConfig
 from .parts import REVISION_WAYS, Change, RowPart
 from .prediction import TokenPrediction
-from .stopping import all_criteria
+from .settings import SettingError
 
 
 # Enough to see what a prediction wavers between.
@@ -39,7 +41,7 @@ def make_parts(
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> list[RowPart]:
     """The parts that a resolved configuration and arguments of `generate` ask for, in the order of their calls."""
-    criteria = all_criteria(stopping_criteria, config, tokenizer)
+    criteria = _all_criteria(stopping_criteria, config, tokenizer)
     processing = ScoreProcessing(config, logits_processor)
     wanted = [
         *(make(config) for name, make in REVISION_WAYS.items() if config.is_on(name)),
@@ -65,7 +67,7 @@ class ScoreProcessing(RowPart):
     def __init__(self, config: DiffusionGenerationConfig, processors: LogitsProcessorList | None = None):
         self.config = config
         self.processors = LogitsProcessorList(processors or [])
-        if config.repetition_penalty not in (None, 1.0):
+        if config.is_on("repetition_penalty"):
             self.processors.append(RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
         banned = [*(config.suppress_tokens or []), *(token for (token,) in config.bad_words_ids or [])]
         self._banned = sorted(set(banned))
@@ -77,8 +79,7 @@ class ScoreProcessing(RowPart):
     def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
         config = self.config
         if self.processors:
-            rows = [self._process(row, columns[row], row_logits) for row, row_logits in enumerate(logits)]
-            logits = torch.stack(rows)
+            logits = torch.stack([self._process(row, columns[row], scores) for row, scores in enumerate(logits)])
         if self._banned:
             if self._banned_ids is None:
                 self._banned_ids = torch.tensor(self._banned, device=logits.device)
@@ -113,22 +114,20 @@ class CertaintyHistory(RowPart):
         masked = (canvas.masked if canvas.predicts_ahead else canvas.is_open).gather(1, columns)
         # Columns without a prediction go to one extra slot, which is cut off below.
         places = canvas.place.gather(1, columns).masked_fill(~masked, canvas.width)
-        by_row = zip(logits, certainty.entropy, certainty.confidence, places, strict=True)
-        for row, (row_logits, entropy, confidence, row_places) in enumerate(by_row):
-            length = canvas.answer_length(row)
-            likeliest = self._likeliest(row_logits)
-            recorded = {
-                "entropies": entropy,
-                "confidences": confidence,
+        for row, row_id in enumerate(canvas.row_ids):
+            answer, length = canvas.answer(row), canvas.answer_length(row)
+            likeliest = self._likeliest(logits[row])
+            measured = {
+                "entropies": certainty.entropy[row],
+                "confidences": certainty.confidence[row],
                 "candidates": likeliest.indices,
                 "candidate_probabilities": likeliest.values,
             }
-            for name, values in recorded.items():
+            recorded = {"standing": canvas.sequences[row, answer].masked_fill(canvas.masked[row, answer], -1)}
+            for name, values in measured.items():
                 empty = values.new_full((length + 1, *values.shape[1:]), HISTORIES[name][0])
-                recorded[name] = empty.index_copy_(0, row_places.clamp(max=length), values)[:length]
-            answer = canvas.answer(row)
-            recorded["standing"] = canvas.sequences[row, answer].masked_fill(canvas.masked[row, answer], -1)
-            self._passes.setdefault(canvas.row_ids[row], []).append(recorded)
+                recorded[name] = empty.index_copy_(0, places[row].clamp(max=length), values)[:length]
+            self._passes.setdefault(row_id, []).append(recorded)
         return logits
 
     def leave(self, row_id: int) -> dict[str, torch.Tensor]:
@@ -148,11 +147,49 @@ class CertaintyHistory(RowPart):
         return probabilities.topk(min(NUM_CANDIDATES, logits.shape[-1]), dim=-1)
 
 
+class StopTextCriteria(StoppingCriteria):
+    """Holds when the text of the answer, without the prompt, contains one of the strings that are not empty.
+
+    `StopStringCriteria` of transformers fails for tokenizers whose tokens do not join to the string.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, strings: Sequence[str], skip_special_tokens: bool = True):
+        self.tokenizer = tokenizer
+        self.strings = [text for text in strings if text]
+        self.skip_special_tokens = skip_special_tokens
+
+    def __call__(self, input_ids: torch.LongTensor, scores, answer_start: int = 0, **kwargs) -> torch.BoolTensor:
+        texts = self.tokenizer.batch_decode(input_ids[:, answer_start:], skip_special_tokens=self.skip_special_tokens)
+        return torch.tensor([any(stop in text for stop in self.strings) for text in texts], device=input_ids.device)
+
+    def cut(self, tokens: list[int]) -> list[int]:
+        """The tokens up to and including the first one with which it holds."""
+        ids = torch.tensor([tokens])
+        return next((tokens[:end] for end in range(1, len(tokens) + 1) if self(ids[:, :end], None)), tokens)
+
+
+def _all_criteria(
+    criteria: StoppingCriteriaList | None,
+    config: DiffusionGenerationConfig,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> StoppingCriteriaList:
+    """The criteria of the caller and the stop strings of the configuration."""
+    criteria = StoppingCriteriaList(criteria or [])
+    if criteria and config.is_infilling:
+        raise ValueError("`stopping_criteria` end an answer, and `max_new_tokens=0` has none to end. Leave them out.")
+    if config.stop_strings:
+        if tokenizer is None:
+            raise SettingError("stop_strings", config.stop_strings, "needs the tokenizer", "Pass `tokenizer=`.")
+        strings = [config.stop_strings] if isinstance(config.stop_strings, str) else config.stop_strings
+        criteria.append(StopTextCriteria(tokenizer, strings, skip_special_tokens=False))
+    return criteria
+
+
 class StopCheck(RowPart):
     """Ends the answers for which a stopping criterion holds.
 
-    Criteria look at the end of a sequence. To mean the same as in left-to-right decoding they are called for every
-    newly decided token, also when several were committed in one pass, with the row as it is without padding.
+    Criteria look at the end of a sequence, so they are called for every newly decided token, also when several were
+    committed in one pass, with the row as it is without padding.
     """
 
     def __init__(self, criteria: StoppingCriteriaList):
@@ -203,7 +240,7 @@ class DraftStream(RowPart):
     """Feeds a streamer: tokens that are final, in order, and a draft of the rest of the block if it takes drafts."""
 
     def __init__(self, streamer: BaseStreamer):
-        if not (callable(getattr(streamer, "put", None)) and callable(getattr(streamer, "end", None))):
+        if not all(callable(getattr(streamer, method, None)) for method in ("put", "end")):
             raise ValueError(
                 f"`streamer` must have the methods `put` and `end`, got {type(streamer).__name__}. Pass one of "
                 "transformers, such as `TextStreamer(tokenizer)`."
@@ -216,10 +253,8 @@ class DraftStream(RowPart):
         """Sends the prompt, which must be the only one; when infilling, nothing yet."""
         canvas = self.canvas
         if len(canvas) > 1:
-            raise ValueError(
-                f"`streamer` works with one prompt only, got a batch of {len(canvas)}. Call `generate` for each, "
-                "with `num_return_sequences=1`."
-            )
+            text = f"`streamer` works with one prompt only, got a batch of {len(canvas)}."
+            raise ValueError(f"{text} Call `generate` for each, with `num_return_sequences=1`.")
         # Without the padding that compiled code needs.
         first, start = canvas.prompt_start(0), canvas.answer_start(0)
         self._sent = start - first

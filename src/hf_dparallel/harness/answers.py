@@ -11,7 +11,7 @@ from transformers import StoppingCriteriaList
 from ..environment import device_name
 from ..evaluation.cost import DecodingCost, mean_cost
 from ..generation.answerer import Answerer
-from ..generation.stopping import StopTextCriteria
+from ..generation.standard_parts import StopTextCriteria
 
 
 # An answer as [`decode_answers`] gives it.

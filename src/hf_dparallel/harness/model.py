@@ -297,9 +297,8 @@ class DiffusionHarnessLM(TemplateLM):
 
     def _decodes_to(self, context: list[int], answer: list[int]) -> bool:
         """Whether the answer is what the model decodes, one token per pass, on a canvas of its length."""
-        settings = without_recipe(
-            {"max_new_tokens": len(answer), "block_length": len(answer), "denoising_steps": len(answer)}
-        )
+        lengths = DiffusionGenerationConfig(max_new_tokens=len(answer), block_length=len(answer))
+        settings = without_recipe(lengths.one_token_per_pass().settings())
         (row,) = self.model.generate_many([context], **settings | {"stop_at_eos": False})
         return row.tokens.tolist() == answer
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
-from ..generation.commit_rules import commit_rules
 from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.settings import settings_of
 from ..reports import TABLE_METRICS, read_json, read_report
 from .files import CALIBRATION_NAME, SUMMARY_NAME, hub_name
 
@@ -123,7 +123,8 @@ def read_figures(path: str | os.PathLike, recipe: Mapping[str, Any]) -> dict[str
     if hub_name(dataset) is None or dataset.endswith(_DATA_SUFFIXES):
         # The folder of a file of prompts is not for the public.
         dataset = PureWindowsPath(dataset).name
-    rules = [{name: value for name, value in row.get("recipe", {}).items() if name in commit_rules()} for row in rows]
+    known = settings_of("rule")
+    rules = [{name: value for name, value in row.get("recipe", {}).items() if name in known} for row in rows]
     matching = [row for row, rule in zip(rows, rules, strict=True) if rule and rule.items() <= recipe.items()]
     num_prompts = report.get("num_prompts") or report.get("conditions", {}).get("num_prompts")
     return {"rows": rows, "own": (matching or rows)[-1], "dataset": dataset, "num_prompts": num_prompts}

@@ -17,8 +17,9 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from ..generation.canvas import DecodedRow
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.decoder import DecodedRow, Decoder
+from ..generation.decoder import Decoder
 from ..generation.settings import SETTINGS
 from ..generation.standard_parts import make_parts
 from .followers import Follower, Following, Progress
@@ -230,7 +231,7 @@ class Engine:
                 group.decoder.add_prompts(group.entering)
                 group.entering = {}
             finished = {row.index: row for row in group.decoder.step()}
-            progress = group.decoder.progress()
+            progress = group.decoder.canvas.progress()
         except Exception as error:
             # Whatever it is, requests with other settings go on.
             logger.error("A pass failed; the requests in it end with an error.", exc_info=True)

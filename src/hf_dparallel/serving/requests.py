@@ -146,7 +146,7 @@ def _read_settings(
         raise RequestError("`max_new_tokens` must be a positive integer, got 0.", "max_new_tokens")
     try:
         given, length = served.generation_config, SETTINGS["max_new_tokens"].read(asked.get("max_new_tokens"))
-        if length and given.max_new_tokens and given.denoising_steps:
+        if length and given.max_new_tokens:
             given = _of_length(given, length)
         config = resolve(served.model, given, served.tokenizer, **asked)
         # A recipe may limit the time of a call of `generate`, but passes here belong to many requests.
@@ -164,10 +164,9 @@ def _read_settings(
 
 def _of_length(config: DiffusionGenerationConfig, max_new_tokens: int) -> DiffusionGenerationConfig:
     """The same with another length, and as many passes per token."""
-    lengths = {"max_new_tokens": max_new_tokens}
-    if config.denoising_steps is not None:
-        lengths["denoising_steps"] = -(-config.denoising_steps * max_new_tokens // config.max_new_tokens)
-    return config.updated(**lengths)
+    schedules = {name: value for name, value in config.settings().items() if SETTINGS[name].schedule_of}
+    scaled = {name: -(-steps * max_new_tokens // config.max_new_tokens) for name, steps in schedules.items()}
+    return config.updated(max_new_tokens=max_new_tokens, **scaled)
 
 
 def _read_prompt(prompt: Any, config: DiffusionGenerationConfig, served: ServedModel, field: str) -> torch.LongTensor:

@@ -123,25 +123,15 @@ def _probability(prediction: TokenPrediction, tokens: torch.LongTensor) -> torch
     return (prediction.confidence.log() + (given - predicted).to(prediction.confidence.dtype)).exp()
 
 
-add_setting(
-    "revocation_threshold",
-    "revision",
-    float,
-    off=0.0,
-    noun="a probability",
-    maximum=1,
-    is_swept=True,
+# fmt: off
+add_setting("revocation_threshold", "revision", float, off=0.0, noun="a probability", maximum=1, is_swept=True,
+    counts_as=("revision",), needs=("commit rule with a threshold",), not_with=("revision", "compile_config"),
     source="https://huggingface.co/papers/2507.18578",
-    counts_as=("revision",),
-    needs=("commit rule with a threshold",),
-    not_with=("revision", "compile_config"),
-    model={
-        "takes_visibility": "hides tokens from some places of a pass, by a mask of four dimensions that "
-        '{model} takes with `attn_implementation="sdpa"`, if at all',
-        "is_not_block_causal": "verifies tokens by a second copy of their block, for which {model}, a "
-        "block-causal model, has no place",
-    },
-    help="Verified commits: every pass also asks the model for the decided tokens of the open block, each "
-    "hidden from the places that predict it, and masks those again whose probability is below this. "
-    "Needs a commit rule with a threshold, which may then be bolder.",
-)
+    model={"takes_visibility": "hides tokens from some places of a pass, by a mask of four dimensions that {model} "
+           'takes with `attn_implementation="sdpa"`, if at all',
+           "is_not_block_causal": "verifies tokens by a second copy of their block, for which {model}, a block-causal "
+           "model, has no place"},
+    help="Verified commits: every pass also asks the model for the decided tokens of the open block, each hidden from "
+    "the places that predict it, and masks those again whose probability is below this. Needs a commit rule with a "
+    "threshold, which may then be bolder.")
+# fmt: on

@@ -73,12 +73,8 @@ def scheduled_counts(max_new_tokens: int, block_length: int, denoising_steps: in
     return counts
 
 
-add_setting(
-    "commit_order",
-    "rule options",
-    str,
-    "With `denoising_steps`: whether the most confident tokens are committed first, or the first ones "
-    '(`"left_to_right"`).',
-    off="confidence",
-    choices=("confidence", "left_to_right"),
-)
+# fmt: off
+add_setting("commit_order", "rule options", str, off="confidence", choices=("confidence", "left_to_right"),
+    help="With `denoising_steps`: whether the most confident tokens are committed first, or the first ones "
+    '(`"left_to_right"`).')
+# fmt: on

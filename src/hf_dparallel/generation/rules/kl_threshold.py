@@ -49,22 +49,9 @@ class StableAndConfident:
         return passes
 
 
-add_setting(
-    "kl_confidence",
-    "rule options",
-    float,
-    help="With `kl_threshold`: the probability that a token must exceed.",
-    default=0.9,
-    noun="a probability",
-    maximum=1,
-    is_swept=True,
-)
-add_setting(
-    "kl_history_length",
-    "rule options",
-    int,
-    help="With `kl_threshold`: how many passes in a row a prediction must have been stable.",
-    default=2,
-    minimum=1,
-    is_swept=True,
-)
+# fmt: off
+add_setting("kl_confidence", "rule options", float, default=0.9, noun="a probability", maximum=1, is_swept=True,
+    help="With `kl_threshold`: the probability that a token must exceed.")
+add_setting("kl_history_length", "rule options", int, default=2, minimum=1, is_swept=True,
+    help="With `kl_threshold`: how many passes in a row a prediction must have been stable.")
+# fmt: on
