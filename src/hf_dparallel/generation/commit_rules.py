@@ -8,7 +8,6 @@ each row that has one, the most certain or the first, so that decoding always en
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .settings import SETTINGS, add_setting
@@ -50,11 +49,19 @@ def make_rule(config: Any, canvas: Any) -> Callable:
     name = config.commit_rule()
     if name is None:
         return most_confident
-    rule = _RULES[name]
-    rule = rule(config, canvas) if isinstance(rule, type) else partial(_with_value, rule, getattr(config, name))
-    if config.max_active_blocks > 1:
-        rule = partial(_in_first_block_too, rule, canvas)
-    return rule if config.min_commits == 1 else partial(_with_at_least, rule, config.min_commits)
+    function, value = _RULES[name], getattr(config, name)
+    remembering = function(config, canvas) if isinstance(function, type) else None
+
+    def rule(prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
+        accepted = remembering(prediction, masked) if remembering else function(prediction, masked, value)
+        if config.max_active_blocks > 1:
+            accepted = _in_first_block_too(accepted, canvas, prediction, masked)
+        if config.min_commits > 1:
+            count = masked.new_full((len(masked),), config.min_commits, dtype=prediction.columns.dtype)
+            accepted = accepted | commit_by_count(prediction.confidence, masked, count)
+        return accepted
+
+    return rule
 
 
 def check_rule(config: Any) -> None:
@@ -69,25 +76,15 @@ def is_of_one_pass(name: str) -> bool:
     return name in _RULES and not isinstance(_RULES[name], type) and "revision" not in SETTINGS[name].counts_as
 
 
-def _with_value(rule: Callable, value: Any, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
-    return rule(prediction, masked, value)
-
-
 def _in_first_block_too(
-    rule: Callable, canvas: Any, prediction: "TokenPrediction", masked: "torch.Tensor"
+    accepted: "torch.Tensor", canvas: Any, prediction: "TokenPrediction", masked: "torch.Tensor"
 ) -> "torch.Tensor":
-    """Commits the most certain token of the first open block, too, if the rule commits none of that block (d3LLM)."""
-    accepted = rule(prediction, masked)
+    """Commits the most certain token of the first open block, too, if the rule commits none there (d3LLM)."""
     of_first = masked & (canvas.block.gather(1, prediction.columns) == canvas.open_from[:, None])
     # If the rule commits a token of the first block, `argmin` finds that one and adds nothing.
     entropy = prediction.entropy.clamp(max=-_LEAST).masked_fill(accepted, -math.inf)
     best = entropy.where(of_first, math.inf).argmin(dim=-1, keepdim=True)
     return accepted | (of_first & accepted.new_zeros(accepted.shape).scatter_(-1, best, True))
-
-
-def _with_at_least(rule: Callable, num: int, prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
-    count = masked.new_full((len(masked),), num, dtype=prediction.columns.dtype)
-    return rule(prediction, masked) | commit_by_count(prediction.confidence, masked, count)
 
 
 def most_certain(certainty: "torch.Tensor", masked: "torch.Tensor") -> "torch.Tensor":

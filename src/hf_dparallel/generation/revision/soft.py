@@ -11,19 +11,13 @@ from ..plan import Pass
 from ..prediction import TokenPrediction
 
 
-@commit_rule(
-    "soft_threshold",
-    float,
-    help="Soft decoding: commit the masked tokens before the first one below this probability. Until the block is "
-    "left, each pass decides all committed tokens anew, and sees them mixed with the mask token. For models that "
-    "were trained for it.",
-    noun="a probability",
-    maximum=1,
-    source="https://huggingface.co/papers/2604.08302",
-    counts_as=("commit rule with a threshold", "revision"),
-    not_with=("revision", "compile_config"),
+@commit_rule("soft_threshold", float, noun="a probability", maximum=1,
+    counts_as=("commit rule with a threshold", "revision"), not_with=("revision", "compile_config"),
     model={"takes_embeddings": "feeds mixtures of embeddings, and {model} takes no `inputs_embeds`"},
-)
+    source="https://huggingface.co/papers/2604.08302",
+    help="Soft decoding: commit the masked tokens before the first one below this probability. Until the block is "
+    "left, each pass decides all committed tokens anew, and sees them mixed with the mask token. For models that were "
+    "trained for it.")  # fmt: skip
 def commit_prefix(prediction, masked, threshold):
     stops = masked & ~(prediction.confidence >= threshold)
     # The masks of a row come first, from left to right.

@@ -4,14 +4,8 @@
 from ..commit_rules import commit_rule, most_certain
 
 
-@commit_rule(
-    "confidence_threshold",
-    float,
-    help="Commit the tokens of at least this probability.",
-    noun="a probability",
-    above_minimum=True,
-    maximum=1,
+@commit_rule("confidence_threshold", float, noun="a probability", above_minimum=True, maximum=1,
     source="https://huggingface.co/papers/2505.22618",
-)
+    help="Commit the tokens of at least this probability.")  # fmt: skip
 def commit_by_confidence(prediction, masked, threshold):
     return masked & ((prediction.confidence >= threshold) | most_certain(prediction.confidence, masked))

@@ -5,17 +5,10 @@ from ..commit_rules import commit_by_count, commit_rule
 from ..settings import SettingError, add_setting
 
 
-@commit_rule(
-    "denoising_steps",
-    int,
-    help="Commit the most confident tokens on a fixed schedule of this many passes for the whole canvas, spread "
-    "evenly over its tokens. Without any rule, one token in each pass.",
-    minimum=1,
+@commit_rule("denoising_steps", int, minimum=1, counts_as=(), schedule_of="max_new_tokens", needs=("max_new_tokens",),
     source="https://huggingface.co/papers/2502.09992",
-    counts_as=(),
-    schedule_of="max_new_tokens",
-    needs=("max_new_tokens",),
-)
+    help="Commit the most confident tokens on a fixed schedule of this many passes for the whole canvas, spread "
+    "evenly over its tokens. Without any rule, one token in each pass.")  # fmt: skip
 class Schedule:
     """Commits a fixed number of tokens in each pass. Passes and tokens that do not divide go to the first ones."""
 

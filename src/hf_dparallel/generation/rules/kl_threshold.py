@@ -5,15 +5,10 @@ from ..commit_rules import commit_rule, most_certain
 from ..settings import add_setting
 
 
-@commit_rule(
-    "kl_threshold",
-    float,
-    help="Commit the tokens of more than `kl_confidence` whose predictions have changed by less than this, in nats of "
-    "KL divergence, in each of the last `kl_history_length` passes over their block.",
-    noun="a number of nats",
-    above_minimum=True,
+@commit_rule("kl_threshold", float, noun="a number of nats", above_minimum=True,
     source="https://huggingface.co/papers/2511.05664",
-)
+    help="Commit the tokens of more than `kl_confidence` whose predictions have changed by less than this, in nats of "
+    "KL divergence, in each of the last `kl_history_length` passes over their block.")  # fmt: skip
 class StableAndConfident:
     """KLASS. Unlike in the published code, which scores the whole canvas in each pass, history begins with a block."""
 
