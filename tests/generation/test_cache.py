@@ -163,3 +163,12 @@ def test_a_model_that_drops_what_is_cached_takes_no_cache(tiny_llada):
 def test_refresh_interval_without_a_cache(tiny_llada):
     with pytest.raises(ValueError, match="`cache_refresh_interval=2` needs `cache_implementation`. Set"):
         tiny_llada.generate(torch.tensor([[2, 3, 4]]), cache_refresh_interval=2, block_length=8, **NEW)
+
+
+def test_all_is_computed_when_a_block_opens_beside_another_one(tiny_llada):
+    lengths = []
+    tiny_llada.model.layers[0].register_forward_hook(lambda module, args, output: lengths.append(output.shape[1]))
+    settings = {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 0.0, "stop_at_eos": False}
+    settings |= {"max_active_blocks": 2, "block_add_threshold": 0.25, "cache_implementation": "dual"}
+    tiny_llada.generate(torch.tensor([[2, 3]]), **settings)
+    assert lengths[:3] == [10, 10, 8]

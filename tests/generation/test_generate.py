@@ -200,6 +200,14 @@ def test_each_way_to_decode_equals_the_naive_loop(make, change):
     check_case((make, 2, [[2, 3], [4, 5, 6, 7, 8], [9]], lengths | {"eos_token_id": 62} | change))
 
 
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize("make", [make_llada, make_dream])
+def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
+    kwargs = {"block_length": 8, "max_new_tokens": 24, "eos_token_id": 62, "pad_token_id": 0, "entropy_threshold": 1.0}
+    kwargs |= {"cache_implementation": cache, "cache_refresh_interval": None}
+    check_case((make, 1, [[2, 3], [4, 5, 6, 7, 8], [9]], kwargs))
+
+
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(decode_cases())
 def test_a_row_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):
