@@ -54,22 +54,10 @@ _Generator = torch.Generator
 
 @dataclass
 class Event:
-    """
-    Something that happened on a device.
+    """Something that happened on a device: a launch, wait, from_host, to_host or between_devices.
 
-    Args:
-        kind (`str`):
-            `"launch"`, `"wait"`, `"from_host"`, `"to_host"` or `"between_devices"`.
-        operation (`str`):
-            Its name, without overload.
-        where (`str`):
-            The nearest line of the package, or else outside of PyTorch.
-        in_model (`bool`):
-            Whether a module called it.
-        label:
-            What `SimulatedDevices.label` was.
-        num_model_launches (`int`):
-            For a wait: how many launches of a model it waits for.
+    `where` is the nearest line of the package, or else outside of PyTorch; `in_model` says whether a module called it,
+    and `label` is what `SimulatedDevices.label` was. A wait knows how many launches of a model it waits for.
     """
 
     kind: str

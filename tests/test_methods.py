@@ -5,9 +5,9 @@ import ast
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
+
+from .processes import run_program
 
 
 ROOT = Path(__file__).parents[1]
@@ -21,10 +21,13 @@ VARIANTS = {
     "schedules": ["initial_block_length", "initial_mask_ratio"],
     "soft_targets": ["near_steps", "teacher_temperature"],
 }
-# Imports the libraries once; each copy of the package is then tried in a process of its own, which has them already.
+# Each copy of the package is tried in a process of its own, which has the libraries already.
 _PROGRAM = """
 import dataclasses, json, os, sys, tempfile, traceback
 import datasets, peft, torch, transformers.trainer
+
+for name in [name for name in sys.modules if name.partition(".")[0] in ("hf_dparallel", "tests")]:
+    del sys.modules[name]
 
 def work(names):
     from hf_dparallel import CertaintyForcingConfig
@@ -40,7 +43,7 @@ def work(names):
 for copy, names in json.loads(sys.argv[1]).items():
     process = os.fork()
     if process == 0:
-        sys.path.insert(0, copy)
+        sys.path[:0] = [copy, sys.argv[2]]
         try:
             work(names)
             import hf_dparallel
@@ -50,7 +53,7 @@ for copy, names in json.loads(sys.argv[1]).items():
             os._exit(1)
         os._exit(0)
     if os.waitpid(process, 0)[1]:
-        sys.exit(f"The package does not work in {copy}")
+        raise RuntimeError(f"The package does not work in {copy}")
 """
 
 
@@ -70,7 +73,5 @@ def test_every_method_can_be_deleted(tmp_path):
         (copy / "hf_dparallel" / path.relative_to(PACKAGE)).unlink()
         copies[str(copy)] = settings_of(path)
     assert len(copies) >= 13 and all(copies.values())
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", _PROGRAM, json.dumps(copies)]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert result.returncode == 0, result.stderr[-3000:]
+    status, output = run_program(_PROGRAM, json.dumps(copies), ROOT)
+    assert status == 0, output[-3000:]

@@ -122,36 +122,15 @@ def test_imports_have_no_cycle():
 
 # What stands higher may import what stands lower, never the other way round, and nobody imports another of its layer.
 LAYERS = [
-    (
-        "_version",
-        "attention_masks",
-        "certainty",
-        "hashes",
-        "sandbox",
-        "terminal",
-    ),
-    (
-        "environment",
-        "generation",
-    ),
-    (
-        "models",
-        "data",
-        "serving",
-        "diffusers",
-    ),
+    ("_version", "attention_masks", "certainty", "hashes", "sandbox", "terminal"),
+    ("environment", "generation"),
+    ("models", "data", "serving", "diffusers"),
     ("inspection",),
     ("evaluation",),
     ("reports",),
     ("hub",),
-    (
-        "training",
-        "harness",
-    ),
-    (
-        "demo",
-        "_on_demand",
-    ),
+    ("training", "harness"),
+    ("demo", "_on_demand"),
     # The face of the package: the public names.
     ("",),
     ("cli",),

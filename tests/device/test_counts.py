@@ -16,18 +16,10 @@ from .test_decoding import Stream, small_dream, small_llada, small_sdar
 
 @dataclasses.dataclass
 class Counts:
-    """
-    What a pass costs at most, in passes that no row enters or leaves.
+    """What a pass that no row enters or leaves costs at most.
 
-    Args:
-        waits (`int`):
-            How often the host waits for the device.
-        waits_for_model (`int`):
-            How many of them are between the forward pass and the commit, or between two forward passes.
-        copies (`int`):
-            Copies from the host.
-        launches (`int`):
-            Kernels of the loop, the median over the passes. Those of the model are not counted.
+    Waits of the host, and how many of them are between the forward pass and the commit or between two forward passes;
+    copies from the host; kernels of the loop without those of the model, the median over the passes.
     """
 
     waits: int

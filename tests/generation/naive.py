@@ -40,6 +40,8 @@ class Row:
     step: int = 0
     post_steps: int = 0
     steps: list[int] = field(default_factory=list)
+    # By pass, the entropies of the open masks.
+    entropies: list[dict[int, float]] = field(default_factory=list)
     # What soft decoding and KLASS keep of the pass before.
     certainty: dict[int, float] = field(default_factory=dict)
     seen: dict[int, tuple[torch.Tensor, int]] = field(default_factory=dict)
@@ -107,6 +109,7 @@ def naive_generate(
         elif stop < row.end:
             probs = predict(row)
             guesses = {i: make_guess(probs[i], row.mask) for i in row.masked()}
+            row.entropies.append({i - row.first_new: guess.entropy for i, guess in guesses.items()})
             chosen = accept(row, guesses, probs)
             of_first = row.masked(row.blocks[row.first])
             if of_first and max_active_blocks > 1 and not chosen & set(of_first):
@@ -171,6 +174,41 @@ def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tenso
     for i in row.decided():
         probs[i] = probs[len(ids) + i - places[0]]
     return probs
+
+
+class FrozenCache:
+    """Predicts as a model of several layers with a cache does.
+
+    What a cached pass sees of the columns that it does not compute are their keys and values at the last full pass.
+    Here they come from the hidden states of that pass, layer by layer.
+    """
+
+    def __init__(self, model, cache, refresh_interval):
+        self.model, self.cache, self.refresh_interval = model, cache, refresh_interval
+        self.kept: list[torch.Tensor] = []
+
+    @torch.no_grad()
+    def __call__(self, row):
+        place = torch.arange(len(row.tokens))
+        computed = (place >= row.open.start) & ((place < row.open.stop) | (self.cache == "prefix"))
+        if row.step == 0 or (self.refresh_interval and row.step % self.refresh_interval == 0):
+            computed[:] = True
+        logits, self.kept = forward_with_frozen_inputs(self.model, torch.tensor(row.tokens), computed, self.kept)
+        return logits.softmax(-1)
+
+
+def forward_with_frozen_inputs(model, sequence, computed, kept):
+    """Runs the layers; where `computed` is false the input of each layer's keys and values is the kept one."""
+    backbone = model.model
+    position_ids = torch.arange(len(sequence))[None]
+    hidden = backbone.embed_tokens(sequence[None])
+    cos_sin = backbone.rotary_emb(hidden, position_ids)
+    inputs = []
+    for index, layer in enumerate(backbone.layers):
+        seen = hidden if not kept else torch.where(computed[None, :, None], hidden, kept[index])
+        inputs.append(seen)
+        hidden = layer(seen, attention_mask=None, position_embeddings=cos_sin, position_ids=position_ids)
+    return model.lm_head(backbone.norm(hidden))[0], inputs
 
 
 def accept_by_rule(row: Row, guesses: dict[int, Guess], probs: torch.Tensor) -> set[int]:

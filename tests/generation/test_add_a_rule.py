@@ -1,12 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A commit rule is one place: the rules of docs/add_a_rule.md are known everywhere once their blocks have run."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation import commit_rules
@@ -15,6 +13,7 @@ from hf_dparallel.generation.settings import SETTINGS, describe_settings
 
 from ..helpers import make_llada
 from ..test_readme import python_blocks
+from .test_recorded_runs import RECORDINGS, check_runs
 
 
 PAGE = "docs/add_a_rule.md"
@@ -76,7 +75,6 @@ def test_the_page_shows_the_file_of_klass():
 
 
 def test_recorded_runs_of_klass_with_the_block_of_the_page(golden_dir, tables):
-    """With more blocks the published code carries the history over, for which it scores the whole canvas."""
     settings, rules = tables
     for name in ("kl_threshold", "kl_confidence", "kl_history_length"):
         del settings[name]
@@ -84,23 +82,4 @@ def test_recorded_runs_of_klass_with_the_block_of_the_page(golden_dir, tables):
     with pytest.raises(ValueError, match="Unknown generation setting.*kl_threshold"):
         DiffusionGenerationConfig(kl_threshold=0.1)
     exec(python_blocks(PAGE)[1], {"__package__": "hf_dparallel.generation.rules", "__name__": "of_the_page"})
-    lines = [json.loads(line) for line in (golden_dir / "klass" / "generation.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if line["params"]["block_length"] == line["params"]["steps"] == 64]
-    assert len(lines) == 16
-    models = {
-        name: AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model") for name in ("llada", "llada_gqa")
-    }
-    for line in lines:
-        params = line["params"]
-        out = models[line["model"]].generate(
-            torch.tensor([line["prompt_ids"]]),
-            max_new_tokens=64,
-            block_length=64,
-            kl_threshold=params["kl_threshold"],
-            kl_confidence=params["conf_threshold"],
-            kl_history_length=params["kl_history_length"],
-            stop_at_eos=False,
-            return_dict_in_generate=True,
-        )
-        assert out.sequences[0, len(line["prompt_ids"]) :].tolist() == line["generated_ids"]
-        assert out.nfe.item() == line["nfe_forward_calls"]
+    check_runs(golden_dir, RECORDINGS["klass"])

@@ -16,7 +16,7 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from ..helpers import exact_model, left_padded, make_llada, make_word_tokenizer
+from ..helpers import exact_model, left_padded, make_dream, make_llada, make_sdar, make_word_tokenizer
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
@@ -29,30 +29,49 @@ def word_tokenizer():
 
 
 class Recorder(BaseStreamer):
+    """Notes what it gets; `drafts` with what was final before them."""
+
     def __init__(self):
-        self.tokens, self.drafts, self.events, self.ended = [], [], [], False
+        self.tokens, self.drafts, self.events, self.prompt = [], [], [], None
 
     def put(self, value):
         self.events.append("put")
-        self.tokens.append(value.flatten().tolist())
+        self.tokens += value.flatten().tolist()
+        self.prompt = self.prompt or list(self.tokens)
 
     def put_draft(self, value, **kwargs):
         self.events.append("draft")
-        self.drafts.append(value.tolist())
+        assert value.numel() > 0
+        self.drafts.append(self.tokens + value.flatten().tolist())
 
     def end(self):
         self.events.append("end")
-        self.ended = True
 
 
-def test_streamer_gets_the_tokens_in_order_and_drafts_of_the_rest(tiny_llada):
-    streamer = Recorder()
-    out = tiny_llada.generate(PROMPT, streamer=streamer, return_dict_in_generate=True, **SMALL)
-    assert streamer.ended
-    assert sum(streamer.tokens, []) == out.sequences[0].tolist()
-    assert streamer.tokens[0] == PROMPT[0].tolist()
-    assert all(0 < len(draft) <= 8 and 63 not in draft for draft in streamer.drafts)
-    assert len(streamer.drafts) >= out.nfe.item() - 2
+VERIFIED = {"max_new_tokens": 20, "block_length": 8, "entropy_bound": 2.0, "revocation_threshold": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (make_llada, SMALL),
+        (make_dream, VERIFIED),
+        (make_llada, {"max_new_tokens": 16, "block_length": 6, "soft_threshold": 0.3}),
+        (make_sdar, {"max_new_tokens": 10, "block_length": 4, "entropy_threshold": 0.5}),
+    ],
+)
+def test_streamer_gets_the_tokens_in_order_and_drafts_of_the_rest(make, settings):
+    """A token that was streamed never changes, also where tokens are revised."""
+    streamer, settings = Recorder(), {"stop_at_eos": False, "return_dict_in_generate": True, **settings}
+    out = exact_model(make).generate(PROMPT, streamer=streamer, **settings)
+    assert streamer.tokens == out.sequences[0].tolist() and streamer.events[-1] == "end"
+    assert streamer.prompt == PROMPT[0].tolist()
+    # No draft goes beyond the block or the answer.
+    ends = [3 + end for end in range(settings["block_length"], settings["max_new_tokens"], settings["block_length"])]
+    assert all(63 not in draft and len(draft) <= out.sequences.shape[1] for draft in streamer.drafts)
+    assert make is make_sdar or {len(draft) for draft in streamer.drafts} <= {*ends, out.sequences.shape[1]}
+    # None where a block is decided as a whole.
+    assert len(streamer.drafts) >= out.nfe.item() - len(ends) - 1 - (make is make_sdar)
 
 
 def test_streamer_stops_at_the_end_of_the_answer(tiny_llada):
@@ -60,7 +79,7 @@ def test_streamer_stops_at_the_end_of_the_answer(tiny_llada):
     streamer = Recorder()
     out = tiny_llada.generate(PROMPT, streamer=streamer, eos_token_id=eos, **(SMALL | {"stop_at_eos": True}))
     new = out[0, 3:].tolist()
-    assert sum(streamer.tokens[1:], []) == new[: new.index(eos) + 1]
+    assert streamer.tokens[3:] == new[: new.index(eos) + 1]
     # Nothing follows the end, so no draft of it is shown.
     assert streamer.events[-2:] == ["put", "end"]
 
@@ -77,11 +96,6 @@ def test_streamers_of_transformers(tiny_llada, word_tokenizer, capsys):
     iterator = TextIteratorStreamer(word_tokenizer, skip_prompt=True)
     tiny_llada.generate(PROMPT, streamer=iterator, **SMALL)
     assert "".join(iterator).split() == expected.split()
-
-
-def test_streamer_with_a_batch_is_refused(tiny_llada):
-    with pytest.raises(ValueError, match="`streamer` works with one prompt only, got a batch of 2"):
-        tiny_llada.generate(torch.tensor([[2, 3], [4, 5]]), streamer=Recorder(), **SMALL)
 
 
 def test_logits_processors_of_transformers(tiny_llada):
@@ -152,18 +166,15 @@ def test_an_empty_stop_string_ends_nothing(tiny_llada, word_tokenizer):
     assert torch.equal(out, tiny_llada.generate(PROMPT, **SMALL))
 
 
-@pytest.mark.parametrize(
-    "make_processing",
-    [lambda: {"repetition_penalty": 1.5}, lambda: {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.5)]}],
-)
-def test_processors_see_no_padding(make_processing):
+def test_processors_see_no_padding():
     """The padding token is a likely one, which a penalty on it would change."""
     model, prompts = exact_model(make_llada), [[2, 3, 4, 5, 6, 7], [8]]
-    settings = SMALL | {"denoising_steps": 16, "entropy_threshold": None, "block_length": 16}
-    alone = [model.generate(torch.tensor([prompt]), **settings, **make_processing())[0, -16:] for prompt in prompts]
+    settings = {"max_new_tokens": 16, "block_length": 16, "denoising_steps": 16, "stop_at_eos": False}
+    settings["logits_processor"] = [RepetitionPenaltyLogitsProcessor(1.5)]
+    alone = [model.generate(torch.tensor([prompt]), **settings)[0, -16:] for prompt in prompts]
     pad = alone[1][0].item()
     ids, attention_mask = left_padded(prompts, pad)
-    out = model.generate(ids, attention_mask=attention_mask, pad_token_id=pad, **settings, **make_processing())
+    out = model.generate(ids, attention_mask=attention_mask, pad_token_id=pad, **settings)
     assert torch.equal(out[:, -16:], torch.stack(alone))
 
 

@@ -151,22 +151,6 @@ def test_saving_keeps_what_is_set_and_what_is_not(layer):
         assert DiffusionGenerationConfig.from_pretrained(folder).settings() == layer
 
 
-def test_what_is_set_counts_also_where_it_is_the_default(tiny_llada):
-    tiny_llada.generation_config = DiffusionGenerationConfig(
-        stop_at_eos=False, max_active_blocks=3, cache_implementation="dual", entropy_threshold=0.5
-    )
-    before = tiny_llada.generation_config.settings()
-    resolved = resolve(tiny_llada, DiffusionGenerationConfig(stop_at_eos=True, max_active_blocks=1, use_cache=False))
-    assert (resolved.stop_at_eos, resolved.max_active_blocks, resolved.cache_implementation) == (True, 1, None)
-    assert tiny_llada.generation_config.settings() == before
-
-
-def test_a_cache_that_is_named_above_drops_the_refresh_interval_of_a_recipe(tiny_llada):
-    tiny_llada.generation_config = DiffusionGenerationConfig(cache_implementation="dual", cache_refresh_interval=3)
-    assert resolve(tiny_llada).cache_refresh_interval == 3
-    assert resolve(tiny_llada, cache_implementation="prefix").cache_refresh_interval is None
-
-
 def test_a_plain_config_of_transformers_counts_as_what_it_sets(tiny_llada):
     tiny_llada.generation_config = DiffusionGenerationConfig(temperature=0.7, max_new_tokens=16)
     resolved = resolve(tiny_llada, GenerationConfig(do_sample=False, num_beams=1, use_cache=True))
@@ -209,15 +193,6 @@ def test_tokens_that_are_kept_out(tiny_llada):
     assert not torch.equal(tiny_llada.generate(PROMPT, repetition_penalty=5.0, **common)[0, 3:], plain)
 
 
-def test_a_row_with_penalties_is_independent_of_the_batch(tiny_llada):
-    """Padding is an end token in LLaDA, and must not be penalized."""
-    prompts = torch.tensor([[1, 1, 1, 5], [2, 3, 4, 5]])
-    mask = torch.tensor([[0, 0, 0, 1], [1, 1, 1, 1]])
-    common = {"max_new_tokens": 8, "block_length": 4, "repetition_penalty": 3.0, "stop_at_eos": False}
-    batch = tiny_llada.generate(prompts, attention_mask=mask, **common)
-    assert torch.equal(batch[0, 4:], tiny_llada.generate(torch.tensor([[5]]), **common)[0, 1:])
-
-
 def test_a_time_limit_ends_answers_before_their_first_undecided_token(tiny_llada, monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr("hf_dparallel.generation.standard_parts.time.monotonic", lambda: next(clock))
@@ -235,10 +210,6 @@ def test_several_answers_to_a_prompt(tiny_llada):
     torch.manual_seed(0)
     out = tiny_llada.generate(torch.tensor([[2, 3], [4, 5]]), num_return_sequences=3, temperature=2.0, **common)
     assert out[:, 0].tolist() == [2, 2, 2, 4, 4, 4] and len(out[:3].unique(dim=0)) > 1
-    with pytest.raises(SettingError, match="`num_return_sequences=2` needs `temperature` other than 0"):
-        tiny_llada.generate(PROMPT, num_return_sequences=2, **common)
-    with pytest.raises(ValueError, match="`num_return_sequences=2` is for `generate`"):
-        tiny_llada.generate_many([[2]], num_return_sequences=2, temperature=1.0)
 
 
 def test_what_callers_of_all_models_pass(tiny_llada):
@@ -246,10 +217,6 @@ def test_what_callers_of_all_models_pass(tiny_llada):
     expected = tiny_llada.generate(PROMPT, **common)
     for neutral in ({"use_cache": True}, {"synced_gpus": False}, {"top_k": 0}, {"num_return_sequences": 1}):
         assert torch.equal(tiny_llada.generate(PROMPT, **common, **neutral), expected)
-    with pytest.raises(ValueError, match="`synced_gpus=True` is for processes that share the weights"):
-        tiny_llada.generate(PROMPT, synced_gpus=True)
-    with pytest.raises(NotImplementedError, match="`generate_batch` decodes from left to right. Use `generate_many`"):
-        tiny_llada.generate_batch([[2]])
 
 
 def test_the_table_needs_neither_torch_nor_transformers():

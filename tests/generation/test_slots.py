@@ -6,51 +6,11 @@ import time
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from ..helpers import exact_model, make_dream, make_llada
+from ..helpers import make_llada
 
 
 SETTINGS = {"max_new_tokens": 16, "block_length": 4, "entropy_threshold": 1.0, "pad_token_id": 0}
-prompt = st.lists(st.integers(2, 62), min_size=1, max_size=12)
-
-
-@settings(max_examples=15, deadline=None, derandomize=True)
-@given(
-    st.sampled_from([make_llada, make_dream]),
-    st.lists(prompt, max_size=7),
-    st.integers(1, 4),
-    st.sampled_from([None, "prefix", "dual"]),
-    st.integers(0, 62),
-)
-def test_each_prompt_is_decoded_as_if_alone(make, prompts, batch_size, cache, eos):
-    model = exact_model(make)
-    kwargs = SETTINGS | {"cache_implementation": cache, "eos_token_id": eos}
-    rows = list(model.generate_many(prompts, batch_size=batch_size, **kwargs))
-    assert [row.index for row in rows] == list(range(len(prompts)))
-    for row, ids in zip(rows, prompts, strict=True):
-        alone = model.generate(torch.tensor([ids]), return_dict_in_generate=True, **kwargs)
-        assert row.tokens.tolist() == alone.sequences[0, len(ids) :].tolist()
-        assert row.commit_step.tolist() == alone.commit_step[0].tolist()
-        assert row.nfe == alone.nfe[0] and row.tokens_per_forward == pytest.approx(alone.tokens_per_forward.item())
-    as_completed = model.generate_many(prompts, batch_size=batch_size, **kwargs).as_completed()
-    by_index = {row.index: row.tokens.tolist() for row in as_completed}
-    assert by_index == {row.index: row.tokens.tolist() for row in rows}
-
-
-def test_draws_do_not_depend_on_the_batch():
-    model = exact_model(make_llada)
-    prompts = [[2, 3], [4, 5, 6], [7], [8, 9]]
-    kwargs = SETTINGS | {"temperature": 1.0, "stop_at_eos": False}
-
-    def decode(batch_size):
-        rows = model.generate_many(
-            prompts, batch_size=batch_size, generator_for=lambda index: torch.Generator().manual_seed(index), **kwargs
-        )
-        return [row.tokens.tolist() for row in rows]
-
-    assert decode(1) == decode(3) == decode(4)
 
 
 def test_a_row_is_timed_from_its_slot_to_its_end(tiny_llada):
@@ -169,13 +129,6 @@ def test_an_interruption_keeps_what_is_finished(tiny_llada):
     assert rows.finished and len(kept) > len(taken)
     for row in kept:
         assert row.tokens.tolist() == alone[row.index + 2]
-
-
-def test_bad_settings_are_refused_at_once(tiny_llada):
-    with pytest.raises(ValueError, match="`batch_size` must be a positive integer, got 0"):
-        tiny_llada.generate_many([[2]], batch_size=0)
-    with pytest.raises(ValueError, match="`block_length` must be a positive integer"):
-        tiny_llada.generate_many([[2]], max_new_tokens=16, block_length=0)
 
 
 def test_peft_model(tiny_llada):

@@ -1,0 +1,385 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The published samplers' tokens, in as many passes: recorded runs of official code on tiny models, one table of them.
+
+Each recording says what our settings are for its run, and how a row of ours is compared with it.
+"""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from transformers import (
+    AutoModelForMaskedLM,
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from hf_dparallel.generation import commit_rules
+from hf_dparallel.generation.commit_rules import commit_by_count, commit_rule
+from hf_dparallel.generation.settings import SETTINGS
+
+from ..helpers import with_equal_settings
+
+
+class Recording(NamedTuple):
+    """Recorded runs, our settings for one, its comparison with a row; each time one of `sample` runs is looked at."""
+
+    path: str
+    num_runs: int
+    settings: Callable[[dict], dict]
+    check: Callable
+    is_compared: Callable[[dict], bool] = lambda run: True
+    sample: int = 1
+
+
+def check_runs(golden_dir: Path, recording: Recording, sample: int = 1) -> None:
+    """Runs with equal settings are decoded in one batch, with prompts of several lengths."""
+    load = cache(lambda name: AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model").eval())
+    lines = (golden_dir / f"{recording.path}.jsonl").read_text().splitlines()
+    runs = [run for run in map(json.loads, lines) if recording.is_compared(run)]
+    assert len(runs) == recording.num_runs
+    # The published end tokens are outside the tiny vocabularies.
+    common = {"stop_at_eos": False, "eos_token_id": 0}
+    pairs = [(run, common | recording.settings(run) | {"model": run["model"]}) for run in runs[::sample]]
+    for settings, group in with_equal_settings(pairs):
+        settings = dict(settings)
+        model = load(settings.pop("model"))
+        rows = model.generate_many([run["prompt_ids"] for run in group], **settings)
+        for run, row in zip(group, rows, strict=True):
+            recording.check(run, row)
+
+
+def steps_in_block(row, run, block_length):
+    """The pass within its block, from 1, that has set each token, from the pass within the canvas, from 0."""
+    steps, previous, last = [], -1, -1
+    for place, step in enumerate(row.commit_step.tolist()):
+        if (len(run["prompt_ids"]) + place) % block_length == 0:
+            previous = last
+        steps.append(step - previous)
+        last = max(last, step)
+    return steps
+
+
+def up_to(tokens, ends):
+    end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
+    return tokens[: end + 1]
+
+
+# dParallel, LLaDA and Dream, without a cache.
+
+OFFICIAL_SAMPLERS = ("dparallel.generate", "llada.generate", "dream_semiar.diffusion_generate")
+
+
+def is_exact(run):
+    return run["function"] in OFFICIAL_SAMPLERS and not run["params"].get("cfg_scale")
+
+
+def exact_settings(run):
+    params = run["params"]
+    has_steps = params.get("threshold") is None
+    rule = {"denoising_steps": params["steps"]} if has_steps else {"entropy_threshold": params["threshold"]}
+    return {"max_new_tokens": 64, "block_length": params["block_length"], **rule}
+
+
+def check_all(run, row):
+    assert row.tokens.tolist() == run["generated_ids"] and row.nfe == run["nfe_forward_calls"]
+
+
+def settings_with_an_end(run):
+    """Any token can be the end of text: the one that the official run wrote in the middle makes the stop happen."""
+    end = {"stop_at_eos": True, "eos_token_id": run["generated_ids"][20], "pad_token_id": 0}
+    return exact_settings(run) | end
+
+
+def check_to_the_end(run, row):
+    expected = up_to(run["generated_ids"], run["generated_ids"][20:21])
+    assert row.tokens.tolist() == expected + [0] * (64 - len(expected))
+    assert (row.commit_step[len(expected) :] == -1).all() and row.nfe <= run["nfe_forward_calls"]
+
+
+# dParallel with its caches. Without a threshold they commit by entropy on a schedule, which is none of our rules.
+
+OFFICIAL_CACHES = {"dparallel.generate_with_prefix_cache": "prefix", "dparallel.generate_with_dual_cache": "dual"}
+
+
+def is_cached(run):
+    return run["function"] in OFFICIAL_CACHES and run["params"]["threshold"] is not None
+
+
+def cached_settings(run):
+    return exact_settings(run) | {"cache_implementation": OFFICIAL_CACHES[run["function"]]}
+
+
+def check_cached(run, row):
+    assert row.tokens.tolist() == run["generated_ids"]
+    # The official functions run one more pass over a block that the first pass has decided as a whole.
+    blocks = row.commit_step.view(-1, run["params"]["block_length"])
+    assert row.nfe + (blocks.amin(dim=1) == blocks.amax(dim=1)).sum() == run["nfe_forward_calls"]
+
+
+# SDAR and LLaDA2, whose blocks are counted from the first token of the prompt.
+
+
+def is_greedy(run):
+    # Draws are made with torch's own numbers, in another order than ours.
+    return run["greedy"] is not None
+
+
+def sdar_settings(run):
+    params, num_tokens = run["params"], len(run["output_ids"])
+    block_length, steps, strategy = params["block_length"], params["denoising_steps"], params["remasking_strategy"]
+    settings = {"block_length": block_length, "max_new_tokens": num_tokens}
+    if strategy == "entropy_bounded":
+        return settings | {"entropy_budget": params["eb_threshold"]}
+    if strategy == "low_confidence_dynamic":
+        threshold = params.get("confidence_threshold", params.get("dynamic_threshold"))
+        return settings | {"confidence_threshold": threshold, "min_commits": max(block_length // steps, 1)}
+    steps = min(max(round(steps * num_tokens / block_length), -(-num_tokens // block_length)), num_tokens)
+    order = "left_to_right" if strategy == "sequential" else "confidence"
+    return settings | {"denoising_steps": steps, "commit_order": order}
+
+
+def sdar_settings_with_processors(run):
+    """The published code takes the confidence after these, and ours from what processors return."""
+    params = run["params"]
+    processors = [TemperatureLogitsWarper(params["temperature"])] if params["temperature"] != 1 else []
+    if params["top_k"]:
+        processors.append(TopKLogitsWarper(params["top_k"]))
+    if params["top_p"] < 1:
+        processors.append(TopPLogitsWarper(params["top_p"]))
+    stop_ids = params.get("stopping_criteria_idx")
+    end = {"stop_at_eos": True, "eos_token_id": stop_ids} if stop_ids is not None else {}
+    return sdar_settings(run) | end | ({"logits_processor": LogitsProcessorList(processors)} if processors else {})
+
+
+def check_sdar(run, row):
+    """Our passes are the denoising calls: no call only stores a block, and none only reads the prompt."""
+    stop_ids, tokens, expected = run["params"].get("stopping_criteria_idx"), row.tokens.tolist(), run["output_ids"]
+    if stop_ids is not None:
+        # Published code decodes the block with the end token to its end.
+        assert up_to(tokens, stop_ids) == up_to(expected, stop_ids) and row.nfe <= run["calls_denoise"]
+        return
+    assert tokens == expected and row.nfe == run["calls_denoise"]
+    assert row.nfe == run["calls_total"] - run["calls_store"] - run["calls_prefill"]
+    assert steps_in_block(row, run, run["params"]["block_length"]) == run["unmask_step"]
+
+
+def check_engine(run, row):
+    assert row.tokens.tolist() == run["output_ids"]
+    assert (row.commit_step + 1).tolist() == run["first_unmask_steps"]
+    # Passes that would decide tokens behind the answer only are saved.
+    assert row.nfe == max(run["first_unmask_steps"]) <= run["calls_denoise"]
+
+
+def by_function(name):
+    return lambda run: run["function"] == name
+
+
+def is_even(run):
+    """Whether the steps of a block divide it, and no end token in the prompt ends the answer before it begins.
+
+    The others are compared with nothing. Where steps do not divide a block, the published code commits at least one
+    token more in its first passes than in its later ones, and `min_commits` is the same for all. An end token of the
+    prompt that ends the answer is a fault.
+    """
+    params = run["params"]
+    if run["function"] != "llada2.generate" or "quirk" in run:
+        return False
+    return params["block_length"] % min(params["steps"], params["gen_length"] // params["minimal_topk"]) == 0
+
+
+def whole_blocks(run, block_length):
+    """The published code decodes whole blocks, and cuts the answer at the end token afterwards."""
+    num_prompt = len(run["prompt_ids"])
+    num_blocks = -(-(num_prompt + run["params"]["gen_length"]) // block_length)
+    return {"block_length": block_length, "max_new_tokens": num_blocks * block_length - num_prompt}
+
+
+def llada2_settings(run):
+    params = run["params"]
+    block_length, num_steps = params["block_length"], params["gen_length"] // params["minimal_topk"]
+    has_ended = params["eos_id"] in run["output_ids"]
+    return whole_blocks(run, block_length) | {
+        "mask_token_id": params["mask_id"],
+        "confidence_threshold": params["threshold"],
+        "min_commits": block_length // min(params["steps"], num_steps),
+        **({"stop_at_eos": True, "eos_token_id": params["eos_id"]} if has_ended else {}),
+    }
+
+
+def check_llada2(run, row):
+    num_tokens = len(run["output_ids"])
+    assert row.tokens.tolist()[:num_tokens] == run["output_ids"]
+    if run["params"]["eos_id"] in run["output_ids"]:
+        assert row.nfe <= run["nfe"]
+    else:
+        assert row.nfe == run["nfe"]
+        assert steps_in_block(row, run, run["params"]["block_length"])[:num_tokens] == run["unmask_step"]
+
+
+def dllm_settings(run):
+    """The sampler of dllm decodes the same, returns the whole canvas, and does not stop at the end token."""
+    params = run["params"]
+    assert params["steps_per_block"] == params["block_size"]
+    settings = {"block_length": params["block_size"], "confidence_threshold": params["threshold"]}
+    return settings | {"max_new_tokens": len(run["output_ids"]), "mask_token_id": 249}
+
+
+def check_dllm(run, row):
+    assert row.tokens.tolist() == run["output_ids"] and row.nfe == run["nfe"]
+    assert steps_in_block(row, run, run["params"]["block_size"]) == run["unmask_step"]
+
+
+# Editing (LLaDA2.1, https://huggingface.co/papers/2602.08676).
+
+
+def editing_settings(run):
+    params = run["params"]
+    block_length = params.get("block_length", params.get("block_size"))
+    length = whole_blocks(run, block_length) if "gen_length" in params else {"max_new_tokens": len(run["output_ids"])}
+    return length | {
+        "block_length": block_length,
+        "confidence_threshold": params["threshold"],
+        "min_commits": params["num_to_transfer"],
+        "editing_threshold": params["editing_threshold"],
+        "max_post_steps": params["max_post_steps"],
+        "mask_token_id": params.get("mask_id", 249),
+        "eos_token_id": params.get("eos_id", 244),
+    }
+
+
+def check_editing(run, row):
+    params, expected = run["params"], run["output_ids"]
+    assert row.tokens.tolist()[: len(expected)] == expected
+    has_ended_early = params.get("eos_early_stop") and params["eos_id"] in expected
+    assert row.nfe >= run["nfe"] if has_ended_early else row.nfe == run["nfe"]
+    # Edits of the last pass behind the end of the answer are not in the record.
+    assert has_ended_early or row.num_revisions >= run["num_edits_seen"]
+
+
+# Soft decoding (DMax, https://huggingface.co/papers/2604.08302).
+
+
+def has_one_token(run):
+    """Mixtures of one token with the mask token: not the ten runs with two, which no published caller asks for.
+
+    In no run a block was left with masks, as the published rules do above 0.9.
+    """
+    return run["params"]["top_k"] == 1
+
+
+def soft_settings(run):
+    # The published code decodes whole blocks.
+    lengths = {"block_length": run["params"]["block_length"], "max_new_tokens": len(run["output_ids"])}
+    end = {"stop_at_eos": True, "eos_token_id": 244}
+    return lengths | end | {"soft_threshold": run["params"]["threshold"], "mask_token_id": 249}
+
+
+def check_soft(run, row):
+    assert row.tokens.tolist() == run["output_ids"]
+    # The prompt is stored with the first pass here, and by a call of its own there.
+    assert row.nfe == run["decode_calls"] == run["nfe_reported"] - 1
+
+
+# Verified commits (WINO, https://huggingface.co/papers/2507.18578), several blocks at once (d3LLM,
+# https://huggingface.co/papers/2601.07568: all but its end of an answer and its cache), and KLASS.
+
+
+def verified_settings(run):
+    params = run["params"]
+    return {
+        "max_new_tokens": params["gen_length"],
+        "block_length": params["block_length"],
+        "capped_confidence": params["threshold"],
+        "revocation_threshold": params["threshold_back"],
+    }
+
+
+def check_verified(run, row):
+    check_all(run, row)
+    assert row.num_revisions == run["num_remasked"]
+
+
+def several_blocks(run):
+    params = run["params"]
+    return {
+        "max_new_tokens": params["max_new_tokens"],
+        "block_length": params["block_size"],
+        "max_active_blocks": params["max_new_tokens"] // params["block_size"],
+        "block_add_threshold": params["block_add_threshold"],
+        "entropy_threshold": params["threshold"],
+        "mask_token_id": params["mask_id"],
+    }
+
+
+def has_one_block(run):
+    """With more blocks the published code carries the history over, for which it scores the whole canvas."""
+    return run["params"]["block_length"] == run["params"]["steps"] == 64
+
+
+def klass_settings(run):
+    params = run["params"]
+    rule = {"kl_threshold": params["kl_threshold"], "kl_confidence": params["conf_threshold"]}
+    return rule | {"kl_history_length": params["kl_history_length"], "max_new_tokens": 64, "block_length": 64}
+
+
+RECORDINGS = {
+    "llada": Recording("llada/generation", 120, exact_settings, check_all, is_exact, 3),
+    # With fewer heads of keys models are decoded the same.
+    "llada_gqa": Recording("llada_gqa/generation", 120, exact_settings, check_all, is_exact, 11),
+    "dream": Recording("dream/generation", 72, exact_settings, check_all, is_exact, 5),
+    "llada, end": Recording("llada/generation", 120, settings_with_an_end, check_to_the_end, is_exact, 11),
+    "llada_gqa, end": Recording("llada_gqa/generation", 120, settings_with_an_end, check_to_the_end, is_exact, 11),
+    "dream, end": Recording("dream/generation", 72, settings_with_an_end, check_to_the_end, is_exact, 11),
+    "llada, cache": Recording("llada/generation", 120, cached_settings, check_cached, is_cached, 3),
+    "llada_gqa, cache": Recording("llada_gqa/generation", 120, cached_settings, check_cached, is_cached, 11),
+    "sdar": Recording("sdar/generation", 229, sdar_settings_with_processors, check_sdar, is_greedy, 16),
+    "engine": Recording("sdar/engine", 105, sdar_settings, check_engine, sample=16),
+    "llada2": Recording("llada2/generation", 60, llada2_settings, check_llada2, is_even, 16),
+    "dllm": Recording("llada2/generation", 5, dllm_settings, check_dllm, by_function("dllm.LLaDA2Sampler")),
+    "editing": Recording(
+        "llada2/generation", 79, editing_settings, check_editing, by_function("llada21.generate"), 12
+    ),
+    "editing, dllm": Recording(
+        "llada2/generation", 5, editing_settings, check_editing, by_function("dllm.LLaDA21Sampler")
+    ),
+    "soft": Recording("dmax/generation", 50, soft_settings, check_soft, has_one_token, 12),
+    "verified": Recording("wino/generation", 87, verified_settings, check_verified, sample=8),
+    "several blocks": Recording("d3llm/generation", 60, several_blocks, check_all, sample=2),
+    # Also run by test_add_a_rule.py, with the rule as the docs show it.
+    "klass": Recording("klass/generation", 16, klass_settings, check_all, has_one_block),
+}
+
+
+@pytest.fixture(autouse=True)
+def capped_rule(monkeypatch):
+    """The commit rule of WINO: a confidence threshold with at most so many tokens in a pass."""
+    monkeypatch.setattr(commit_rules, "_RULES", dict(commit_rules._RULES))
+    before = dict(SETTINGS)
+
+    @commit_rule("capped_confidence", float, help="A threshold.", noun="a probability", maximum=1)
+    def commit_capped(prediction, masked, threshold):
+        confident = masked & (prediction.confidence > threshold)
+        cap = (0.7 * masked.sum(dim=1)).long().clamp(min=5).clamp(max=20)
+        return commit_by_count(prediction.confidence, masked, confident.sum(dim=1).clamp(min=1).minimum(cap))
+
+    yield
+    SETTINGS.clear()
+    SETTINGS.update(before)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_equals_the_published_sampler(golden_dir, name):
+    check_runs(golden_dir, RECORDINGS[name], RECORDINGS[name].sample)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, recording in RECORDINGS.items() if recording.sample > 1])
+def test_equals_the_published_sampler_in_all_runs(golden_dir, name):
+    check_runs(golden_dir, RECORDINGS[name])
