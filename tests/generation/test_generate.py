@@ -17,6 +17,7 @@ from ..helpers import (
     MASK,
     RemoteCodeConfig,
     RemoteCodeModel,
+    exact_model,
     left_padded,
     make_dream,
     make_llada,
@@ -89,19 +90,17 @@ def decode_cases(draw):
     prompts = draw(st.lists(st.lists(token, min_size=1, max_size=12), min_size=1, max_size=4))
     if is_infilling:
         prompts = [[*prompt, MASK][:: draw(st.sampled_from([1, -1]))] for prompt in prompts]
-    attention, batch_size = draw(st.sampled_from(["sdpa", "sdpa", "eager"])), draw(st.integers(1, 3))
-    return make, layers, prompts, kwargs | revision, attention, batch_size
+    return make, layers, prompts, kwargs | revision, draw(st.integers(1, 3))
 
 
 def check_case(case):
-    make, layers, prompts, kwargs, attention, batch_size = case
+    make, layers, prompts, kwargs, batch_size = case
     sizes = {make_sdar: {"block_size": kwargs["block_length"]}, make_llada2: {"block_length": kwargs["block_length"]}}
     layers_name = "n_layers" if make is make_llada else "num_hidden_layers"
     model = make(**sizes.get(make, {}), **{layers_name: layers}).double()
     if make is make_llada2:
         # The grouped products of experts know no float64.
         model.set_experts_implementation("eager")
-    model.set_attn_implementation(attention)
     ids, attention_mask = left_padded(prompts, kwargs["pad_token_id"])
     told = kwargs | {"return_dict_in_generate": True, "output_certainty": True}
     batch = model.generate(ids, attention_mask=attention_mask, generator=generators(len(prompts)), **told)
@@ -181,7 +180,7 @@ def assert_equal_entropies(found, of_passes):
 def test_each_way_to_decode_equals_the_naive_loop(make, change):
     """Settings with which tokens are revised in most rows."""
     lengths = {"block_length": 6 if "soft_threshold" in change else 8, "max_new_tokens": 24, "pad_token_id": 0}
-    check_case((make, 2, [[2, 3], [4, 5, 6, 7, 8], [9]], lengths | {"eos_token_id": 62} | change, "sdpa", 2))
+    check_case((make, 2, [[2, 3], [4, 5, 6, 7, 8], [9]], lengths | {"eos_token_id": 62} | change, 2))
 
 
 SEVERAL = {"block_length": 4, "max_active_blocks": 3, "block_add_threshold": 0.25, "cache_implementation": "dual"}
@@ -206,14 +205,13 @@ def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
         2,
         [[29], [38, 2, 15, 31, 54, 33, 54, 19], [4, 35, 33]],
         SEVERAL | {"entropy_threshold": 0.3},
-        "sdpa",
         2,
     )
 )
 # Masks behind the open blocks, which fill up a row to the columns of another one, are not predicted.
-@example((make_llada, 2, [[30], [57], [37], [56]], SEVERAL | {"block_length": 8, "entropy_threshold": 1.0}, "sdpa", 4))
+@example((make_llada, 2, [[30], [57], [37], [56]], SEVERAL | {"block_length": 8, "entropy_threshold": 1.0}, 4))
 # A pass over the last block alone needs no mask, and one over rows in blocks of their own, none padded, does.
-@example((make_sdar, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, "sdpa", 3))
+@example((make_sdar, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, 3))
 def test_a_row_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):
     check_case(case)
 
@@ -374,3 +372,16 @@ def test_models_of_other_classes(settings):
     settings |= {"max_new_tokens": 16, "block_length": 4, "entropy_bound": 2.0, "eos_token_id": 1, "pad_token_id": 0}
     expected = make_dream().generate(ids, attention_mask=attention_mask, **settings)
     assert torch.equal(foreign.generate(ids, attention_mask=attention_mask, **settings), expected)
+
+
+@pytest.mark.parametrize("make", [make_llada, make_dream])
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_a_refresh_at_every_pass_is_the_exact_path_in_eager_attention(make, cache):
+    model = exact_model(make)
+    model.set_attn_implementation("eager")
+    ids, attention_mask = left_padded([[2, 3], [4, 5, 6, 7], [8]])
+    kwargs = {"block_length": 8, "max_new_tokens": 64, "entropy_threshold": 1.0, "return_dict_in_generate": True}
+    kwargs |= {"attention_mask": attention_mask, "stop_at_eos": False}
+    exact = model.generate(ids, **kwargs)
+    cached = model.generate(ids, cache_implementation=cache, cache_refresh_interval=1, **kwargs)
+    assert torch.equal(cached.sequences, exact.sequences) and torch.equal(cached.nfe, exact.nfe)
