@@ -193,7 +193,7 @@ BLOCKS = {"block_length": 4, "max_new_tokens": 16, "entropy_threshold": 1.0, "eo
 def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
     kwargs = {"block_length": 8, "max_new_tokens": 24, "eos_token_id": 62, "pad_token_id": 0, "entropy_threshold": 1.0}
     kwargs |= {"cache_implementation": cache, "cache_refresh_interval": None}
-    check_case((make, 1, [[2, 3], [4, 5, 6, 7, 8], [9]], kwargs))
+    check_case((make, 1, [[2, 3], [4, 5, 6, 7, 8], [9]], kwargs, 2))
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -350,6 +350,15 @@ def test_a_dual_cache_pass_computes_the_block_only(tiny_llada):
     settings = {"max_new_tokens": 64, "block_length": 8, "entropy_threshold": 0.0, "stop_at_eos": False}
     tiny_llada.generate(torch.tensor([[2, 3, 4]]), cache_implementation="dual", **settings)
     assert widths == ([67] + [8] * 7) * 8
+
+
+def test_all_is_computed_when_a_block_opens_beside_another_one(tiny_llada):
+    lengths = []
+    tiny_llada.model.layers[0].register_forward_hook(lambda module, args, output: lengths.append(output.shape[1]))
+    settings = {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 0.0, "stop_at_eos": False}
+    settings |= {"max_active_blocks": 2, "block_add_threshold": 0.25, "cache_implementation": "dual"}
+    tiny_llada.generate(torch.tensor([[2, 3]]), **settings)
+    assert lengths[:3] == [10, 10, 8]
 
 
 def test_an_end_token_in_the_prompt_ends_nothing(tiny_llada):
