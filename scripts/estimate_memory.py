@@ -169,7 +169,7 @@ def _run_step(
                 logits_to_keep=scored,
                 head_function=score,
             ).head_output
-            (terms.cross_entropy + terms.sharpened_entropy).sum().backward()
+            terms.losses.sum().backward()
     sizes = [weight.nbytes for weight in layers]
     return weights, adapter, memory.peak, sum(sizes), max(sizes)
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The loss and its gradients on a device are those of the CPU, and how often a step waits for the device."""
+"""The loss and its gradients on a device equal the CPU's, and how often a step waits for the device."""
 
 import pytest
 import torch

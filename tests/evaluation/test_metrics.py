@@ -53,7 +53,7 @@ def test_examples_of_the_modules_run(name):
         ("evaluation.cost", "decoding_efficiency"),
         ("evaluation.math_answers", "math_answers_correct"),
         ("evaluation.metrics", "load"),
-        ("sandbox.runner", "run_programs"),
+        ("sandbox.programs", "run_programs"),
     ],
 )
 def test_examples_of_the_functions_run(module, name):

@@ -11,7 +11,7 @@ from ..helpers import left_padded, make_dream, make_llada, make_sdar
 NEW = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}
 
 
-# A layer less is a third less to trace, and shapes are those of one layer.
+# A layer less is a third less to trace, and one layer has all shapes.
 def one_layer(make):
     return make(**{"n_layers" if make is make_llada else "num_hidden_layers": 1})
 

@@ -18,7 +18,7 @@ import pytest
 
 from hf_dparallel.sandbox import supervisor, system_calls
 from hf_dparallel.sandbox.child import MAX_FILE_BYTES
-from hf_dparallel.sandbox.runner import run_program, run_programs
+from hf_dparallel.sandbox.programs import run_program, run_programs
 from hf_dparallel.sandbox.supervisor import MAX_FILES, MAX_THREADS, ProgramResult, SandboxUnavailableError
 
 
@@ -564,8 +564,8 @@ def run_script(source: str, **kwargs) -> subprocess.CompletedProcess:
 # The modules by themselves, which are there at once.
 IMPORT = f"import sys\nsys.path.append({str(Path(supervisor.__file__).parents[1])!r})\n"
 RUN_GOOD_PROGRAM = (
-    IMPORT + "from sandbox import child, runner, system_calls\nchild.give_up_privileges()\n{}\n"
-    "print(runner.run_program('pass'))"
+    IMPORT + "from sandbox import child, programs, system_calls\nchild.give_up_privileges()\n{}\n"
+    "print(programs.run_program('pass'))"
 )
 
 
@@ -590,7 +590,7 @@ def test_without_the_kernels_help_nothing_is_run(missing, tmp_path):
 def test_other_systems_are_refused(monkeypatch):
     """They can import the modules all the same."""
     hide = "import sys\nsys.platform = 'win32'\nsys.modules.update(fcntl=None, resource=None)\n"
-    result = run_script(hide + IMPORT + "from sandbox.runner import run_program\nrun_program('pass')")
+    result = run_script(hide + IMPORT + "from sandbox.programs import run_program\nrun_program('pass')")
     assert "SandboxUnavailableError: Programs are run on 64-bit Linux" in result.stderr
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not system_calls.is_known_machine()
@@ -600,7 +600,7 @@ def test_other_systems_are_refused(monkeypatch):
 
 def test_a_program_dies_with_its_supervisor(sandboxes):
     script = IMPORT + f"import tempfile\ntempfile.tempdir = {str(sandboxes)!r}\n"
-    script += "from sandbox.runner import run_program\nrun_program('while True: pass', timeout_s=60)"
+    script += "from sandbox.programs import run_program\nrun_program('while True: pass', timeout_s=60)"
     with subprocess.Popen([sys.executable, "-c", script]) as supervisor:
         deadline = time.monotonic() + 60
         while not processes_of(sandboxes) and time.monotonic() < deadline:

@@ -155,7 +155,7 @@ def _given_settings(flags: EvaluateTasksFlags) -> dict[str, Any]:
     """The decoding settings among the flags; refuses an unknown one, one out of range, or one that the preset sets."""
     from lm_eval.utils import simple_parse_args_string
 
-    from ..harness.settings import check_gen_kwargs
+    from ..harness.request_settings import check_gen_kwargs
 
     settings = dict(flags.settings)
     if flags.preset is not None:

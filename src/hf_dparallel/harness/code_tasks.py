@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..sandbox.runner import run_programs
+from ..sandbox.programs import run_programs
 
 
 TASKS_FOLDER = Path(__file__).parent / "tasks"

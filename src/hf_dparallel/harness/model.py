@@ -22,7 +22,7 @@ from ..hashes import model_hash, stable_hash
 from .answers import Record, costs_by_task, decode_answers
 from .finished import FinishedRequests, request_key
 from .likelihood import estimate_log_likelihood
-from .settings import RequestSettings, read_gen_kwargs, without_recipe
+from .request_settings import RequestSettings, read_gen_kwargs, without_recipe
 
 
 logger = logging.get_logger(__name__)

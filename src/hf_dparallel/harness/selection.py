@@ -9,7 +9,7 @@ from typing import Any
 from lm_eval import tasks
 from lm_eval.tasks import TaskManager
 
-from ..sandbox.runner import run_programs
+from ..sandbox.programs import run_programs
 from .code_tasks import TASKS_FOLDER, is_sandboxed
 
 

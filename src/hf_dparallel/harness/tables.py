@@ -12,8 +12,8 @@ from ..reports import results_table, write_evaluation, write_report
 from .answers import COST_NAMES, tasks_of
 from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, PaperTask, method_settings
+from .request_settings import check_gen_kwargs, without_recipe
 from .run import TaskRunner, num_samples_of, samples_of, scores_of
-from .settings import check_gen_kwargs, without_recipe
 
 
 class Comparison:

@@ -14,6 +14,6 @@ What is not covered. The tests share an interpreter with the program, so a progr
 pass, by objects that equal everything or by changing libraries that the tests use. It can see whether a file exists.
 A flaw of the kernel is a way out. docs/metrics.md has the lists.
 
-`runner` has the functions to call, `supervisor` watches a program from outside, `child` is the inside, and
+`programs` has the functions to call, `supervisor` watches a program from outside, `child` is the inside, and
 `system_calls` are the calls that are allowed there.
 """

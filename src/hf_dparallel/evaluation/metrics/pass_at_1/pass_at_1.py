@@ -4,7 +4,7 @@
 from datasets import Value
 
 from hf_dparallel.evaluation.metrics.factory import metric
-from hf_dparallel.sandbox.runner import run_programs
+from hf_dparallel.sandbox.programs import run_programs
 
 
 _CITATION = """@article{chen2021codex,
@@ -23,7 +23,7 @@ def pass_at_1(predictions, references, allow_code_execution=False, **options):
         predictions (`list[str]`): one program for each problem.
         references (`list[str]`): the tests of each problem, which run after the program.
         allow_code_execution (`bool`): has to be `True`; else nothing is run.
-        **options: `timeout_s`, `max_memory_mb` and `num_workers` of `hf_dparallel.sandbox.runner.run_programs`.
+        **options: `timeout_s`, `max_memory_mb` and `num_workers` of `hf_dparallel.sandbox.programs.run_programs`.
     Returns:
         `pass_at_1` (`float`): between 0 and 1.
     Example:

@@ -8,7 +8,7 @@ import pytest
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.settings import SETTINGS
-from hf_dparallel.harness.settings import read_gen_kwargs, without_recipe
+from hf_dparallel.harness.request_settings import read_gen_kwargs, without_recipe
 
 from ..helpers import make_llada, make_tokenizer
 

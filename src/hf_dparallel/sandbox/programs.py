@@ -44,7 +44,7 @@ def run_programs(
     Example:
 
     ```python
-    >>> from hf_dparallel.sandbox.runner import run_programs
+    >>> from hf_dparallel.sandbox.programs import run_programs
 
     >>> programs = ["def add(a, b): return a + b", "raise SystemExit(0)"]
     >>> [result.status for result in run_programs(programs, ["assert add(2, 3) == 5"] * 2)]
