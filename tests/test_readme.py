@@ -154,7 +154,7 @@ def test_the_text_on_installing_is_the_same_everywhere():
             assert name == "hf-dparallel" or name in NOT_OURS, (page, package)
             # One message is for several extras, whose names its callers give.
             assert set(filter(None, extra.split(","))) <= extras | {"{extra}"}, (page, package)
-        assert extras.issuperset(re.findall(r"\brequire\(\"[^\"]+\", \"(\w+)\"", text)), page
+        assert extras.issuperset(re.findall(r"(?<![.\w])require\(\"[^\"]+\", \"(\w+)\"", text)), page
 
 
 # Commands.
