@@ -149,7 +149,8 @@ def predict_whole(model, row: Row) -> torch.Tensor:
     embed = model.get_input_embeddings()
     inputs, of_mask = embed(torch.tensor([ids])), embed.weight[row.mask]
     for i in row.decided() if row.settings.get("soft_threshold") is not None else []:
-        p, of_token = row.certainty[i], embed.weight[row.tokens[i]]
+        # In float32, as rows keep it: what is fed back makes every rounding larger from pass to pass.
+        p, of_token = torch.tensor(row.certainty[i]), embed.weight[row.tokens[i]]
         mixed = p * of_token + (1 - p) * of_mask
         inputs[0, i] = mixed / (mixed.norm() + 1e-6) * (p * of_token.norm() + (1 - p) * of_mask.norm())
     return model(inputs_embeds=inputs).logits[0].softmax(-1)
