@@ -74,7 +74,7 @@ def test_replicas_answer_as_the_server_does_and_are_replaced(url, checkpoint):
     ("values", "message"),
     [
         ({"model": "demo", "min_replicas": 3, "max_replicas": 2}, "at most `max_replicas`, got 3 and 2"),
-        ({"model": "demo", "max_time": 3}, "`max_time` limits one call"),
+        ({"model": "demo", "max_time": 3}, "`max_time` ends answers"),
         ({"model": "demo", "treshold": 0.5}, "`treshold`, which is no flag"),
         ({}, "the following flags are required: --model"),
     ],

@@ -82,7 +82,7 @@ def test_it_ends_when_the_decoding_has_failed(hf, checkpoint, monkeypatch, tmp_p
         (["m", "--max_waiting", "-1"], "'--max_waiting': -1 is not in the range x>="),
         (["m", "--grace_seconds", "-1"], "'--grace_seconds': -1.0 is not in the range x>="),
         (["m", "--entropy_threshold", "-1"], "`entropy_threshold` must be a number of nats"),
-        (["m", "--max_time", "5"], "`max_time` limits one call of `generate`"),
+        (["m", "--max_time", "5"], "`max_time` ends answers of `generate`"),
         (["m", "--num_workers", "2"], "No such option '--num_workers'"),
         (["m", "--seed", "1"], "No such option '--seed'"),
     ],

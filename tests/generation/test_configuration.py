@@ -46,6 +46,12 @@ def test_arguments_win_over_the_given_config_which_wins_over_the_recipe(tiny_lla
     assert tiny_llada.generate(PROMPT, generation_config=config).nfe.item() == 8
     assert tiny_llada.generate(PROMPT, generation_config=config, denoising_steps=4).nfe.item() == 4
     assert tiny_llada.generate(PROMPT).nfe.item() == 2
+    # A schedule also replaces what needs a rule with a threshold.
+    tiny_llada.generation_config = recipe = DiffusionGenerationConfig(
+        **SMALL, entropy_threshold=100.0, max_active_blocks=2, revocation_threshold=0.9
+    )
+    assert tiny_llada.generate(PROMPT, denoising_steps=4).nfe.item() == 4
+    assert recipe.updated(denoising_steps=4).settings().keys() == SMALL.keys() | {"denoising_steps"}
 
 
 def test_a_plain_generation_config_is_accepted(tiny_llada):

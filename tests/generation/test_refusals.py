@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from transformers import CompileConfig, GenerationConfig
+from transformers import CompileConfig, GenerationConfig, MaxLengthCriteria, TopKLogitsWarper
 
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation
 from hf_dparallel.generation.settings import SettingError
@@ -40,6 +40,7 @@ BAD_VALUES = [
     {"bad_words_ids": [[3, 4]]},
     {"bad_words_ids": [[True]]},
     {"suppress_tokens": [True]},
+    {"suppress_tokens": True},
     {"cache_implementation": "dual", "use_cache": False},
     {"mask_token_id": True},
     {"mask_token_id": "63"},
@@ -65,6 +66,23 @@ def test_unknown_settings(tiny_llada, name, shown):
     for use in (tiny_llada.generate, DiffusionGenerationConfig, lambda **settings: tiny_llada.generate(PROMPT, plain)):
         with pytest.raises(ValueError, match=rf"Unknown generation setting\(s\): {shown}"):
             use(**{name: 0.5})
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"max_length": 20}, "Use `max_new_tokens=20 - prompt_length`"),
+        ({"gen_length": 8, "steps": 4}, "Use `max_new_tokens` for `gen_length`. Use `denoising_steps` for `steps`.$"),
+        ({"threshold": 0.9}, "Use `confidence_threshold`"),
+        ({"remasking": "low_confidence"}, "Use `denoising_steps` or another commit rule"),
+        ({"cfg_scale": 0.0}, "Remove `cfg_scale`.$"),
+        ({"num_beams": 4}, "Remove `num_beams`.$"),
+    ],
+)
+def test_names_of_other_samplers_are_answered_with_ours(tiny_llada, settings, remedy):
+    for use in (lambda: tiny_llada.generate(PROMPT, **settings), lambda: DiffusionGenerationConfig(**settings)):
+        with pytest.raises(ValueError, match=remedy):
+            use()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +125,8 @@ WRONG_TOGETHER = [
     (make_sdar, {"cache_implementation": "dual"}, "is not for the attention of SDAR"),
     (make_sdar, {"cache_refresh_interval": 2}, "makes an approximation better"),
     (make_sdar, {"block_length": 129}, "is more than the 128 tokens"),
-    (make_sdar, INFILLING, "fills in"),
+    (make_sdar, INFILLING, "fills in mask tokens, and SDAR"),
+    (make_sdar, {"input_ids": PROMPT} | INFILLING, "fills in mask tokens, and SDAR"),
     (make_sdar, {"entropy_threshold": 0.5, "revocation_threshold": 0.5}, "verifies"),
     (make_sdar, {"suffix_length": 3}, "is block-causal: it computes none of them anyway"),
     (make_llada, {"cache_implementation": "block"}, "is not for the attention of LLaDA"),
@@ -145,7 +164,7 @@ def test_settings_that_do_not_go_together_or_with_the_model(make, settings, rule
     *_, name = settings
     prompt = torch.tensor([[2, MASK]]) if "max_new_tokens" in settings else PROMPT
     with pytest.raises(ValueError, match=rf"^`{name}.*{rule}"):
-        make().generate(prompt, **(SMALL | settings))
+        make().generate(**({"input_ids": prompt} | SMALL | settings))
 
 
 BAD_INPUTS = [
@@ -155,6 +174,12 @@ BAD_INPUTS = [
     ({"input_ids": PROMPT, "inputs": PROMPT}, "are the same argument"),
     ({"input_ids": PROMPT, "attention_mask": [[1, 1, 1]]}, "`attention_mask` must be a tensor of the shape"),
     ({"input_ids": PROMPT, "attention_mask": torch.ones(1, 2)}, r"`attention_mask` .*\(1, 3\), got \(1, 2\)"),
+    (
+        {"input_ids": PROMPT, "generation_config": SMALL},
+        r"must be a `GenerationConfig`, .*\*\*settings",
+    ),
+    ({"input_ids": PROMPT, "stopping_criteria": MaxLengthCriteria(6)}, "`stopping_criteria` must be a list, got <"),
+    ({"input_ids": PROMPT, "logits_processor": TopKLogitsWarper(6)}, r"must be a list, .*`logits_processor=\[...\]`"),
     ({"input_ids": PROMPT, "token_type_ids": torch.ones(1, 3)}, "`token_type_ids` must be all 0"),
     ({"input_ids": PROMPT, "generator": 5}, "one torch.Generator or one per row, got 5"),
     ({"input_ids": PROMPT, "generator": [5]}, r"one torch.Generator or one per row, got \[5\]"),

@@ -1,12 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """One table of settings, and one way in which the settings of caller, adapter and model become one."""
 
+import itertools
 import json
 import pickle
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -194,8 +196,8 @@ def test_tokens_that_are_kept_out(tiny_llada):
 
 
 def test_a_time_limit_ends_answers_before_their_first_undecided_token(tiny_llada, monkeypatch):
-    clock = iter(range(1000))
-    monkeypatch.setattr("hf_dparallel.generation.standard_parts.time.monotonic", lambda: next(clock))
+    clock = SimpleNamespace(perf_counter=itertools.count().__next__)
+    monkeypatch.setattr("hf_dparallel.generation.standard_parts.time", clock)
     common = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}
     out = tiny_llada.generate(PROMPT, max_time=6.0, pad_token_id=0, **common)
     whole = tiny_llada.generate(PROMPT, **common)
@@ -203,6 +205,9 @@ def test_a_time_limit_ends_answers_before_their_first_undecided_token(tiny_llada
     length = (out.commit_step[0] >= 0).sum().item()
     assert 4 <= length <= 6 and (out.sequences[0, 3 + length :] == 0).all()
     assert torch.equal(out.sequences[0, : 3 + length], whole.sequences[0, : 3 + length])
+    # Each row has a time of its own, from its entry.
+    rows = list(tiny_llada.generate_many([[2, 3, 4]] * 3, batch_size=1, max_time=6.0, pad_token_id=0, **common))
+    assert all(torch.equal(row.tokens, out.sequences[0, 3:]) and row.nfe == 6 for row in rows)
 
 
 def test_several_answers_to_a_prompt(tiny_llada):
@@ -269,3 +274,5 @@ def test_a_setting_is_on_where_it_does_something(tiny_llada):
     )
     assert [name for name in names if config.is_on(name)] == ["entropy_threshold"]
     assert resolve(tiny_llada, entropy_threshold=0.5, editing_threshold=0.9).is_on("editing_threshold")
+    one_each = DiffusionGenerationConfig(suppress_tokens=0, stop_strings="a")
+    assert one_each.settings() == {"suppress_tokens": [0], "stop_strings": ["a"]}

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.generation.commit_rules import THRESHOLD
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.settings import SETTINGS
 from hf_dparallel.harness.request_settings import read_gen_kwargs, without_recipe
@@ -69,6 +70,8 @@ def test_settings_without_a_recipe_leave_nothing_to_it(settings):
         *values,
         "cache_refresh_interval",
         "suffix_length",
+        # A schedule replaces them.
+        *(name for name in names if THRESHOLD in SETTINGS[name].needs),
     }
     model = make_llada()
     plain = resolve(model, tokenizer=make_tokenizer(), **alone)

@@ -38,7 +38,9 @@ def check_recipe(flags: ServerFlags) -> None:
     read_settings(flags)
     flags.api_key = flags.api_key or os.environ.get("HF_DPARALLEL_API_KEY") or None
     if "max_time" in flags.settings:
-        raise click.UsageError("`max_time` limits one call of `generate`, and a server makes none. Remove it.")
+        raise click.UsageError(
+            "`max_time` ends answers of `generate`; the clients of a server give up by themselves. Remove it."
+        )
 
 
 def bind(host: str, port: int) -> socket.socket:

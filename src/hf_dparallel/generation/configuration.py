@@ -10,7 +10,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils import logging
 
 from . import revision, rules  # noqa: F401  (they add their settings to the table)
-from .commit_rules import check_rule
+from .commit_rules import THRESHOLD, check_rule
 from .compatibility import check
 from .settings import KINDS, SETTINGS, SettingError, settings_called, settings_of
 
@@ -20,6 +20,24 @@ logger = logging.get_logger(__name__)
 # Values at which a setting of left-to-right decoding does nothing; callers that serve all models pass them.
 _NEUTRAL = {
     name: value for name, value in GenerationConfig._get_default_generation_params().items() if name != "max_length"
+}
+# What arguments of transformers and of the published samplers are called here; nothing is like those without a name.
+_OUR_NAMES = {
+    "max_length": "max_new_tokens={value} - prompt_length",
+    "min_length": "min_new_tokens={value} - prompt_length",
+    "gen_length": "max_new_tokens",
+    "block_size": "block_length",
+    **dict.fromkeys(("steps", "diffusion_steps"), "denoising_steps"),
+    "threshold": "confidence_threshold` or `entropy_threshold",
+    "factor": "confidence_factor",
+    "eb_threshold": "entropy_budget",
+    **dict.fromkeys(("alg", "remasking", "remasking_strategy"), "denoising_steps` or another commit rule"),
+    **dict.fromkeys(("minimal_topk", "num_to_transfer"), "min_commits"),
+    "dual_cache": "cache_implementation",
+    "mask_id": "mask_token_id",
+    "eos_id": "eos_token_id",
+    "eos_early_stop": "stop_at_eos",
+    **dict.fromkeys(("cfg_scale", "alg_temp", "output_history")),
 }
 
 
@@ -71,6 +89,9 @@ class DiffusionGenerationConfig(GenerationConfig):
     @classmethod
     def from_generation_config(cls, config: GenerationConfig) -> "DiffusionGenerationConfig":
         """Reads a config object that a caller made. Unlike in a file, an unknown setting is an error."""
+        if not isinstance(config, GenerationConfig):
+            remedy = "Pass settings as keyword arguments: `generate(..., **settings)`."
+            raise SettingError("generation_config", config, "must be a `GenerationConfig`", remedy)
         if isinstance(config, cls):
             config.validate()
             return config
@@ -270,6 +291,8 @@ def _without_contradictions(settings: dict[str, Any], above: dict[str, Any]) -> 
     dropped = set(above)
     if above.keys() & set(settings_of("rule")):
         dropped |= set(settings_of("rule"))
+        if not above.keys() & set(settings_called(THRESHOLD)):
+            dropped |= {name for name, setting in SETTINGS.items() if THRESHOLD in setting.needs}
     if _samples(above) is not None and _samples(settings) not in (None, _samples(above)):
         dropped |= {"do_sample", "temperature"}
     if above.get("use_cache") is False or above.get("cache_implementation") is not None:
@@ -292,14 +315,19 @@ def special_token_id(name: str, *sources: Any) -> Any:
 def _check_known(settings: Iterable[str]) -> None:
     unknown = sorted(name or "''" for name in {*settings} - {*_KNOWN, *SETTINGS} if not name.startswith("_"))
     if unknown:
-        text = f"Unknown generation setting(s): {', '.join(unknown)}."
-        raise ValueError(f"{text} Diffusion decoding knows {', '.join(SETTINGS)}.")
+        remedies = [_remedy(name) for name in unknown if name in _OUR_NAMES]
+        remedies = remedies or [f"Diffusion decoding knows {', '.join(SETTINGS)}."]
+        raise ValueError(" ".join([f"Unknown generation setting(s): {', '.join(unknown)}.", *remedies]))
 
 
 def _check_neutral(name: str, value: Any) -> None:
     if value is not None and value is not False and value != _NEUTRAL.get(name):
-        remedy = f"Remove it. (Settings: {', '.join(SETTINGS)}.)"
-        raise SettingError(name, value, "has no meaning in diffusion decoding", remedy)
+        raise SettingError(name, value, "has no meaning in diffusion decoding", _remedy(name, value))
+
+
+def _remedy(name: str, value: Any = None) -> str:
+    ours = _OUR_NAMES.get(name)
+    return f"Use `{ours.format(value=value)}` for `{name}`." if ours else f"Remove `{name}`."
 
 
 def _describe_arguments() -> str:

@@ -16,6 +16,7 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
 from .canvas import DecodedRow
+from .compatibility import check
 from .configuration import DiffusionGenerationConfig, resolve
 from .decoder import Decoder
 from .inputs import check_devices, check_peft, check_prompts, generators_by_row, input_device
@@ -135,6 +136,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         if config.output_certainty and not config.return_dict_in_generate:
             rule = "needs `return_dict_in_generate=True`, to return the certainty in"
             raise SettingError("output_certainty", True, rule, "Set that, too, or leave it out.")
+        check(config, self)
         input_ids = input_ids if inputs is None else inputs
         check_devices(input_ids, attention_mask, self)
         input_ids, attention_mask = check_prompts(input_ids, attention_mask, config, self)

@@ -103,7 +103,7 @@ class Setting:
 
     def is_on(self, value: Any) -> bool:
         """Whether it is set to this value and does something there."""
-        return value not in (None, "", self.off)
+        return value not in (None, self.off)
 
     @property
     def changes_answer(self) -> bool:
@@ -147,6 +147,8 @@ class Setting:
         if not self._allows(value):
             limit = f" (and at most {_LARGEST:,})" if self.maximum == _LARGEST and self.type in (int, float) else ""
             raise SettingError(self.name, value, f"must be {self.rule}{limit}")
+        if self.default == [] and not isinstance(value, list):
+            return [value] if value != "" else []
         return float(value) if self.type is float else value
 
     def _allows(self, value: Any) -> bool:
@@ -279,7 +281,8 @@ add_setting("stop_strings", "stopping", list, off=[], noun="a string or a list o
     needs=("max_new_tokens",),
     help="A row is finished when its decided text ends with one of these strings. Needs `tokenizer=` in `generate`.")
 add_setting("max_time", "stopping", float, noun="a number of seconds", above_minimum=True, needs=("max_new_tokens",),
-    help="Seconds after which no further pass is begun; answers then end before their first undecided token.")
+    help="Seconds from the entry of a row into the batch, after which it takes part in no further pass: its answer "
+    "ends before its first undecided token.")
 add_setting("num_return_sequences", "output", int, off=1, minimum=1, needs=("temperature",),
     help="Answers to each prompt, next to one another. Needs sampling: without it all of them are equal.")
 add_setting("output_certainty", "output", bool, off=False,

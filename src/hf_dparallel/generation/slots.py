@@ -103,6 +103,6 @@ def _as_batch(prompt: Sequence[int] | torch.Tensor) -> torch.Tensor:
         ids = torch.as_tensor(prompt)
     except (TypeError, RuntimeError) as error:
         raise ValueError(message) from error
-    if ids.ndim != 1 or (ids.is_floating_point() and len(ids)):
+    if ids.ndim != 1:
         raise ValueError(message)
-    return ids.long()[None]
+    return ids[None]

@@ -41,6 +41,9 @@ def make_parts(
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> list[RowPart]:
     """The parts that a resolved configuration and arguments of `generate` ask for, in the order of their calls."""
+    for name, given in (("logits_processor", logits_processor), ("stopping_criteria", stopping_criteria)):
+        if not isinstance(given or [], list | tuple):
+            raise SettingError(name, given, "must be a list", f"Pass `{name}=[...]`.")
     criteria = _all_criteria(stopping_criteria, config, tokenizer)
     processing = ScoreProcessing(config, logits_processor)
     wanted = [
@@ -48,11 +51,23 @@ def make_parts(
         processing if processing else None,
         CertaintyHistory() if config.output_certainty else None,
         StopCheck(criteria) if criteria else None,
-        TimeLimit(config.max_time) if config.max_time is not None else None,
         DraftStream(streamer) if streamer is not None else None,
-        Stopwatch(),
+        Stopwatch(config.max_time),
     ]
     return [part for part in wanted if part is not None]
+
+
+class DecidedPenalty(RepetitionPenaltyLogitsProcessor):
+    """Penalises the tokens that a row has. A mask is none: what it scores belongs to the certainty of the others."""
+
+    def __init__(self, penalty: float, mask_token_id: int):
+        super().__init__(penalty)
+        self.mask_token_id = mask_token_id
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        penalised = super().__call__(input_ids, scores)
+        penalised[:, self.mask_token_id] = scores[:, self.mask_token_id]
+        return penalised
 
 
 class ScoreProcessing(RowPart):
@@ -68,8 +83,8 @@ class ScoreProcessing(RowPart):
         self.config = config
         self.processors = LogitsProcessorList(processors or [])
         if config.is_on("repetition_penalty"):
-            self.processors.append(RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
-        banned = [*(config.suppress_tokens or []), *(token for (token,) in config.bad_words_ids or [])]
+            self.processors.append(DecidedPenalty(config.repetition_penalty, config.mask_token_id))
+        banned = [*config.suppress_tokens, *(token for (token,) in config.bad_words_ids)]
         self._banned = sorted(set(banned))
         self._banned_ids: torch.Tensor | None = None
 
@@ -180,8 +195,7 @@ def _all_criteria(
     if config.stop_strings:
         if tokenizer is None:
             raise SettingError("stop_strings", config.stop_strings, "needs the tokenizer", "Pass `tokenizer=`.")
-        strings = [config.stop_strings] if isinstance(config.stop_strings, str) else config.stop_strings
-        criteria.append(StopTextCriteria(tokenizer, strings, skip_special_tokens=False))
+        criteria.append(StopTextCriteria(tokenizer, config.stop_strings, skip_special_tokens=False))
     return criteria
 
 
@@ -219,21 +233,6 @@ class StopCheck(RowPart):
         # One wait for the device a row, however many tokens it has decided.
         stops = torch.stack(holds).tolist() if holds else []
         return next((length for length, stop in zip(lengths, stops, strict=True) if stop), None)
-
-
-class TimeLimit(RowPart):
-    """Ends all rows when their time is over: each answer ends before its first undecided token."""
-
-    def __init__(self, seconds: float):
-        self.seconds = seconds
-        self._started = time.monotonic()
-
-    def after(self, prediction: TokenPrediction, change: Change) -> None:
-        if time.monotonic() - self._started < self.seconds:
-            return
-        for row, status in enumerate(self.canvas.status):
-            if not status.is_finished:
-                self.canvas.end_row(row, min(status.num_decided, status.length))
 
 
 class DraftStream(RowPart):
@@ -283,13 +282,25 @@ class DraftStream(RowPart):
 
 
 class Stopwatch(RowPart):
-    """Measures the time of each row, from its entry to its end."""
+    """Measures the time of each row, from its entry to its end, and ends a row whose time is over.
 
-    def __init__(self) -> None:
+    Its answer then ends before its first undecided token.
+    """
+
+    def __init__(self, max_time: float | None = None):
+        self.max_time = max_time
         self._entered: dict[int, float] = {}
 
     def enter(self, row_ids: list[int]) -> None:
         self._entered |= dict.fromkeys(row_ids, time.perf_counter())
+
+    def after(self, prediction: TokenPrediction, change: Change) -> None:
+        if self.max_time is None:
+            return
+        latest = time.perf_counter() - self.max_time
+        for row, (row_id, status) in enumerate(zip(self.canvas.row_ids, self.canvas.status, strict=True)):
+            if self._entered[row_id] <= latest and not status.is_finished:
+                self.canvas.end_row(row, min(status.num_decided, status.length))
 
     def leave(self, row_id: int) -> dict[str, float]:
         return {"seconds": time.perf_counter() - self._entered.pop(row_id)}
