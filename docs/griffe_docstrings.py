@@ -2,9 +2,12 @@
 """Griffe extension: reads the docstrings of the package, which are written as in transformers.
 
 Cross-references such as [`~DiffusionGenerationConfig`] become links to the API page if they name something public, and
-code otherwise. The types of arguments, which griffe shows as they are, lose their Markdown.
+code otherwise. The types of arguments, which griffe shows as they are, lose their Markdown. A list of settings that the
+package writes into a docstring at import is taken from there.
 """
 
+import inspect
+import pydoc
 import re
 
 import griffe
@@ -60,7 +63,9 @@ class HuggingFaceDocstrings(griffe.Extension):
 
     def _rewrite(self, node: griffe.Object, public_names: set[str]) -> None:
         if node.docstring is not None:
-            text = note_as_admonition(plain_types(node.docstring.value))
+            text = node.docstring.value
+            text = inspect.getdoc(pydoc.locate(node.path)) if "{settings}" in text else text
+            text = note_as_admonition(plain_types(text))
             node.docstring.value = link_references(text, public_names)
         for member in node.members.values():
             if not member.is_alias:

@@ -16,6 +16,8 @@ import pytest
 import yaml
 from click import NoSuchOption
 from markdown.extensions.toc import slugify
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 import hf_dparallel
@@ -284,3 +286,10 @@ def test_every_page_can_be_reached():
     assert in_the_menu - {"docs/index.md"} == set(PAGES) - {"README.md"}
     linked = set(_LINK.findall(read("README.md").partition("## Documentation")[2]))
     assert linked >= set(PAGES) - {"README.md"}
+
+
+@pytest.mark.slow
+def test_the_site_shows_no_placeholder_and_no_raw_reference(tmp_path):
+    build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
+    api = (tmp_path / "api" / "index.html").read_text(encoding="utf-8")
+    assert "block_length" in api and not re.findall(r"\{settings\}|`\]\[", api)

@@ -181,7 +181,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         Args:
             prompts (`Iterable`):
                 Token ids of each prompt, a list or a one-dimensional tensor, without padding. Read as needed.
-            generation_config ([`DiffusionGenerationConfig`], *optional*), kwargs:
+            generation_config, kwargs ([`DiffusionGenerationConfig`], *optional*):
                 Settings, as in [`generate`].
             batch_size (`int`, *optional*, defaults to 16):
                 Prompts decoded together. Does not change the answers (up to the rounding of sums in batches).
