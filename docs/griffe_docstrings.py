@@ -2,8 +2,8 @@
 """Griffe extension: reads the docstrings of the package, which are written as in transformers.
 
 Cross-references such as [`~DiffusionGenerationConfig`] become links to the API page if they name something public, and
-code otherwise. The types of arguments, which griffe shows as they are, lose their Markdown. A list of settings that the
-package writes into a docstring at import is taken from there.
+code otherwise. The types of arguments, which griffe shows as they are, lose their Markdown. Settings that the package
+lists in a docstring at import are taken from there.
 """
 
 import inspect
