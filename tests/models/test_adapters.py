@@ -296,7 +296,7 @@ def test_weights_that_do_not_match_are_an_error_and_the_model_stays_as_it_was(tm
 
 def test_weights_of_another_size_are_an_error(tmp_path):
     save_adapter(tmp_path, make=lambda: make_llada(d_model=64))
-    with pytest.raises(RuntimeError, match="size"):
+    with pytest.raises(ValueError, match="does not fit LLaDAForMaskedDiffusion: .* size mismatch for"):
         adapted(tmp_path)
 
 

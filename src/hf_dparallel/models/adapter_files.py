@@ -1,12 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The files of an adapter, in a folder or on the Hub: its configuration, its weights, its recipe."""
+"""The files of an adapter, in a folder or on the Hub: its configuration, and what that may say, weights, recipe."""
 
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import nn
 from transformers.utils import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_SAFE_WEIGHTS_NAME,
@@ -27,7 +30,15 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-_PEFT_PREFIX = "base_model.model."
+PEFT_PREFIX = "base_model.model."
+# No regular expression, and "^" at the beginning, which PEFT writes for one module of several with similar names.
+_NAME = re.compile(r"\^?[\w.-]+")
+_MOST_NAMES = 500
+# After other ways of initialization an adapter belongs to weights that PEFT has changed by its first weights.
+_INITIALIZATIONS = (True, False, "gaussian", "eva", "orthogonal", "mica")
+# They change layers or weights of the model, import code, or need arguments that decoding does not pass.
+_REFUSED = ("layer_replication", "megatron_config", "kasa_config", "alora_invocation_tokens")
+_NAMING = ("rank_pattern", "alpha_pattern", "modules_to_save", "target_parameters", "feedforward_modules")
 
 
 class AdapterFiles:
@@ -79,7 +90,7 @@ class AdapterFiles:
         return recipe.updated(**{name: None for name in SETTINGS if not SETTINGS[name].changes_answer})
 
     def weights(self, allow_pickles: bool = False) -> dict[str, torch.Tensor]:
-        """Returns its weights, on the CPU, without the prefix that PEFT gives to their names."""
+        """Returns its weights, on the CPU, under the names that PEFT gives them."""
         path = self._path(ADAPTER_SAFE_WEIGHTS_NAME)
         has_pickles = path is None and has_file(self.name, ADAPTER_WEIGHTS_NAME, **self.download)
         if path is None and not (has_pickles and allow_pickles):
@@ -93,14 +104,58 @@ class AdapterFiles:
             )
         try:
             if path is not None:
-                weights = load_file(path)
-            else:
-                weights = torch.load(self._path(ADAPTER_WEIGHTS_NAME), map_location="cpu", weights_only=True)
+                return load_file(path)
+            return torch.load(self._path(ADAPTER_WEIGHTS_NAME), map_location="cpu", weights_only=True)
         except SafetensorError as error:
             raise OSError(
                 f"`{path}` is damaged ({error}). Delete it, and download or save the adapter again."
             ) from error
-        return {name.removeprefix(_PEFT_PREFIX): weight for name, weight in weights.items()}
 
     def _path(self, filename: str) -> str | None:
         return cached_file(self.name, filename, _raise_exceptions_for_missing_entries=False, **self.download)
+
+
+def are_names(value: Any) -> bool:
+    """Whether a setting names modules, and not many more than models have, rather than to describe them."""
+    names = [value] if isinstance(value, str | int) else list(value or ())
+    return len(names) <= _MOST_NAMES and all(_NAME.fullmatch(str(name)) for name in names)
+
+
+def config_problems(
+    model: nn.Module, config: "PeftConfig", weights: Mapping[str, torch.Tensor], replaced: "PeftConfig | None" = None
+) -> Iterator[str]:
+    """What a configuration must not say, found before it costs time or memory; `replaced` is of a loaded adapter."""
+    for name in _REFUSED:
+        if getattr(config, name, None):
+            yield f"`{name}` is not supported"
+    for name in _NAMING:
+        if not are_names(getattr(config, name, None)):
+            yield f"`{name}` must have at most {_MOST_NAMES} names of modules, which are no regular expressions"
+    initialization = getattr(config, "init_lora_weights", True)
+    if initialization not in _INITIALIZATIONS:
+        yield (
+            f"with `init_lora_weights={initialization!r}` PEFT changes the weights of the model, for other adapters, "
+            "too; convert it with `save_pretrained(..., path_initial_model_for_weight_conversion=...)`"
+        )
+    for name in ("peft_type", "lora_alpha", "alpha_pattern", "use_rslora", "use_dora") if replaced else ():
+        if getattr(config, name, None) != getattr(replaced, name, None):
+            yield f"`hotswap=True` replaces weights, and `{name}` is another one; load it under a name of its own"
+    yield from _too_large(model, config, weights)
+
+
+def _too_large(model: nn.Module, config: "PeftConfig", weights: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """What PEFT would take memory for, though the adapter has no weights for it."""
+    largest = max((size for weight in weights.values() for size in weight.shape), default=0)
+    rank = max([config.r, *(config.rank_pattern or {}).values()]) if config.peft_type == "LORA" else 0
+    if rank > largest:
+        yield f"the rank {rank} is larger than all of its weights"
+    saved = tuple(getattr(config, "modules_to_save", None) or ())
+    for path, module in model.named_modules():
+        if saved and path.endswith(saved):
+            held = sum(weight.numel() for name, weight in weights.items() if name.startswith(f"{path}."))
+            if held < sum(map(torch.numel, getattr(module, "original_module", module).parameters())):
+                yield f"`modules_to_save` names {path!r}, which lacks weights in the file"
+    tokens = getattr(config, "trainable_token_indices", None) or ()
+    count = max(map(len, tokens.values()), default=0) if isinstance(tokens, dict) else len(tokens)
+    if count > sum(len(weight) for name, weight in weights.items() if name.endswith("trainable_tokens_delta")):
+        yield f"`trainable_token_indices` names {count} tokens, which lack weights in the file"

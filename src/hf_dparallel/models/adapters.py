@@ -3,7 +3,6 @@
 
 import contextlib
 import copy
-import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,9 +13,10 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, WeightTransform
+from transformers.utils.loading_report import LoadStateDictInfo
 
 from ..generation.configuration import recipe_of
-from .adapter_files import AdapterFiles
+from .adapter_files import PEFT_PREFIX, AdapterFiles, are_names, config_problems
 
 
 if TYPE_CHECKING:
@@ -48,20 +48,23 @@ class AdapterLoadingMixin(_Mixed):
         adapter_name: str | None = None,
         peft_config: "PeftConfig | None" = None,
         *,
+        adapter_state_dict: Mapping[str, torch.Tensor] | None = None,
+        is_trainable: bool = False,
+        use_safetensors: bool | None = None,
         hotswap: bool | Literal["auto"] = "auto",
         local_files_only: bool = False,
         adapter_kwargs: dict[str, Any] | None = None,
         load_config: "LoadStateDictConfig | None" = None,
         revision: str | None = None,
         token: str | bool | None = None,
-        **kwargs,
-    ):
+    ) -> LoadStateDictInfo:
         r"""
         Loads an adapter, with its recipe, and makes it the active one.
 
         Weights that are named as in the published files (an adapter that was trained with the published code) are
         translated, and a LoRA of LLaDA2's `query_key_value` becomes one for each of its three parts. With
-        `hotswap=True` the adapter takes the place of a loaded one of that name.
+        `hotswap=True` the adapter takes the place of a loaded one of that name. If it cannot be loaded, the model and
+        its other adapters stay as they were.
 
         Args:
             peft_model_id (`str`, *optional*):
@@ -70,43 +73,51 @@ class AdapterLoadingMixin(_Mixed):
                 A name to call it by, in [`set_adapter`].
             peft_config ([`~peft.PeftConfig`], *optional*):
                 Its configuration, by default the one beside its weights.
+            adapter_state_dict (`dict[str, torch.Tensor]`, *optional*):
+                Its weights, with `peft_config` and instead of `peft_model_id`.
+            is_trainable (`bool`, *optional*, defaults to `False`):
+                Whether to train it on. If not, its weights are frozen.
+            use_safetensors (`bool`, *optional*):
+                `False` reads pickled weights, too.
             local_files_only (`bool`, *optional*, defaults to `False`):
                 Whether to read the cache only.
             revision (`str`, *optional*):
                 Branch, tag or commit of the repository.
             token (`str` or `bool`, *optional*):
                 For a private repository. By default the token that is saved on this machine.
-            hotswap, adapter_kwargs, load_config, kwargs:
+            hotswap, adapter_kwargs, load_config:
                 As in [`~transformers.integrations.PeftAdapterMixin.load_adapter`].
 
         Raises:
-            ValueError: if a weight of the adapter has no place in the model, or a place no weight.
+            ValueError: if a weight of the adapter has no place in the model, or a place no weight; or if the
+                configuration asks for what would change the model itself, or take long to work out.
             OSError: if there is no such adapter, or its weights are pickled (`use_safetensors=False` reads those).
         """
-        name = adapter_name or "default"
+        name, recipe = adapter_name or "default", None
         check_not_repacked(self)
-        is_replaced = name in getattr(self, "peft_config", {})
-        recipe = None
         if peft_model_id is not None:
             given = {"revision": revision, "token": token, "local_files_only": local_files_only}
             download = {**(load_config.download_kwargs if load_config else {}), **(adapter_kwargs or {})}
             files = AdapterFiles(peft_model_id, download | {key: value for key, value in given.items() if value})
             recipe = files.recipe(self.config.max_position_embeddings)
-            use_safetensors = kwargs.get("use_safetensors", load_config.use_safetensors if load_config else None)
-            peft_config = copy.deepcopy(peft_config or files.config())
-            weights = files.weights(allow_pickles=use_safetensors is False)
-            check_ranks(peft_config, weights)
-            kwargs |= {"download_kwargs": files.download, "adapter_state_dict": translated(self, peft_config, weights)}
-        conversions = getattr(self, "_weight_conversions", None)
-        with _without_load_report():
-            info = super().load_adapter(
-                peft_model_id, name, peft_config, hotswap=hotswap, load_config=load_config, **kwargs
-            )
-        # transformers would write the merged model under the names that it has just read the adapter with.
-        self._weight_conversions = conversions
-        self._check_fit(info, name, str(peft_model_id or name), keep=is_replaced)
+            if use_safetensors is None and load_config is not None:
+                use_safetensors = load_config.use_safetensors
+            peft_config = peft_config or files.config()
+            adapter_state_dict = files.weights(allow_pickles=use_safetensors is False)
+        if peft_config is None or adapter_state_dict is None:
+            raise ValueError("Give `peft_model_id`, or both of `peft_config` and `adapter_state_dict`.")
+        is_loaded = name in getattr(self, "peft_config", {})
+        if hotswap == "auto":
+            hotswap = getattr(self, "_hotswap_enabled", False) and is_loaded
+        if hotswap != is_loaded:
+            state = "already exists" if is_loaded else "is not loaded, so that nothing can take its place"
+            raise ValueError(f"The adapter {name!r} {state}. Give another `adapter_name`.")
+        config = copy.deepcopy(peft_config)
+        config.inference_mode = not is_trainable
+        put_into(self, config, adapter_state_dict, name, str(peft_model_id or name))
         self._adapter_recipes = {**self._adapter_recipes, name: recipe}
-        return info
+        self.train(is_trainable and self.training)
+        return LoadStateDictInfo(set(), set(), set(), [], {}, set())
 
     def delete_adapter(self, adapter_names: list[str] | str) -> None:
         """Deletes adapters, see [`~transformers.integrations.PeftAdapterMixin.delete_adapter`], and their recipes."""
@@ -168,29 +179,6 @@ class AdapterLoadingMixin(_Mixed):
         self._adapter_recipes, self._hf_peft_config_loaded = {}, False
         return self
 
-    def _check_fit(self, info: Any, name: str, source: str, keep: bool) -> None:
-        """Deletes an adapter, unless it is to be kept, and raises an error if a weight or a place for one is left."""
-        parameters = {path: weight for path, weight in self.named_parameters() if name in path.split(".")}
-        parts = {
-            "have no place in the model": info.unexpected_keys,
-            # Weights of other adapters are reported as missing, too.
-            "are wanted by its configuration but missing": info.missing_keys & parameters.keys(),
-            # Where the model is offloaded to a disk, they cannot be brought there.
-            "belong to offloaded layers; load the adapter with `from_pretrained(adapter)` instead": [
-                path for path, weight in parameters.items() if weight.is_meta
-            ],
-        }
-        problems = " and ".join(f"{len(k)} weights {what} (such as {min(k)!r})" for what, k in parts.items() if k)
-        if not problems:
-            return
-        if not keep:
-            self.delete_adapter(name)
-        raise ValueError(
-            f"The adapter {source!r} does not fit {type(self).__name__}: {problems}. Was it trained on another "
-            "architecture or size? In the names of this model, its `target_modules` must be the modules that its "
-            "weights are for. (Adapters of DoRA and AdaLoRA are loaded by `PeftModel.from_pretrained` only.)"
-        )
-
 
 def check_not_repacked(model: nn.Module) -> None:
     """Raises a `ValueError` for 4-bit weights that bitsandbytes has packed anew when it ran them on the CPU.
@@ -207,24 +195,72 @@ def check_not_repacked(model: nn.Module) -> None:
             )
 
 
-def check_ranks(config: "PeftConfig", weights: Mapping[str, torch.Tensor]) -> None:
-    """Refuses ranks that the weights do not have, before PEFT takes memory for whatever a configuration says."""
-    from peft.utils.other import get_pattern_key
+def put_into(
+    model: PreTrainedModel, config: "PeftConfig", weights: Mapping[str, torch.Tensor], name: str, source: str
+) -> None:
+    """Adds an adapter to a model, or replaces the weights of the one of that name; `source` is for errors."""
+    weights = {key.removeprefix(PEFT_PREFIX): weight for key, weight in weights.items()}
+    replaced = getattr(model, "peft_config", {}).get(name)
+    problems = list(config_problems(model, config, weights, replaced))
+    if problems:
+        raise ValueError(f"The adapter_config.json of {source!r} is refused: {'; '.join(problems)}.")
+    weights = translated(model, config, weights)
+    try:
+        with unchanged_on_error(model):
+            _inject(model, config, weights, name, is_new=replaced is None)
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"The adapter {source!r} does not fit {type(model).__name__}: {' '.join(str(error).split())[:500]}. Was "
+            "it trained on another architecture or size? In the names of this model, `target_modules` must be the "
+            "modules that its weights are for."
+        ) from error
 
-    ranks = {_LORA_A.split(name)[0]: len(weight) for name, weight in weights.items() if _LORA_A.search(name)}
-    if config.peft_type != "LORA" or not ranks:
-        return
-    pattern = config.rank_pattern or {}
-    for module, rank in ranks.items():
-        expected = pattern.get(get_pattern_key(pattern, module), config.r)
-        if expected != rank:
-            raise ValueError(
-                f"The adapter_config.json says that the rank of {module} is {expected}, and its weights have rank "
-                f"{rank}. Save the adapter again."
-            )
-    # Modules without weights take memory, too. The adapter is refused for such modules afterwards.
-    config.r = min(config.r, max(ranks.values()))
-    config.rank_pattern = {module: min(rank, max(ranks.values())) for module, rank in pattern.items()}
+
+def _inject(model: PreTrainedModel, config: "PeftConfig", weights: dict[str, torch.Tensor], name: str, is_new: bool):
+    from peft import inject_adapter_in_model, set_peft_model_state_dict
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    if is_new:
+        # On no device at first: it takes no memory for sizes that the weights do not have.
+        inject_adapter_in_model(config, model, name, low_cpu_mem_usage=True)
+        model._hf_peft_config_loaded = True
+    result = set_peft_model_state_dict(model, weights, name, low_cpu_mem_usage=True)
+    for module in model.modules():
+        if isinstance(module, AuxiliaryTrainingWrapper):
+            # To the device and the precision of what it wraps, as PEFT does with layers of its own.
+            module.to(next(module.parameters()))
+    places = {path: weight for path, weight in model.named_parameters() if name in path.split(".")}
+    for weight in places.values():
+        weight.requires_grad = weight.requires_grad and not config.inference_mode
+    missing = places.keys() & result.missing_keys
+    parts = {
+        "have no place in the model": result.unexpected_keys,
+        "are wanted by its configuration but missing": missing,
+        # Where the model is offloaded to a disk, they cannot be brought there.
+        "belong to offloaded layers; load the adapter with `from_pretrained(adapter)` instead": [
+            path for path, weight in places.items() if weight.is_meta and path not in missing
+        ],
+    }
+    problems = " and ".join(f"{len(k)} weights {what} (such as {min(k)!r})" for what, k in parts.items() if k)
+    if problems:
+        raise ValueError(problems)
+
+
+@contextlib.contextmanager
+def unchanged_on_error(model: nn.Module) -> Iterator[None]:
+    """Puts all modules of a model back as they were after an error. (PEFT cannot undo what it does to them.)"""
+    held = [each for module in model.modules() for each in (vars(module), *vars(module).values())]
+    contents = [(each, dict(each)) for each in held if isinstance(each, dict)]
+    trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    except BaseException:
+        for each, content in contents:
+            each.clear()
+            each.update(content)
+        for parameter, requires_grad in trained:
+            parameter.requires_grad = requires_grad
+        raise
 
 
 def translated(
@@ -234,7 +270,8 @@ def translated(
 
     Names differ where an adapter was trained with the published code of LLaDA or LLaDA2. The configuration then names
     the modules that have weights and no others: PEFT is content if any name matches, so the lists of published
-    adapters contain names that matched nothing where they were trained, but would match here.
+    adapters contain names that matched nothing where they were trained, but would match here. It does so, too, instead
+    of regular expressions, which may take for ever.
     """
     from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
     from peft.utils.other import get_pattern_key
@@ -249,7 +286,8 @@ def translated(
         published_of |= dict.fromkeys(modules, published)
         pieces = [weights[name]] if len(modules) == 1 else _cut(model, name, weights[name], modules)
         own_weights |= {f"{module}{marker}{rest}": piece for module, piece in zip(modules, pieces, strict=True)}
-    if any(module != published for module, published in published_of.items()):
+    chosen = [getattr(config, setting, None) for setting in ("target_modules", "exclude_modules", "layers_pattern")]
+    if any(module != published for module, published in published_of.items()) or not all(map(are_names, chosen)):
         config.target_modules = set(published_of)
         config.layers_to_transform = config.layers_pattern = config.exclude_modules = None
         for setting in ("rank_pattern", "alpha_pattern"):
@@ -286,15 +324,3 @@ def _cut(model: PreTrainedModel, name: str, weight: torch.Tensor, modules: list[
             "trained on a model of another size?"
         )
     return [piece.clone() for piece in weight.split(sizes)]
-
-
-@contextlib.contextmanager
-def _without_load_report() -> Iterator[None]:
-    """Silences the report of transformers, in which the weights of model and other adapters count as missing."""
-    peft_logger = logging.getLogger("transformers.integrations.peft")
-    level = peft_logger.level
-    peft_logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        peft_logger.setLevel(level)
