@@ -3,6 +3,7 @@
 
 import json
 
+import peft
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM
@@ -121,7 +122,8 @@ def test_what_cannot_be_trained(tmp_path):
         with pytest.raises(ValueError, match=message):
             make_trainer(tmp_path, rows=2, **settings)
     with pytest.raises(ValueError, match="`init_lora_weights='olora'` has changed"):
-        make_trainer(tmp_path, rows=2, peft_config=lora(init_lora_weights="olora"), near_steps=2)
+        student = peft.get_peft_model(make_llada(), lora(target_modules=["q_proj"], init_lora_weights="olora"))
+        make_trainer(tmp_path, student, rows=2, near_steps=2)
     with pytest.raises(ValueError, match="commit_step"):
         data = make_dataset(2).remove_columns("commit_step")
         make_trainer(tmp_path, peft_config=lora(), train_dataset=data, near_steps=1)

@@ -573,9 +573,21 @@ def test_default_arguments(golden_dir, tmp_path, monkeypatch):
     assert trainer.data_collator.max_length == 384
 
 
-def test_prompt_learning_is_refused(tmp_path):
-    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
-    with pytest.raises(ValueError, match="`peft_config` is a PromptTuningConfig: prompt learning puts virtual tokens"):
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
+            "`peft_config` is a PromptTuningConfig: prompt learning puts virtual tokens",
+        ),
+        (
+            lora(init_lora_weights="pissa"),
+            "cannot be loaded: with `init_lora_weights='pissa'` PEFT changes the weights",
+        ),
+    ],
+)
+def test_an_adapter_that_could_not_be_used_is_refused(tmp_path, config, message):
+    with pytest.raises(ValueError, match=message):
         make_trainer(tmp_path, peft_config=config)
 
 

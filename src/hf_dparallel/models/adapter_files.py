@@ -34,8 +34,8 @@ PEFT_PREFIX = "base_model.model."
 # No regular expression, and "^" at the beginning, which PEFT writes for one module of several with similar names.
 _NAME = re.compile(r"\^?[\w.-]+")
 _MOST_NAMES = 500
-# After other ways of initialization an adapter belongs to weights that PEFT has changed by its first weights.
-_INITIALIZATIONS = (True, False, "gaussian", "eva", "orthogonal", "mica")
+# Ways to begin an adapter that leave the weights of the model as they are: PEFT takes others from them.
+HARMLESS_STARTS = (True, False, "gaussian", "eva", "orthogonal", "mica")
 # They change layers or weights of the model, import code, or need arguments that decoding does not pass.
 _REFUSED = ("layer_replication", "megatron_config", "kasa_config", "alora_invocation_tokens")
 _NAMING = ("rank_pattern", "alpha_pattern", "modules_to_save", "target_parameters", "feedforward_modules")
@@ -121,29 +121,23 @@ def are_names(value: Any) -> bool:
     return len(names) <= _MOST_NAMES and all(_NAME.fullmatch(str(name)) for name in names)
 
 
-def config_problems(
-    model: nn.Module, config: "PeftConfig", weights: Mapping[str, torch.Tensor], replaced: "PeftConfig | None" = None
-) -> Iterator[str]:
-    """What a configuration must not say, found before it costs time or memory; `replaced` is of a loaded adapter."""
+def config_problems(config: "PeftConfig") -> Iterator[str]:
+    """What a configuration must not say, or the adapter could not be loaded beside others, or not in time."""
     for name in _REFUSED:
         if getattr(config, name, None):
             yield f"`{name}` is not supported"
     for name in _NAMING:
         if not are_names(getattr(config, name, None)):
             yield f"`{name}` must have at most {_MOST_NAMES} names of modules, which are no regular expressions"
-    initialization = getattr(config, "init_lora_weights", True)
-    if initialization not in _INITIALIZATIONS:
+    way = getattr(config, "init_lora_weights", True)
+    if way not in HARMLESS_STARTS:
         yield (
-            f"with `init_lora_weights={initialization!r}` PEFT changes the weights of the model, for other adapters, "
+            f"with `init_lora_weights={way!r}` PEFT changes the weights of the model, for other adapters, "
             "too; convert it with `save_pretrained(..., path_initial_model_for_weight_conversion=...)`"
         )
-    for name in ("peft_type", "lora_alpha", "alpha_pattern", "use_rslora", "use_dora") if replaced else ():
-        if getattr(config, name, None) != getattr(replaced, name, None):
-            yield f"`hotswap=True` replaces weights, and `{name}` is another one; load it under a name of its own"
-    yield from _too_large(model, config, weights)
 
 
-def _too_large(model: nn.Module, config: "PeftConfig", weights: Mapping[str, torch.Tensor]) -> Iterator[str]:
+def unfit_for_weights(model: nn.Module, config: "PeftConfig", weights: Mapping[str, torch.Tensor]) -> Iterator[str]:
     """What PEFT would take memory for, though the adapter has no weights for it."""
     largest = max((size for weight in weights.values() for size in weight.shape), default=0)
     rank = max([config.r, *(config.rank_pattern or {}).values()]) if config.peft_type == "LORA" else 0

@@ -16,7 +16,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, Wei
 from transformers.utils.loading_report import LoadStateDictInfo
 
 from ..generation.configuration import recipe_of
-from .adapter_files import PEFT_PREFIX, AdapterFiles, are_names, config_problems
+from .adapter_files import PEFT_PREFIX, AdapterFiles, are_names, config_problems, unfit_for_weights
 
 
 if TYPE_CHECKING:
@@ -201,7 +201,12 @@ def put_into(
     """Adds an adapter to a model, or replaces the weights of the one of that name; `source` is for errors."""
     weights = {key.removeprefix(PEFT_PREFIX): weight for key, weight in weights.items()}
     replaced = getattr(model, "peft_config", {}).get(name)
-    problems = list(config_problems(model, config, weights, replaced))
+    problems = [*config_problems(config), *unfit_for_weights(model, config, weights)]
+    for setting in ("peft_type", "lora_alpha", "alpha_pattern", "use_rslora", "use_dora") if replaced else ():
+        if getattr(config, setting, None) != getattr(replaced, setting, None):
+            problems.append(
+                f"`hotswap=True` replaces weights, and `{setting}` is another; give another `adapter_name`"
+            )
     if problems:
         raise ValueError(f"The adapter_config.json of {source!r} is refused: {'; '.join(problems)}.")
     weights = translated(model, config, weights)

@@ -8,14 +8,11 @@ import torch
 from torch import nn
 
 from ...generation.answerer import evaluation_mode
+from ...models.adapter_files import HARMLESS_STARTS
 from ..hooks import Step, documented
 from ..masking import Masking, Views, is_count
 from ..objective import Objective, TokenTerms
 from ..student import base_model
-
-
-# Ways to begin an adapter that leave the weights of the base model as they are.
-_HARMLESS_STARTS = ("gaussian", "eva", "orthogonal")
 
 
 @documented
@@ -56,8 +53,7 @@ class LateTokens(Masking):
         for config in model.peft_config.values():
             way = getattr(config, "init_lora_weights", True)
             rule = f"learns from the base model, whose weights `init_lora_weights={way!r}` has changed"
-            is_harmless = not isinstance(way, str) or way in _HARMLESS_STARTS
-            self.require("near_steps", is_harmless, rule, "Leave out one of them.")
+            self.require("near_steps", way in HARMLESS_STARTS, rule, "Leave out one of them.")
 
     @property
     def needs_steps(self) -> bool:
