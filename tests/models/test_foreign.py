@@ -114,10 +114,17 @@ def test_positions_are_counted_as_the_class_counts_them():
 
 
 def test_adapters_by_row_are_refused():
-    config = peft.LoraConfig(r=2, target_modules=["q_proj"])
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
     model = peft.get_peft_model(make_llada(), config).eval()
+    inputs = {"input_ids": torch.tensor([[5], [7]]), "adapter_names": ["default", "__base__"]}
+    expected = model(inputs["input_ids"]).logits
     with pytest.raises(ValueError, match="`adapter_names`, an adapter for each row, is not supported"):
-        model.generate(input_ids=torch.tensor([[5], [7]]), adapter_names=["default", "__base__"], max_new_tokens=4)
+        model.generate(**inputs, max_new_tokens=4)
+    assert torch.equal(model(inputs["input_ids"]).logits, expected)
+    with pytest.raises(
+        ValueError, match=r"Use `model.set_adapter\(...\)` and a call of `generate` for `adapter_names`"
+    ):
+        model.get_base_model().generate(**inputs, max_new_tokens=4)
 
 
 def test_enabled_model_can_be_pickled():

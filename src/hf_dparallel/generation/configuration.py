@@ -37,6 +37,7 @@ _OUR_NAMES = {
     "mask_id": "mask_token_id",
     "eos_id": "eos_token_id",
     "eos_early_stop": "stop_at_eos",
+    "adapter_names": "model.set_adapter(...)` and a call of `generate",
     **dict.fromkeys(("cfg_scale", "alg_temp", "output_history")),
 }
 

@@ -103,8 +103,12 @@ def check_peft(model: PreTrainedModel) -> None:
             f"{type(config).__name__} puts virtual tokens before the prompt, which diffusion decoding does not take. "
             "Use an adapter of the weights, such as LoRA."
         )
-    hooks = (hook for module in model.modules() for hook in module._forward_pre_hooks.values())
-    if any("adapter_names" in getattr(hook, "keywords", {}) for hook in hooks):
+    hooks = [(module, key, hook) for module in model.modules() for key, hook in module._forward_pre_hooks.items()]
+    mixing = [(module, key) for module, key, hook in hooks if "adapter_names" in getattr(hook, "keywords", {})]
+    for module, key in mixing:
+        # PEFT would leave them where they are after an error.
+        del module._forward_pre_hooks[key]
+    if mixing:
         raise ValueError(
             "`adapter_names`, an adapter for each row, is not supported. Call `generate` for each adapter."
         )
