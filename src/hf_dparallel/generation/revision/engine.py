@@ -1,0 +1,246 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Decoding as the serving engines SGLang and LMDeploy do it: their tokens, in their passes.
+
+Both decode a block to its end before they look for the end of the answer, and take one more pass to store it. They
+pick the mask token like any other (https://docs.sglang.io, https://lmdeploy.readthedocs.io).
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ..commit_rules import is_of_one_pass, most_certain
+from ..compatibility import ABILITIES
+from ..parts import Change, RowPart, revision_way
+from ..prediction import TokenPrediction
+from ..settings import SETTINGS, SettingError, add_setting, settings_of
+
+
+# By engine and `model_type`, the name of the architecture in its table.
+ARCHITECTURES = {
+    "sglang": {"sdar": "SDARForCausalLM", "sdar_moe": "SDARMoeForCausalLM", "llada2_moe": "LLaDA2MoeModelLM"},
+    "lmdeploy": {"sdar": "SDARForCausalLM", "sdar_moe": "SDARMoeForCausalLM"},
+}
+ABILITIES["is_served"] = lambda model, value: model.config.model_type in ARCHITECTURES[value]
+
+
+class EngineStep(NamedTuple):
+    """What an engine writes in a pass over its blocks, `(rows, tokens)`, and the rows whose block it leaves."""
+
+    tokens: torch.LongTensor
+    written: torch.BoolTensor
+    is_over: torch.BoolTensor
+
+
+class EngineBlocks(RowPart):
+    """Stays in a block until the engine leaves it, and counts the passes that it computes the prompt in."""
+
+    revises = True
+    # Beside the commit rule, settings of these kinds that the engine has something for.
+    known: tuple[str, ...] = ()
+
+    def __init__(self, config: Any):
+        self.config = config
+        kinds = ("rule", "rule options", "blocks", "revision", "sampling", "processing")
+        for name in settings_of(*kinds):
+            is_known = name in ("engine", *self.known) or self.has_rule(name)
+            if config.is_on(name) and name in config.non_defaults() and not is_known:
+                remedy = f"{SETTINGS[name].way_without}, or leave `engine` out."
+                remedy = remedy[0].upper() + remedy[1:]
+                raise SettingError(name, getattr(config, name), f"is nothing that {config.engine} does", remedy)
+
+    def has_rule(self, name: str) -> bool:
+        """Whether this is a commit rule of the engine."""
+        raise NotImplementedError
+
+    def num_prefills(self, prompt_length: int) -> int:
+        """The passes before the first one that may decide a token."""
+        raise NotImplementedError
+
+    def enter(self, row_ids: list[int]) -> None:
+        canvas = self.canvas
+        for row in map(canvas.row_ids.index, row_ids):
+            count = self.num_prefills(canvas.prompt_lengths[row])
+            canvas.row_nfe[row] += count
+            canvas.nfe[row] += count
+
+    def change(self, prediction: TokenPrediction, change: Change) -> Change:
+        canvas, columns = self.canvas, prediction.columns
+        masked, editable = canvas.is_open.gather(1, columns), canvas.revisable.gather(1, columns)
+        step = self.step(prediction, change, masked, editable)
+        return Change(step.tokens, step.written, (masked | editable) & ~step.is_over[:, None])
+
+    def step(
+        self, prediction: TokenPrediction, change: Change, masked: torch.BoolTensor, editable: torch.BoolTensor
+    ) -> EngineStep:
+        """One pass of the engine; the arguments but the first two say what may be decided, and what is."""
+        raise NotImplementedError
+
+
+class SGLang(EngineBlocks):
+    """SGLang: `LowConfidence`, with editing `JointThreshold`, and with another rule that rule as a plug-in."""
+
+    known = ("editing_threshold", "max_post_steps", "penalty_lambda")
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        # By row, its block, the passes without a mask there, and the states in which it had some.
+        self._visits: dict[int, tuple[int, int, set]] = {}
+        self._errors: dict[int, Exception] = {}
+
+    def has_rule(self, name: str) -> bool:
+        return is_of_one_pass(name) and (name == "confidence_threshold" or not self.config.is_on("editing_threshold"))
+
+    def num_prefills(self, prompt_length: int) -> int:
+        return prompt_length // self.config.block_length
+
+    def step(self, prediction, change, masked, editable):
+        canvas, config, columns = self.canvas, self.config, prediction.columns
+        known = canvas.sequences.gather(1, columns)
+        post_steps = known.new_tensor([self._count_pass(row) for row in range(len(canvas))])
+        if not config.is_on("confidence_threshold"):
+            return EngineStep(change.tokens, change.accepted, post_steps > 0)
+        logits = prediction.logits.float()
+        if not config.is_on("editing_threshold"):
+            tokens, written = low_confidence(logits, masked, config.confidence_threshold)
+            return EngineStep(tokens, written, post_steps > 0)
+        if config.is_on("penalty_lambda"):
+            is_first = canvas.position_ids.gather(1, columns) % config.block_length == 0
+            before = canvas.sequences.gather(1, (columns - 1).clamp(min=0))
+            logits = without_repetition(logits, before, is_first, config.penalty_lambda)
+        return joint_threshold(logits, known, masked, editable, post_steps, config)
+
+    def after(self, prediction: TokenPrediction, change: Change) -> None:
+        for row, row_id in enumerate(self.canvas.row_ids):
+            if row_id in self._errors:
+                self.canvas.end_row(row, self.canvas.status[row].num_decided)
+
+    def leave(self, row_id: int) -> dict[str, Any]:
+        self._visits.pop(row_id, None)
+        return {"error": self._errors.pop(row_id)} if row_id in self._errors else {}
+
+    def _count_pass(self, row: int) -> int:
+        """The passes without a mask in the block of a row, this one included."""
+        canvas = self.canvas
+        row_id, status = canvas.row_ids[row], canvas.status[row]
+        block, post_steps, states = self._visits.get(row_id, (None, 0, set()))
+        if block != status.open_from:
+            block, post_steps, states = status.open_from, 0, set()
+        if status.num_open:
+            state = tuple(canvas.sequences[row, slice(*canvas.open_edges(row))].tolist())
+            if state in states:
+                text = (
+                    f"SGLang would decode row {row_id} for ever: the model predicts the mask token in block {block}."
+                )
+                self._errors[row_id] = RuntimeError(f"{text} Lower `confidence_threshold`, or train it longer.")
+            states.add(state)
+        else:
+            post_steps += 1
+        self._visits[row_id] = (block, post_steps, states)
+        return post_steps
+
+
+def low_confidence(
+    logits: torch.FloatTensor, masked: torch.BoolTensor, threshold: float
+) -> tuple[torch.LongTensor, torch.BoolTensor]:
+    """The likeliest tokens, and which of the `masked` ones SGLang commits: those above the threshold, or the best."""
+    confidence, tokens = logits.softmax(dim=-1).max(dim=-1)
+    return tokens, masked & ((confidence > threshold) | most_certain(confidence, masked))
+
+
+def without_repetition(
+    logits: torch.FloatTensor, before: torch.LongTensor, is_first: torch.BoolTensor, weight: float
+) -> torch.FloatTensor:
+    """Lowers the logit of the token `before` each but the first one of a block, `(rows, tokens)`, by a weight."""
+    return logits.scatter_add(-1, before[..., None], (~is_first[..., None]).float() * -weight)
+
+
+def joint_threshold(
+    logits: torch.FloatTensor,
+    known: torch.LongTensor,
+    masked: torch.BoolTensor,
+    editable: torch.BoolTensor,
+    post_steps: torch.LongTensor,
+    config: Any,
+) -> EngineStep:
+    """A pass of SGLang's editing: `known` tokens, which of them are `editable`, and passes without a mask, `(rows,)`.
+
+    All others are `(rows, tokens)`.
+    """
+    confidence, tokens = logits.softmax(dim=-1).max(dim=-1)
+    committed = masked & (confidence > config.confidence_threshold) | _best(confidence, masked, 1)
+    edited = editable & (tokens != known) & (confidence > config.editing_threshold)
+    may_write = masked.any(dim=1) | (post_steps <= config.max_post_steps)
+    written = (committed | edited) & may_write[:, None]
+    return EngineStep(tokens, written, ~written.any(dim=1))
+
+
+class LMDeploy(EngineBlocks):
+    """LMDeploy: a threshold, or `min_commits` tokens a pass by confidence or from the left."""
+
+    known = ("min_commits", "commit_order", "do_sample", "temperature", "top_k", "top_p")
+
+    def has_rule(self, name: str) -> bool:
+        config = self.config
+        if name == "denoising_steps":
+            return config.denoising_steps == config.max_new_tokens
+        return name == "confidence_threshold" and not config.is_on("min_commits")
+
+    def num_prefills(self, prompt_length: int) -> int:
+        return int(prompt_length % self.config.block_length == 0)
+
+    def step(self, prediction, change, masked, editable):
+        config = self.config
+        logits = prediction.logits.float() / (config.temperature or 1)
+        tokens = prediction.tokens if config.temperature else logits.argmax(dim=-1)
+        confidence = logits.softmax(dim=-1).gather(-1, tokens[..., None])[..., 0]
+        if config.is_on("confidence_threshold"):
+            written = masked & (confidence >= config.confidence_threshold) | _best(confidence, masked, 1)
+        else:
+            from_left = config.commit_order == "left_to_right"
+            order = -prediction.columns.float() if from_left else confidence
+            written = _best(order, masked, config.min_commits)
+        return EngineStep(tokens, written, ~masked.any(dim=1))
+
+    def after(self, prediction: TokenPrediction, change: Change) -> None:
+        canvas = self.canvas
+        for row, status in enumerate(canvas.status):
+            if not status.is_nan:
+                length = self._end(row) if status.num_open == 0 else None
+                status.is_finished = length is not None
+                status.length = status.length_to_eos = status.longest if length is None else length
+
+    def _end(self, row: int) -> int | None:
+        """The length of the answer, if it ends in the open block, which is full."""
+        canvas, answer = self.canvas, self.canvas.answer(row)
+        start, end = canvas.open_edges(row)
+        if end >= answer.stop:
+            return canvas.status[row].longest
+        # It does not look for an end in the block that begins with the end of the prompt.
+        tokens = canvas.sequences[row, start:end].tolist() if start >= answer.start else []
+        ends = self.config.eos_token_ids if self.config.stop_at_eos else []
+        return next((start - answer.start + place + 1 for place, token in enumerate(tokens) if token in ends), None)
+
+
+def _best(scores: torch.FloatTensor, masked: torch.BoolTensor, count: int) -> torch.BoolTensor:
+    """The masked tokens of the `count` best scores, of equal ones those that `topk` picks, as in the engines."""
+    best = scores.masked_fill(~masked, -torch.inf).topk(min(count, masked.shape[1])).indices
+    return masked & torch.zeros_like(masked).scatter_(1, best, True)
+
+
+@revision_way("engine")
+def engine_blocks(config: Any) -> EngineBlocks:
+    """The part that decodes as an engine does."""
+    return (SGLang if config.engine == "sglang" else LMDeploy)(config)
+
+
+# fmt: off
+add_setting("engine", "revision", str, choices=("sglang", "lmdeploy"), not_with=("compile_config",),
+    model={"is_served": "does not know {model}, but SDAR (both engines) and LLaDA2 (SGLang)"},
+    source="https://docs.sglang.io",
+    help="Decode as this serving engine does, with its tokens in its passes, so that a threshold can be calibrated "
+    "for it here. SGLang takes `confidence_threshold` (`LowConfidence`), with `editing_threshold` (`JointThreshold`), "
+    "or another rule as a plug-in; LMDeploy `confidence_threshold` or `min_commits`.")
+add_setting("penalty_lambda", "revision", float, off=0.0, needs=("engine", "editing_threshold"),
+    help="With SGLang's editing: lowers the logit of the token that stands one place before, against repetitions.")
+# fmt: on
