@@ -112,7 +112,7 @@ def test_a_row_that_would_never_end_fails(editing):
         return logits
 
     model.lm_head.forward = prefer_mask
-    with pytest.raises(RuntimeError, match="for ever: the model predicts mask tokens in block"):
+    with pytest.raises(RuntimeError, match="for ever: the model predicts the mask token in block"):
         next(model.generate_many(PROMPTS[:1], **settings))
 
 

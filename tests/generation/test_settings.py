@@ -34,6 +34,8 @@ VALUES = {
     "revocation_threshold": st.just(0.0),
     "editing_threshold": st.just(1.0),
     "max_post_steps": st.integers(0, 3),
+    "engine": st.none(),
+    "penalty_lambda": st.just(0.0),
     "block_add_threshold": st.sampled_from([0.25, 0.5]),
     "commit_order": st.sampled_from(["confidence", "left_to_right"]),
     "min_commits": st.sampled_from([1, 2]),
