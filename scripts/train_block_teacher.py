@@ -112,7 +112,7 @@ def training_loss(
     length = ids.shape[1]
     # Nothing that is learned sees the clean copy of the last block.
     context = length - BLOCK_LENGTH
-    positions = torch.cat([torch.arange(length), torch.arange(context)])[None]
+    positions = torch.cat([torch.arange(length), torch.arange(context)])
     attention_mask = make_attention_mask(
         model.config,
         noisy_and_clean(positions // BLOCK_LENGTH, length),

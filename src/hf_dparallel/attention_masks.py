@@ -29,12 +29,12 @@ def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
     """The mask of rows that hold a noisy and a clean copy of the same tokens, so that all blocks are learned at once.
 
     A noisy block sees itself and the clean copies of the blocks before it, which is what it meets in decoding; the
-    clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6). `block`,
-    `(rows, length)`, is the number of the block that each position is in; the first `num_noisy` are the noisy copy.
+    clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6). `block`, `(length,)`, is
+    the number of the block that each position is in, for all rows; the first `num_noisy` are the noisy copy.
     """
 
     def is_visible(row, head, query, key):
-        query_block, key_block, query_is_noisy = block[row, query], block[row, key], query < num_noisy
+        query_block, key_block, query_is_noisy = block[query], block[key], query < num_noisy
         within = query_is_noisy & (key_block == query_block)
         context = (key_block < query_block) | ((key_block == query_block) & ~query_is_noisy)
         return torch.where(key < num_noisy, within, context)

@@ -48,7 +48,7 @@ def make_collator(**settings):
 
 def mask_of(model, length, block_length):
     """The mask of one row whose two copies have `length` tokens each."""
-    positions = torch.arange(length).repeat(2)[None]
+    positions = torch.arange(length).repeat(2)
     visible = noisy_and_clean(positions // block_length, length)
     shape = (1, 2 * length, 2 * length)
     return make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=model.device)
@@ -248,15 +248,19 @@ def naive_loss(model, batch):
 
 
 @pytest.mark.usefixtures("eager_flex_attention")
-def test_flex_attention_is_given_a_block_mask(tmp_path):
-    masks = []
-    for attention in ("sdpa", "flex_attention"):
-        trainer = make_trainer(tmp_path, make_sdar(attn_implementation=attention), max_length=22)
-        masks.append(trainer._noisy_and_clean_mask(torch.tensor([[*range(4, 24), *range(20)]]), 20))
-    dense, mask = masks
-    assert isinstance(mask, BlockMask) and mask.shape == (1, 1, 40, 40)
-    place = torch.arange(40)
-    assert torch.equal(mask.mask_mod(torch.tensor(0), torch.tensor(0), place[:, None], place[None]), dense[0, 0])
+@pytest.mark.parametrize("complementary_masking", [True, False])
+def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, complementary_masking):
+    settings = {"complementary_masking": complementary_masking, "activation_checkpointing": False}
+    flex = make_trainer(tmp_path, make_sdar(attn_implementation="flex_attention"), **settings)
+    dense = make_trainer(tmp_path, make_sdar(), **settings)
+    for rows in (1, 2, 4):
+        batch = flex.data_collator(make_rows(rows))
+        positions = batch["position_ids"]
+        mask = flex._noisy_and_clean_mask(positions, batch["labels"].shape[1])
+        assert isinstance(mask, BlockMask) and mask.shape == (1, 1, positions.shape[1], positions.shape[1])
+        with torch.no_grad():
+            expected = dense.compute_loss(dense.model, batch)
+            torch.testing.assert_close(flex.compute_loss(flex.model, batch), expected)
 
 
 @pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe])

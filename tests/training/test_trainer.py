@@ -220,6 +220,16 @@ def train_once(tmp_path, rows, **settings):
     return trainer, weights_of(trainer.model)
 
 
+@pytest.mark.parametrize(("make_model", "peft_config"), [(make_llada, None), (make_sdar, lora())])
+def test_a_compiled_model_has_the_same_losses(tmp_path, make_model, peft_config):
+    losses = []
+    for settings in ({}, {"torch_compile": True, "torch_compile_backend": "eager"}):
+        trainer = make_trainer(tmp_path, make_model(), 4, peft_config, activation_checkpointing=False, **settings)
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4) and len(losses[0]) == 2
+
+
 @pytest.mark.parametrize(("rows", "micro_batch"), [(4, 1), (4, 2), (6, 1), (6, 4)])
 def test_accumulated_batches_are_one_batch(tmp_path, rows, micro_batch):
     """Steps of four sequences; with six rows the second step has two, in ragged micro-batches."""

@@ -105,13 +105,13 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
 
     def score(self, inputs, where, function=None, labels=None, forward=None):
         """As in [`ScoringMixin.score`]: the head runs at these positions only, inside the forward pass."""
-        forward = forward or self.__call__  # type: ignore[operator]
+        forward = self.__call__ if forward is None else forward  # type: ignore[operator]
         output = forward(**inputs, logits_to_keep=where, labels=labels, head_function=function)
         return output.logits if function is None else output.head_output
 
     def lazy_logits(self, inputs, where, forward=None):
         """As in [`ScoringMixin.lazy_logits`]: the hidden states are kept, and the head runs on a few at a time."""
-        forward = forward or self.__call__  # type: ignore[operator]
+        forward = self.__call__ if forward is None else forward  # type: ignore[operator]
         return LazyLogits(forward(**inputs, logits_to_keep=where, skip_head=True).head_states, self.lm_head)
 
     @can_return_tuple

@@ -49,7 +49,7 @@ class ScoringMixin:
         each of the positions, and these are put together field by field. Only the logits of one call are in memory at
         a time.
         """
-        forward = forward or self.__call__  # type: ignore[operator]
+        forward = self.__call__ if forward is None else forward  # type: ignore[operator]
         positions = inputs.get("position_ids")
         if positions is not None:
             counted = {} if self.first_position is None else {"position_ids": positions + self.first_position}

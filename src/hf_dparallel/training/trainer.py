@@ -293,7 +293,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         """The attention mask of rows of a noisy and a clean copy, which is the same for all of them."""
         rows, length = position_ids.shape
         model = base_model(self.model)
-        visible = noisy_and_clean(position_ids[:1] // self.data_collator.block_length, num_noisy)
+        visible = noisy_and_clean(position_ids[0] // self.data_collator.block_length, num_noisy)
         shape, device = (1, length, length), position_ids.device
         mask = make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=device)
         # For each row, because a model on several GPUs of one process is given some rows on each.
