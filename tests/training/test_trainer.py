@@ -221,11 +221,14 @@ def train_once(tmp_path, rows, **settings):
 
 
 @pytest.mark.parametrize(("make_model", "peft_config"), [(make_llada, None), (make_sdar, lora())])
-def test_a_compiled_model_has_the_same_losses(tmp_path, make_model, peft_config):
+# Wrapped as a compiled model is, and really compiled, which takes ten seconds.
+@pytest.mark.parametrize("stance", ["force_eager", pytest.param("default", marks=pytest.mark.slow)])
+def test_a_compiled_model_has_the_same_losses(tmp_path, make_model, peft_config, stance):
     losses = []
     for settings in ({}, {"torch_compile": True, "torch_compile_backend": "eager"}):
-        trainer = make_trainer(tmp_path, make_model(), 4, peft_config, activation_checkpointing=False, **settings)
-        trainer.train()
+        trainer = make_trainer(tmp_path, make_model(), 4, peft_config, **settings)
+        with torch.compiler.set_stance(stance):
+            trainer.train()
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert losses[1] == pytest.approx(losses[0], abs=1e-4) and len(losses[0]) == 2
 
@@ -406,6 +409,21 @@ def test_a_whole_model_is_resumed_and_the_best_checkpoint_loaded(tmp_path, make_
     loaded = AutoModelForMaskedLM.from_pretrained(best.state.best_model_checkpoint)
     expected = weights_of(loaded)
     assert all(torch.equal(weight, expected[name]) for name, weight in best.model.named_parameters())
+
+
+@pytest.mark.parametrize("rank", [4, 2])
+def test_the_best_of_an_adapter_beside_another_one(tmp_path, rank):
+    model = get_peft_model(make_llada(), lora(target_modules=["q_proj"], init_lora_weights=False))
+    model.add_adapter("second", lora(target_modules=["q_proj"], r=rank))
+    model.set_adapter("second")
+    saving = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    trainer = make_trainer(tmp_path, model, eval_dataset=make_dataset(2), load_best_model_at_end=True, **saving)
+    before = weights_of(model)
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(trainer.state.best_metric)
+    moved = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
+    assert moved and all(".second." in name for name in moved)
+    assert {name for name, weight in model.named_parameters() if weight.requires_grad} == moved
 
 
 @pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe])

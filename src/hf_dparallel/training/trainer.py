@@ -377,8 +377,11 @@ class CertaintyForcingTrainer(PublishingMixin):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
-        if not self._load_whole_model(self.state.best_model_checkpoint):
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             super()._load_best_model()
+        else:
+            # The Trainer would load the adapter "default" into whichever is active.
+            self._load_from_checkpoint(self.state.best_model_checkpoint)
 
     def _load_whole_model(self, folder: str | None) -> bool:
         """Reads the published weight names of our models, which the Trainer would not know; `False` for all else."""
