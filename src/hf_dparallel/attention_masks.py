@@ -29,8 +29,8 @@ def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
     """The mask of rows that hold a noisy and a clean copy of the same tokens, so that all blocks are learned at once.
 
     A noisy block sees itself and the clean copies of the blocks before it, which is what it meets in decoding; the
-    clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6). `block`, `(length,)`, is
-    the number of the block that each position is in, for all rows; the first `num_noisy` are the noisy copy.
+    clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6). `block`, `(length,)`,
+    is the number of the block that each position is in, for all rows; the first `num_noisy` are the noisy copy.
     """
 
     def is_visible(row, head, query, key):

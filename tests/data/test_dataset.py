@@ -22,6 +22,14 @@ WITH_A_SYSTEM_MESSAGE = (
     "{% if messages[0]['role'] == 'system' %}{{ bos_token }}{% endif %}{% for message in messages %}"
     "{{ message['content'] + '<|eot_id|>' }}{% endfor %}"
 )
+# As Qwen3 has it, whose EOS ends a message and is followed by a line break.
+CHATML = (
+    "{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '\n\n' }}"
+    "{% if message['role'] == 'assistant' and enable_thinking is defined %}{{ '? ' }}{% endif %}"
+    "{{ message['content'] + '<|eot_id|>' + '\n\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant\n\n' }}"
+    "{% if enable_thinking is defined %}{{ '? ' }}{% endif %}{% endif %}"
+)
 SPECIAL = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "\n\n"]
 
 
@@ -60,11 +68,21 @@ def test_a_template_without_a_generation_prompt():
     assert tokenizer.convert_ids_to_tokens(row["completion_ids"]) == ["It", "<|eot_id|>", "<|endoftext|>"]
 
 
+@pytest.mark.parametrize(("settings", "begins"), [({}, []), ({"enable_thinking": False}, ["?"])])
+def test_messages_end_with_the_first_end_token(settings, begins):
+    tokenizer = make_chat_tokenizer(CHATML, eos_token="<|eot_id|>")
+    rows = Dataset.from_dict({"messages": [chat("What", "4", "What is 2+2?", "It is 4")]})
+    row = prepare_dataset(rows, "rows", tokenizer, chat_template_kwargs=settings)[0]
+    assert tokenizer.convert_ids_to_tokens(row["completion_ids"]) == ["It", "is", "4", "<|eot_id|>"]
+    prompt = rows[0]["messages"][:-1]
+    expected = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, **settings)["input_ids"]
+    assert row["prompt_ids"] == expected
+    assert tokenizer.convert_ids_to_tokens(expected)[-1 - len(begins) :] == ["\n\n", *begins]
+
+
 def test_the_end_of_a_tokenizer_without_one():
-    tokenizer, rows = (
-        make_chat_tokenizer(eos_token=None),
-        Dataset.from_dict({"prompt": ["What"], "completion": ["It"]}),
-    )
+    tokenizer = make_chat_tokenizer(eos_token=None)
+    rows = Dataset.from_dict({"prompt": ["What"], "completion": ["It"]})
     assert prepare_dataset(rows, "rows", tokenizer, eos_token_id=1)["completion_ids"][:] == [[8, 1]]
     with pytest.raises(ValueError, match="Row 0 of `rows`: `processing_class` has no EOS token"):
         prepare_dataset(rows, "rows", tokenizer)
@@ -89,8 +107,30 @@ def test_bad_text(row, message, is_streamed):
         prepare_dataset(rows, "rows", make_chat_tokenizer())
 
 
-def test_a_completion_that_ends_with_the_end_token_keeps_one():
-    row = tokenize_row({"prompt": "What", "completion": "It <|endoftext|>"}, make_chat_tokenizer())
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": chat("What"), "completion": "It"}, "must both be text, .*; got list and str"),
+        ({"prompt": chat("What"), "completion": chat("", "")[1:]}, "`completion` is empty, got .*'content': ''"),
+        (
+            {"prompt": chat("What"), "completion": chat("", "4", "What", "It")[1:]},
+            "must be one message of .*'user'",
+        ),
+        (
+            {"messages": chat("What", "It", "What")},
+            r"must be one message of the assistant, got .*\['user'\]",
+        ),
+        ({"messages": None}, r"must be one message of the assistant, got messages of \[\]"),
+    ],
+)
+def test_bad_messages(row, message):
+    with pytest.raises(ValueError, match=message):
+        tokenize_row(row, make_chat_tokenizer())
+
+
+@pytest.mark.parametrize("completion", ["It <|endoftext|>", "It <|endoftext|> is"])
+def test_a_completion_ends_with_its_first_end_token(completion):
+    row = tokenize_row({"prompt": "What", "completion": completion}, make_chat_tokenizer())
     assert row["completion_ids"] == [8, 1]
 
 
@@ -101,7 +141,7 @@ def test_a_row_may_have_exactly_the_largest_length():
         prepare_dataset(rows, "rows", None, max_length=4)
 
 
-@pytest.mark.parametrize("ids", [[1.0], [], [[1]], None, "a"])
+@pytest.mark.parametrize("ids", [[1.0], [], [[1]], None, "a", [1, None], [1, -1], 1])
 def test_ids_are_integers(ids):
     with pytest.raises(ValueError, match="completion_ids"):
         prepare_dataset([{"prompt_ids": [1], "completion_ids": ids}], "rows", None)
@@ -115,4 +155,8 @@ def test_rows_are_checked():
     rows = Dataset.from_dict({"prompt_ids": [[1], [1]], "completion_ids": [[2], [3]]})
     with pytest.raises(ValueError, match="Row 1 of `rows`: It must not be 3."):
         prepare_dataset(rows, "rows", None, check_row=check)
-    assert prepare_dataset(rows.to_iterable_dataset(), "rows", None, check_row=check) is not None
+    stream = prepare_dataset(rows.to_iterable_dataset(), "rows", None, check_row=check)
+    with pytest.raises(ValueError, match="Row 1 of `rows`: It must not be 3."):
+        list(stream)
+    with pytest.raises(ValueError, match="Row 0 of `rows`: It must not be 3."):
+        prepare_dataset(rows.to_iterable_dataset().skip(1), "rows", None, check_row=check)

@@ -42,6 +42,7 @@ def test_flags():
     assert (config.complementary_masking, config.max_length) == (False, 64)
     assert (config.certainty_weight, config.certainty_temperature) == (1.0, 0.7)
     assert parse("--mask_ratio", "random").mask_ratio == "random"
+    assert parse("--chat_template_kwargs", '{"thinking": false}').chat_template_kwargs == {"thinking": False}
     assert parse("--no_complementary_masking").complementary_masking is False
 
 

@@ -501,19 +501,14 @@ def test_messages_are_tokenized(tmp_path):
     tokenizer = build_tokenizer()
     prompt = [{"role": "user", "content": "Ana has 3 apples ."}]
     completion = [{"role": "assistant", "content": "The answer is 3 ."}]
-    rows = Dataset.from_list([{"prompt": prompt, "completion": completion}])
-    row = text_trainer(tmp_path, rows, max_length=48).train_dataset[0]
-    templated = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
-    assert row["prompt_ids"] == templated["input_ids"]
-    assert tokenizer.decode(row["completion_ids"]).split() == [
-        "The",
-        "answer",
-        "is",
-        "3",
-        ".",
-        "<|eot_id|>",
-        "<|endoftext|>",
-    ]
+    bare = {"chat_template": "{% for message in messages %}{{ message['content'] }} {% endfor %}"}
+    both = {"prompt": prompt, "completion": completion}
+    for columns, settings, end in [(both, {}, " <|eot_id|>"), ({"messages": prompt + completion}, bare, "")]:
+        rows = Dataset.from_list([columns])
+        row = text_trainer(tmp_path, rows, max_length=48, chat_template_kwargs=settings).train_dataset[0]
+        templated = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True, **settings)
+        assert row["prompt_ids"] == templated["input_ids"]
+        assert tokenizer.decode(row["completion_ids"]) == f"The answer is 3 .{end} <|endoftext|>"
 
 
 def test_streamed_data(tmp_path):
@@ -545,15 +540,13 @@ def with_lengths(*lengths):
     ("dataset", "message"),
     [
         (Dataset.from_dict({"question": ["a"], "text": ["b"]}), r"`prompt_ids` and `completion_ids`.*`prompt` and "
-         r"`completion` \(text or messages\); it has \['question', 'text'\]"),
+         r"`completion` \(text or messages\), or `messages`; it has \['question', 'text'\]"),
         (Dataset.from_dict({"prompt_ids": [], "completion_ids": []}), "`train_dataset` has 0 rows: did `filter_traj"),
         ([], "`train_dataset` has 0 rows"),
         (with_lengths((5, 30), (4, 3), (20, 6)), "2 of the 3 rows of `train_dataset` are longer than max_length=24; "
          "the longest has 35 tokens. Use max_length=35"),
-        (with_lengths((5, 3), (4, 0)), r"Row 1 of `train_dataset`: `completion_ids` must be a list .* got \[\]"),
         (Dataset.from_dict({"prompt_ids": [[2], [64]], "completion_ids": [[3], [3]]}), "Row 1 of `train_dataset`: "
-         "Token ids must be in the vocabulary of 64 tokens, got 3 to 64"),
-        (Dataset.from_dict({"prompt_ids": [[2]], "completion_ids": [[63, 1]]}), "must not hold the mask token"),
+         "Token ids must be in the vocabulary of 64 tokens, got 64"),
         (Dataset.from_dict({"prompt": ["a"], "completion": ["b"]}), "`processing_class` is needed to tokenize"),
     ],
 )  # fmt: skip
@@ -562,11 +555,10 @@ def test_data_that_cannot_be_used(tmp_path, dataset, message):
         make_trainer(tmp_path, train_dataset=dataset)
 
 
-def test_trajectory_masking_needs_the_steps(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"`train_dataset` needs the column\(s\) \['commit_step'\].*it has \['completion_"
-    ):
-        make_trainer(tmp_path, train_dataset=Dataset.from_list(make_rows(2)), masking="trajectory")
+@pytest.mark.parametrize("make", [list, Dataset.from_list, lambda rows: Dataset.from_list(rows).to_iterable_dataset()])
+def test_the_steps_are_missing(tmp_path, make):
+    with pytest.raises(ValueError, match="`commit_step` must be .*got None. Make .*, or leave out `near_steps`"):
+        make_trainer(tmp_path, train_dataset=make(make_rows(2)), peft_config=lora(), near_steps=2, max_steps=1)
 
 
 def test_evaluation_data_that_cannot_be_used(tmp_path):
@@ -576,10 +568,7 @@ def test_evaluation_data_that_cannot_be_used(tmp_path):
         make_trainer(tmp_path).evaluate(with_lengths((5, 30)))
 
 
-def test_text_that_cannot_be_tokenized(tmp_path):
-    mixed = [{"prompt": "a", "completion": [{"role": "assistant", "content": "b"}]}]
-    with pytest.raises(ValueError, match="must both be text, or both lists of messages; got str and list"):
-        text_trainer(tmp_path, Dataset.from_list(mixed))
+def test_rows_that_are_no_dataset_cannot_be_tokenized(tmp_path):
     with pytest.raises(TypeError, match="must be a `datasets.Dataset`, which can be tokenized, got list"):
         text_trainer(tmp_path, [{"prompt": "a", "completion": "b"}])
 

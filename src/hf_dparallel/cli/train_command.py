@@ -71,7 +71,8 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
     if flags.drop_long_rows:
         eos_token_id = special_token_id("eos_token_id", model, tokenizer)
         for name, rows in splits.items():
-            rows = prepare_dataset(rows, name, tokenizer, eos_token_id=eos_token_id)
+            chat = training.chat_template_kwargs
+            rows = prepare_dataset(rows, name, tokenizer, eos_token_id=eos_token_id, chat_template_kwargs=chat)
             splits[name] = drop_long_rows(rows, training.max_length)
     trainer = CertaintyForcingTrainer(
         model=model, args=training, processing_class=tokenizer, peft_config=get_peft_config(student), **splits

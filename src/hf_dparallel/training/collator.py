@@ -255,13 +255,6 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
 
         Raises a `ValueError` if the row cannot be trained on.
         """
-        missing = [column for column in self.columns if column not in example]
-        if missing:
-            raise ValueError(
-                f"Rows must have the columns {list(self.columns)}; {missing} missing, got {sorted(example)}. Make "
-                "them with `generate_trajectories`, or pass `prompt` and `completion` columns to "
-                "`CertaintyForcingTrainer`, which tokenizes them."
-            )
         prompt, completion = (read_ids(example, column) for column in TOKENIZED_COLUMNS)
         ids = torch.cat([prompt, completion])
         if len(ids) > self.max_length:
@@ -275,14 +268,15 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
                 f"A row must not hold the mask token ({self.mask_token_id}), which the model learns to replace. Drop "
                 "such rows."
             )
-        if ids.min() < 0 or (self.vocab_size is not None and ids.max() >= self.vocab_size):
+        if self.vocab_size is not None and ids.max() >= self.vocab_size:
             raise ValueError(
-                f"Token ids must be in the vocabulary of {self.vocab_size} tokens, got {ids.min()} to {ids.max()}. "
-                "Make the data with the tokenizer of the model."
+                f"Token ids must be in the vocabulary of {self.vocab_size} tokens, got {ids.max()}. Make the data "
+                "with the tokenizer of the model."
             )
         steps = torch.zeros_like(completion)
         if self.needs_steps:
-            steps = torch.as_tensor(example["commit_step"], dtype=torch.long)
+            remedy = f"Make the data with `generate_trajectories`, or leave out `{self.needs_steps}`."
+            steps = read_ids(example, "commit_step", remedy)
         if len(steps) != len(completion):
             raise ValueError(
                 f"`commit_step` must have one entry for each of `completion_ids`, got {len(steps)} for "

@@ -3,6 +3,7 @@
 
 import contextlib
 from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
@@ -38,6 +39,13 @@ class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
             Whether to recompute activations in the backward pass, which saves memory and costs about a fifth of the
             speed.
 
+    And this one is for data that is tokenized.
+
+    Parameters:
+        chat_template_kwargs (`dict` or `str`, *optional*):
+            Further arguments of the chat template, for prompts and completions alike: `{"enable_thinking": False}` for
+            Qwen3's. As `str`, it is JSON.
+
     Raises:
         ValueError: if a value is out of range, or `label_smoothing_factor` is set.
     """
@@ -47,6 +55,9 @@ class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
     lr_scheduler_type: SchedulerType | str = "constant"
     logging_steps: float = 10
     activation_checkpointing: bool | None = field(default=None, metadata={"nargs": "?", "const": True})
+    chat_template_kwargs: dict[str, Any] | str | None = None
+
+    _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "chat_template_kwargs"]
 
     def __post_init__(self):
         if isinstance(self.mask_ratio, str):

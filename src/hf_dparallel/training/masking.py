@@ -105,9 +105,9 @@ class Masking(Hooks):
         """Raises a [`SettingError`] if these settings cannot be used for so many epochs (`sys.maxsize`: not known)."""
 
     @property
-    def needs_steps(self) -> bool:
-        """Whether the column `commit_step` is read."""
-        return self.masking == "trajectory"
+    def needs_steps(self) -> str:
+        """The setting for which the column `commit_step` is read; empty if none needs it."""
+        return "masking" if self.masking == "trajectory" else ""
 
     def in_epoch(self, name: str, epoch: int, num_epochs: int) -> Any:
         """The value of the setting `name` in an epoch, counted from 0."""

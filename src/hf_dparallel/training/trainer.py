@@ -166,16 +166,16 @@ class CertaintyForcingTrainer(PublishingMixin):
             data_collator = _default_collator(args, model, processing_class)
         callbacks = list(callbacks or [])
         self._eval_collator = data_collator
-        self._row_rules: dict[str, Any] = {}
+        self._row_rules: dict[str, Any] = {"chat_template_kwargs": args.chat_template_kwargs}
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             data_collator.check_model(model)
             callbacks.append(MaskingEpochCallback(data_collator))
             # A copy, which stays at epoch 0: each evaluation has the same masks, and training keeps its own.
             self._eval_collator = dataclasses.replace(data_collator)
-            self._row_rules = {
+            self._row_rules |= {
                 "eos_token_id": data_collator.eos_token_id,
                 "max_length": data_collator.max_length,
-                "required_columns": data_collator.columns,
+                "columns": data_collator.columns,
                 "check_row": data_collator.read_row,
             }
         with args.main_process_first(desc="preparing the data"):
@@ -207,7 +207,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         # Evaluation would not compute a loss for a model whose forward has no `labels`; the loss is ours in any case.
         self.label_names = ["labels"]
         # The collator reads these, not the arguments of the model's forward.
-        self._signature_columns = list(self._row_rules.get("required_columns", TOKENIZED_COLUMNS))
+        self._signature_columns = list(self._row_rules.get("columns", TOKENIZED_COLUMNS))
         self._metrics = {mode: MetricSums(self.args.device, list(args.weights)) for mode in ("train", "eval")}
         self.model.add_model_tags(self._tag_names)
 

@@ -56,8 +56,8 @@ class LateTokens(Masking):
             self.require("near_steps", way in HARMLESS_STARTS, rule, "Leave out one of them.")
 
     @property
-    def needs_steps(self) -> bool:
-        return super().needs_steps or bool(self.near_steps)
+    def needs_steps(self) -> str:
+        return super().needs_steps or ("near_steps" if self.near_steps else "")
 
     def mark(self, views: Views, generator: torch.Generator) -> None:
         super().mark(views, generator)
