@@ -221,3 +221,5 @@ def _write_atomically(path: Path, content: Any) -> None:
     except OSError as error:
         remedy = "The shards before it are intact: make room, and start the run again with the same folder"
         raise OSError(error.errno, f"{error.strerror}. {remedy}", str(path)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
