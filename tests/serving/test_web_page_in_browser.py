@@ -1,9 +1,17 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The page of the server in a headless browser: what a reader sees, presses and hears."""
 
+import base64
+import contextlib
+import json
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
+import pytest
+
+from hf_dparallel.serving.web_page import render_page
 
 from ..browser import NEEDS_BROWSER, set_window
 from .conftest import Gate, running, wait_for
@@ -16,12 +24,12 @@ pytestmark = NEEDS_BROWSER
 class Page:
     """The page of a server, in a window of a size."""
 
-    def __init__(self, driver, url, **window):
+    def __init__(self, driver, url, shown=".side", **window):
         self.driver = driver
         set_window(driver, **window)
         driver.get_log("browser")
         driver.get(f"{url}/")
-        wait_for(lambda: self.find(".side"))
+        wait_for(lambda: self.texts(shown))
 
     def find(self, selector):
         return self.driver.find_elements("css selector", selector)
@@ -72,9 +80,9 @@ def test_a_chat_side_by_side(served, server, driver):
 def test_the_threshold_is_chosen_and_tokens_light_up(served, driver):
     with running(served) as server, Gate(served.model) as gate:
         page = Page(driver, server.url, width=390, height=800, color_scheme="dark")
-        page.choose("#rule-2", "entropy_threshold")
+        page.choose(".rule", "entropy_threshold")
         driver.execute_script(
-            "const slider = document.getElementById('value-2'); slider.value = 1.5;"
+            "const slider = document.querySelector('.value'); slider.value = 1.5;"
             "slider.dispatchEvent(new Event('input'))"
         )
         assert page.texts("output") == ["1.5"]
@@ -117,9 +125,176 @@ def test_text_is_shown_as_it_is_and_errors_in_words(server, driver):
 
 def test_a_server_with_a_key_asks_for_it(served, driver):
     with running(served, api_key="secret") as server:
-        set_window(driver)
-        driver.get(f"{server.url}/")
-        (key,) = driver.find_elements("css selector", "#key")
-        wait_for(key.is_displayed)
-        key.send_keys("secret\t")
-        wait_for(lambda: driver.find_elements("css selector", ".side"))
+        page = Page(driver, server.url, shown="#problem")
+        assert page.texts("[role=alert]") == ["The server asks for an API key."]
+        page.find("#key")[0].send_keys("wrong\t")
+        wait_for(lambda: page.texts("[role=alert]") == ["This key is wrong."])
+        page.find("#key")[0].clear()
+        page.find("#key")[0].send_keys("secret\t")
+        wait_for(lambda: page.find(".side"))
+        assert not page.find("#problem")[0].is_displayed()
+
+
+_DECODING = {"max_new_tokens": 64, "block_length": 32}
+_MODELS = json.dumps({"data": [{"id": "demo", "parent": None, "decoding": _DECODING}]})
+_PROXY = "<html><h1>Bad gateway</h1></html>"
+_KEY = json.dumps({"error": {"message": "Send the header `Authorization`."}})
+_USAGE = {"choices": [], "usage": {"nfe": 2, "tokens_per_forward": 1.0}}
+
+
+def passes(first, last):
+    """The events of an answer that gets a line a pass."""
+    for step in range(first, last):
+        draft = {"nfe": step + 1, "start": step, "tokens": [{"text": f"line {step}\n", "commit_step": step}]}
+        choice = {"delta": {"content": f"line {step}\n"}, "draft": draft}
+        yield f"data: {json.dumps({'choices': [choice]})}\n\n"
+
+
+def answer_of(num_passes):
+    return [*passes(0, num_passes), f"data: {json.dumps(_USAGE)}\n\n", "data: [DONE]\n\n"]
+
+
+class Fake:
+    """Serves the page and, by their paths, what a test says: a status and the parts of a body."""
+
+    def __init__(self):
+        self.models, self.chat, self.asked = (200, [_MODELS]), (200, answer_of(2)), []
+
+    @contextlib.contextmanager
+    def running(self):
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self._answer({"/": (200, [render_page()[0]]), "/v1/models": fake.models}[self.path])
+
+            def do_POST(self):
+                fake.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self._answer(fake.chat)
+
+            def _answer(self, answer):
+                status, parts = answer
+                self.send_response(status)
+                self.end_headers()
+                for part in parts:
+                    self.wfile.write(part.encode())
+
+            def log_message(self, *args):
+                pass
+
+        server = ThreadingHTTPServer(("localhost", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://localhost:{server.server_port}"
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+@pytest.fixture
+def fake():
+    return Fake()
+
+
+def test_a_long_answer_is_drawn_by_the_frame_and_can_be_read_and_printed(fake, driver):
+    half, rest = threading.Event(), threading.Event()
+
+    def slowly():
+        yield from passes(0, 1000)
+        half.set()
+        rest.wait(30)
+        yield from [*passes(1000, 4000), *answer_of(0)]
+
+    fake.chat = 200, slowly()
+    with fake.running() as url:
+        page = Page(driver, url, width=320, height=256)
+        driver.execute_script(
+            "window.draws = 0; const draw = Answer.prototype.draw; Answer.prototype.draw = function() {"
+            "  window.draws += 1; draw.call(this); }"
+        )
+        page.ask("Count.")
+        assert half.wait(30)
+        wait_for(lambda: page.texts(".cost") == ["1000 passes …"])
+        # At the end of the page it follows, and the header has made room.
+        top, bottom, reached = driver.execute_script(
+            "return [document.querySelector('header').getBoundingClientRect().bottom,"
+            "  document.querySelector('footer').getBoundingClientRect().top,"
+            "  document.querySelector('.cost').getBoundingClientRect().bottom]"
+        )
+        assert top <= 0 and 130 < reached <= bottom <= 256
+        # Whoever reads further up stays there.
+        driver.execute_script("scrollTo(0, 500)")
+        rest.set()
+        page.wait_for_answer()
+        assert driver.execute_script("return [scrollY, document.querySelectorAll('.token').length]") == [500, 4000]
+        assert driver.execute_script("return window.draws") < 1000
+        pdf = driver.execute_cdp_cmd("Page.printToPDF", {})["data"]
+        assert base64.b64decode(pdf).count(b"/Type /Page\n") > 50
+
+
+@pytest.mark.parametrize(
+    "answer, problem",
+    [
+        ((502, [_PROXY]), "The server answered with status 502."),
+        ((200, [_PROXY]), "What answered is no server of hf-dparallel."),
+        ((200, ["{}"]), "What answered is no server of hf-dparallel."),
+    ],
+)
+def test_models_that_cannot_be_listed_are_asked_for_again(fake, driver, answer, problem):
+    good, fake.models = fake.models, answer
+    with fake.running() as url:
+        page = Page(driver, url, shown="#problem")
+        assert page.texts("[role=alert]") == [problem]
+        fake.models = good
+        page.find("#retry")[0].click()
+        wait_for(lambda: page.find(".side"))
+        assert not page.find("#problem")[0].is_displayed()
+
+
+def test_answers_that_fail_say_why_and_the_message_can_be_sent_again(fake, driver):
+    word = "word" * 500
+    answers = {
+        "The server answered with status 502.": (502, [_PROXY]),
+        "The answer broke off.": (200, [_PROXY, "\n\n"]),
+        word: (400, [json.dumps({"error": {"message": word}})]),
+        "The server asks for an API key.": (401, [_KEY]),
+    }
+    with fake.running() as url:
+        page = Page(driver, url, width=390, height=640)
+        good = fake.chat
+        for number, (problem, fake.chat) in enumerate(answers.items(), start=1):
+            page.ask("" if number > 1 else "Hello")
+            page.wait_for_answer(number)
+            assert page.texts(".cost")[-1] == problem
+            assert page.find("#message")[0].get_property("value") == "Hello"
+            end = "document.querySelector('.log').lastChild.getBoundingClientRect().bottom"
+            assert driver.execute_script(
+                f"return {end} <= document.querySelector('footer').getBoundingClientRect().top"
+            )
+            assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
+        # The server has got a key meanwhile. What was said stays.
+        fake.chat = 200, good[1][:1]
+        page.find("#key")[0].send_keys("secret\t")
+        wait_for(lambda: driver.switch_to.active_element == page.find("#message")[0])
+        page.ask("")
+        page.wait_for_answer(5)
+        assert page.texts(".user") == ["Hello"] * 5 and page.texts(".answer")[-1] == "line 0"
+        assert page.texts(".cost")[-1] == "The answer broke off."
+        assert page.find("#message")[0].get_property("value") == ""
+    page.ask("More")
+    page.wait_for_answer(6)
+    assert page.texts(".cost")[-1] == "The server does not answer. Is it still running?"
+
+
+def test_the_other_side_goes_on_with_what_was_said(fake, driver):
+    with fake.running() as url:
+        page = Page(driver, url)
+        page.ask("Hello")
+        page.wait_for_answer()
+        page.find("#compare")[0].click()
+        assert page.texts(".user") == ["Hello"] * 2 and page.texts(".answer") == ["line 0\nline 1"] * 2
+        page.ask("More")
+        page.wait_for_answer(4)
+    assert [len(body["messages"]) for body in fake.asked] == [1, 3, 3]
