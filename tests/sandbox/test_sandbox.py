@@ -536,13 +536,14 @@ def test_no_network(tmp_path):
 def test_no_signal_reaches_others():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         assert_passes(
-            f"import ctypes, fcntl, os, signal\nother = {other.pid}{REFUSED}",
+            f"import ctypes, fcntl, os, signal, socket\nother = {other.pid}{REFUSED}",
             "for pid in (other, os.getppid(), 0, -1, -os.getppid(), -other):",
             "    assert refused(os.kill, pid, 0)",
             "assert refused(os.killpg, os.getpgid(0), 0)",
             "assert refused(os.kill, other, signal.SIGKILL)",
             "assert refused(signal.pidfd_send_signal, 0, signal.SIGKILL)",
             "assert refused(os.pidfd_open, other)",
+            "assert refused(socket.socket(fileno=os.dup(2)).getsockopt, socket.SOL_SOCKET, 77, 4)  # SO_PEERPIDFD",
             # A descriptor that tells a process of its choice about its input, by a signal of its choice.
             "ours, theirs = os.pipe()",
             "assert refused(fcntl.fcntl, ours, fcntl.F_SETOWN, other)",

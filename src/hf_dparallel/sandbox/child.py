@@ -61,7 +61,7 @@ def _start(program: str, tests: str) -> None:
     calls that those outside the program are alike.
     """
     namespace: dict[str, Any] = {}
-    # The tests find the builtins as they were, and are not traced.
+    # The tests start with the builtins as they were, and untraced.
     own_builtins = vars(builtins).copy()
     steps: tuple[tuple[Any, ...], ...] = (
         (stack_size, _STACK_BYTES),

@@ -2,7 +2,7 @@
 """Runs programs that nobody has read, such as a model's answers to programming tasks, with their tests."""
 
 import contextlib
-import functools
+import itertools
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,17 +23,12 @@ def run_programs(
     Runs Python programs, each in a sandbox of its own.
 
     Args:
-        programs (`Sequence[str]`):
-            Sources. `__name__` is not `"__main__"`, as when the reference implementations of HumanEval run them.
-        tests (`Sequence[str]`, *optional*):
-            A source for each program that runs after it, with its names. No program can leave its tests out by how it
-            ends, as it could if both were one text.
-        timeout_s (`float`, *optional*, defaults to 10.0):
-            Seconds that a program may take, with its tests.
-        max_memory_mb (`int`, *optional*, defaults to 1024):
-            Memory (address space) of a program, with its interpreter.
-        num_workers (`int`, *optional*, defaults to 1):
-            Programs that run side by side.
+        programs (`Sequence[str]`): sources. `__name__` is not `"__main__"`, as in HumanEval's own implementation.
+        tests (`Sequence[str]`, *optional*): a source for each program that runs after it, with its names. No program
+            can leave its tests out by how it ends, as it could if both were one text.
+        timeout_s (`float`, *optional*, defaults to 10.0): seconds that a program may take, with its tests.
+        max_memory_mb (`int`, *optional*, defaults to 1024): memory (address space) of a program and its interpreter.
+        num_workers (`int`, *optional*, defaults to 1): programs that run side by side.
 
     Returns:
         `list[ProgramResult]`: in the order of the programs.
@@ -58,8 +53,8 @@ def run_programs(
     if len(tests) != len(programs):
         raise ValueError(f"`tests` must have an entry for each program, got {len(tests)} for {len(programs)}.")
     with ThreadPoolExecutor(num_workers) as executor:
-        run = functools.partial(run_program, timeout_s=timeout_s, max_memory_mb=max_memory_mb)
-        return list(executor.map(run, programs, tests))
+        limits = itertools.repeat(timeout_s), itertools.repeat(max_memory_mb)
+        return list(executor.map(run_program, programs, tests, *limits))
 
 
 def run_program(program: str, tests: str = "", timeout_s: float = 10.0, max_memory_mb: int = 1024) -> ProgramResult:

@@ -53,12 +53,9 @@ class ProgramResult:
     How a program ended.
 
     Args:
-        passed (`bool`):
-            Whether it and its tests ran off their ends, without an exception and in time.
-        status (`str`):
-            `"passed"`, `"failed"` or `"timed_out"`.
-        message (`str`):
-            Why it did not pass, in one line; often the last line that the program wrote to its standard error.
+        passed (`bool`): whether it and its tests ran off their ends, without an exception and in time.
+        status (`str`): `"passed"`, `"failed"` or `"timed_out"`.
+        message (`str`): why it did not pass, in one line; often the last that it wrote to its standard error.
     """
 
     passed: bool

@@ -84,6 +84,8 @@ def permitted_calls() -> bytes:
     bodies |= {"open": _checked_open(1), "openat": _checked_open(2)}
     bodies |= {"ioctl": _if_one_of(1, _IOCTLS), "fcntl": _if_one_of(1, _FCNTLS)}
     bodies |= dict.fromkeys(("kill", "tgkill"), _if_one_of(0, [os.getpid()]))
+    # Not SO_PEERPIDFD, a handle on the supervisor.
+    bodies["getsockopt"] = [_load(2), (_IF_EQUAL, 0, 1, 77), _return(_REFUSE), _return(ALLOW)]
     # Reading limits, not setting them: no pointer to new ones.
     bodies["prlimit64"] = [_load(2, high=True), (_IF_EQUAL, 1, 0, 0), _return(_REFUSE), *_if_one_of(2, [0])]
     # A connected pair, for the event loop of asyncio: AF_UNIX, SOCK_STREAM. Datagram sockets could be connected anew.
