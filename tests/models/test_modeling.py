@@ -18,7 +18,7 @@ from hf_dparallel import (
     SDARForMaskedDiffusion,
 )
 
-from ..helpers import make_dream, make_llada, make_llada2, make_sdar
+from ..helpers import make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
 
 
 # Settings that transformers 5 or the names of our classes change, and ids that only our files say.
@@ -192,9 +192,38 @@ def test_llada_moe_is_refused(tmp_path, settings):
         AutoModelForMaskedLM.from_pretrained(tmp_path)
 
 
-def test_unsupported_architecture_switch_is_refused():
-    with pytest.raises(ValueError, match="`alibi=True` is not supported.*`alibi=False`"):
-        LLaDAConfig(alibi=True)
+ROUTING = {"expert_capacity": 48, "norm_topk_prob": False, "rotary_dim": 3, "router_dtype": "bf16", "use_bias": True}
+LAYERS = {"layer_types": ["sliding_attention"] * 2, "partial_rotary_factor": 0.5, "rope_scaling": {"type": "mrope"}}
+WINDOW = {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 0}
+
+
+@pytest.mark.parametrize(
+    ("make_model", "settings"),
+    [
+        *((make_llada, {name: value}) for name, value in (LAYERS | {"alibi": True, "block_group_size": 2}).items()),
+        (make_llada, {"hidden_act": "gelu"}),
+        *((make, {name: value}) for make in (make_dream, make_sdar, make_sdar_moe) for name, value in LAYERS.items()),
+        *((make, WINDOW) for make in (make_dream, make_sdar, make_sdar_moe, make_llada2)),
+        *((make_llada2, {name: value}) for name, value in (ROUTING | {"score_function": "softmax"}).items()),
+        (make_llada2, {"rope_scaling": {"type": "mrope"}}),
+    ],
+)
+def test_what_would_be_computed_in_another_way_is_refused(make_model, settings):
+    names = {"hidden_act": "activation_type", "rope_scaling": "rope_type"}
+    name, value = next(iter(settings.items()))
+    value = value["type"] if isinstance(value, dict) else value[0] if isinstance(value, list) else value
+    with pytest.raises(ValueError, match=f"`{names.get(name, name)}={value!r}` is not supported by"):
+        make_model(**settings)
+
+
+@pytest.mark.parametrize(
+    ("make_model", "family"), [(make_sdar, "sdar"), (make_sdar_moe, "sdar"), (make_llada2, "llada2")]
+)
+def test_a_model_made_from_scratch_says_what_the_published_code_reads(make_model, family, golden_dir):
+    official = json.loads((golden_dir / family / "model" / "config.json").read_text())
+    # The published code has a default for these.
+    left_out = {"max_window_layers", "rotary_dim", "sliding_window"}
+    assert official.keys() - WRITTEN_OTHERWISE - left_out <= make_model().config.to_dict().keys()
 
 
 def test_incomplete_checkpoint_is_refused(golden_dir, tmp_path):

@@ -14,6 +14,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 
 class PublishedConfigMixin:
@@ -21,23 +22,36 @@ class PublishedConfigMixin:
 
     # Read by `create_causal_mask` and the attention functions of transformers: the mask says what is visible.
     is_causal = False
-    # Switches of the published file, with the values that all checkpoints of the family have.
+    # Settings that change what a model computes, with the only value that is implemented. They are written into every
+    # file, and so are settings that change nothing here: the published code reads both.
     only_supported: Mapping[str, Any] = {}
+    only_kept: Mapping[str, Any] = {}
 
     def __post_init__(self: PreTrainedConfig, **kwargs):
-        family = type(self).__name__.removesuffix("Config")
-        for name, expected in self.only_supported.items():
-            value = kwargs.get(name, getattr(self, name, expected))
-            if value != expected:
-                raise ValueError(
-                    f"`{name}={value!r}` is not supported by {family}ForMaskedDiffusion, which implements "
-                    f"`{name}={expected!r}`, the value of all published {family} checkpoints."
-                )
+        published = {**self.only_kept, **self.only_supported}
+        published = {name: value for name, value in published.items() if value is not None and not hasattr(self, name)}
         # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
         kwargs.pop("auto_map", None)
-        super().__post_init__(**kwargs)  # type: ignore[misc]
+        super().__post_init__(**(published | kwargs))  # type: ignore[misc]
+        rope = self.rope_parameters
         # Where the published code looks for it.
-        self.rope_theta = self.rope_parameters["rope_theta"]
+        self.rope_theta = rope["rope_theta"]
+        for name, expected in self.only_supported.items():
+            self._check(name, [getattr(self, name, expected)], [expected])
+        self._check("layer_types", getattr(self, "layer_types", None) or [], ["full_attention"])
+        self._check("rope_type", [rope.get("rope_type", "default")], ["default", *ROPE_INIT_FUNCTIONS])
+        if not hasattr(type(self), "partial_rotary_factor"):
+            self._check("partial_rotary_factor", [rope.get("partial_rotary_factor", 1.0)], [1.0])
+
+    def _check(self, name: str, values: list, supported: list) -> None:
+        for value in values:
+            if value not in supported:
+                family = type(self).__name__.removesuffix("Config")
+                raise ValueError(
+                    f"`{name}={value!r}` is not supported by {family}ForMaskedDiffusion, which implements "
+                    f"{' and '.join(f'`{name}={each!r}`' for each in supported)}, as all published {family} "
+                    "checkpoints have it."
+                )
 
 
 def register_family(

@@ -20,6 +20,7 @@ class DreamConfig(PublishedConfigMixin, Qwen2Config):
     """
 
     model_type = "Dream"
+    only_supported = {"use_sliding_window": False}
 
     vocab_size: int = 152064
     hidden_size: int = 3584

@@ -60,6 +60,7 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
     # Switches of the published configuration that name another architecture than the one all LLaDA checkpoints have.
     only_supported = {
         "block_type": "llama",
+        "block_group_size": 1,
         "layer_norm_type": "rms",
         "rope": True,
         "alibi": False,
@@ -112,8 +113,6 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         _check_dense({"architectures": self.architectures, **kwargs})
-        # Written into every file: the published code has other defaults.
-        kwargs = {name: value for name, value in self.only_supported.items() if name != "activation_type"} | kwargs
         if self.n_kv_heads is None:
             self.n_kv_heads = self.n_heads
         # Published files may pad the embedding beyond the tokenizer's vocabulary.

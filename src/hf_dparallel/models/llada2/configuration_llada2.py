@@ -13,7 +13,7 @@ class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
     Configuration of a [`LLaDA2ForMaskedDiffusion`] (LLaDA2.0 and LLaDA2.1, mini and flash). The defaults come from
     [inclusionAI/LLaDA2.0-mini](https://huggingface.co/inclusionAI/LLaDA2.0-mini); every argument of
     [`~transformers.Glm4MoeConfig`] is accepted. Settings of the published file that change nothing here
-    (`router_dtype`, ...) are kept and written back.
+    (`max_window_layers`, ...) are kept and written back.
 
     Args:
         num_experts (`int`, *optional*, defaults to 256):
@@ -52,6 +52,10 @@ class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
         "using_split_qkv_in_self_attention": False,
         "embedding_dropout": 0.0,
         "output_dropout": 0.0,
+        "norm_topk_prob": True,
+        "router_dtype": "fp32",
+        # LLaDA2.2 chooses experts for a block.
+        "expert_capacity": None,
     }
     attribute_map = {
         "n_routed_experts": "num_experts",
@@ -91,3 +95,5 @@ class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
         super().__post_init__(partial_rotary_factor=self.partial_rotary_factor, **kwargs)
         # Where the published code looks for it.
         self.partial_rotary_factor = self.rope_parameters["partial_rotary_factor"]
+        rotary_dim = int(self.head_dim * self.partial_rotary_factor)
+        self._check("rotary_dim", [kwargs.get("rotary_dim", rotary_dim)], [rotary_dim])

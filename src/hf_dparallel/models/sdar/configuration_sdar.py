@@ -9,6 +9,16 @@ from transformers import Qwen3Config, Qwen3MoeConfig
 from ..family import PublishedConfigMixin
 
 
+_KEPT = {
+    "fuse_cross_entropy": True,
+    "debug": False,
+    "ep_size": 1,
+    "micro_forward": False,
+    "skip_checkpoint": False,
+    "use_deepep": False,
+}
+
+
 @strict
 class SDARConfig(PublishedConfigMixin, Qwen3Config):
     r"""
@@ -26,6 +36,8 @@ class SDARConfig(PublishedConfigMixin, Qwen3Config):
     """
 
     model_type = "sdar"
+    only_supported = {"use_sliding_window": False}
+    only_kept = _KEPT
     attribute_map = {"block_length": "block_size"}
 
     hidden_size: int = 4096
@@ -60,6 +72,8 @@ class SDARMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
     """
 
     model_type = "sdar_moe"
+    only_supported = {"use_sliding_window": False}
+    only_kept = _KEPT
     attribute_map = {"block_length": "block_size", "num_local_experts": "num_experts"}
 
     num_hidden_layers: int = 48
