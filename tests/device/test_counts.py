@@ -40,6 +40,7 @@ LLADA = {
 DREAM = LLADA | dict.fromkeys(("prefix", "dual"), Counts(waits=2, waits_for_model=1, copies=1, launches=83))
 SDAR = {
     "block": Counts(waits=1, waits_for_model=1, copies=0, launches=85),
+    "rows out of step": Counts(waits=1, waits_for_model=1, copies=0, launches=76),
     "no block cache": Counts(waits=1, waits_for_model=1, copies=0, launches=58),
 }
 # Copies from the host for each layer, when rows enter and leave. The aim: none.
@@ -55,6 +56,7 @@ SETTINGS = {
     "dual": {"cache_implementation": "dual"},
     # The default of block-causal models.
     "block": {},
+    "rows out of step": {"prompts": [[2, 3], [4, 5, 6, 7, 8, 9, 10], [11, 12, 13], [14] * 12]},
     "no block cache": {"use_cache": False},
 }
 PROMPTS = [[2, 3], [4, 5, 6, 7, 8], [9]]

@@ -94,8 +94,12 @@ class WholeCanvas:
         if first_end == num_keys and not canvas.is_padded:
             return None
         columns = torch.arange(canvas.width, device=canvas.sequences.device)
-        open_end = (canvas.block <= canvas.open_to[:, None]).sum(dim=1, keepdim=True)
-        return canvas.attention_mask * (columns < open_end + self.suffix_length)
+        return canvas.attention_mask * (columns < self.open_ends() + self.suffix_length)
+
+    def open_ends(self, rows: torch.LongTensor | None = None) -> torch.LongTensor:
+        """The column behind the open blocks of each row, `(rows, 1)`, as a tensor."""
+        ends = (self.canvas.block <= self.canvas.open_to[:, None]).sum(dim=1, keepdim=True)
+        return ends if rows is None else ends[rows]
 
 
 class Windows(WholeCanvas):
@@ -197,7 +201,7 @@ class Blocks(WholeCanvas):
         columns: torch.LongTensor | slice = shared
         first: int | torch.LongTensor = shared.start
         if self.uniform or shared.stop - shared.start >= 2 * size:
-            first = torch.tensor([[max(end - size, 0)] for end in ends]).to(wanted.device)
+            first = (self.open_ends(index) - size).clamp(min=0)
             columns = first + torch.arange(size, device=wanted.device)
         else:
             size = shared.stop - shared.start
