@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.serving.bodies import ChatBody, RequestError, ResponsesBody
-from hf_dparallel.serving.followers import CommitLogprobs
+from hf_dparallel.serving.followers import CommitLogprobs, Follower
 from hf_dparallel.serving.json_answers import JsonAnswer, compile_schema
 from hf_dparallel.serving.requests import ServedModel, read_request
 
@@ -177,17 +177,27 @@ def test_an_answer_that_reaches_the_end_is_cut(tokenizer, make_model, length):
     assert length < 13 or all(answer.nfe <= length // 2 for answer in answers[1:])
 
 
-def test_a_row_whose_schema_cannot_be_followed_fails_alone(served_json, tokenizer):
-    """As when the matcher reaches one of its limits."""
+class Failing(Follower):
+    """Fails when one of its methods is called."""
+
+    def __init__(self, method: str):
+        setattr(self, method, lambda *args: 1 / 0)
+
+
+@pytest.mark.parametrize("method", [None, "enter", "change", "after"])
+def test_a_row_that_cannot_be_followed_fails_alone(served_json, tokenizer, method):
+    """As when the matcher reaches one of its limits, or whatever it is."""
     model, eos = served_json.model, tokenizer.eos_token_id
     prompts = [
         make_prompt(model, [20 + n], 32, max_new_tokens=32, block_length=8, eos_token_id=eos, stop_at_eos=True)
         for n in range(2)
     ]
-    prompts[0].followers = [answer_of(SCHEMA, tokenizer)]
-    prompts[0].followers[0]._matcher.consume_token(tokenizer.mask_token_id)
+    prompts[0].followers = [answer_of(SCHEMA, tokenizer) if method is None else Failing(method)]
+    if method is None:
+        prompts[0].followers[0]._matcher.consume_token(tokenizer.mask_token_id)
     failed, plain = ask_once(model, prompts)
-    assert "cannot be followed" in str(failed.error) and plain.error is None and plain.finish_reason
+    assert ("cannot be followed" if method is None else "division by zero") in str(failed.error)
+    assert plain.error is None and plain.finish_reason
 
 
 def test_clients_get_json(served_json):

@@ -6,10 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from transformers.utils import logging
 
 from ..generation.canvas import Canvas
 from ..generation.parts import Change, RowPart
 from ..generation.prediction import TokenPrediction
+
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass
@@ -78,31 +82,44 @@ class Follower:
 
 
 class Following(RowPart):
-    """Has each row followed by its own, which a function gives by the row's id, in the order of the calls."""
+    """Has each row followed by its own, which a function gives by the row's id, in the order of the calls.
+
+    A row whose follower fails is ended by the pass, and has the error. The others go on.
+    """
 
     def __init__(self, followers_of: Callable[[int], Sequence[Follower]]):
         self.followers_of = followers_of
+        self._errors: dict[int, Exception] = {}
 
     def enter(self, row_ids: list[int]) -> None:
-        for row_id in row_ids:
-            for follower in self.followers_of(row_id):
-                follower.enter(self.canvas, self.canvas.row_ids.index(row_id))
+        for row, follower in self._all(row_ids):
+            self._call(follower.enter, row)
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
-        for row, follower in self._all():
-            change = follower.change(self.canvas, row, prediction, change)
+        for row, follower in self._all(self.canvas.row_ids):
+            change = self._call(follower.change, row, prediction, change) or change
         return change
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
-        for row, follower in self._all():
-            follower.after(self.canvas, row)
+        for row, follower in self._all(self.canvas.row_ids):
+            self._call(follower.after, row)
+        for row_id in self._errors:
+            self.canvas.end_row(self.canvas.row_ids.index(row_id), 0)
 
     def leave(self, row_id: int) -> dict[str, Any]:
-        return {name: value for each in self.followers_of(row_id) for name, value in each.leave().items()}
+        fields = {name: value for each in self.followers_of(row_id) for name, value in each.leave().items()}
+        return fields | ({"error": self._errors.pop(row_id)} if row_id in self._errors else {})
 
-    def _all(self) -> Iterator[tuple[int, Follower]]:
-        for row, row_id in enumerate(self.canvas.row_ids):
-            yield from ((row, follower) for follower in self.followers_of(row_id))
+    def _all(self, row_ids: list[int]) -> Iterator[tuple[int, Follower]]:
+        for row_id in row_ids:
+            yield from ((self.canvas.row_ids.index(row_id), follower) for follower in self.followers_of(row_id))
+
+    def _call(self, method: Callable, row: int, *arguments: Any) -> Any:
+        try:
+            return method(self.canvas, row, *arguments)
+        except Exception as error:
+            logger.error("A follower of a row has failed; the row ends with an error.", exc_info=True)
+            self._errors[self.canvas.row_ids[row]] = error
 
 
 class DraftReader(Follower):
