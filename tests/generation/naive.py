@@ -2,7 +2,7 @@
 """The slow, obvious sampler that the fast one is held against: one row, whole canvas, float64, one token at a time.
 
 A pass predicts, accepts and revises, by a function each: whole canvas or suffix window, mixtures, a copy of the block
-for verification; the commit rules; verified commits, editing, soft decoding.
+for verification; the commit rules; verified commits, editing, soft decoding; forms to follow, and ends of answers.
 """
 
 import math
@@ -57,6 +57,10 @@ class Row:
     def masked(self, places=None) -> list[int]:
         return [i for i in (self.open if places is None else places) if self.tokens[i] == self.mask]
 
+    @property
+    def revises(self) -> bool:
+        return any(name in self.settings for name in ("revocation_threshold", "editing_threshold", "soft_threshold"))
+
     def decided(self) -> list[int]:
         """The tokens that may be revised."""
         return [i for i in self.open if self.tokens[i] != self.mask and not self.given[i]]
@@ -75,6 +79,7 @@ def make_row(model, prompt, max_new_tokens, block_length, **settings) -> Row:
     blocks = [range(max(start, 0), min(start + block_length, width)) for start in starts]
     row = Row(prompt + [mask] * (width - len(prompt)), mask, settings, first_new, length, blocks)
     row.settings |= {"max_new_tokens": max_new_tokens, "block_length": block_length}
+    row.settings["whole_blocks"] = model.is_block_causal
     return row
 
 
@@ -84,15 +89,25 @@ def naive_generate(
     prompt: list[int],
     max_new_tokens: int,
     block_length: int,
-    eos_token_id: int | None = None,
+    eos_token_id: int | list[int] = (),
     max_active_blocks: int = 1,
     block_add_threshold: float = 0.5,
     predict: Callable | None = None,
+    ends: Callable[[list[int], int], bool] = lambda sequence, answer_start: False,
+    form: "Form | None" = None,
+    stop_at_eos: bool = True,
+    max_time: float = math.inf,
     **settings,
 ) -> Row:
-    """Returns the row with its new tokens (when infilling, all), up to the first EOS token, if one is given."""
+    """Returns the row with its new tokens (when infilling, all), up to the first EOS token, if one is given.
+
+    An answer also ends with the first token at which it `ends`, and after `max_time` passes. A guided one has `form`.
+    """
     row = make_row(model, prompt, max_new_tokens, block_length, **settings)
-    predict, accept, revise = predict or partial(predict_whole, model), accept_by_rule, make_revise(settings)
+    predict, revise = predict or partial(predict_whole, model), make_revise(settings)
+    end_tokens = ({eos_token_id} if isinstance(eos_token_id, int) else {*eos_token_id}) if stop_at_eos else set()
+    if form is not None:
+        write_given(row, form, row.first_new)
     unsettled: set[int] = set()
     while True:
         waiting = [n for n, block in enumerate(row.blocks) if row.masked(block) or unsettled & set(block)]
@@ -103,17 +118,24 @@ def naive_generate(
             block = row.blocks[row.last]
             row.last += len(row.masked(block)) <= (1 - block_add_threshold) * len(block)
         stop = next((i for i in range(row.first_new, row.end) if i in unsettled or row.masked([i])), row.end)
-        answer = row.tokens[row.first_new : stop]
-        if eos_token_id in answer and max_new_tokens:
-            stop = row.first_new + answer.index(eos_token_id) + 1
-        elif stop < row.end:
+        ended = [i for i in range(row.first_new, stop) if row.tokens[i] in end_tokens and max_new_tokens]
+        is_finished, stop = bool(ended) or stop == row.end, ended[0] + 1 if ended else stop
+        # What a row may still revise is looked at when it has left the block.
+        final = stop if is_finished or not row.revises else min(stop, row.open.start)
+        lengths = range(row.first_new + 1, final + 1) if row.nfe else ()
+        cut = next((length for length in lengths if ends(row.tokens[:length], row.first_new)), None)
+        stop = stop if cut is None else cut
+        if cut is None and not is_finished and row.nfe < max_time:
             probs = predict(row)
             guesses = {i: make_guess(probs[i], row.mask) for i in row.masked()}
             row.entropies.append({i - row.first_new: guess.entropy for i, guess in guesses.items()})
-            chosen = accept(row, guesses, probs)
+            chosen = accept_by_rule(row, guesses, probs)
             of_first = row.masked(row.blocks[row.first])
             if of_first and max_active_blocks > 1 and not chosen & set(of_first):
                 chosen |= {min(of_first, key=lambda i: guesses[i].entropy)}
+            if form is not None:
+                write(row, follow_form(row, form, probs, guesses, chosen))
+                continue
             changes, unsettled = revise(row, probs, guesses, chosen)
             write(row, {i: guesses[i].token for i in chosen} | changes)
             continue
@@ -127,6 +149,58 @@ def write(row: Row, changes: dict[int, int]) -> None:
     for i, token in changes.items():
         row.tokens[i], row.steps[i] = token, row.nfe if token != row.mask else -1
     row.nfe, row.step = row.nfe + 1, row.step + 1
+
+
+@dataclass
+class Form:
+    """Stands for what is compiled from a schema: of every `period` tokens the last `given` ones are given."""
+
+    period: int
+    given: int
+    length: int
+    mask: int
+    eos_token: int
+    at: int = 0
+
+    def fits(self, at: int, token: int) -> bool:
+        if at % self.period >= self.period - self.given:
+            return token == 2 + at % 50
+        return token % 3 != at % 3 and token not in (self.mask, self.eos_token)
+
+    def given_from(self, at: int) -> list[int]:
+        """The tokens that must follow; the end token is one."""
+        tokens = []
+        while at < self.length and at % self.period >= self.period - self.given:
+            tokens, at = [*tokens, 2 + at % 50], at + 1
+        return tokens
+
+
+def write_given(row: Row, form: Form, start: int) -> None:
+    at = start - row.first_new
+    tokens = form.given_from(at)
+    tokens += [form.eos_token] if at + len(tokens) == form.length else []
+    for i, token in zip(range(start, row.end), tokens, strict=False):
+        row.tokens[i], row.steps[i] = token, row.nfe
+
+
+def follow_form(row: Row, form: Form, probs: torch.Tensor, guesses: dict[int, Guess], chosen: set[int]) -> dict:
+    """The chosen tokens that fit, from the first mask on without a gap, or else the likeliest one that fits."""
+    first, kept = min(guesses), {}
+    for i in range(first, row.end):
+        at = i - row.first_new
+        if (
+            i > first
+            and i not in chosen
+            or i not in guesses
+            or at >= form.length
+            or not form.fits(at, guesses[i].token)
+        ):
+            break
+        kept[i] = guesses[i].token
+    fitting = [token for token in range(len(probs[first])) if form.fits(first - row.first_new, token)]
+    kept = kept or {first: max(fitting, key=lambda token: probs[first, token].item())}
+    write_given(row, form, max(kept) + 1)
+    return kept
 
 
 def make_guess(probs: torch.Tensor, mask: int) -> Guess:
@@ -153,7 +227,20 @@ def predict_whole(model, row: Row) -> torch.Tensor:
         p, of_token = torch.tensor(row.certainty[i]), embed.weight[row.tokens[i]]
         mixed = p * of_token + (1 - p) * of_mask
         inputs[0, i] = mixed / (mixed.norm() + 1e-6) * (p * of_token.norm() + (1 - p) * of_mask.norm())
-    return model(inputs_embeds=inputs).logits[0].softmax(-1)
+    return penalised(row, model(inputs_embeds=inputs).logits[0]).softmax(-1)
+
+
+def penalised(row: Row, logits: torch.Tensor) -> torch.Tensor:
+    """With a repetition penalty, lower scores of the tokens that the row has at other places."""
+    penalty = row.settings.get("repetition_penalty")
+    if penalty is None:
+        return logits
+    # As processors get it.
+    logits = logits.float()
+    for i in range(len(logits)):
+        for token in {*row.tokens[:i], *row.tokens[i + 1 :]} - {row.mask}:
+            logits[i, token] *= penalty if logits[i, token] < 0 else 1 / penalty
+    return logits
 
 
 def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tensor:
@@ -171,10 +258,9 @@ def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tenso
     mask = torch.zeros(visible.shape, dtype=model.dtype).masked_fill(~visible, float("-inf"))
     positions = torch.tensor([[*range(len(ids)), *places]])
     logits = model(torch.tensor([inputs]), attention_mask=mask[None, None], position_ids=positions).logits[0]
-    probs = logits.softmax(-1)
     for i in row.decided():
-        probs[i] = probs[len(ids) + i - places[0]]
-    return probs
+        logits[i] = logits[len(ids) + i - places[0]]
+    return penalised(row, logits[: len(ids)]).softmax(-1)
 
 
 class FrozenCache:
@@ -195,7 +281,7 @@ class FrozenCache:
         if row.step == 0 or (self.refresh_interval and row.step % self.refresh_interval == 0):
             computed[:] = True
         logits, self.kept = forward_with_frozen_inputs(self.model, torch.tensor(row.tokens), computed, self.kept)
-        return logits.softmax(-1)
+        return penalised(row, logits).softmax(-1)
 
 
 def forward_with_frozen_inputs(model, sequence, computed, kept):
@@ -240,6 +326,11 @@ def _bound(row, guesses, value, probs):
     return {i for n, i in enumerate(order) if n == 0 or sum(guesses[j].entropy for j in order[:n]) <= value}
 
 
+def _budget(row, guesses, value, probs):
+    order = sorted(guesses, key=lambda i: guesses[i].entropy)
+    return {i for n, i in enumerate(order) if n == 0 or sum(guesses[j].entropy for j in order[: n + 1]) < value}
+
+
 def _factor(row, guesses, value, probs):
     order = sorted(guesses, key=lambda i: -guesses[i].probability)
     sizes = [n for n, i in enumerate(order, 1) if (n + 1) * (1 - guesses[i].probability) < value]
@@ -248,9 +339,13 @@ def _factor(row, guesses, value, probs):
 
 def _count(row, guesses, value, probs):
     length, block_length = row.settings["max_new_tokens"], row.settings["block_length"]
-    counts = scheduled_counts(length, block_length, value)[row.first]
-    order = sorted(guesses, key=lambda i: -guesses[i].probability)
-    return set(order[: counts[row.step] if row.step < len(counts) else 1])
+    if row.settings["whole_blocks"]:
+        counts = scheduled_counts(block_length, block_length, round(value * block_length / length))[0]
+    else:
+        counts = scheduled_counts(length, block_length, value)[row.first]
+    from_left = row.settings.get("commit_order") == "left_to_right"
+    order = sorted(guesses, key=lambda i: i if from_left else -guesses[i].probability)
+    return set(order[: counts[min(row.step, len(counts) - 1)]])
 
 
 def _prefix(row, guesses, value, probs):
@@ -279,12 +374,13 @@ _RULES = {
     "entropy_threshold": _threshold,
     "confidence_threshold": _confidence,
     "entropy_bound": _bound,
+    "entropy_budget": _budget,
     "confidence_factor": _factor,
     "denoising_steps": _count,
     "soft_threshold": _prefix,
     "kl_threshold": _stable,
 }
-_OTHER_RULES = ("entropy_bound", "confidence_factor", "denoising_steps")
+_OTHER_RULES = ("entropy_bound", "entropy_budget", "confidence_factor", "denoising_steps")
 
 
 def make_revise(settings: dict) -> Callable:

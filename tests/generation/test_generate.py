@@ -1,8 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`generate` against a naive loop, itself row by row, and by hand."""
 
+import contextlib
 import itertools
+import math
+import sys
+from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
+from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,7 +17,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hf_dparallel import enable_diffusion_generation
+from hf_dparallel.generation import mixin, standard_parts
 from hf_dparallel.generation.prediction import predict_tokens
+from hf_dparallel.generation.standard_parts import make_parts
+from hf_dparallel.serving.followers import Following
+from hf_dparallel.serving.json_answers import CompiledSchema, JsonAnswer
 
 from ..helpers import (
     EOS,
@@ -23,11 +34,12 @@ from ..helpers import (
     make_llada,
     make_llada2,
     make_sdar,
+    make_word_tokenizer,
 )
-from .naive import FrozenCache, naive_generate, predict_whole
+from .naive import Form, FrozenCache, naive_generate, predict_whole
 
 
-def rules(block_length, num_blocks, with_schedule):
+def rules(num_blocks, num_new, with_schedule):
     thresholds = [
         st.floats(0.0, 4.0).map(lambda value: {"entropy_threshold": value}),
         st.tuples(st.floats(0.01, 1.0), st.integers(1, 2)).map(
@@ -35,23 +47,52 @@ def rules(block_length, num_blocks, with_schedule):
         ),
         # At 0 the last bit of an entropy decides.
         st.floats(0.01, 8.0).map(lambda value: {"entropy_bound": value}),
+        st.floats(0.01, 8.0).map(lambda value: {"entropy_budget": value}),
         st.floats(0.1, 6.0).map(lambda value: {"confidence_factor": value}),
         st.integers(1, 2).map(lambda length: {"kl_threshold": 3.0, "kl_confidence": 0.1, "kl_history_length": length}),
     ]
     if not with_schedule:
         return st.one_of(*thresholds)
-    steps = st.integers(1, block_length).map(lambda steps: {"denoising_steps": steps * num_blocks})
+    order = st.sampled_from(["confidence", "left_to_right"])
+    steps = st.fixed_dictionaries({"denoising_steps": st.integers(num_blocks, num_new), "commit_order": order})
     return st.one_of(st.just({}), steps, *thresholds)
+
+
+class Case(NamedTuple):
+    """A decode: a model and its layers, prompts, settings that go together, slots, an end, and forms to follow."""
+
+    make: Callable
+    layers: int
+    prompts: list[list[int]]
+    kwargs: dict
+    batch_size: int
+    # Whether an answer ends, of a sequence and the length of its prompt, and what `generate` is told for it.
+    ends: Callable = lambda sequence, answer_start: False
+    told: dict = {}
+    # Of each row, if any has one.
+    forms: list[Form | None] = []
+
+
+def stops(draw):
+    """An end of answers, as the naive loop and as `generate` are told."""
+    kind, number = draw(st.sampled_from(["none", "none", "strings", "criteria", "time"])), draw(st.integers(2, 9))
+    if kind == "strings":
+        strings = [f"w{number}", f"w{7 * number - 1} w"]
+        settings = {"stop_strings": strings, "tokenizer": make_word_tokenizer()}
+        return lambda ids, start: any(text in " ".join(f"w{i}" for i in ids[start:]) for text in strings), settings
+    if kind == "criteria":
+        criteria = [lambda ids, scores, **kwargs: ids[:, -3:].sum(dim=1) % number == 0]
+        return lambda ids, start: sum(ids[-3:]) % number == 0, {"stopping_criteria": criteria}
+    return Case._field_defaults["ends"], {"max_time": float(number)} if kind == "time" else {}
 
 
 @st.composite
 def decode_cases(draw):
-    """A model, prompts, and settings of any kind that go together; rows end at different times."""
-    make, is_infilling = (
-        draw(st.sampled_from([make_llada, make_dream, make_llada, make_dream, make_sdar, make_llada2])),
-        False,
-    )
-    block_length, num_blocks = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.integers(1, 3))
+    """Settings of any kind that go together; rows end at different times."""
+    make = draw(st.sampled_from([make_llada, make_dream, make_llada, make_dream, make_sdar, make_llada2]))
+    is_infilling, is_guided, layers = False, draw(st.sampled_from([False, False, False, True])), 2
+    block_length, num_new = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.integers(1, 20))
+    num_blocks = -(-num_new // block_length)
     revision = draw(
         st.sampled_from([{}, {}, {"revocation_threshold": 0.9}, {"revocation_threshold": 0.3}])
         | st.builds(
@@ -61,13 +102,13 @@ def decode_cases(draw):
         )
         | st.sampled_from([0.0, 0.2, 0.5, 0.95]).map(lambda threshold: {"soft_threshold": threshold})
     )
-    kwargs = {"block_length": block_length, "max_new_tokens": block_length * num_blocks, "pad_token_id": 0}
-    layers = 2
+    revision = {} if is_guided else revision
+    kwargs = {"block_length": block_length, "max_new_tokens": num_new, "pad_token_id": 0}
     if make in (make_sdar, make_llada2):
         revision = {} if "revocation_threshold" in revision else revision
         kwargs["use_cache"] = draw(st.sampled_from([None, False]))
     else:
-        is_infilling = draw(st.sampled_from([False, False, True]))
+        is_infilling = draw(st.sampled_from([False, False, not is_guided]))
         kwargs["cache_implementation"] = draw(st.sampled_from([None, "prefix", "dual"]))
         kwargs["suffix_length"] = draw(st.sampled_from([None, None, 0, 3]))
         if kwargs["cache_implementation"] is not None:
@@ -75,39 +116,120 @@ def decode_cases(draw):
             layers = draw(st.integers(1, 2))
     if "soft_threshold" not in revision:
         several = draw(st.booleans())
-        can_be_scheduled = not (revision or several or is_infilling or "use_cache" in kwargs)
-        kwargs |= draw(rules(block_length, num_blocks, can_be_scheduled))
+        kwargs |= draw(rules(num_blocks, num_new, not (revision or several or is_infilling)))
     if "denoising_steps" not in kwargs and ("soft_threshold" in revision or several):
         kwargs["max_active_blocks"] = draw(st.integers(1, 3))
         kwargs["block_add_threshold"] = draw(st.sampled_from([0.1, 0.25, 0.5, 1.0]))
     # Most tokens can be the end or the padding token of a case.
+    token, end = st.integers(0, 62), (Case._field_defaults["ends"], {})
     if is_infilling:
         kwargs["max_new_tokens"] = 0
     else:
-        kwargs |= {"eos_token_id": draw(st.integers(0, 62)), "pad_token_id": draw(st.integers(0, 62))}
+        kwargs |= {"eos_token_id": draw(token | st.lists(token, min_size=2, max_size=4)), "pad_token_id": draw(token)}
+        kwargs["stop_at_eos"] = is_guided or draw(st.sampled_from([True, True, False]))
+        end = stops(draw)
     kwargs |= draw(st.sampled_from([{}, {}, {}, {"repetition_penalty": 1.3}, {"temperature": 0.8}]))
     token = st.integers(2, 62) | (st.just(MASK) if is_infilling else st.nothing())
     prompts = draw(st.lists(st.lists(token, min_size=1, max_size=12), min_size=1, max_size=4))
     if is_infilling:
         prompts = [[*prompt, MASK][:: draw(st.sampled_from([1, -1]))] for prompt in prompts]
-    return make, layers, prompts, kwargs | revision, draw(st.integers(1, 3))
+    eos = kwargs.get("eos_token_id", EOS)
+    form = st.builds(
+        Form,
+        period=st.integers(4, 6),
+        given=st.integers(0, 4),
+        length=st.integers(3, 24),
+        mask=st.just(MASK),
+        eos_token=st.just(eos if isinstance(eos, int) else eos[0]),
+    )
+    forms = [draw(st.none() | form) for _ in prompts] if is_guided else []
+    return Case(make, layers, prompts, kwargs | revision, draw(st.integers(1, 3)), *end, forms)
+
+
+class PassClock:
+    """Tells the time in passes: it goes on where a pass is over."""
+
+    now = 0
+
+    def perf_counter(self):
+        self.now += sys._getframe(1).f_code.co_name == "after"
+        return self.now
+
+
+class Matcher(SimpleNamespace):
+    """A form as the matcher and the vocabulary of a schema."""
+
+    form: Form
+    at = 0
+    eos_tokens = property(lambda self: [self.form.eos_token])
+    eos_token = property(lambda self: self.form.eos_token)
+
+    def deep_copy(self):
+        return Matcher(form=self.form)
+
+    def is_error(self):
+        return False
+
+    def is_special_token(self, token):
+        return False
+
+    def is_stopped(self):
+        return self.at >= self.form.length
+
+    def validate_tokens(self, tokens):
+        fits = [at < self.form.length and self.form.fits(at, token) for at, token in enumerate(tokens, self.at)]
+        return [*fits, False].index(False)
+
+    def consume_tokens(self, tokens):
+        self.at += len(tokens)
+
+    def compute_ff_tokens(self):
+        return self.form.given_from(self.at)
+
+    def compute_logit_bias(self):
+        return bytes(200 * self.form.fits(self.at, token) for token in range(64))
+
+
+def with_forms(forms):
+    """Makes the parts of a decode, and has its rows follow their forms."""
+    schemas = [form and CompiledSchema(Matcher(form=form), Matcher(form=form)) for form in forms]
+    followers = {row: [JsonAnswer(schema)] for row, schema in enumerate(schemas) if schema is not None}
+    following = Following(lambda row: followers.get(row, []))
+    return lambda *args, **kwargs: [*make_parts(*args, **kwargs), following]
+
+
+@contextlib.contextmanager
+def decoding(forms):
+    """Time counts passes, and rows follow their forms."""
+    with patch.object(standard_parts, "time", PassClock()), patch.object(mixin, "make_parts", with_forms(forms)):
+        yield
+
+
+def make_model(case):
+    sizes = {make_sdar: "block_size", make_llada2: "block_length"}
+    sizes = {sizes[case.make]: case.kwargs["block_length"]} if case.make in sizes else {}
+    layers_name = "n_layers" if case.make is make_llada else "num_hidden_layers"
+    model = case.make(**sizes, **{layers_name: case.layers}).double()
+    if case.make is make_llada2:
+        # The grouped products of experts know no float64.
+        model.set_experts_implementation("eager")
+    return model
 
 
 def check_case(case):
-    make, layers, prompts, kwargs, batch_size = case
-    sizes = {make_sdar: {"block_size": kwargs["block_length"]}, make_llada2: {"block_length": kwargs["block_length"]}}
-    layers_name = "n_layers" if make is make_llada else "num_hidden_layers"
-    model = make(**sizes.get(make, {}), **{layers_name: layers}).double()
-    if make is make_llada2:
-        # The grouped products of experts know no float64.
-        model.set_experts_implementation("eager")
+    case = Case(*case)
+    model, prompts, kwargs, batch_size = make_model(case), case.prompts, case.kwargs, case.batch_size
     ids, attention_mask = left_padded(prompts, kwargs["pad_token_id"])
-    told = kwargs | {"return_dict_in_generate": True, "output_certainty": True}
-    batch = model.generate(ids, attention_mask=attention_mask, generator=generators(len(prompts)), **told)
-    slots = model.generate_many(prompts, batch_size=batch_size, generator_for=lambda n: generators(n + 1)[n], **kwargs)
+    told = kwargs | case.told | {"return_dict_in_generate": True, "output_certainty": True}
+    with decoding(case.forms):
+        batch = model.generate(ids, attention_mask=attention_mask, generator=generators(len(prompts)), **told)
+    with decoding(case.forms):
+        draws = {"generator_for": lambda n: generators(n + 1)[n]}
+        slots = list(model.generate_many(prompts, batch_size=batch_size, **draws, **kwargs, **case.told))
     for row, (prompt, of_slots) in enumerate(zip(prompts, slots, strict=True)):
         assert of_slots.index == row
-        alone = model.generate(torch.tensor([prompt]), generator=generators(row + 1)[row:], **told)
+        with decoding(case.forms[row : row + 1]):
+            alone = model.generate(torch.tensor([prompt]), generator=generators(row + 1)[row:], **told)
         steps, passes = alone.commit_step[0], int(alone.nfe)
         tokens = alone.sequences[0, -len(steps) :]
         found = batch.sequences[row, -len(steps) :], batch.commit_step[row, -len(steps) :]
@@ -118,22 +240,34 @@ def check_case(case):
             assert getattr(batch, name)[row] == count and getattr(of_slots, name) == pytest.approx(count)
         entropies = batch.entropies[row, :passes, -len(steps) :]
         torch.testing.assert_close(entropies, alone.entropies[0], rtol=1e-8, atol=1e-8, equal_nan=True)
-        predict = naive_prediction(model, layers, kwargs)
-        if predict is None:
-            continue
-        naive = naive_generate(model, prompt, predict=predict, **kwargs)
-        length = len(naive.tokens)
-        assert_equal_entropies(alone.entropies[0, :, -len(steps) :], naive.entropies)
-        assert (tokens[:length].tolist(), steps[:length].tolist()) == (naive.tokens, naive.steps)
-        assert (tokens[length:] == kwargs["pad_token_id"]).all() and (steps[length:] == -1).all()
-        assert (passes, int(alone.num_revisions)) == (naive.nfe, naive.revisions)
-        num_tokens = length if kwargs["max_new_tokens"] else prompt.count(MASK)
-        assert alone.tokens_per_forward.item() == pytest.approx(num_tokens / passes)
+        check_with_naive_loop(model, case, row, alone)
+
+
+def check_with_naive_loop(model, case, row, alone):
+    kwargs, prompt = case.kwargs, case.prompts[row]
+    predict = naive_prediction(model, case.layers, kwargs)
+    if predict is None:
+        return
+    forms, max_time = case.forms[row : row + 1] or [None], case.told.get("max_time", math.inf)
+    naive = naive_generate(model, prompt, predict=predict, ends=case.ends, form=forms[0], max_time=max_time, **kwargs)
+    steps, passes, length = alone.commit_step[0], int(alone.nfe), len(naive.tokens)
+    tokens = alone.sequences[0, -len(steps) :]
+    assert_equal_entropies(alone.entropies[0, :, -len(steps) :], naive.entropies)
+    assert (tokens[:length].tolist(), steps[:length].tolist()) == (naive.tokens, naive.steps)
+    assert (tokens[length:] == kwargs["pad_token_id"]).all() and (steps[length:] == -1).all()
+    assert (passes, int(alone.num_revisions)) == (naive.nfe, naive.revisions)
+    eos = kwargs.get("eos_token_id", [])
+    lengths_to_eos = [
+        n for n, token in enumerate(naive.tokens, 1) if token in (eos if isinstance(eos, list) else [eos])
+    ]
+    num_tokens = min([length, *lengths_to_eos]) if kwargs["max_new_tokens"] else prompt.count(MASK)
+    assert alone.tokens_per_forward.item() == pytest.approx(num_tokens / passes if passes else 0)
 
 
 def naive_prediction(model, layers, kwargs):
     """How the naive loop predicts with these settings, if it can."""
-    if "temperature" in kwargs or "repetition_penalty" in kwargs:
+    # What is fed back makes every rounding of the penalty larger.
+    if "temperature" in kwargs or {"repetition_penalty", "soft_threshold"} <= kwargs.keys():
         return None
     cache, refresh_interval = kwargs.get("cache_implementation"), kwargs.get("cache_refresh_interval")
     # A cache changes nothing where all is computed in each pass, and in a model of one layer.

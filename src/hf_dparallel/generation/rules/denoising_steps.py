@@ -41,7 +41,7 @@ class Schedule:
     def __call__(self, prediction, masked):
         if self._table is None:
             longest = max(map(len, self.counts))
-            rows = [count + [1] * (longest - len(count)) for count in self.counts]
+            rows = [count + count[-1:] * (longest - len(count)) for count in self.counts]
             self._table = masked.new_tensor(rows, dtype=self.canvas.nfe.dtype)
         block = self.canvas.open_from.clamp(max=len(self.counts) - 1)
         count = self._table[block, self.canvas.step_in_block.clamp(max=self._table.shape[1] - 1)]
