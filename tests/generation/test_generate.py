@@ -136,7 +136,7 @@ def decode_cases(draw):
     eos = kwargs.get("eos_token_id", EOS)
     form = st.builds(
         Form,
-        period=st.integers(4, 6),
+        period=st.integers(4, 8),
         given=st.integers(0, 4),
         length=st.integers(3, 24),
         mask=st.just(MASK),
@@ -319,6 +319,7 @@ def test_each_way_to_decode_equals_the_naive_loop(make, change):
 
 SEVERAL = {"block_length": 4, "max_active_blocks": 3, "block_add_threshold": 0.25, "cache_implementation": "dual"}
 SEVERAL |= {"max_new_tokens": 24, "eos_token_id": 62, "pad_token_id": 0, "cache_refresh_interval": None}
+GUIDED = {"block_length": 8, "max_new_tokens": 3, "entropy_threshold": 9.0, "eos_token_id": 62, "pad_token_id": 0}
 BLOCKS = {"block_length": 4, "max_new_tokens": 16, "entropy_threshold": 1.0, "eos_token_id": 62, "pad_token_id": 0}
 
 
@@ -330,8 +331,10 @@ def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
     check_case((make, 1, [[2, 3], [4, 5, 6, 7, 8], [9]], kwargs, 2))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(decode_cases())
+# Tokens that fit up to behind the end of the answer, and what is given there.
+@example(Case(make_llada2, 2, [[32, 33], [5]], GUIDED, 2, forms=[Form(8, 4, 24, mask=MASK, eos_token=62), None]))
 # Windows of different sizes: keys and values of one column too many would be told by the entropies only.
 @example(
     (
