@@ -92,6 +92,11 @@ def test_controls_have_names():
     assert tags.index("label") < tags.index("input") < tags.index("output")
 
 
+def test_all_that_is_read_stands_in_a_landmark():
+    body = render_page([make_trace()], "Title").partition("<body>")[2].partition("<script")[0]
+    assert re.sub(r"<(header|section|main|footer)\b.*?</\1>", "", body, flags=re.DOTALL).strip() == ""
+
+
 def test_text_of_a_model_stays_text():
     trace = make_trace(
         name=HOSTILE,

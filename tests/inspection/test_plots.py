@@ -9,7 +9,6 @@ from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.inspection.certainty import Reliability
 from hf_dparallel.inspection.plots import (
     plot_certainty,
-    plot_certainty_and_tradeoff,
     plot_confidence_and_accuracy,
     plot_confidence_at_passes,
     plot_confidence_maps,
@@ -35,7 +34,7 @@ def data(line):
 def test_every_curve_of_the_tradeoff_is_drawn(num_maps):
     curves = {f"method {index}": POINTS for index in range(7)}
     maps = {str(index): torch.rand(4, 8) for index in range(num_maps)}
-    axes = panels(plot_certainty_and_tradeoff(maps, curves))[num_maps]
+    axes = panels(plot_tradeoff(curves, maps))[num_maps]
     assert [line.get_label() for line in axes.lines] == list(curves)
     assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 7
     assert data(axes.lines[0]) == [[0.8, 6.4], [95, 94]]

@@ -26,7 +26,7 @@ from ..evaluation.sweep import parse_sweep
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..inspection.certainty import mean_confidence
-from ..inspection.plots import plot_certainty_and_tradeoff
+from ..inspection.plots import plot_tradeoff
 from ..inspection.text import print_answer
 from ..inspection.trace import trace_decode
 from ..reports import TABLE_METRICS, make_rows, results_table, write_report
@@ -288,7 +288,7 @@ def _write_results(
         curve: [{**point, "label": " ".join(map(str, point["recipe"].values()))} for point in points]
         for curve, points in curves.items()
     }
-    plot_certainty_and_tradeoff(certainty, labelled).savefig(output_dir / "certainty.png")
+    plot_tradeoff(labelled, certainty).savefig(output_dir / "certainty.png")
     return "\n\n".join(paragraphs)
 
 

@@ -35,10 +35,6 @@ class Reliability:
     accuracy: torch.FloatTensor
     count: torch.LongTensor
 
-    def intervals(self) -> tuple[torch.FloatTensor, torch.FloatTensor]:
-        """Lower and upper ends of [`wilson_interval`] for the accuracy of each bin."""
-        return wilson_interval(self.accuracy, self.count)
-
 
 def wilson_interval(
     fraction: torch.FloatTensor, count: torch.LongTensor
@@ -54,11 +50,9 @@ def mean_confidence(confidences: torch.FloatTensor, num_passes: int) -> torch.Fl
     """Averages the confidences of a decode over its rows (the paper's Figs. 2b, 6 and 7).
 
     Args:
-        confidences (`torch.FloatTensor` of shape `(batch_size, passes, tokens)`):
-            From [`DiffusionGenerationOutput`]: NaN where a token is decided. It keeps the confidence it was decided
-            with.
-        num_passes (`int`):
-            How many passes to return; the last one is repeated if the decode took fewer.
+        confidences (`torch.FloatTensor` of shape `(batch_size, passes, tokens)`): from [`DiffusionGenerationOutput`]:
+            NaN where a token is decided. It keeps the confidence it was decided with.
+        num_passes (`int`): how many passes to return; the last one is repeated if the decode took fewer.
 
     Returns:
         `torch.FloatTensor` of shape `(num_passes, tokens)`.
@@ -128,9 +122,8 @@ def prediction_reliability(
 
     Args:
         out ([`DiffusionGenerationOutput`]): of a decode.
-        reference (`torch.LongTensor` of shape `(batch_size, max_new_tokens)`, *optional*):
-            The right tokens, -1 where there is none. By default the committed ones; another decode's
-            measure a student by its teacher.
+        reference (`torch.LongTensor` of shape `(batch_size, max_new_tokens)`, *optional*): the right tokens, -1 where
+            there is none. By default the committed ones; another decode's measure a student by its teacher.
         passes (`Sequence[int]`, *optional*): the passes, counted from 0, whose predictions count. By default all.
         num_bins (`int`, *optional*, defaults to 10): bins of equal width between 0 and 1.
 

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..generation.output import DiffusionGenerationOutput
-from .certainty import Reliability, mean_confidence, prediction_reliability, token_convergence
+from .certainty import Reliability, mean_confidence, prediction_reliability, token_convergence, wilson_interval
 
 
 if TYPE_CHECKING:
@@ -61,24 +61,22 @@ def plot_certainty(
     }
 
 
-def plot_certainty_and_tradeoff(
-    certainty: Mapping[str, torch.FloatTensor], curves: Mapping[str, Sequence[dict[str, Any]]]
+def plot_tradeoff(
+    curves: Mapping[str, Sequence[Mapping[str, Any]]], certainty: Mapping[str, torch.FloatTensor] | None = None
 ) -> "Figure":
-    """Draws Fig. 7 and Fig. 5 side by side, see [`plot_confidence_maps`] and [`plot_tradeoff`]."""
-    widths = [*[1] * len(certainty), 1.15]
-    figure, (*maps, tradeoff) = _make_axes(len(widths), (4.4 * len(certainty) + 5.2, 4.2), width_ratios=widths)
-    _draw_maps(maps, certainty)
-    _draw_tradeoff(tradeoff, curves)
-    return figure
-
-
-def plot_tradeoff(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
     """Draws Fig. 5, accuracy against tokens per forward pass, of the points of each method in their order.
 
     With `accuracy_interval`, its ends are drawn too; a `label`, such as the threshold, is written beside its point.
+    With `certainty`, the maps of [`plot_confidence_maps`] stand beside it.
     """
-    figure, (axes,) = _make_axes(1, (6.4, 4.4))
-    _draw_tradeoff(axes, curves)
+    widths = [*[1] * len(certainty or {}), 1.15]
+    figure, (*maps, axes) = _make_axes(len(widths), (4.4 * len(widths) + 2, 4.2), width_ratios=widths)
+    _draw_maps(maps, certainty or {})
+    for (method, points), marker in zip(curves.items(), cycle(_MARKERS), strict=False):
+        _draw_accuracy(axes, points, "tokens_per_forward", marker, method)
+    axes.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower left")
     return figure
 
 
@@ -111,7 +109,9 @@ def plot_token_convergence(convergence: Mapping[str, tuple[Sequence[str], torch.
         for index, name in enumerate(names):
             color = colormaps["viridis"](0.95 * index / max(len(names) - 1, 1))
             passes = range(1, len(confidences) + 1)
-            axes.plot(passes, confidences[:, index], color=color, marker=".", label=_plain(name))
+            # Matplotlib reads `$` as mathematics, and has no glyphs for control characters.
+            label = repr(name)[1:-1].replace("$", r"\$")
+            axes.plot(passes, confidences[:, index], color=color, marker=".", label=label)
         axes.set(title=method, xlabel="Forward pass", ylim=(0, 1.02))
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, columnspacing=1.0)
@@ -130,15 +130,14 @@ def plot_confidence_and_accuracy(
     [`plot_tradeoff`], and joined in the order of their confidence.
     """
     num_panels = len(reliability) + bool(answers)
-    size = (4.6 * num_panels, 5.2)
-    figure, all_axes = _make_axes(num_panels, size, rows=2, height_ratios=(4, 1), sharex="col")
+    figure, all_axes = _make_axes(num_panels, (4.6 * num_panels, 5.2), rows=2, height_ratios=(4, 1), sharex="col")
     panels, below = all_axes[:num_panels], all_axes[num_panels:]
     for axes, counts, (title, methods) in zip(panels, below, reliability.items(), strict=False):
         for (method, measured), marker in zip(methods.items(), cycle(_MARKERS), strict=False):
             filled = measured.count > 0
             confidence = measured.confidence[filled]
             (line,) = axes.plot(confidence, measured.accuracy[filled], marker=marker, label=method)
-            low, high = measured.intervals()
+            low, high = wilson_interval(measured.accuracy, measured.count)
             axes.vlines(confidence, low[filled], high[filled], line.get_color(), alpha=0.35)
             counts.plot(confidence, measured.count[filled], marker=marker, markersize=4)
         axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="perfect calibration")
@@ -169,11 +168,9 @@ def _named_convergence(out: DiffusionGenerationOutput, tokenizer: PreTrainedToke
 
 def _make_axes(columns: int, size: tuple[float, float], rows: int = 1, **kwargs) -> tuple["Figure", list["Axes"]]:
     """Makes a figure without pyplot, which would keep it in memory and need a display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained", dpi=130)
-    FigureCanvasAgg(figure)
     return figure, list(figure.subplots(rows, columns, squeeze=False, **kwargs).flat)
 
 
@@ -188,14 +185,6 @@ def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.Flo
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     if axes_of_maps:
         axes.figure.colorbar(image, ax=list(axes_of_maps), label="Mean confidence", shrink=0.9)
-
-
-def _draw_tradeoff(axes: "Axes", curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    for (method, points), marker in zip(curves.items(), cycle(_MARKERS), strict=False):
-        _draw_accuracy(axes, points, "tokens_per_forward", marker, method)
-    axes.set(title="Accuracy against speed", xlabel="Tokens per forward pass", ylabel="Accuracy (%)")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower left")
 
 
 def _draw_accuracy(axes: "Axes", points: Sequence[Mapping[str, Any]], figure: str, marker: str, method: str) -> None:
@@ -214,8 +203,3 @@ def _draw_accuracy(axes: "Axes", points: Sequence[Mapping[str, Any]], figure: st
     for (place, names), below in zip(labels.items(), cycle((False, True)), strict=False):
         axes.annotate("\n".join(names), place, (4, -4 if below else 4), va="top" if below else "bottom", **style)
     axes.margins(x=0.1)
-
-
-def _plain(text: str) -> str:
-    """Matplotlib reads `$` as mathematics, and has no glyphs for control characters."""
-    return repr(text)[1:-1].replace("$", r"\$")

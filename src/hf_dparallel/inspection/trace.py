@@ -1,7 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """One decode as text: what stands after each pass, and what the model predicted of the rest."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +15,7 @@ from ..generation.output import DiffusionGenerationOutput
 from .certainty import required
 
 
-_REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+_TextOf = Callable[[int], str]
 
 
 @dataclass
@@ -130,65 +132,55 @@ def trace_output(
     prompt_ids = out.sequences[row, : out.sequences.shape[1] - length].tolist()
     while prompt_ids and prompt_ids[0] == config.padding_token_id:
         prompt_ids = prompt_ids[1:]
-    texts = _TokenTexts(tokenizer)
+    text_of = cache(partial(_text_of, tokenizer))
     return DecodeTrace(
         name=name,
         prompt=tokenizer.decode(prompt_ids),
-        tokens=[texts[token] for token in out.sequences[row, -length:].tolist()],
+        tokens=[text_of(token) for token in out.sequences[row, -length:].tolist()],
         commit_step=out.commit_step[row].tolist(),
         block_length=config.block_length,
         first_block_length=_first_block_length(config, len(prompt_ids), length, is_block_causal),
         nfe=int(out.nfe[row]),
         tokens_per_forward=float(out.tokens_per_forward[row]),
         settings=config.non_defaults(),
-        predictions=[_predictions(out, row, step, texts) for step in range(int(out.nfe[row]))],
-        revised=_revised(out, row, texts) if out.num_revisions[row] else {},
+        predictions=[_predictions(out, row, step, text_of) for step in range(int(out.nfe[row]))],
+        revised=_revised(out, row, text_of) if out.num_revisions[row] else {},
     )
 
 
-def _revised(
-    out: DiffusionGenerationOutput, row: int, texts: dict[int, str]
-) -> dict[int, list[tuple[int, str | None]]]:
+def _revised(out: DiffusionGenerationOutput, row: int, text_of: _TextOf) -> dict[int, list[tuple[int, str | None]]]:
     states = required(out, "standing")[row, : int(out.nfe[row])].tolist()
     states.append(out.sequences[row, -len(states[0]) :].tolist())
     events: dict[int, list[tuple[int, str | None]]] = {}
     for step, (before, after) in enumerate(pairwise(states)):
         for position, (old, new) in enumerate(zip(before, after, strict=True)):
             if old != new and out.commit_step[row, position] >= 0:
-                events.setdefault(position, []).append((step, None if new < 0 else texts[new]))
+                events.setdefault(position, []).append((step, None if new < 0 else text_of(new)))
     return {position: changes for position, changes in events.items() if len(changes) > 1}
 
 
-def _first_block_length(
-    config: DiffusionGenerationConfig, prompt_length: int, length: int, is_block_causal: bool
-) -> int:
+def _first_block_length(config: DiffusionGenerationConfig, start: int, length: int, is_block_causal: bool) -> int:
     if is_block_causal:
-        return config.block_length - prompt_length % config.block_length
+        return config.block_length - start % config.block_length
     # What is filled in has its shorter block at the beginning.
     return length % config.block_length or config.block_length if config.is_infilling else config.block_length
 
 
-def _predictions(out: DiffusionGenerationOutput, row: int, step: int, texts: dict[int, str]) -> dict[int, Prediction]:
+def _predictions(out: DiffusionGenerationOutput, row: int, step: int, text_of: _TextOf) -> dict[int, Prediction]:
     kinds = ("entropies", "confidences", "candidates", "candidate_probabilities")
     of_pass = [required(out, kind)[row, step] for kind in kinds]
     positions = (~of_pass[0].isnan()).nonzero().flatten()
     columns = zip(positions.tolist(), *(values[positions].tolist() for values in of_pass), strict=True)
     return {
-        position: Prediction(entropy, confidence, [(texts[t], p) for t, p in zip(tokens, probabilities, strict=True)])
+        position: Prediction(
+            entropy, confidence, [(text_of(t), p) for t, p in zip(tokens, probabilities, strict=True)]
+        )
         for position, entropy, confidence, tokens, probabilities in columns
     }
 
 
-class _TokenTexts(dict):
-    """The text of each token, as it would be inside an answer; of a part of a character, the name of the token."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        super().__init__()
-        self.tokenizer = tokenizer
-
-    def __missing__(self, token: int) -> str:
-        text = self.tokenizer.decode([token])
-        if not text or _REPLACEMENT_CHARACTER in text:
-            text = str(self.tokenizer.convert_ids_to_tokens(token))
-        self[token] = text
-        return text
+def _text_of(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
+    """The text of a token, as it would be inside an answer; of a part of a character, the name of the token."""
+    text = tokenizer.decode([token])
+    is_whole = text and "\N{REPLACEMENT CHARACTER}" not in text
+    return text if is_whole else str(tokenizer.convert_ids_to_tokens(token))
