@@ -1,0 +1,208 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Exporting a student as a folder that a serving engine, or the published code of its family, loads."""
+
+import json
+import os
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.dynamic_module_utils import get_relative_imports
+from transformers.utils import CONFIG_NAME, cached_file, logging
+
+from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
+from ..generation.revision.engine import ARCHITECTURES, engine_blocks
+from ..generation.settings import SettingError, settings_of
+from .facts import ModelFacts
+from .publish import write_companions
+
+
+logger = logging.get_logger(__name__)
+
+ENGINES = (*ARCHITECTURES, "transformers")
+# What the engines mask with, whatever the checkpoint says. Our plug-in tells SGLang what it says.
+_MASK_TOKEN_IDS = {"sdar": 151669, "sdar_moe": 151669, "llada2_moe": 156895}
+_YAML_NAME = "dllm.yaml"
+_LOADING = (
+    "python -c 'from transformers import AutoModel; AutoModel.from_pretrained(\"{folder}\", trust_remote_code=True)'"
+)
+
+
+def export_for_engine(
+    student: str | os.PathLike,
+    engine: str,
+    output_dir: str | os.PathLike,
+    *,
+    base_model: str | None = None,
+    generation_config: DiffusionGenerationConfig | None = None,
+) -> str:
+    r"""
+    Writes a student as a folder that SGLang, LMDeploy or the published code of its family loads.
+
+    The folder holds merged weights under the published names, `config.json` with the architecture and every key that
+    the engine reads, tokenizer and chat template, the code of the base model if it has some, the recipe, a card, and
+    the settings of the engine. hf-dparallel loads it, too. Everything is checked before anything is written.
+
+    Args:
+        student (`str` or `os.PathLike`):
+            A model or an adapter: a folder, or a name on the Hub.
+        engine (`str`):
+            `"sglang"`, `"lmdeploy"` or `"transformers"`: the published code, with `trust_remote_code=True`.
+        output_dir (`str` or `os.PathLike`):
+            The folder, which must be new or empty.
+        base_model (`str`, *optional*):
+            The base model, whose code is copied. By default what the student says.
+        generation_config ([`DiffusionGenerationConfig`], *optional*):
+            Settings that take the place of the student's recipe.
+
+    Returns:
+        `str`: the line that starts the engine; for `"transformers"`, one that loads the model.
+
+    Raises:
+        ValueError: for a family, a token or a recipe that the engine cannot serve.
+        OSError: if the student has no tokenizer, or the folder is not empty.
+    """
+    if engine not in ENGINES:
+        raise SettingError("engine", engine, f"must be one of {ENGINES}", "No other engine decodes these models.")
+    output_dir = Path(output_dir)
+    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
+        raise FileExistsError(f"`output_dir={output_dir}` is not empty. Give a new folder.")
+    model = AutoModelForMaskedLM.from_pretrained(student, dtype="auto").eval()
+    base_model = base_model or _base_of(model, Path(student))
+    own = cached_file(student, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False)
+    tokenizer = AutoTokenizer.from_pretrained(student if own else base_model)
+    published, code = _published(base_model)
+    given = generation_config.settings() if generation_config else {}
+    recipe = recipe_of(model).updated(**given)
+    _check_weights(model, tokenizer)
+    if engine == "transformers":
+        _check_code(published, base_model)
+        command, settings = _LOADING, {}
+    else:
+        recipe = recipe.updated(engine=engine)
+        command, settings = _start(model, resolve(model, recipe, tokenizer))
+    if tokenizer.chat_template is None:
+        logger.warning(f"`{student}` has no chat template: it can be asked plain prompts only.")
+    if getattr(model, "_hf_peft_config_loaded", False):
+        model.merge_and_unload()
+    model.generation_config = recipe
+    model.save_pretrained(output_dir)
+    tokenizer.save_pretrained(output_dir)
+    for path in code:
+        shutil.copyfile(path, output_dir / path.name)
+    _name_architecture(output_dir / CONFIG_NAME, engine, published)
+    if settings:
+        (output_dir / _YAML_NAME).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    write_companions(ModelFacts(output_dir, output_dir.name, base_model=base_model, launch=command))
+    return command.format(folder=shlex.quote(str(output_dir)))
+
+
+def _base_of(model: PreTrainedModel, student: Path) -> str:
+    """The base model that an adapter or a saved model names, or the model itself."""
+    if getattr(model, "_hf_peft_config_loaded", False):
+        return model.peft_config[model.active_adapters()[0]].base_model_name_or_path
+    said = ModelFacts(student, student.name).summary.get("base_model") if student.is_dir() else None
+    return said or str(student)
+
+
+def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:
+    """The `config.json` of a base model, and the files of its own code."""
+    published = json.loads(Path(cached_file(base_model, CONFIG_NAME)).read_text(encoding="utf-8"))
+    values = (published.get("auto_map") or {}).values()
+    references = [one for value in values for one in (value if isinstance(value, list) else [value]) if one]
+    # Code of another repository stays there.
+    waiting = [one.partition(".")[0] for one in references if "--" not in one]
+    files: dict[str, Path] = {}
+    while waiting:
+        name = waiting.pop()
+        if name not in files:
+            files[name] = Path(cached_file(base_model, f"{name}.py"))
+            waiting += get_relative_imports(files[name])
+    return published, list(files.values())
+
+
+def _check_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    if getattr(model, "hf_quantizer", None) is not None:
+        raise ValueError("The student is quantized. Merge the adapter into the base model in its own dtype.")
+    if len(tokenizer) > model.config.vocab_size:
+        sizes = f"{len(tokenizer)} tokens, and the model {model.config.vocab_size}"
+        raise ValueError(f"The tokenizer has {sizes}. Give the model that it was made for.")
+
+
+def _check_code(published: dict[str, Any], base_model: str) -> None:
+    if not published.get("auto_map") or not published.get("architectures"):
+        rule = f"needs published code, and {base_model!r} has none (no `auto_map` in its config.json)"
+        raise SettingError("engine", "transformers", rule, "Name another `base_model`, or use hf-dparallel.")
+
+
+def _start(model: PreTrainedModel, config: DiffusionGenerationConfig) -> tuple[str, dict[str, Any]]:
+    """The command that starts the engine of a configuration, and what goes into its YAML file."""
+    engine_blocks(config)  # it refuses what the engine does not do
+    for name in ("stop_strings", "max_time"):
+        if config.is_on(name):
+            raise SettingError(name, getattr(config, name), "is for each request to say", f"Leave `{name}` out.")
+    if not config.eos_token_ids:
+        rule = "must be known, so that answers end"
+        raise SettingError("eos_token_id", None, rule, "Save it in the config of the model.")
+    act = getattr(model.config, "hidden_act", "silu")
+    if act != "silu":
+        raise ValueError(f"`hidden_act={act!r}` is not computed by {config.engine}, which has 'silu' only.")
+    return (_start_sglang if config.engine == "sglang" else _start_lmdeploy)(model, config)
+
+
+def _start_sglang(model: PreTrainedModel, config: DiffusionGenerationConfig) -> tuple[str, dict[str, Any]]:
+    keys = {"threshold": "confidence_threshold", "block_size": "block_length"}
+    algorithm = "LowConfidence"
+    if config.is_on("editing_threshold"):
+        algorithm = "JointThreshold"
+        keys |= {"edit_threshold": "editing_threshold", "max_post_edit_steps": "max_post_steps"}
+        keys |= {"penalty_lambda": "penalty_lambda"}
+    elif not config.is_on("confidence_threshold"):
+        # An algorithm of our plug-in.
+        rule = config.commit_rule()
+        algorithm, keys = rule.title().replace("_", ""), {rule: rule, "block_size": "block_length"}
+    needs_plug_in = "threshold" not in keys or config.mask_token_id != _MASK_TOKEN_IDS[model.config.model_type]
+    command = (
+        f"sglang serve --model-path {{folder}} --trust-remote-code --dllm-algorithm {algorithm} "
+        f"--dllm-algorithm-config {{folder}}/{_YAML_NAME} --max-running-requests 16"
+    )
+    install = "pip install --no-deps hf-dparallel && " if needs_plug_in else ""
+    return install + command, {key: getattr(config, name) for key, name in keys.items()}
+
+
+def _start_lmdeploy(model: PreTrainedModel, config: DiffusionGenerationConfig) -> tuple[str, dict[str, Any]]:
+    mask_token_id, length = _MASK_TOKEN_IDS[model.config.model_type], config.block_length
+    if config.mask_token_id != mask_token_id:
+        rule = f"is not what LMDeploy masks with, which is always {mask_token_id}"
+        raise SettingError("mask_token_id", config.mask_token_id, rule, "Serve it with SGLang and our plug-in.")
+    if config.is_on("confidence_threshold"):
+        how = f"low_confidence_dynamic --dllm-confidence-threshold {config.confidence_threshold}"
+    else:
+        # How many tokens a pass commits follows from the passes of a block.
+        count = config.min_commits
+        steps = next((steps for steps in range(1, length + 1) if length // steps == count), None)
+        if steps is None:
+            rule = f"is no quotient of a block of {length} tokens"
+            raise SettingError("min_commits", count, rule, f"Use {length // (length // count)}.")
+        strategy = "sequential" if config.commit_order == "left_to_right" else "low_confidence_static"
+        how = f"{strategy} --dllm-denoising-steps {steps}"
+    return (
+        "lmdeploy serve api_server {folder} --backend pytorch --trust-remote-code "
+        f"--dllm-block-length {length} --dllm-unmasking-strategy {how}"
+    ), {}
+
+
+def _name_architecture(path: Path, engine: str, published: dict[str, Any]) -> None:
+    """Writes the name of the architecture that the engine knows, and where its code is."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    names = ARCHITECTURES.get(engine)
+    config["architectures"] = [names[config["model_type"]]] if names else published["architectures"]
+    if published.get("auto_map"):
+        config["auto_map"] = published["auto_map"]
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+__all__ = ["export_for_engine"]
