@@ -34,6 +34,7 @@ _TABLE = [
     Command("inspect", "step through a decode, in the terminal or on a page, and draw how certainty grows", "model"),
     Command("calibrate", "find the fastest decoding settings that keep the accuracy", "model"),
     Command("report", "compare evaluations, if they can be compared", "reports"),
+    Command("export", "write a student for a serving engine, or for the published code of its family", "student"),
     Command("push", "publish an adapter, a model or trajectories on the Hub, with a card", "path", "repo_id"),
     Command("env", "show versions and devices, for bug reports"),
 ]

@@ -218,14 +218,13 @@ class InspectFlags(OutputFlags, DecodingFlags, BatchSizeFlags, DatasetFlags, Pro
         choices=_REWARDS, needs="figures")
 
 
-class CalibrateFlags(OutputFlags, BatchFlags, RewardFlags, DatasetFlags, LoadingFlags):
+class CalibrateFlags(OutputFlags, RecipeFlags, BatchFlags, RewardFlags, DatasetFlags, LoadingFlags):
     output_dir: str = flag("Folder for the recipe, generation_config.json: for instance the folder of the adapter.")
     max_accuracy_drop: float = flag("Accuracy that may be lost against one token per pass; 0.01 is one point.", 0.01)
     confidence: float = flag("Probability that no more is lost on all prompts of this kind.", 0.9)
     sweep: str = flag("Settings to try.", "entropy_threshold=0.1:1.0:0.1", metavar="SETTING=VALUES")
     block_lengths: tuple[int, ...] = flag("Block lengths to try them with; the reference has the first one. Default: "
         "the recipe's.", ())
-    max_new_tokens: int | None = flag("Length of the canvas. Default: the recipe's.")
     seed: int = flag("Seed of the split of the prompts into two halves.", 0)
 
 
@@ -298,6 +297,14 @@ class RayServeFlags(ServerFlags):
     max_replicas: int = flag("Replicas when there are many requests.", 1)
     cpus_per_replica: float = flag("CPUs of each replica.", 1)
     gpus_per_replica: float | None = flag("GPUs of each replica. By default one if there are any.")
+
+
+class ExportFlags(OutputFlags, RecipeFlags):
+    student: str = flag("Model or adapter: its name on the Hub, or a folder.")
+    engine: str = flag("What is to load it; 'transformers' is the published code.",
+        choices=("sglang", "lmdeploy", "transformers"))
+    output_dir: str = flag("New folder for the merged weights, the tokenizer and the engine's settings.")
+    base_model: str | None = flag("Base model, whose code is copied. By default what the student says.")
 
 
 class PushFlags(OutputFlags, RecipeFlags):

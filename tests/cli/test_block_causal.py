@@ -3,6 +3,7 @@
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -82,6 +83,37 @@ def test_data_are_evaluated_calibrated_and_kept(hf, checkpoint, questions):
     assert recipe.entropy_threshold == 1 and recipe.cache_implementation in (None, "block")
     code, *_ = hf("trajectories", *flags, *DECODING, "--output_dir", "kept", "--json", "t.json")
     assert code == 0 and read_json("t.json")["num_kept"] == 2
+
+
+def test_a_threshold_is_calibrated_for_sglang_and_exported(hf, checkpoint, questions):
+    shutil.copytree(checkpoint, "student")
+    flags = ["--model", "student", *questions, "--engine", "sglang", "--json", "f.json"]
+    calibrate = [
+        "--max_new_tokens",
+        "9",
+        "--max_accuracy_drop",
+        "0.9",
+        "--confidence",
+        "0.5",
+        "--output_dir",
+        "student",
+    ]
+    code, _, err = hf("calibrate", *flags, *calibrate, "--sweep", "confidence_threshold=0.8")
+    assert code == 0, err
+    (trial,) = read_json("f.json")["trials"]
+    code, *_ = hf("evaluate", *flags, "--max_new_tokens", "9", "--confidence_threshold", "0.8")
+    assert code == 0 and read_json("f.json")["nfe"] > 0
+    # Storing passes are counted.
+    plain = ["--model", "student", *questions, "--max_new_tokens", "9", "--confidence_threshold", "0.8"]
+    DiffusionGenerationConfig().save_pretrained("student")
+    assert hf("evaluate", *plain, "--json", "g.json")[0] == 0
+    assert read_json("g.json")["nfe"] < read_json("f.json")["nfe"] and trial["nfe"] > 0
+    DiffusionGenerationConfig(confidence_threshold=0.8).save_pretrained("student")
+    code, out, err = hf("export", "student", "--engine", "sglang", "--output_dir", "out", "--json", "e.json")
+    assert code == 0 and "--dllm-algorithm LowConfidence" in out, err
+    assert read_json("e.json")["launch"] in out
+    code, _, err = hf("export", "student", "--engine", "lmdeploy", "--output_dir", "other")
+    assert code == 1 and "mask_token_id" in err
 
 
 def test_the_engine_answers_as_generate_does():

@@ -119,7 +119,7 @@ def test_a_row_that_would_never_end_fails(editing):
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"engine": "sglang"}, "denoising_steps"),
+        ({"engine": "sglang"}, "engine"),
         ({"engine": "sglang", "confidence_threshold": 0.9, "temperature": 0.5}, "temperature"),
         ({"engine": "sglang", "confidence_threshold": 0.9, "min_commits": 2}, "min_commits"),
         ({"engine": "sglang", "entropy_threshold": 0.5, "editing_threshold": 0.5}, "entropy_threshold"),

@@ -44,13 +44,12 @@ def run(flags: CalibrateFlags) -> dict[str, Any]:
     setting, values = read_sweep(flags.sweep)
     lengths = [{"block_length": length} for length in flags.block_lengths] or [{}]
     candidates: list[dict[str, Any]] = [{**length, setting: value} for length, value in product(lengths, values)]
-    canvas = {} if flags.max_new_tokens is None else {"max_new_tokens": flags.max_new_tokens}
     dataset = load_prompts(flags, default_split="train")
     reward_function = get_reward(flags.reward, dataset)
     splits = split_in_half(dataset, flags.seed)
     model, tokenizer = load_model(flags)
     make_folder(flags.output_dir)
-    reference, recipes = recipes_to_try(model, tokenizer, candidates, canvas)
+    reference, recipes = recipes_to_try(model, tokenizer, candidates, flags.settings)
 
     def evaluate(split: str, settings: Mapping[str, Any]) -> Evaluation:
         recipe = recipes[describe(settings)]
@@ -73,7 +72,7 @@ def run(flags: CalibrateFlags) -> dict[str, Any]:
         "num_prompts": {split: len(prompts) for split, prompts in splits.items()},
         "hf_dparallel": __version__,
     }
-    recipe_of(model).updated(**canvas | best.settings).save_pretrained(flags.output_dir)
+    recipe_of(model).updated(**flags.settings | best.settings).save_pretrained(flags.output_dir)
     # Beside the recipe, what it promises.
     write_json(record, Path(flags.output_dir, CALIBRATION_NAME))
     say(f"\n{describe(best.settings)} keeps the accuracy and is written to {flags.output_dir}.")
@@ -84,11 +83,11 @@ def recipes_to_try(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     candidates: Sequence[dict[str, Any]],
-    canvas: dict[str, Any],
+    given: dict[str, Any],
 ) -> tuple[dict[str, Any], dict[str, DiffusionGenerationConfig]]:
     """Returns the settings of the reference, and by description the whole recipes of all that is decoded with."""
     recipes = {
-        describe(settings): resolve_settings(model, DiffusionGenerationConfig(**canvas | settings), tokenizer)
+        describe(settings): resolve_settings(model, DiffusionGenerationConfig(**given | settings), tokenizer)
         for settings in candidates
     }
     first = next(iter(recipes.values()))

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from huggingface_hub import CommitInfo
 
 from hf_dparallel_cli.flags import PushFlags
 
+from ..hub.export import export_for_engine
 from ..hub.facts import ModelFacts
 from ..hub.files import CARD_NAME, Content
 from ..hub.publish import files_to_push, push_model_to_hub
@@ -23,7 +25,19 @@ _OF_MODELS = ("report", "example", "dataset_name")
 
 
 def run(flags: PushFlags) -> dict[str, Any]:
-    """Prints where it has been published, or what would be."""
+    """Prints where it has been published, or what would be. With `engine`, it is exported for that engine first."""
+    if flags.repo_type == "model" and "engine" in flags.settings:
+        with TemporaryDirectory() as folder:
+            path = str(Path(folder, "student"))
+            flags.base_model = flags.base_model or ModelFacts(Path(flags.path), flags.repo_id).base_model
+            base = {"base_model": flags.base_model, "generation_config": read_settings(flags)}
+            export_for_engine(flags.path, flags.settings["engine"], path, **base)
+            flags.path = path
+            return _push(flags)
+    return _push(flags)
+
+
+def _push(flags: PushFlags) -> dict[str, Any]:
     about: dict[str, Any] = {"repo_id": flags.repo_id, "license": flags.license}
     push: Callable[..., CommitInfo]
     prepare: Callable[..., dict[str, Content]]

@@ -13,10 +13,12 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from transformers.dynamic_module_utils import get_relative_imports
 from transformers.utils import CONFIG_NAME, cached_file, logging
 
+from ..generation.compatibility import check
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
 from ..generation.revision.engine import ARCHITECTURES, engine_blocks
-from ..generation.settings import SettingError, settings_of
+from ..generation.settings import SettingError
 from .facts import ModelFacts
+from .files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, YAML_NAME
 from .publish import write_companions
 
 
@@ -25,7 +27,6 @@ logger = logging.get_logger(__name__)
 ENGINES = (*ARCHITECTURES, "transformers")
 # What the engines mask with, whatever the checkpoint says. Our plug-in tells SGLang what it says.
 _MASK_TOKEN_IDS = {"sdar": 151669, "sdar_moe": 151669, "llada2_moe": 156895}
-_YAML_NAME = "dllm.yaml"
 _LOADING = (
     "python -c 'from transformers import AutoModel; AutoModel.from_pretrained(\"{folder}\", trust_remote_code=True)'"
 )
@@ -91,12 +92,14 @@ def export_for_engine(
     model.generation_config = recipe
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
-    for path in code:
+    kept = [Path(student, name) for name in (SUMMARY_NAME, *([] if given else [CALIBRATION_NAME]))]
+    for path in [*code, *filter(Path.is_file, kept)]:
         shutil.copyfile(path, output_dir / path.name)
     _name_architecture(output_dir / CONFIG_NAME, engine, published)
     if settings:
-        (output_dir / _YAML_NAME).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-    write_companions(ModelFacts(output_dir, output_dir.name, base_model=base_model, launch=command))
+        (output_dir / YAML_NAME).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    (output_dir / LAUNCH_NAME).write_text(command.format(folder=".") + "\n", encoding="utf-8")
+    write_companions(ModelFacts(output_dir, output_dir.name, base_model=base_model))
     return command.format(folder=shlex.quote(str(output_dir)))
 
 
@@ -140,13 +143,11 @@ def _check_code(published: dict[str, Any], base_model: str) -> None:
 
 def _start(model: PreTrainedModel, config: DiffusionGenerationConfig) -> tuple[str, dict[str, Any]]:
     """The command that starts the engine of a configuration, and what goes into its YAML file."""
+    check(config, model)
     engine_blocks(config)  # it refuses what the engine does not do
     for name in ("stop_strings", "max_time"):
         if config.is_on(name):
             raise SettingError(name, getattr(config, name), "is for each request to say", f"Leave `{name}` out.")
-    if not config.eos_token_ids:
-        rule = "must be known, so that answers end"
-        raise SettingError("eos_token_id", None, rule, "Save it in the config of the model.")
     act = getattr(model.config, "hidden_act", "silu")
     if act != "silu":
         raise ValueError(f"`hidden_act={act!r}` is not computed by {config.engine}, which has 'silu' only.")
@@ -167,7 +168,7 @@ def _start_sglang(model: PreTrainedModel, config: DiffusionGenerationConfig) -> 
     needs_plug_in = "threshold" not in keys or config.mask_token_id != _MASK_TOKEN_IDS[model.config.model_type]
     command = (
         f"sglang serve --model-path {{folder}} --trust-remote-code --dllm-algorithm {algorithm} "
-        f"--dllm-algorithm-config {{folder}}/{_YAML_NAME} --max-running-requests 16"
+        f"--dllm-algorithm-config {{folder}}/{YAML_NAME} --max-running-requests 16"
     )
     install = "pip install --no-deps hf-dparallel && " if needs_plug_in else ""
     return install + command, {key: getattr(config, name) for key, name in keys.items()}
@@ -183,7 +184,7 @@ def _start_lmdeploy(model: PreTrainedModel, config: DiffusionGenerationConfig) -
     else:
         # How many tokens a pass commits follows from the passes of a block.
         count = config.min_commits
-        steps = next((steps for steps in range(1, length + 1) if length // steps == count), None)
+        steps = max((steps for steps in range(1, length + 1) if length // steps == count), default=None)
         if steps is None:
             rule = f"is no quotient of a block of {length} tokens"
             raise SettingError("min_commits", count, rule, f"Use {length // (length // count)}.")

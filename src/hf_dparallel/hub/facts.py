@@ -12,7 +12,7 @@ from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME, logg
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.settings import settings_of
 from ..reports import TABLE_METRICS, read_json, read_report
-from .files import CALIBRATION_NAME, SUMMARY_NAME, hub_name
+from .files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, hub_name
 
 
 logger = logging.get_logger(__name__)
@@ -65,6 +65,9 @@ class ModelFacts:
         self.adapter, self.summary = self._read(ADAPTER_CONFIG_NAME), self._read(SUMMARY_NAME)
         said = self.base_model or self.adapter.get("base_model_name_or_path") or self.summary.get("base_model")
         self._said_base_model, self.base_model = said, hub_name(said)
+        launch = self.folder / LAUNCH_NAME
+        # How an engine is started with it, if it was exported for one.
+        self.launch = launch.read_text(encoding="utf-8") if launch.is_file() else None
         is_saved = (self.folder / GENERATION_CONFIG_NAME).is_file()
         recipe = DiffusionGenerationConfig.from_pretrained(self.folder) if is_saved else DiffusionGenerationConfig()
         given = self.generation_config.settings() if self.generation_config else {}

@@ -19,6 +19,9 @@ from transformers.utils import (
 CARD_NAME = "README.md"
 SUMMARY_NAME = "training_summary.json"
 CALIBRATION_NAME = "calibration.json"
+# Of a student that was exported for an engine: the line that starts it, and what it reads beside the checkpoint.
+LAUNCH_NAME = "launch.sh"
+YAML_NAME = "dllm.yaml"
 
 # They have entries such as "/root/".
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt")
@@ -68,6 +71,9 @@ def select_files(folder: Path, kind: str) -> dict[str, Path]:
     file elsewhere, which may be anything, is refused.
     """
     patterns = (*WEIGHT_PATTERNS[kind], *TOKENIZER_PATTERNS, *_OTHER_PATTERNS, *_OWN_PATTERNS)
+    if (folder / LAUNCH_NAME).is_file():
+        # Exported, with the code of the base model.
+        patterns = (*patterns, LAUNCH_NAME, YAML_NAME, "*.py")
     found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     for path in found:
         if not path.resolve().is_relative_to(folder.resolve()):

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..commit_rules import is_of_one_pass, most_certain
+from ..commit_rules import THRESHOLD, is_of_one_pass, most_certain
 from ..compatibility import ABILITIES
 from ..parts import Change, RowPart, revision_way
 from ..prediction import TokenPrediction
-from ..settings import SETTINGS, SettingError, add_setting, settings_of
+from ..settings import SETTINGS, SettingError, add_setting, settings_called, settings_of
 
 
 # By engine and `model_type`, the name of the architecture in its table.
@@ -83,6 +83,9 @@ class SGLang(EngineBlocks):
     known = ("editing_threshold", "max_post_steps", "penalty_lambda")
 
     def __init__(self, config: Any):
+        if not any(map(config.is_on, settings_called(THRESHOLD))):
+            remedy = "Set `confidence_threshold=0.95`, its default, or find one with `hf-dparallel calibrate`."
+            raise SettingError("engine", "sglang", f"needs a {THRESHOLD}", remedy)
         super().__init__(config)
         # By row, its block, the passes without a mask there, and the states in which it had some.
         self._visits: dict[int, tuple[int, int, set]] = {}

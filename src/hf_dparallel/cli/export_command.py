@@ -1,0 +1,24 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel export`: write a student for a serving engine."""
+
+from typing import Any
+
+from hf_dparallel_cli.flags import ExportFlags
+
+from ..demo import path_of
+from ..hub.export import export_for_engine
+from .console import say
+from .loading import read_settings
+
+
+def run(flags: ExportFlags) -> dict[str, Any]:
+    """Prints the line that starts the engine."""
+    launch = export_for_engine(
+        path_of(flags.student),
+        flags.engine,
+        flags.output_dir,
+        base_model=flags.base_model,
+        generation_config=read_settings(flags),
+    )
+    say(launch)
+    return {"engine": flags.engine, "output_dir": flags.output_dir, "launch": launch}
