@@ -8,6 +8,7 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
+from ..helpers import make_sdar, make_tokenizer
 from ..hub.conftest import BASE, TEACHER
 
 
@@ -36,6 +37,17 @@ def test_push_then_generate_with_the_recipe(hub, adapter, hf, tmp_path):
     assert code == 0 and (code, answer) == local[:2] == by_adapter[:2]
     passes = [json.loads((tmp_path / f"{name}.json").read_text())["nfe"] for name in "abc"]
     assert passes[0] == passes[1] == passes[2] < 32  # a rule of the recipe, not one token in each pass
+
+
+def test_push_for_an_engine(hub, hf):
+    make_sdar().save_pretrained("student")
+    make_tokenizer().save_pretrained("student")
+    flags = ["--engine", "sglang", "--confidence_threshold", "0.9"]
+    code, _, err = hf("push", "student", "user/served", *flags)
+    files = hub.repository("user/served").files()
+    assert code == 0 and {"dllm.yaml", "launch.sh", "model.safetensors"} <= files.keys(), err
+    assert b"SDARForCausalLM" in files["config.json"]
+    assert b"sglang serve --model-path . --trust-remote-code" in files["README.md"]
 
 
 def test_push_data(hub, hf, tmp_path):

@@ -18,11 +18,12 @@ from ..helpers import lora, make_llada, make_llada2, make_sdar, make_sdar_moe, m
 
 
 # What the engines read from config.json: without a default, and with one that might not be the model's.
-_DENSE = """hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads rms_norm_eps vocab_size
-    tie_word_embeddings rope_theta head_dim max_position_embeddings attention_bias"""
+_DENSE = """hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads rms_norm_eps
+    vocab_size tie_word_embeddings rope_theta head_dim max_position_embeddings attention_bias"""
 _LMDEPLOY = f"{_DENSE} sliding_window use_sliding_window pad_token_id bos_token_id eos_token_id"
-_MOE = """hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads rms_norm_eps vocab_size
-    tie_word_embeddings head_dim hidden_act max_position_embeddings use_bias use_qkv_bias embedding_dropout num_experts
+_MOE = """hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads rms_norm_eps
+    vocab_size tie_word_embeddings head_dim hidden_act max_position_embeddings use_bias use_qkv_bias embedding_dropout
+    num_experts
     num_experts_per_tok norm_topk_prob num_shared_experts moe_intermediate_size first_k_dense_replace rope_theta
     partial_rotary_factor n_group topk_group routed_scaling_factor score_function router_dtype
     moe_router_enable_expert_bias use_qk_norm"""

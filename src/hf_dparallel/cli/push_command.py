@@ -30,8 +30,8 @@ def run(flags: PushFlags) -> dict[str, Any]:
         with TemporaryDirectory() as folder:
             path = str(Path(folder, "student"))
             flags.base_model = flags.base_model or ModelFacts(Path(flags.path), flags.repo_id).base_model
-            base = {"base_model": flags.base_model, "generation_config": read_settings(flags)}
-            export_for_engine(flags.path, flags.settings["engine"], path, **base)
+            about = {"base_model": flags.base_model, "generation_config": read_settings(flags)}
+            export_for_engine(flags.path, flags.settings["engine"], path, **about)  # type: ignore[arg-type]
             flags.path = path
             return _push(flags)
     return _push(flags)

@@ -79,9 +79,10 @@ def export_for_engine(
     given = generation_config.settings() if generation_config else {}
     recipe = recipe_of(model).updated(**given)
     _check_weights(model, tokenizer)
+    command: str = _LOADING
+    settings: dict[str, Any] = {}
     if engine == "transformers":
         _check_code(published, base_model)
-        command, settings = _LOADING, {}
     else:
         recipe = recipe.updated(engine=engine)
         command, settings = _start(model, resolve(model, recipe, tokenizer))
@@ -163,7 +164,7 @@ def _start_sglang(model: PreTrainedModel, config: DiffusionGenerationConfig) -> 
         keys |= {"penalty_lambda": "penalty_lambda"}
     elif not config.is_on("confidence_threshold"):
         # An algorithm of our plug-in.
-        rule = config.commit_rule()
+        rule = str(config.commit_rule())
         algorithm, keys = rule.title().replace("_", ""), {rule: rule, "block_size": "block_length"}
     needs_plug_in = "threshold" not in keys or config.mask_token_id != _MASK_TOKEN_IDS[model.config.model_type]
     command = (
