@@ -184,7 +184,7 @@ class Failing(Follower):
         setattr(self, method, lambda *args: 1 / 0)
 
 
-@pytest.mark.parametrize("method", [None, "enter", "change", "after"])
+@pytest.mark.parametrize("method", [None, "enter", "change", "after", "tell"])
 def test_a_row_that_cannot_be_followed_fails_alone(served_json, tokenizer, method):
     """As when the matcher reaches one of its limits, or whatever it is."""
     model, eos = served_json.model, tokenizer.eos_token_id

@@ -259,19 +259,21 @@ class Engine:
         prompt = self._active[row_id]
         is_last = finished is not None or len(tokens) >= prompt.max_tokens
         tokens = tokens[: prompt.max_tokens]
-        progress = Progress(tokens[prompt.num_sent :], nfe)
-        if finished is not None and finished.error is not None:
-            progress.error = finished.error
-        elif is_last:
+        progress = Progress(tokens[prompt.num_sent :], nfe, error=finished and finished.error)
+        if is_last and progress.error is None:
             ends = bool(tokens) and tokens[-1] in prompt.config.eos_token_ids
             progress.finish_reason = "stop" if ends else "length"
-        for follower in prompt.followers:
-            follower.tell(progress, prompt.num_sent, len(tokens))
+        try:
+            for follower in prompt.followers:
+                follower.tell(progress, prompt.num_sent, len(tokens))
+        except Exception as error:
+            logger.error("What follows a prompt has failed.", exc_info=True)
+            progress.error = error
         if progress.tokens or progress.draft is not None or progress.is_last:
             self.num_tokens += len(progress.tokens)
             prompt.num_sent = len(tokens)
             prompt.listener(progress)
-        return is_last
+        return progress.is_last
 
     def _followers_of(self, row_id: int) -> list[Follower]:
         # A prompt that is given up has left already.
