@@ -2,6 +2,8 @@
 """Answers in JSON by a schema: what it gives is written without a pass, and the model writes the rest."""
 
 import json
+import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,17 +15,24 @@ from transformers import PreTrainedTokenizerBase
 from ..generation.canvas import Canvas
 from ..generation.parts import Change
 from ..generation.prediction import TokenPrediction
+from .bodies import RequestError
 from .followers import Follower
 
 
-# How large a schema may be, in characters and in levels.
-_LONGEST, _DEEPEST = 2**16, 32
+# How large a schema may be: its characters, its levels, and the characters of each text, repeats included. What is
+# given is found up to its end, however long it is, and can be found again for each of the items of an array.
+_LONGEST, _DEEPEST, _LONGEST_TEXT = 2**15, 32, 256
 # Errors then say nothing of the state of the parser.
-_LIMITS = LLParserLimits(verbose_errors=False)
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=300_000, step_max_items=5000, max_lexer_states=50_000, verbose_errors=False
+)
 # JSON as models have seen it most. With free whitespace, nothing would be given.
 _SPACING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-# What has schemas by name, and what has values that are no schemas.
-_MAPS, _VALUES = {"properties", "patternProperties", "$defs", "definitions"}, {"enum", "const", "default", "examples"}
+# What has schemas by name, what has values that are no schemas, and what changes nothing.
+_MAPS, _VALUES = {"properties", "$defs", "definitions"}, {"enum", "const"}
+_NOTES = {"title", "description", "default", "examples", "$comment"}
+# What can take minutes, and what would change the spacing.
+_REFUSED = {"multipleOf", "patternProperties", "x-guidance"}
 
 
 class CompiledSchema(NamedTuple):
@@ -63,7 +72,8 @@ class JsonAnswer(Follower):
         """Says what has gone wrong: the matcher has limits, and allows nothing but the end when it reaches them."""
         if not self._matcher.is_error():
             return {}
-        return {"error": RuntimeError(f"The JSON schema cannot be followed: {self._matcher.get_error()}")}
+        reason = self._matcher.get_error().partition("\n")[0]
+        return {"error": RequestError(f"The answer cannot follow the JSON schema any more: {reason}")}
 
     def _take(self, predicted: list[int], logits: torch.Tensor) -> list[int]:
         """Returns the predicted tokens that fit, or else the likeliest token that does."""
@@ -90,8 +100,11 @@ def compile_schema(
 ) -> CompiledSchema:
     """Compiles a schema, or raises a `ValueError`. All properties of an object are written, in their order."""
     closed = _closed(schema)
-    if len(json.dumps(closed, allow_nan=False)) > _LONGEST:
+    text = json.dumps(closed, ensure_ascii=False, allow_nan=False)
+    if len(text) > _LONGEST:
         raise ValueError(f"a schema may have at most {_LONGEST} characters.")
+    if max(map(len, re.findall(r'"((?:[^"\\]|\\.)*)"', text)), default=0) > _LONGEST_TEXT:
+        raise ValueError(f"a text in a schema may have at most {_LONGEST_TEXT} characters.")
     vocabulary = _vocabulary(tokenizer, max(vocab_size, len(tokenizer)), tuple(eos_token_ids))
     grammar = LLMatcher.grammar_from_json_schema(closed, overrides=_SPACING)
     matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_LIMITS)
@@ -113,13 +126,35 @@ def _closed(schema: Any, depth: int = 0) -> Any:
         return schema
     closed: dict[str, Any] = {}
     for name, value in schema.items():
+        if name in _REFUSED:
+            raise ValueError(f"`{name}` is not supported.")
+        if name in _REPEATS and _REPEATS[name](value) > _LONGEST_TEXT:
+            raise ValueError(f"a `{name}` may ask for at most {_LONGEST_TEXT} characters.")
         if name in _MAPS and isinstance(value, dict):
             closed[name] = {key: _closed(each, depth + 1) for key, each in value.items()}
-        else:
+        elif name not in _NOTES:
             closed[name] = value if name in _VALUES else _closed(value, depth + 1)
     if isinstance(closed.get("properties"), dict):
         closed = {"additionalProperties": False} | closed | {"required": list(closed["properties"])}
     return closed
+
+
+def _repeated_length(pattern: str) -> int:
+    """How long a text may be that a pattern gives, at most: the repeats of groups multiply."""
+    length, factor = len(pattern), 1
+    for before, count in re.findall(r"(.?)\{\s*(\d+)", pattern, re.DOTALL):
+        if before.isalnum() or before in "].":
+            length += int(count)
+        else:
+            factor *= max(int(count), 1)
+    return length * factor
+
+
+# By the keywords that repeat characters, how many these can become. What is no number is refused later.
+_REPEATS: dict[str, Callable[[Any], float]] = {
+    "pattern": lambda value: _repeated_length(str(value)),
+    "minLength": lambda value: value if isinstance(value, int | float) else 0,
+}
 
 
 @lru_cache(maxsize=16)
