@@ -286,7 +286,9 @@ class ServerFlags(RecipeFlags, BatchSizeFlags, ModelFlags):
 
 
 class ServeFlags(OutputFlags, ServerFlags):
-    pass
+    title = "server"
+    forwarded_allow_ips: tuple[str, ...] = flag("Proxies whose X-Forwarded-For says who asks: addresses or networks. "
+        "By default there is none.", (), metavar="IP")
 
 
 class RayServeFlags(ServerFlags):

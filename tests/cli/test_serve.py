@@ -203,8 +203,16 @@ def test_each_name_answers_as_if_it_were_alone(adapters, models):
     assert described["base"]["decoding"]["denoising_steps"] == 16
 
 
-def test_names():
-    assert read_names(["x=user/a", "user/b", "./c=d"], "m") == {"x": "user/a", "user/b": "user/b", "./c": "d"}
+def test_names(tmp_path):
+    folder = tmp_path / "lr=1e-4"
+    folder.mkdir()
+    for adapters, first, expected in (
+        (["x=user/a", "user/b", "./c=d"], None, ("m", {"x": "user/a", "user/b": "user/b", "./c": "d"})),
+        ([str(folder), f"x={folder}"], None, ("m", {str(folder): str(folder), "x": str(folder)})),
+        ([str(folder), "user/b"], "a=b", ("m", {"a=b": str(folder), "user/b": "user/b"})),
+        ([], "a=b", ("a=b", {})),
+    ):
+        assert read_names(adapters, "m", first) == expected
     for adapters, message in ((["x=a", "x=b"], "`adapter` has 'x' twice"), (["m=p"], "the name of the model, 'm'")):
         with pytest.raises(click.UsageError, match=message):
             read_names(adapters, "m")

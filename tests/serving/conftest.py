@@ -38,11 +38,11 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @contextlib.contextmanager
-def running(served: ServedModel, models=None, num_slots=16, max_waiting=128, grace_seconds=30.0, **settings):
+def running(served, models=None, num_slots=16, max_waiting=128, grace_seconds=30.0, uvicorn=None, **settings):
     """A server in a thread; gives its URL, the engine and the uvicorn server."""
     engine = Engine(served.model, num_slots, max_waiting)
     app = make_app(models or {served.name: served}, engine, **settings)
-    server = Server(app, engine, port=0, grace_seconds=grace_seconds)
+    server = Server(app, engine, grace_seconds, port=0, **(uvicorn or {}))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

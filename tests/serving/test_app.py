@@ -315,6 +315,8 @@ def test_errors_have_the_form_of_openai(client):
         (b"\xff", "application/json", 400, "The body is not valid JSON"),
         (rb'{"messages": "\ud800"}', "application/json", 400, "The body is not valid JSON"),
         (b"[" * 100_000, "application/json", 400, "The body is not valid JSON"),
+        (b'{"temperature": ' + b"[" * 500 + b"]" * 500 + b"}", "application/json", 400, "The body is not valid JSON"),
+        (b'{"temperature": NaN}', "application/json", 400, "The body is not valid JSON"),
         (b"{}", "text/plain", 415, "Send the header `Content-Type: application/json`"),
         (b"{}", None, 415, "Send the header `Content-Type: application/json`"),
         (b" " * (2**20 + 1), "application/json", 413, "longer than 1048576 bytes"),
@@ -391,22 +393,68 @@ def longest_wait(server, url: str, content: bytes) -> float:
     return longest
 
 
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+TYPE, LENGTH, CHUNKED = (
+    b"Content-Type: application/json\r\n",
+    b"Content-Length: 9\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+)
+# What a client sends and how the answer begins; then it sends one byte more, and reads no further.
+HALF_SENT = [
+    (b"", b""),
+    (HEAD, b""),
+    (HEAD + TYPE + LENGTH + b"\r\n{", b"HTTP/1.1 408"),
+    (HEAD + LENGTH + b"\r\n", b"HTTP/1.1 415"),
+    (b"GET /health HTTP/1.1\r\nHost: x\r\n" + LENGTH + b"\r\n", b"HTTP/1.1 200"),
+    (b"POST /none HTTP/1.1\r\nHost: x\r\n" + CHUNKED + b"\r\n", b"HTTP/1.1 404"),
+    (b"GET /health HTTP/1.1\r\nHost: evil\r\n" + LENGTH + b"\r\n", b"HTTP/1.1 400"),
+    (HEAD + TYPE + LENGTH + CHUNKED + b"\r\n0\r\n\r\n", b"HTTP/1.1 400"),
+    (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /he", b"HTTP/1.1 200"),
+    (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 200"),
+    (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 900, b"HTTP/1.1 200"),
+]
+
+
 def test_slow_connections_are_closed(served, monkeypatch):
-    monkeypatch.setattr(server_module, "_HEAD_SECONDS", 1)
-    monkeypatch.setattr(app_module, "_BODY_SECONDS", 1)
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    with running(served) as server, contextlib.ExitStack() as stack:
+    monkeypatch.setattr(server_module, "_WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(app_module, "_BODY_SECONDS", 0.5)
+    with running(served, allowed_hosts=["x", "127.0.0.1"]) as server, contextlib.ExitStack() as stack:
         address = server.server.servers[0].sockets[0].getsockname()
-        slow = [stack.enter_context(socket.create_connection(address)) for _ in range(300)]
-        for number, connection in enumerate(slow):
-            connection.sendall([b"", head, head + b"Content-Length: 9\r\n\r\n{"][number % 3])
+        kinds = HALF_SENT[:-1] * 30 + HALF_SENT[-1:] * 2
+        slow = [stack.enter_context(socket.create_connection(address)) for _ in kinds]
+        for connection, (sent, _) in zip(slow, kinds, strict=True):
+            connection.sendall(sent)
+        for connection, (_, answer) in zip(slow, kinds, strict=True):
+            assert connection.recv(len(answer)) == answer
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(b"1" * bool(answer))
         assert httpx.post(f"{server.url}/v1/chat/completions", json=chat("x")).status_code == 200
         wait_for(lambda: not server.server.server_state.connections)
-        assert slow[0].recv(99) == slow[1].recv(99) == b"" and b"408 Request Timeout" in slow[2].recv(99)
         with httpx.Client() as client:
             for _ in range(4):
                 assert client.get(f"{server.url}/health").status_code == 200
-                time.sleep(0.4)
+                time.sleep(0.2)
+
+
+def test_a_slow_reader_gets_all_of_it(server, monkeypatch):
+    monkeypatch.setattr(server_module, "_WAIT_SECONDS", 0.1)
+    address = server.server.servers[0].sockets[0].getsockname()
+    with socket.create_connection(address) as connection:
+        request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        connection.sendall(request * 400 + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        received = b""
+        while part := connection.recv(2**18):
+            received += part
+            time.sleep(0.01)
+    assert received.count(b"HTTP/1.1 200 OK") == 401 and received.endswith(b"</html>\n")
+
+
+@pytest.mark.parametrize("proxies", [[], ["127.0.0.1"]])
+def test_forwarded_addresses_are_believed_from_known_proxies_only(served, caplog, proxies):
+    caplog.set_level("INFO", logger="hf_dparallel")
+    with running(served, uvicorn={"forwarded_allow_ips": proxies}) as server:
+        httpx.get(f"{server.url}/v1/models", headers={"X-Forwarded-For": "6.6.6.6"})
+    assert ("6.6.6.6 GET" in caplog.text) is bool(proxies) and ("127.0.0.1 GET" in caplog.text) is (not proxies)
 
 
 def test_answers_that_are_not_finished_at_the_end_say_so(served):

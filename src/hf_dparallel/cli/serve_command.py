@@ -55,12 +55,13 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(flags: ServerFlags, listener: socket.socket) -> dict[str, int]:
+def serve(flags: ServeFlags, listener: socket.socket) -> dict[str, int]:
     """Loads the model, serves it until a signal comes, and returns what was done."""
     from ..serving.server import Server
 
     names, engine, app = make_server(flags, _is_loopback(listener))
-    server = Server(app, engine, log_level=flags.log_level, grace_seconds=flags.grace_seconds)
+    proxies = list(flags.forwarded_allow_ips)
+    server = Server(app, engine, flags.grace_seconds, log_level=flags.log_level, forwarded_allow_ips=proxies)
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     slots = engine.num_slots
@@ -86,10 +87,7 @@ def make_server(flags: ServerFlags, is_loopback: bool) -> "tuple[list[str], Engi
     from .serve_models import read_names, served_models
 
     _log_to_stderr(flags.log_level)
-    name, paths = flags.served_model_name or flags.model, flags.adapter
-    if paths and flags.served_model_name:
-        name, paths = flags.model, (f"{name}={paths[0].rpartition('=')[2]}", *paths[1:])
-    by_name = read_names(paths, name)
+    name, by_name = read_names(flags.adapter, flags.model, flags.served_model_name)
     model, tokenizer = load_model(flags)
     models = served_models(name, model, tokenizer, by_name, read_settings(flags))
     engine = Engine(model, batch_options(flags)["batch_size"], flags.max_waiting)

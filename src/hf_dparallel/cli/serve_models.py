@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -14,17 +15,24 @@ from ..serving.requests import ServedModel
 from .loading import checked_name, resolve_settings
 
 
-def read_names(adapters: Sequence[str], model: str) -> dict[str, str]:
-    """Returns adapters, each `NAME=ADAPTER` or `ADAPTER`, by the names that requests call them."""
+def read_names(adapters: Sequence[str], model: str, first: str | None = None) -> tuple[str, dict[str, str]]:
+    """Returns what requests call the model, and adapters, each `NAME=ADAPTER` or `ADAPTER`, by their names.
+
+    `first` is what they call the first of these, the model after its adapters.
+    """
     names: dict[str, str] = {}
     for text in adapters:
         name, is_named, path = text.partition("=")
+        if not is_named or Path(text).exists():
+            name = path = text
+        name, first = first or name, None
         if name in names:
             raise click.UsageError(f"`adapter` has {name!r} twice. Give one of them another name: NAME=ADAPTER.")
-        names[name] = path if is_named else text
+        names[name] = path
+    model = first or model
     if model in names:
         raise click.UsageError(f"An adapter has the name of the model, {model!r}. Give it another: NAME=ADAPTER.")
-    return names
+    return model, names
 
 
 def served_models(

@@ -77,7 +77,8 @@ class PendingRequest:
                 continue  # it met a stop string, and the decoding had not heard of it yet
             if progress.error is not None:
                 raise _failure(progress.error)
-            parts = answer.add(progress)
+            # In a thread, because what is told of many tokens takes seconds, in which others are answered.
+            parts = await asyncio.to_thread(answer.add, progress)
             if answer.text.finish_reason is not None:
                 self._engine.give_up([self._prompts[index]])
             for part in parts:
@@ -215,7 +216,7 @@ class Api:
             await _unless_gone(request, pending.finish())
         finally:
             pending.give_up()
-        return JSONResponse(objects.whole(pending.answers(), pending.usage()))
+        return await asyncio.to_thread(JSONResponse, objects.whole(pending.answers(), pending.usage()))
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models"""
@@ -262,17 +263,17 @@ class Api:
         # Another type could be sent from a page of another site that is open in a browser on this machine.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError("The body must be JSON. Send the header `Content-Type: application/json`.", status=415)
-        received, close = b"", {"Connection": "close"}
+        received = b""
         try:
             async with asyncio.timeout(_BODY_SECONDS):
                 async for part in request.stream():
                     received += part
                     if len(received) > self.max_request_bytes:
                         message = f"The body is longer than {self.max_request_bytes} bytes. Send a shorter prompt."
-                        raise RequestError(message, status=413, headers=close)
+                        raise RequestError(message, status=413)
         except TimeoutError as error:
             message = f"The body did not arrive within {_BODY_SECONDS} seconds. Send it at once."
-            raise RequestError(message, status=408, headers=close) from error
+            raise RequestError(message, status=408) from error
         return received
 
     def _describe(self, served: ServedModel) -> dict[str, Any]:
@@ -336,7 +337,7 @@ def make_app(
 
 def _parse(body: bytes) -> dict[str, Any]:
     try:
-        parsed = from_json(body)
+        parsed = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise RequestError(f"The body is not valid JSON: {error}") from error
     if not isinstance(parsed, dict):
@@ -363,6 +364,8 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, None]) -> Non
 
 
 def _failure(error: Exception) -> RequestError:
+    if isinstance(error, RequestError):
+        return error
     if isinstance(error, OverloadedError):
         return RequestError(str(error), status=429, code="overloaded", headers={"Retry-After": "1"})
     if isinstance(error, EngineClosedError):
@@ -373,7 +376,8 @@ def _failure(error: Exception) -> RequestError:
 
 
 async def _refuse(request: Request, error: RequestError) -> Response:
-    request.state.error = str(error)
+    # What a client has written is not logged; it may be a secret.
+    request.state.error = str(error) if error.param is None else f"`{error.param}` is refused"
     return JSONResponse(error_body(error), status_code=error.status, headers=error.headers)
 
 

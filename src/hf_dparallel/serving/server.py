@@ -5,25 +5,32 @@ import asyncio
 import gc
 import math
 import socket
+from functools import partial
+from typing import Any
 
 import h11
 import uvicorn
 from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .engine import Engine
 
 
-# How long a client may take to send the head of a request.
-_HEAD_SECONDS = 10
+# How long a client may take to send the head of a request, or to read on.
+_WAIT_SECONDS = 10
 # When the server stops, unfinished answers end with an error. Sending it may take so long.
 _LAST_SECONDS = 5
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn that is closed if it does not bring a request: open connections are limited."""
+    """A connection of uvicorn that ends where its client neither sends a request nor reads the answer to one."""
 
     _deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.app = partial(self._answer, self.app)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
@@ -33,33 +40,67 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._set_deadline()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._set_deadline()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._set_deadline()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._set_deadline()
+
+    async def _answer(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
+        """Has the connection closed where what follows may be the rest of this request."""
+        is_ambiguous = {b"content-length", b"transfer-encoding"} <= dict(scope["headers"]).keys()
+
+        async def send_and_close(message: Any) -> None:
+            if message["type"] == "http.response.start" and (is_ambiguous or self.conn.their_state is h11.SEND_BODY):
+                message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
+            await send(message)
+
+        if is_ambiguous:
+            app = PlainTextResponse("Send the header Content-Length or Transfer-Encoding, not both.", status_code=400)
+        await app(scope, receive, send_and_close)
+
     def _set_deadline(self) -> None:
-        """However often a part of the head comes, the time begins with the first."""
-        if self.conn.their_state is not h11.IDLE:
+        """However often a part of a head comes, the time begins with the first."""
+        is_under_way = self.cycle is not None and not self.cycle.response_complete
+        if is_under_way and not self.flow.write_paused:
             if self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
+            unread = self.transport.get_write_buffer_size()
+            self._deadline = self.loop.call_later(_WAIT_SECONDS, self._end, unread)
+
+    def _end(self, unread: int) -> None:
+        self._deadline = None
+        if self.transport.get_write_buffer_size() < unread:
+            # The client reads on, however slowly.
+            self._set_deadline()
+        else:
+            self.transport.abort()
 
 
 class Server(uvicorn.Server):
     """Answers requests until a signal comes or the engine, which the application decodes with, fails.
 
-    Answers that are under way then have `grace_seconds`. The port is for `run` without sockets.
+    Answers that are under way then have `grace_seconds`. `settings` are uvicorn's.
     """
 
-    def __init__(
-        self, app: Starlette, engine: Engine, log_level: str = "warning", port: int = 0, grace_seconds: float = 30
-    ):
+    def __init__(self, app: Starlette, engine: Engine, grace_seconds: float = 30, **settings: Any):
         config = uvicorn.Config(
             app,
-            port=port,
             http=Connection,
-            log_level=log_level,
+            ws="none",
             # The application has a line for each request that says more.
             access_log=False,
             timeout_graceful_shutdown=math.ceil(grace_seconds + _LAST_SECONDS),
+            # By default no proxy is believed.
+            **{"log_level": "warning", "forwarded_allow_ips": []} | settings,
         )
         super().__init__(config)
         self.engine = engine
