@@ -32,18 +32,19 @@ def test_requests_are_logged_and_counted(served, lines):
         post = lambda path, body: httpx.post(f"{server.url}/v1/{path}", json=body, timeout=60)  # noqa: E731
         usage = post("chat/completions", chat(PROBLEMS[0])).json()["usage"]
         post("chat/completions", chat(PROBLEMS[0]) | {"stream": True})
-        post("chat/completions", chat("x") | {"max_tokens": "\n127.0.0.1 POST forged"})
+        post("chat/completions", chat("x") | {"max_tokens": "secret"})
+        post("chat/completions", chat("x") | {"\n127.0.0.1 POST forged": 1})
         httpx.get(f"{server.url}/health")
         httpx.get(f"{server.url}/none")
         found = figures(server.url)
     cost = rf"demo, {usage['prompt_tokens']} \+ {usage['completion_tokens']} tokens, {usage['nfe']} passes"
-    whole, stream, refused, missing = lines()
+    whole, stream, refused, forged, missing = lines()
     for line in (whole, stream):
         assert re.fullmatch(rf"127\.0\.0\.1 POST /v1/chat/completions 200 \d+\.\d\d s, {cost}", line)
-    assert re.match(r"127\.0\.0\.1 POST /v1/chat/completions 400 .* `max_tokens`: .* valid integer", refused)
-    assert "\n" not in refused and " GET /none 404 " in missing
+    assert re.fullmatch(r"127\.0\.0\.1 POST /v1/chat/completions 400 .* s: `max_tokens` is refused", refused)
+    assert "\n" not in forged and " GET /none 404 " in missing
     assert found['hf_dparallel_requests_total{model="demo",status="200"}'] == 2
-    assert found['hf_dparallel_requests_total{model="demo",status="400"}'] == 1
+    assert found['hf_dparallel_requests_total{model="demo",status="400"}'] == 2
     assert found['hf_dparallel_completion_tokens_total{model="demo"}'] == 2 * usage["completion_tokens"]
     assert found['hf_dparallel_forward_passes_total{model="demo"}'] == 2 * usage["nfe"]
     assert found['hf_dparallel_request_seconds_count{model="demo"}'] == 2

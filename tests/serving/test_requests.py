@@ -2,6 +2,7 @@
 """What requests may say, and how the others are refused."""
 
 import dataclasses
+from functools import reduce
 
 import pytest
 
@@ -157,6 +158,11 @@ def test_prompts_of_text_completions(served):
         ({"top_logprobs": 3}, "top_logprobs", "`top_logprobs=3` needs `logprobs`"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20, got 21"),
         ({"logprobs": True, "top_logprobs": True}, "top_logprobs", "integer, got True"),
+        (
+            {"logprobs": True, "top_logprobs": 20, "n": 9, "max_tokens": 640, "temperature": 1},
+            "top_logprobs",
+            "`top_logprobs=20` asks for 120960 log-probabilities",
+        ),
         ({"presence_penalty": False}, "presence_penalty", "`presence_penalty=False` is not supported"),
         ({"tools": [{"type": "function"}]}, "tools", "is not supported"),
         ({"response_format": {"type": "json_object"}}, "response_format.type", "json_schema"),
@@ -175,6 +181,7 @@ def test_prompts_of_text_completions(served):
         ({"temperature": float("nan")}, "temperature", "`temperature` must be "),
         ({"top_p": 2}, "top_p", "`top_p` must be a probability"),
         ({"entropy_threshold": [1]}, "entropy_threshold", "`entropy_threshold` must be a number"),
+        ({"temperature": reduce(lambda value, _: [value], range(190), 1)}, "temperature", "must be "),
         ({"entropy_threshold": 1, "confidence_threshold": 0.9}, "confidence_threshold", "are two commit rules"),
         ({"cache_implementation": "paged"}, "cache_implementation", "must be one of"),
         ({"cache_implementation": ["dual"]}, "cache_implementation", "must be one of"),
