@@ -104,6 +104,7 @@ def check_loading_without_peft_model(model, folder, expected: torch.Tensor) -> N
     assert torch.equal(logits(model), expected)
     model.merge_and_unload()
     torch.testing.assert_close(logits(model), expected, atol=1e-3, rtol=1e-3)
+    assert model.state_dict().keys() == type(model)(model.config).state_dict().keys()
 
 
 @pytest.mark.parametrize("name", ["PromptTuningConfig", "PrefixTuningConfig", "PromptEncoderConfig"])

@@ -163,18 +163,24 @@ class AdapterLoadingMixin(_Mixed):
             ValueError: if no adapter is loaded.
         """
         from peft.tuners.tuners_utils import BaseTunerLayer
-        from peft.utils import ModulesToSaveWrapper
 
         if not getattr(self, "_hf_peft_config_loaded", False):
             raise ValueError("No adapter is loaded, so there is nothing to merge. Call `load_adapter` first.")
-        active = self.active_adapters()
         self.generation_config = recipe_of(self)
+        how: dict[str, Any] = {"safe_merge": True, "adapter_names": self.active_adapters()}
+        replaced: list[str] = []
         for name, module in list(self.named_modules()):
-            if isinstance(module, BaseTunerLayer):
-                module.merge(safe_merge=True, adapter_names=active)
-                self.set_submodule(name, module.get_base_layer())
-            elif isinstance(module, ModulesToSaveWrapper):
-                self.set_submodule(name, module.modules_to_save[active[0]])
+            if name.startswith(tuple(replaced)):
+                continue
+            if hasattr(module, "unload_and_optionally_merge_module"):
+                base = module.unload_and_optionally_merge_module(merge=True, **how)
+            elif isinstance(module, BaseTunerLayer):
+                module.merge(**how)
+                base = module.get_base_layer()
+            else:
+                continue
+            self.set_submodule(name, base)
+            replaced.append(f"{name}.")
         del self.peft_config
         self._adapter_recipes, self._hf_peft_config_loaded = {}, False
         return self
