@@ -2,15 +2,27 @@
 """Two processes do what one does."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
+from accelerate.utils import FullyShardedDataParallelPlugin
 from safetensors.torch import load_file
 
 from hf_dparallel import DecodingCallback
+from hf_dparallel.training.trainer import _prepare_fsdp
 
 from ..evaluation.test_decoding import RECIPE, reward_of_the_text
-from ..helpers import lora, make_dataset, make_prompts, make_tokenizer, make_trainer
+from ..helpers import (
+    lora,
+    make_dataset,
+    make_llada,
+    make_llada2,
+    make_prompts,
+    make_sdar,
+    make_tokenizer,
+    make_trainer,
+)
 from ..processes import run_in_two_processes
 
 
@@ -47,6 +59,13 @@ def adapter_of(checkpoint) -> dict[str, torch.Tensor]:
     return load_file(checkpoint / "adapter_model.safetensors")
 
 
+def results_of(folder) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The losses of a run up to a checkpoint, and the weights that the checkpoint has for others."""
+    (weights,) = folder.glob("*.safetensors")
+    state = json.loads((folder / "trainer_state.json").read_text())
+    return [entry["loss"] for entry in state["log_history"]], load_file(weights)
+
+
 TRAIN = """
 import json, sys
 from pathlib import Path
@@ -80,55 +99,71 @@ def test_two_processes_give_the_losses_and_weights_of_one_and_take_over_its_run(
             torch.testing.assert_close(weight, weights[name], rtol=1e-3, atol=1e-5, msg=f"{folder.name}: {name}")
 
 
+def make_sharded_run(output_dir, family: str, num_processes: int):
+    """A trainer with steps of four sequences, of LLaDA2 or of an adapter, on the head, too."""
+    model = {"llada": make_llada, "sdar": make_sdar, "llada2": make_llada2}[family]().train()
+    return make_trainer(
+        output_dir,
+        model=model,
+        rows=8,
+        peft_config=lora(target_modules=["q_proj", "lm_head"]) if family != "llada2" else None,
+        masking="random" if family == "llada" else "semi_autoregressive",
+        per_device_train_batch_size=4 // num_processes,
+        use_cpu=num_processes == 1,
+        save_strategy="steps",
+        save_steps=1,
+        adam_epsilon=1e-3,  # or Adam divides rounding errors by their own size
+    )
+
+
+# The documented configuration; accelerate refuses FSDP on CPUs.
 SHARD = """
-import dataclasses
-import sys
-import torch
-torch.distributed.init_process_group("gloo")
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from accelerate.utils import FullyShardedDataParallelPlugin
-from hf_dparallel.training.trainer import _keep_float32_outputs
+import os, sys
+from pathlib import Path
+import torch, yaml
+from accelerate.state import DistributedType, PartialState
 from hf_dparallel.models import scoring
-from tests.helpers import lora, make_rows, make_trainer
+from tests.training.test_distributed import make_sharded_run
 
-# Several chunks, and an adapter on the head.
-scoring._CHUNK_NUMEL = 3 * 64
-adapter = lora(target_modules=["q_proj", "lm_head"], init_lora_weights=False)
-trainer = make_trainer("unused", peft_config=adapter, activation_checkpointing=False)
-model = trainer.model.train()
-batch = trainer.data_collator(make_rows(2))
-
-def gradients():
-    model.zero_grad()
-    loss = trainer.compute_loss(model, batch)
-    loss.backward()
-    grads = {name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad}
-    return loss, {name: grad.full_tensor() if hasattr(grad, "full_tensor") else grad for name, grad in grads.items()}
-
-expected, expected_gradients = gradients()
-mesh = init_device_mesh("cpu", (2,))
-# What accelerate makes of `mixed_precision: bf16`, with sums and outputs rounded.
-plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
-plugin.set_mixed_precision("bf16")
-assert plugin.mixed_precision_policy.output_dtype == torch.bfloat16
-_keep_float32_outputs(plugin)
-policy = plugin.mixed_precision_policy
-if sys.argv[1] == "float32":
-    policy = dataclasses.replace(policy, param_dtype=None, reduce_dtype=None)
-for layer in model.get_base_model().model.layers:
-    fully_shard(layer, mesh=mesh, mp_policy=dataclasses.replace(policy, output_dtype=policy.param_dtype))
-fully_shard(model, mesh=mesh, mp_policy=policy)
-loss, sharded_gradients = gradients()
-rough = {"rtol": 0.1, "atol": 1.0} if sys.argv[1] == "bfloat16" else {"rtol": 1e-4, "atol": 1e-5}
-torch.testing.assert_close(loss, expected, **rough)
-for name, gradient in expected_gradients.items():
-    torch.testing.assert_close(sharded_gradients[name], gradient, **rough)
-torch.distributed.destroy_process_group()
+# More chunks on one process than on the other.
+scoring._CHUNK_NUMEL = 64 * int(os.environ["RANK"] + "2")
+output_dir, config, family, *changes = sys.argv[1:]
+settings = yaml.safe_load(Path(config).read_text())["fsdp_config"] | dict(change.split("=") for change in changes)
+os.environ["ACCELERATE_USE_FSDP"] = "true"
+os.environ.update({name.upper(): str(value) for name, value in settings.items()})
+PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
+PartialState.set_device = lambda self: setattr(self, "device", torch.device("cpu"))
+trainer = make_sharded_run(output_dir, family, num_processes=2)
+trainer.train()
+trainer.save_model(f"{output_dir}/saved")
+make_sharded_run(f"{output_dir}/../resumed", family, 2).train(resume_from_checkpoint=f"{output_dir}/checkpoint-1")
+trainer.accelerator.end_training()
 """
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_loss_of_a_model_that_fsdp2_splits_over_processes(tmp_path, dtype):
-    """The head is split as well, and is there only within the forward pass."""
-    run_in_two_processes(SHARD, dtype)
+@pytest.mark.parametrize(
+    ("family", "changes", "rough"),
+    [
+        ("llada", [], {"rtol": 1e-4, "atol": 1e-5}),
+        ("llada2", ["fsdp_state_dict_type=SHARDED_STATE_DICT"], {"rtol": 1e-4, "atol": 1e-5}),
+        ("sdar", ["accelerate_mixed_precision=bf16"], {"rtol": 0.1, "atol": 0.05}),
+    ],
+)
+def test_two_processes_that_share_the_weights_train_the_model_of_one(tmp_path, family, changes, rough):
+    whole = make_sharded_run(tmp_path / "one", family, num_processes=1)
+    whole.train()
+    config = Path(__file__).parents[2] / "examples/configs/accelerate/fsdp2.yaml"
+    run_in_two_processes(SHARD, tmp_path / "two", config, family, *changes)
+
+    expected = results_of(tmp_path / "one/checkpoint-2")
+    for folder in ("two/checkpoint-2", "resumed/checkpoint-2"):
+        torch.testing.assert_close(results_of(tmp_path / folder), expected, **rough)
+    (saved,) = (tmp_path / "two/saved").glob("*.safetensors")
+    torch.testing.assert_close(load_file(saved), results_of(tmp_path / "two/checkpoint-2")[1], rtol=0, atol=0)
+
+
+def test_weights_that_fsdp2_would_not_load_are_refused():
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=True)
+    _prepare_fsdp(plugin, make_llada())
+    with pytest.raises(ValueError, match="`fsdp_cpu_ram_efficient_loading: true` .*'model.layers.1.mlp.gate.e_score_"):
+        _prepare_fsdp(plugin, make_llada2())

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.modeling_utils import slice_logits_to_keep
 
 
@@ -132,6 +134,11 @@ def apply_in_chunks(
     size = max(1, _CHUNK_NUMEL // vocab_size)
     # One chunk also where no position is selected, so that the result is connected to the parameters.
     chunks = list(zip(hidden_states.split(size), labels.to(hidden_states.device).split(size), strict=True))
+    if isinstance(head, FSDPModule) or is_deepspeed_zero3_enabled():
+        # Each chunk gathers the weights from all processes, so all of them have as many: of no positions, if need be.
+        most = torch.tensor(len(chunks), device=hidden_states.device)
+        torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
+        chunks = [tuple(part[:0] for part in chunks[0])] * (int(most) - len(chunks)) + chunks
 
     def apply(states: torch.Tensor, targets: torch.LongTensor) -> "Terms":
         return function(head(states), targets)

@@ -102,6 +102,14 @@ class PublishingMixin(Trainer):
         )
         return push() if blocking else run_as_future(push)
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Saves the model, also where each process saves its share of a checkpoint for itself."""
+        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        if plugin is not None and "FULL_STATE_DICT" not in str(plugin.state_dict_type):
+            # The Trainer would save nothing.
+            self._save(output_dir, self.accelerator.get_state_dict(self.model))
+        super().save_model(output_dir, _internal_call)
+
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
         if self.args.should_save:

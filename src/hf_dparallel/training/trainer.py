@@ -203,7 +203,7 @@ class CertaintyForcingTrainer(PublishingMixin):
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
         )
-        _keep_float32_outputs(getattr(self.accelerator.state, "fsdp_plugin", None))
+        _prepare_fsdp(getattr(self.accelerator.state, "fsdp_plugin", None), self.model)
         # Evaluation would not compute a loss for a model whose forward has no `labels`; the loss is ours in any case.
         self.label_names = ["labels"]
         # The collator reads these, not the arguments of the model's forward.
@@ -426,11 +426,19 @@ def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module) -> 
     return args
 
 
-def _keep_float32_outputs(fsdp_plugin: Any) -> None:
-    """Keeps FSDP2 from rounding what the model returns: the terms of the loss."""
-    policy: Any = getattr(fsdp_plugin, "mixed_precision_policy", None)
-    if hasattr(policy, "output_dtype"):
-        fsdp_plugin.mixed_precision_policy = dataclasses.replace(policy, output_dtype=torch.float32)
+def _prepare_fsdp(plugin: Any, model: nn.Module) -> None:
+    """Keeps FSDP2 from rounding what the model returns, the terms of the loss, and refuses what it would not load."""
+    if getattr(plugin, "fsdp_version", None) != 2:
+        return
+    if plugin.mixed_precision_policy is not None:
+        plugin.mixed_precision_policy = dataclasses.replace(plugin.mixed_precision_policy, output_dtype=torch.float32)
+    saved = model.state_dict()
+    buffers = [name for name, _ in model.named_buffers() if name in saved]
+    if buffers and plugin.cpu_ram_efficient_loading:
+        raise ValueError(
+            "`fsdp_cpu_ram_efficient_loading: true` hands parameters to the other processes, and no buffers such as "
+            f"{buffers[0]!r} of this model. Set it to false in the configuration of accelerate."
+        )
 
 
 def _default_collator(
