@@ -240,7 +240,9 @@ def check_case(case):
         for name, count in zip(("nfe", "num_revisions", "tokens_per_forward"), counts, strict=True):
             assert getattr(batch, name)[row] == count and getattr(of_slots, name) == pytest.approx(count)
         entropies = batch.entropies[row, :passes, -len(steps) :]
-        torch.testing.assert_close(entropies, alone.entropies[0], rtol=1e-8, atol=1e-8, equal_nan=True)
+        # The router of LLaDA2 computes in float32.
+        near = dict.fromkeys(("rtol", "atol"), 1e-5 if case.make is make_llada2 else 1e-8)
+        torch.testing.assert_close(entropies, alone.entropies[0], **near, equal_nan=True)
         check_with_naive_loop(model, case, row, alone)
 
 
@@ -289,7 +291,7 @@ def assert_equal_entropies(found, of_passes):
             if place < found.shape[1]:
                 expected[step, place] = entropy
     seen = ~expected.isnan()
-    torch.testing.assert_close(found[seen], expected[seen], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found[seen], expected[seen], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("make", [make_llada, make_dream])
