@@ -42,6 +42,7 @@ def test_table():
         (r"a\|b", r"a\\\|b"),
         ("a\n# Heading\r\n| x |", r"a # Heading \| x \|"),
         ("a\u2028b\x0bc", "a b c"),
+        ("[a](javascript:alert(1)) [0, 1]", r"[a]\(javascript:alert(1)) [0, 1]"),
         ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
     ],
 )

@@ -263,9 +263,9 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]], num_tex
 
 
 def escape_markdown(text: str) -> str:
-    """Returns a text in one line that neither ends a cell of a table nor begins an element of HTML."""
+    """Returns a text in one line that neither ends a cell of a table nor is a link or an element of HTML."""
     line = " ".join(text.split())
-    return line.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return line.replace("\\", "\\\\").replace("|", "\\|").replace("](", "]\\(").replace("<", "&lt;")
 
 
 def _interval(row: Mapping[str, Any], name: str, factor: float) -> str:

@@ -372,6 +372,20 @@ def test_texts_of_the_card_are_texts(hub, adapter, tmp_path):
     assert "<script" not in card.text and "{{ 7*7 }}" in card.text
 
 
+@pytest.mark.parametrize(
+    "summary",
+    [
+        {"shift_logits": "__import__('os').system('id')"},
+        {"num_sequences": "1\n# Owned"},
+        {"metrics": {"loss": "# Owned"}},
+    ],
+)
+def test_a_summary_that_no_training_has_written_is_refused(adapter, summary):
+    (adapter / "training_summary.json").write_text(json.dumps(summary))
+    with pytest.raises(ValueError, match=r"training_summary\.json` has .* must be of type"):
+        publish.files_to_push(ModelFacts(adapter, "user/student"))
+
+
 @pytest.mark.parametrize("recipes", [[None, None], [{"entropy_threshold": 0.2}, {"entropy_threshold": 0.4}]])
 def test_of_several_rows_one_is_the_model_with_its_recipe(hub, adapter, tmp_path, recipes):
     rows = [{"method": "Teacher", **REPORT, "nfe": 64.0}, {"method": "Student", **REPORT}]

@@ -17,6 +17,16 @@ from .files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, hub_name
 
 logger = logging.get_logger(__name__)
 
+_SUMMARY_KINDS = {
+    "base_model": str,
+    "is_native": bool,
+    "shift_logits": bool,
+    "dataset_description": str,
+    "num_sequences": int,
+    "settings": dict,
+    "metrics": dict,
+    "versions": dict,
+}
 _DATA_SUFFIXES = (".json", ".jsonl", ".parquet", ".csv")
 
 
@@ -63,6 +73,7 @@ class ModelFacts:
         self.folder = Path(self.folder)
         self.has_tokenizer = (self.folder / "tokenizer_config.json").is_file()
         self.adapter, self.summary = self._read(ADAPTER_CONFIG_NAME), self._read(SUMMARY_NAME)
+        check_summary(self.summary, self.folder / SUMMARY_NAME)
         said = self.base_model or self.adapter.get("base_model_name_or_path") or self.summary.get("base_model")
         self._said_base_model, self.base_model = said, hub_name(said)
         launch = self.folder / LAUNCH_NAME
@@ -92,6 +103,17 @@ class ModelFacts:
     def _read(self, name: str) -> dict[str, Any]:
         path = self.folder / name
         return read_json(path) if path.is_file() else {}
+
+
+def check_summary(summary: Mapping[str, Any], path: Path) -> None:
+    """Refuses what no training has written: values go into the card, and into its code."""
+    numbers = summary.get("metrics") if isinstance(summary.get("metrics"), Mapping) else {}
+    values = [(name, summary.get(name), kind) for name, kind in _SUMMARY_KINDS.items()]
+    for name, value, kind in [*values, *((f"metrics.{name}", value, int | float) for name, value in numbers.items())]:
+        if not isinstance(value, kind | None):
+            raise ValueError(
+                f"`{path}` has {name}={value!r}, which must be of type {kind}. Correct it, or remove the file."
+            )
 
 
 def check_base_model(name: str | None, kind: str) -> None:
