@@ -90,8 +90,7 @@ def recipes_to_try(
         describe(settings): resolve_settings(model, DiffusionGenerationConfig(**given | settings), tokenizer)
         for settings in candidates
     }
-    first = next(iter(recipes.values()))
-    original = first.one_token_per_pass()
+    original = next(iter(recipes.values())).one_token_per_pass()
     told = ("block_length", *settings_of("rule"))
     reference = {name: value for name, value in original.settings().items() if name in told}
     return reference, {describe(reference): original, **recipes}

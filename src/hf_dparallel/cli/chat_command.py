@@ -121,9 +121,7 @@ class Chat:
             raise ValueError(
                 "The model has no chat template: it continues text and cannot chat. Use `hf-dparallel generate`."
             )
-        self.model = model
-        self.tokenizer = tokenizer
-        self.config = config
+        self.model, self.tokenizer, self.config = model, tokenizer, config
         self.answers: list[dict[str, Any]] = []
         self._start = [{"role": "system", "content": system_prompt}] if system_prompt else []
         self._history: list[dict[str, str]] = list(self._start)

@@ -106,14 +106,13 @@ def _measure_preset(
     from ..harness.tables import Comparison, comparison_tables
 
     preset, methods = str(flags.preset), choose_methods(flags.methods or None)
-    checkpoints = {method: METHODS[method].checkpoint for method in methods}
     adapters = {"base": None, "adapter": flags.adapter, "consistency_adapter": flags.consistency_adapter}
     _check_adapters(flags, methods, adapters)
     comparison = Comparison(runner, preset, choose_benchmarks(preset, flags.tasks or None), methods, settings)
-    for checkpoint in dict.fromkeys(checkpoints.values()):
+    for checkpoint in dict.fromkeys(METHODS[method].checkpoint for method in methods):
         model = load(_with_adapter(flags, adapters[checkpoint]))
         for method in methods:
-            if checkpoints[method] == checkpoint:
+            if METHODS[method].checkpoint == checkpoint:
                 comparison.measure(model, method)
         # The next one must not be in memory beside it.
         del model
@@ -126,9 +125,9 @@ def _measure_preset(
 
 def _with_adapter(flags: EvaluateTasksFlags, adapter: str | None) -> EvaluateTasksFlags:
     """The arguments that load the model with an adapter, or a model whose weights were trained as a whole."""
-    if adapter is None or find_adapter_config_file(adapter) is not None:
-        return EvaluateTasksFlags(**vars(flags) | {"adapter": adapter})
-    return EvaluateTasksFlags(**vars(flags) | {"model": adapter, "adapter": None})
+    is_whole = adapter is not None and find_adapter_config_file(adapter) is None
+    named = {"model": adapter, "adapter": None} if is_whole else {"adapter": adapter}
+    return EvaluateTasksFlags(**vars(flags) | named)
 
 
 def _check_adapters(flags: EvaluateTasksFlags, methods: Sequence[str], adapters: dict[str, str | None]) -> None:
@@ -157,12 +156,10 @@ def _given_settings(flags: EvaluateTasksFlags) -> dict[str, Any]:
 
     from ..harness.request_settings import check_gen_kwargs
 
-    settings = dict(flags.settings)
-    if flags.preset is not None:
-        set_by_preset = sorted(settings.keys() - {"max_new_tokens", "block_length"})
-        if set_by_preset:
-            raise ValueError(f"A `preset` decodes with its own settings. Remove {', '.join(set_by_preset)}.")
-    settings |= simple_parse_args_string(flags.gen_kwargs)
+    set_by_preset = sorted(flags.settings.keys() - {"max_new_tokens", "block_length"})
+    if flags.preset is not None and set_by_preset:
+        raise ValueError(f"A `preset` decodes with its own settings. Remove {', '.join(set_by_preset)}.")
+    settings = flags.settings | simple_parse_args_string(flags.gen_kwargs)
     if settings.get("temperature"):
         # Most tasks ask for the likeliest tokens.
         settings.setdefault("do_sample", True)

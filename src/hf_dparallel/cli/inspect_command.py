@@ -4,6 +4,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -69,11 +70,9 @@ def run(flags: InspectFlags) -> dict[str, Any]:
     if dataset is not None and flags.figures is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
         answerer = Answerer(model, tokenizer, recipe, seed=flags.seed, **batch_options(flags))
-        answerer = answerer.with_(output_certainty=True)
-        score = None
-        if reward is not None:
-            score = partial(answer_confidence_and_accuracy, tokenizer=tokenizer, dataset=dataset, reward_funcs=reward)
-        report["figures"] = make_plots(answerer, prompts, score, Path(flags.figures))
+        judged = {"tokenizer": tokenizer, "dataset": dataset, "reward_funcs": reward}
+        score = partial(answer_confidence_and_accuracy, **judged) if reward is not None else None
+        report["figures"] = make_plots(answerer.with_(output_certainty=True), prompts, score, Path(flags.figures))
     return report
 
 
@@ -133,16 +132,13 @@ def score_thresholds(
     score: Callable[[DiffusionGenerationOutput], dict[str, Any]],
 ) -> dict[str, list[dict[str, Any]]]:
     """Decodes at several confidence thresholds, without and with the adapter, and scores the answers."""
-    answers: dict[str, list[dict[str, Any]]] = {}
-    for name, has_it in {"without adapter": False, "with adapter": True}.items():
-        if has_it and not has_adapter(answerer.model):
-            continue
-        answers[name] = []
-        for threshold in _THRESHOLDS:
-            method = answerer.with_(confidence_threshold=threshold)
-            title = f"confidence_threshold={threshold}, {name}"
-            out = run_with(answerer.model, has_it, partial(method.decode, prompts, title))
-            answers[name].append({"confidence_threshold": threshold, **score(out)})
+    names = {"without adapter": False} | ({"with adapter": True} if has_adapter(answerer.model) else {})
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for (name, has_it), threshold in product(names.items(), _THRESHOLDS):
+        decode = answerer.with_(confidence_threshold=threshold).decode
+        title = f"confidence_threshold={threshold}, {name}"
+        out = run_with(answerer.model, has_it, partial(decode, prompts, title))
+        answers[name].append({"confidence_threshold": threshold, **score(out)})
     return answers
 
 

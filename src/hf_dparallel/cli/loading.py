@@ -72,16 +72,23 @@ def load_model(flags: ModelFlags) -> tuple[PreTrainedModel, PreTrainedTokenizerB
     return model.eval(), tokenizer
 
 
+@contextmanager
+def as_wrong_usage() -> Iterator[None]:
+    """Makes a `ValueError` one of wrong usage."""
+    try:
+        yield
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+# The name of the setting that is swept, and its values.
+read_sweep = as_wrong_usage()(parse_sweep)
+
+
+@as_wrong_usage()
 def read_settings(flags: RecipeFlags) -> DiffusionGenerationConfig:
     """Returns the settings that were given; the model's own recipe has the others."""
-    with as_wrong_usage():
-        return DiffusionGenerationConfig(**flags.settings)
-
-
-def read_sweep(text: str) -> tuple[str, list[Any]]:
-    """Returns the name of the setting that is swept, and its values."""
-    with as_wrong_usage():
-        return parse_sweep(text)
+    return DiffusionGenerationConfig(**flags.settings)
 
 
 def resolve_settings(
@@ -90,15 +97,6 @@ def resolve_settings(
     """Returns all settings that a command decodes with, before it decodes."""
     with as_wrong_usage() if given.settings() else nullcontext():
         return resolve(model, given, tokenizer)
-
-
-@contextmanager
-def as_wrong_usage() -> Iterator[None]:
-    """Makes a `ValueError` one of wrong usage."""
-    try:
-        yield
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def batch_options(flags: BatchSizeFlags) -> dict[str, Any]:
@@ -158,7 +156,7 @@ def load_prompts(flags: DatasetFlags, default_split: str) -> datasets.Dataset:
             f"`prompt_column={flags.prompt_column}` is no column of `dataset={flags.dataset}`, which has "
             f"{dataset.column_names}."
         )
-    return dataset.map(_ask, fn_kwargs={"column": flags.prompt_column})
+    return dataset.map(_ask, input_columns=flags.prompt_column)
 
 
 def load_split(
@@ -240,6 +238,5 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
         raise OSError(f"`{argument}={name}` cannot be loaded: {error}") from error
 
 
-def _ask(row: dict[str, Any], column: str) -> dict[str, Any]:
-    prompt = row[column]
+def _ask(prompt: Any) -> dict[str, Any]:
     return {"prompt": [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt}

@@ -68,9 +68,7 @@ def show(files: Mapping[str, Content], repo_id: str) -> dict[str, Any]:
     card = files.get(CARD_NAME)
     if isinstance(card, bytes):
         say(card.decode())
-    sizes = {
-        name: len(content) if isinstance(content, bytes) else content.stat().st_size for name, content in files.items()
-    }
+    sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in files.items()}
     say_table({name: f"{size:,} bytes" for name, size in sizes.items()})
     note(f"Nothing was sent. Not checked: what {repo_id} holds already, and whether you may write to it.")
     return {"repo_id": repo_id, "files": sizes}

@@ -14,9 +14,8 @@ def run(flags: ReportFlags) -> dict[str, Any]:
     make_folder(flags.output_dir)
     reports = [read_comparable_report(path) for path in flags.reports]
     compared = compare_reports(dict(zip(unique_names([report["name"] for report in reports]), reports, strict=True)))
-    notes = []
-    if compared["differing_hardware"]:
-        notes.append(f"Latencies are left out: the reports differ in {', '.join(compared['differing_hardware'])}.")
+    differing = ", ".join(compared["differing_hardware"])
+    notes = [f"Latencies are left out: the reports differ in {differing}."] if differing else []
     say(results_table(compared["rows"]))
     for text in notes:
         note(text)
