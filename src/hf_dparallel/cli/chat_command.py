@@ -49,9 +49,13 @@ def run(flags: ChatFlags) -> dict[str, Any]:
         if flags.model in NAMES:
             note("The bundled model knows problems about counting things. Ask it what it can do.")
     for line in read_lines():
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             if not chat.take(line):
                 break
+        except KeyboardInterrupt:
+            continue
+        except (ValueError, FloatingPointError, click.UsageError, yaml.YAMLError) as error:
+            note(f"Error: {' '.join(str(error).split())}")
     return {"answers": chat.answers}
 
 
@@ -146,8 +150,10 @@ class Chat:
         elif command in ("/reset", "/clear"):
             self._history = list(self._start)
             note("The conversation is forgotten.")
-        elif command == "/save":
+        elif command == "/save" and values:
             self._save(" ".join(values))
+        elif command == "/save":
+            note("/save needs a file, for instance /save chat.json")
         elif command == "/help":
             say(HELP)
         else:
@@ -162,10 +168,9 @@ class Chat:
         recipe, streamer = self._resolved(self.config), AnswerStreamer(self.tokenizer)
         try:
             figures = answer(self.model, self.tokenizer, prompt["input_ids"], recipe, self._generator, streamer)
-        except (ValueError, FloatingPointError) as error:
+        except (ValueError, FloatingPointError):
             streamer.end()
-            note(f"Error: {error}")
-            return
+            raise
         except KeyboardInterrupt:
             streamer.end()
             note("(stopped)")
@@ -190,29 +195,21 @@ class Chat:
         return False
 
     def _save(self, path: str) -> None:
-        if not path:
-            note("/save needs a file, for instance /save chat.json")
-            return
         settings = self._resolved(self.config).non_defaults()
         try:
             write_json({"messages": self._history, "settings": settings}, path)
         except OSError as error:
-            note(f"Error: `{path}` cannot be written: {error.strerror}.")
-        else:
-            note(f"Saved in {path}.")
+            raise ValueError(f"`{path}` cannot be written: {error.strerror}.") from error
+        note(f"Saved in {path}.")
 
     def _set(self, name: str, text: str) -> None:
-        try:
-            value = yaml.safe_load(text)
-            if name in SETTINGS and not SETTINGS[name].changes_answer:
-                raise ValueError(f"`{name}` cannot be changed here.")
-            if name not in SETTINGS:
-                raise ValueError(f"Unknown setting {name}{did_you_mean(name, SETTINGS)}.")
-            config = self.config.updated(**{name: None if value in ("none", "None") else value})
-            self._resolved(config)
-        except (ValueError, click.UsageError, yaml.YAMLError) as error:
-            note(f"Error: {' '.join(str(error).split())}")
-            return
+        value = yaml.safe_load(text)
+        if name not in SETTINGS:
+            raise ValueError(f"Unknown setting {name}{did_you_mean(name, SETTINGS)}.")
+        if not SETTINGS[name].changes_answer:
+            raise ValueError(f"`{name}` cannot be changed here.")
+        config = self.config.updated(**{name: None if value in ("none", "None") else value})
+        self._resolved(config)
         self.config = config
         note(f"{name} {value}")
 
