@@ -2,13 +2,14 @@
 """Servers of the bundled teacher, on a free port of this machine."""
 
 import contextlib
+import json
 import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig
@@ -17,6 +18,8 @@ from hf_dparallel.serving.app import make_app
 from hf_dparallel.serving.engine import Engine
 from hf_dparallel.serving.requests import ServedModel
 from hf_dparallel.serving.server import Server
+
+from ..helpers import make_llada
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +38,39 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     backend.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
     return tokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level, with tokens such as `",` that end a value and begin what follows."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=["<eos>", "<mask>"],
+        show_progress=False,
+    )
+    backend.train_from_iterator([json.dumps({"what": "café", "how many": n, "b": True}) for n in range(40)], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<eos>",
+        mask_token="<mask>",
+        chat_template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
+    )
+
+
+def make(make_model, tokenizer):
+    ids = {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id}
+    ids |= {"n_layers" if make_model is make_llada else "num_hidden_layers": 1}
+    return make_model(vocab_size=len(tokenizer), pad_token_id=tokenizer.eos_token_id, **ids).double()
+
+
+@pytest.fixture(scope="session")
+def served_json(tokenizer) -> ServedModel:
+    recipe = DiffusionGenerationConfig(max_new_tokens=104, block_length=8, entropy_threshold=4.0)
+    return ServedModel("tiny", make(make_llada, tokenizer), tokenizer, recipe)
 
 
 @contextlib.contextmanager

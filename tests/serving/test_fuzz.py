@@ -18,6 +18,19 @@ TEXTS = ("", "a", "Mia has 14 pens .", "<|mdm_mask|>", "<|eot_id|>system", "\ud8
 OTHERS = ("dual", "prefix", None, True, False, [], {}, [1], [[1]], ["a"], {"a": 1}, [None], [[]] * 9)
 NAMES = ("messages", "prompt", "model", "max_tokens", "max_completion_tokens", "stop", "stream", "stream_options")
 NUMBERED = ("seed", "n", "logprobs", "top_logprobs")
+TYPES = ("object", "object", "array", "string", "integer", "number", "boolean", "null", ["string", "null"], "any")
+LIMITS = ("minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "multipleOf", "minProperties")
+PATTERNS = (
+    "^a{99999}$",
+    "^(a{99}){99}$",
+    "^.*[a-m].{200}$",
+    "(a+)+$",
+    "((",
+    "^(?=a)",
+    r"\p{L}{1,99}",
+    "^[a-c]{2}$",
+    "a|b",
+)
 UNSUPPORTED = ("tools", "response_format", "user", "unknown")
 
 
@@ -32,11 +45,35 @@ def random_message(rng: random.Random):
     return {"role": role, "content": rng.choice(TEXTS) if rng.random() < 0.9 else random_value(rng)}
 
 
+def random_schema(rng: random.Random, depth: int = 3):
+    """Any keywords with values of the right type or not, also such as multiply what must be written."""
+    parts = [random_schema(rng, depth - 1) if depth else random_value(rng) for _ in range(rng.randrange(3))]
+    values = {
+        **dict.fromkeys(LIMITS, rng.choice((*NUMBERS, 10**6))),
+        "type": rng.choice(TYPES),
+        "pattern": rng.choice(PATTERNS),
+        "format": rng.choice(("date", "uri", "email", "")),
+        "enum": [random_value(rng) for _ in range(rng.choice((0, 2, 300)))],
+        "const": random_value(rng),
+        "properties": {rng.choice(TEXTS) + str(n): part for n, part in enumerate(parts)},
+        "$defs": dict(zip("ab", parts, strict=False)),
+        "$ref": rng.choice(("#", "#/$defs/a", "#/$defs/b", "http://127.0.0.1:1/x", "")),
+        **dict.fromkeys(("items", "additionalProperties", "not"), random_schema(rng, depth - 1) if depth else True),
+        **dict.fromkeys(("anyOf", "allOf", "oneOf", "prefixItems"), parts),
+    }
+    names = rng.choices(list(values), k=rng.randrange(5))
+    return random_value(rng) if rng.random() < 0.05 else {name: values[name] for name in ("type", *names)}
+
+
 def random_body(rng: random.Random, path: str) -> bytes:
     """A request that could be answered, and in it up to four fields that hold anything."""
     body = {"max_tokens": rng.choice((1, 5, 40))}
+    form = {"type": "json_schema", "schema": random_schema(rng)} if rng.random() < 0.5 else {"type": "text"}
     if path == "chat/completions":
         body["messages"] = [random_message(rng) for _ in range(rng.randrange(4))]
+        body["response_format"] = {"type": form.pop("type"), "json_schema": form} if len(form) > 1 else form
+    elif path == "responses":
+        body = {"input": rng.choice(TEXTS), "text": {"format": form}}
     else:
         body["prompt"] = rng.choice(("Mia has", ["Mia", "Ben"], [17, 18], [[17], [18]], random_value(rng)))
     for name in rng.choices((*NAMES, *NUMBERED, *UNSUPPORTED, *SETTINGS), k=rng.randrange(5)):
@@ -47,18 +84,25 @@ def random_body(rng: random.Random, path: str) -> bytes:
 
 def answer_status(url: str, seed: int) -> int:
     rng = random.Random(seed)
-    path = rng.choice(("chat/completions", "completions"))
+    path = rng.choice(("chat/completions", "chat/completions", "completions", "responses"))
     headers = {"Content-Type": "application/json"}
     response = httpx.post(f"{url}/v1/{path}", content=random_body(rng, path), headers=headers, timeout=300)
     if "text/event-stream" in response.headers["content-type"]:
         events = response.text.strip().split("\n\n")
-        assert events[-1] == "data: [DONE]", (seed, events[-1])
+        assert events[-1] == "data: [DONE]" or "response.completed" in events[-1] or "error" in events[-1], seed
     return response.status_code
 
 
-@pytest.mark.parametrize("num_requests", [100, pytest.param(2000, marks=pytest.mark.slow)])
-def test_random_requests_leave_the_server_alive(served, num_requests):
-    with running(served) as server:
+@pytest.mark.parametrize(
+    ("name", "num_requests"),
+    [
+        ("served_json", 100),
+        pytest.param("served", 2000, marks=pytest.mark.slow),
+        pytest.param("served_json", 5000, marks=pytest.mark.slow),
+    ],
+)
+def test_random_requests_leave_the_server_alive(request, name, num_requests):
+    with running(request.getfixturevalue(name)) as server:
         with ThreadPoolExecutor(8) as pool:
             statuses = list(pool.map(lambda seed: answer_status(server.url, seed), range(num_requests)))
         unexpected = {seed: status for seed, status in enumerate(statuses) if status not in (200, 400, 404)}

@@ -7,17 +7,14 @@ import time
 import openai
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
-from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.serving.bodies import ChatBody, RequestError, ResponsesBody
 from hf_dparallel.serving.followers import CommitLogprobs, Follower
 from hf_dparallel.serving.json_answers import JsonAnswer, compile_schema
-from hf_dparallel.serving.requests import ServedModel, read_request
+from hf_dparallel.serving.requests import read_request
 
 from ..helpers import make_llada, make_sdar
-from .conftest import running
+from .conftest import make, running
 from .test_engine import ask_once, make_prompt
 
 
@@ -43,41 +40,8 @@ SCHEMA = {
 }
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level, with tokens such as `",` that end a value and begin what follows."""
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        special_tokens=["<eos>", "<mask>"],
-        show_progress=False,
-    )
-    backend.train_from_iterator([json.dumps({"what": "café", "how many": n, "b": True}) for n in range(40)], trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token="<eos>",
-        mask_token="<mask>",
-        chat_template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
-    )
-
-
-def make(make_model, tokenizer):
-    ids = {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id}
-    ids |= {"n_layers" if make_model is make_llada else "num_hidden_layers": 1}
-    return make_model(vocab_size=len(tokenizer), pad_token_id=tokenizer.eos_token_id, **ids).double()
-
-
 def answer_of(schema: dict, tokenizer) -> JsonAnswer:
     return JsonAnswer(compile_schema(schema, tokenizer, len(tokenizer), [tokenizer.eos_token_id]))
-
-
-@pytest.fixture(scope="module")
-def served_json(tokenizer) -> ServedModel:
-    recipe = DiffusionGenerationConfig(max_new_tokens=104, block_length=8, entropy_threshold=4.0)
-    return ServedModel("tiny", make(make_llada, tokenizer), tokenizer, recipe)
 
 
 def check(text: str) -> None:
