@@ -44,6 +44,19 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path, d
     assert last_complete_checkpoint(str(tmp_path)) == str(last)
 
 
+def test_other_settings_of_a_resumed_run_are_told(tmp_path, caplog):
+    last, saving = str(tmp_path / "checkpoint-1"), {**SAVING, "peft_config": lora(), "rows": 2}
+    make_trainer(tmp_path, near_steps=2, **saving).train()
+    make_trainer(tmp_path, near_steps=2, **saving).train(resume_from_checkpoint=last)
+    assert "other settings" not in caplog.text
+    saving |= {"mask_ratio": 0.5, "lr_scheduler_type": "cosine", "rows": 1}
+    make_trainer(tmp_path, **saving).train(resume_from_checkpoint=last)
+    assert (
+        f"The run of {last!r} had other settings, and goes on with yours: lr_scheduler_type was 'constant' and is "
+        "'cosine', mask_ratio was 'random' and is 0.5, near_steps was 2 and is None, num_sequences was 2 and is 1.\n"
+    ) in caplog.text
+
+
 def test_no_checkpoint_to_go_on_from(tmp_path):
     assert last_complete_checkpoint(str(tmp_path / "none")) is None
     message = "`resume_from_checkpoint=True` needs a checkpoint in .* that was written to its end, and there is none"

@@ -1,4 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.modeling_outputs import MaskedLMOutput
+from transformers.trainer_utils import HPSearchBackend
 
 from hf_dparallel import (
     CertaintyForcingTrainer,
@@ -727,6 +729,41 @@ def test_a_saved_adapter_gives_the_trained_model(tmp_path):
 
 
 # The rest of the surface
+
+
+def test_a_model_is_made_for_each_training(tmp_path):
+    seen = []
+
+    def make_model(trial):
+        seen.append(trial)
+        return make_llada()
+
+    args = make_args(tmp_path)
+    trainer = CertaintyForcingTrainer(None, args, make_dataset(4), peft_config=lora(), model_init=make_model)
+    losses = [trainer.train().training_loss for _ in range(2)]
+    # As `hyperparameter_search` does with optuna.
+    trainer.hp_search_backend, trainer.hp_space = HPSearchBackend.OPTUNA, lambda trial: trial.params
+    trainer._hp_search_setup(SimpleNamespace(params={"overconfidence_weight": 1.0, "certainty_weight": 0.0}))
+    losses.append(trainer.train().training_loss)
+    assert losses[0] == losses[1] != losses[2] and len(seen) == 4
+    assert "overconfidence_loss" in trainer.state.log_history[0] and isinstance(trainer.model, PeftModel)
+    assert "dparallel" in trainer.model.model_tags
+    with pytest.raises(ValueError, match="`block_length=8` cannot be searched: the masks of .* are drawn with 4"):
+        trainer._hp_search_setup(SimpleNamespace(params={"block_length": 8}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "needs either `model` or `model_init`"),
+        ({"model": "a", "model_init": make_llada}, "needs either `model` or `model_init`"),
+        ({"model_init": make_llada, "optimizers": (1, None)}, "`optimizers` only with `model`"),
+        ({"model": "a", "compute_loss_func": print}, "`compute_loss_func` cannot be used: .* Override `compute_loss`"),
+    ],
+)
+def test_arguments_of_the_trainer_that_do_not_fit(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        CertaintyForcingTrainer(**arguments)
 
 
 def test_a_collator_of_ones_own(tmp_path):

@@ -7,11 +7,18 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import sort_checkpoints
+from transformers.utils import logging
+
+from ..hub.files import SUMMARY_NAME
+
+
+logger = logging.get_logger(__name__)
 
 
 def last_complete_checkpoint(output_dir: str) -> str | None:
@@ -39,6 +46,19 @@ def _is_complete(checkpoint: Path) -> bool:
     except (OSError, ValueError, SafetensorError):
         return False
     return True
+
+
+def warn_of_changes(checkpoint: str, summary: dict[str, Any]) -> None:
+    """Warns of settings that the run of a checkpoint has had otherwise, by the `training_summary` of this one."""
+    path = Path(checkpoint, SUMMARY_NAME)
+    summaries = path.read_text() if path.is_file() else json.dumps(summary), json.dumps(summary)
+    before, now = ({**facts, **facts["settings"]} for facts in map(json.loads, summaries))
+    # Batches are compared by the Trainer, which finds their size anew with `auto_find_batch_size`.
+    names = ({"num_sequences"} | before["settings"].keys() | now["settings"].keys()) - {"steps", "batch_size"}
+    changed = sorted(name for name in names if before.get(name) != now.get(name))
+    if changed:
+        values = ", ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in changed)
+        logger.warning(f"The run of {checkpoint!r} had other settings, and goes on with yours: {values}.")
 
 
 @contextlib.contextmanager

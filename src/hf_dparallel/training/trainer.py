@@ -28,12 +28,12 @@ from ..attention_masks import make_attention_mask, noisy_and_clean
 from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
 from ..models.base import MaskedDiffusionModel
-from .checkpoints import all_finite, last_complete_checkpoint, writing
+from .checkpoints import all_finite, last_complete_checkpoint, warn_of_changes, writing
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .hooks import Step
 from .objective import IGNORE_INDEX, MetricSums, sum_by_row
-from .publishing import PublishingMixin, check_can_be_pushed
+from .publishing import PublishingMixin, check_can_be_pushed, training_summary
 from .student import base_model, prepare_student, special_token_id
 from .variants import MaskingSettings
 
@@ -131,6 +131,10 @@ class CertaintyForcingTrainer(PublishingMixin):
             The optimizer class and its keyword arguments. Incompatible with `optimizers`.
         preprocess_logits_for_metrics (`Callable`, *optional*):
             Applied to the predicted tokens before they are gathered.
+        model_init (`Callable`, *optional*):
+            Makes the model anew for each call of `train`, instead of `model`; needed by `hyperparameter_search`.
+        compute_loss_func (`Callable`, *optional*):
+            Refused, as the loss is of the masked tokens, and no forward pass returns the logits of all.
 
     Raises:
         ValueError: before anything is trained: if the model is causal, no mask or EOS token is known, a target module
@@ -144,7 +148,7 @@ class CertaintyForcingTrainer(PublishingMixin):
 
     def __init__(
         self,
-        model: "str | PreTrainedModel | PeftModel",
+        model: "str | PreTrainedModel | PeftModel | None" = None,
         args: CertaintyForcingConfig | None = None,
         train_dataset: Dataset | None = None,
         eval_dataset: Dataset | dict[str, Dataset] | None = None,
@@ -156,11 +160,28 @@ class CertaintyForcingTrainer(PublishingMixin):
         optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
         optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
         preprocess_logits_for_metrics: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+        model_init: Callable[..., PreTrainedModel] | None = None,
+        compute_loss_func: Callable | None = None,
     ):
         args = _check_args(args, model)
+        if compute_loss_func is not None:
+            raise ValueError(
+                "`compute_loss_func` cannot be used: it gets the logits of all tokens, and this loss is of the "
+                "masked tokens, a few at a time. Override `compute_loss`, or add a term as a variant does."
+            )
+        if (model is None) == (model_init is None) or (model_init and optimizers != (None, None)):
+            raise ValueError(
+                "The trainer needs either `model` or `model_init`, and `optimizers` only with `model`, whose weights "
+                "they are for."
+            )
         # Before the weights of an adapter are drawn; the Trainer would do it after that.
         set_seed(args.seed)
-        model = prepare_student(model, processing_class, peft_config, trainable=train_dataset is not None)
+        self._student_settings = (processing_class, peft_config, train_dataset is not None)
+        if model_init is None:
+            model = prepare_student(model, *self._student_settings)
+        else:
+            self.model_init = model_init
+            model = self.call_model_init()
         check_can_be_pushed(args, model)
         if data_collator is None:
             data_collator = _default_collator(args, model, processing_class)
@@ -203,13 +224,34 @@ class CertaintyForcingTrainer(PublishingMixin):
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
         )
+        # The Trainer would refuse it beside the model that it has made.
+        self.model_init = model_init
         _prepare_fsdp(getattr(self.accelerator.state, "fsdp_plugin", None), self.model)
         # Evaluation would not compute a loss for a model whose forward has no `labels`; the loss is ours in any case.
         self.label_names = ["labels"]
         # The collator reads these, not the arguments of the model's forward.
         self._signature_columns = list(self._row_rules.get("columns", TOKENIZED_COLUMNS))
-        self._metrics = {mode: MetricSums(self.args.device, list(args.weights)) for mode in ("train", "eval")}
+        self._begin_sums()
         self.model.add_model_tags(self._tag_names)
+
+    def call_model_init(self, trial: Any = None) -> "PreTrainedModel | PeftModel":
+        """Makes a new student, with a new adapter."""
+        model = prepare_student(super().call_model_init(trial), *self._student_settings)
+        model.add_model_tags(self._tag_names)
+        return model
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        names = [field.name for field in dataclasses.fields(MaskingSettings)]
+        before = [getattr(self.args, name) for name in names]
+        super()._hp_search_setup(trial)
+        for name, value in zip(names, before, strict=True):
+            rule = f"cannot be searched: the masks of this trainer are drawn with {value!r}"
+            self.args.require(name, getattr(self.args, name) == value, rule, "Make a trainer for each value.")
+        self._begin_sums()
+
+    def _begin_sums(self) -> None:
+        names = list(self.args.weights)
+        self._metrics = {mode: MetricSums(self.args.device, names) for mode in ("train", "eval")}
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
         r"""
@@ -218,7 +260,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
                 The checkpoint to go on from. `True` is the last one in `output_dir` that was written to its end: a
-                run that is killed while it saves can be resumed.
+                run that is killed while it saves can be resumed. A warning names settings that were others.
             kwargs:
                 Further arguments of [`~transformers.Trainer.train`].
 
@@ -234,6 +276,8 @@ class CertaintyForcingTrainer(PublishingMixin):
                     f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
                     "to its end, and there is none. Train without it."
                 )
+        if resume_from_checkpoint:
+            warn_of_changes(resume_from_checkpoint, training_summary(self))
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         if not all_finite(self.model):
             raise FloatingPointError(self._divergence())
@@ -414,9 +458,10 @@ class CertaintyForcingTrainer(PublishingMixin):
         return prepare_dataset(dataset, name, processing_class, **self._row_rules)
 
 
-def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module) -> CertaintyForcingConfig:
+def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module | None) -> CertaintyForcingConfig:
     if args is None:
-        name = model if isinstance(model, str) else model.config._name_or_path or model.config.model_type
+        config = getattr(model, "config", None)
+        name = config._name_or_path or config.model_type if config else model or "student"
         return CertaintyForcingConfig(f"{name.rstrip('/').split('/')[-1]}-CFD")
     if not isinstance(args, CertaintyForcingConfig):
         raise TypeError(
