@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from transformers import (
     DataCollator,
     EvalPrediction,
@@ -164,24 +164,12 @@ class CertaintyForcingTrainer(PublishingMixin):
         compute_loss_func: Callable | None = None,
     ):
         args = _check_args(args, model)
-        if compute_loss_func is not None:
-            raise ValueError(
-                "`compute_loss_func` cannot be used: it gets the logits of all tokens, and this loss is of the "
-                "masked tokens, a few at a time. Override `compute_loss`, or add a term as a variant does."
-            )
-        if (model is None) == (model_init is None) or (model_init and optimizers != (None, None)):
-            raise ValueError(
-                "The trainer needs either `model` or `model_init`, and `optimizers` only with `model`, whose weights "
-                "they are for."
-            )
+        _check_functions(model, model_init, optimizers, compute_loss_func)
         # Before the weights of an adapter are drawn; the Trainer would do it after that.
         set_seed(args.seed)
         self._student_settings = (processing_class, peft_config, train_dataset is not None)
-        if model_init is None:
-            model = prepare_student(model, *self._student_settings)
-        else:
-            self.model_init = model_init
-            model = self.call_model_init()
+        self.model_init = model_init or (lambda: model)
+        model = self.call_model_init()
         check_can_be_pushed(args, model)
         if data_collator is None:
             data_collator = _default_collator(args, model, processing_class)
@@ -232,10 +220,9 @@ class CertaintyForcingTrainer(PublishingMixin):
         # The collator reads these, not the arguments of the model's forward.
         self._signature_columns = list(self._row_rules.get("columns", TOKENIZED_COLUMNS))
         self._begin_sums()
-        self.model.add_model_tags(self._tag_names)
 
     def call_model_init(self, trial: Any = None) -> "PreTrainedModel | PeftModel":
-        """Makes a new student, with a new adapter."""
+        """Returns the student, with a new adapter if it is to have one."""
         model = prepare_student(super().call_model_init(trial), *self._student_settings)
         model.add_model_tags(self._tag_names)
         return model
@@ -351,21 +338,14 @@ class CertaintyForcingTrainer(PublishingMixin):
         num_rows = torch.tensor(float(sum(batch["labels"].shape[0] for batch in batches)), device=device)
         return batches, self.accelerator.reduce(num_rows, reduction="mean") / self._num_views
 
-    def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
-        """Returns the evaluation [`~torch.utils.data.DataLoader`], whose masks are the same at each evaluation."""
-        if not isinstance(eval_dataset, str):
-            eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset", self.processing_class)
-        return self._with_fixed_masks(super().get_eval_dataloader, eval_dataset)
-
-    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
-        """Returns the test [`~torch.utils.data.DataLoader`], with the masks of evaluation."""
-        test_dataset = self._prepare_dataset(test_dataset, "test_dataset", self.processing_class)
-        return self._with_fixed_masks(super().get_test_dataloader, test_dataset)
-
-    def _with_fixed_masks(self, make_dataloader: Callable[[Any], DataLoader], dataset: Any) -> DataLoader:
+    def _get_dataloader(self, dataset: Any, description: str, *args, is_training: bool = False, **kwargs) -> Any:
+        if is_training:
+            return super()._get_dataloader(dataset, description, *args, is_training=True, **kwargs)
+        name = "test_dataset" if description == "test" else "eval_dataset"
+        dataset = self._prepare_dataset(dataset, name, self.processing_class)
         training_collator, self.data_collator = self.data_collator, self._eval_collator
         try:
-            return make_dataloader(dataset)
+            return super()._get_dataloader(dataset, description, *args, **kwargs)
         finally:
             self.data_collator = training_collator
 
@@ -469,6 +449,21 @@ def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module | No
             "`TrainingArguments`."
         )
     return args
+
+
+def _check_functions(
+    model: Any, model_init: Callable | None, optimizers: tuple, compute_loss_func: Callable | None
+) -> None:
+    if compute_loss_func is not None:
+        raise ValueError(
+            "`compute_loss_func` cannot be used: it gets the logits of all tokens, and this loss is of the masked "
+            "tokens, a few at a time. Override `compute_loss`, or add a term as a variant does."
+        )
+    if (model is None) == (model_init is None) or (model_init and optimizers != (None, None)):
+        raise ValueError(
+            "The trainer needs either `model` or `model_init`, and `optimizers` only with `model`, whose weights they "
+            "are for."
+        )
 
 
 def _prepare_fsdp(plugin: Any, model: nn.Module) -> None:
