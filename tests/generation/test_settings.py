@@ -34,7 +34,6 @@ VALUES = {
     "revocation_threshold": st.just(0.0),
     "editing_threshold": st.just(1.0),
     "max_post_steps": st.integers(0, 3),
-    "engine": st.none(),
     "penalty_lambda": st.just(0.0),
     "block_add_threshold": st.sampled_from([0.25, 0.5]),
     "commit_order": st.sampled_from(["confidence", "left_to_right"]),
@@ -86,7 +85,7 @@ def layers(draw):
 
 
 def test_the_strategies_know_every_setting():
-    by_hand = {"temperature", "do_sample", "use_cache", "cache_implementation", "cache_refresh_interval"}
+    by_hand = {"engine", "temperature", "do_sample", "use_cache", "cache_implementation", "cache_refresh_interval"}
     assert VALUES.keys() | RULES.keys() | by_hand | {"compile_config"} == SETTINGS.keys()
 
 

@@ -192,7 +192,7 @@ def test_llada_moe_is_refused(tmp_path, settings):
         AutoModelForMaskedLM.from_pretrained(tmp_path)
 
 
-ROUTING = {"expert_capacity": 48, "norm_topk_prob": False, "rotary_dim": 3, "router_dtype": "bf16", "use_bias": True}
+ROUTING = {"norm_topk_prob": False, "rotary_dim": 3, "router_dtype": "bf16", "use_bias": True}
 LAYERS = {"layer_types": ["sliding_attention"] * 2, "partial_rotary_factor": 0.5, "rope_scaling": {"type": "mrope"}}
 WINDOW = {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 0}
 

@@ -28,6 +28,9 @@ def _takes_visibility(model: PreTrainedModel, value: Any) -> bool:
 ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
     "is_native": lambda model, value: model._supports_window_cache,
     "is_not_block_causal": lambda model, value: not model.is_block_causal,
+    "routes_tokens": lambda model, value: (
+        getattr(model.config, "expert_capacity", None) is None or value == model.config.block_length
+    ),
     "fits_attention": lambda model, value: model.is_block_causal == (value == "block"),
     "has_room": _has_room,
     "keeps_activations": lambda model, value: not (model.training and model.is_activation_checkpointing),
@@ -46,6 +49,13 @@ def check(config: Any, model: PreTrainedModel | None = None) -> None:
     if config.min_new_tokens > config.max_new_tokens:
         rule = f"is more than `max_new_tokens={config.max_new_tokens}`"
         raise SettingError("min_new_tokens", config.min_new_tokens, rule, "Raise the latter.")
+    for name in ("delete_token_id", "split_token_id"):
+        token = getattr(model.config, name, None) if model is not None else None
+        if token is not None and token not in (config.suppress_tokens or []):
+            rule = (
+                f"lacks {token}, the `{name}` of {type(model).__name__}: what it deletes and inserts is not followed"
+            )
+            raise SettingError("suppress_tokens", config.suppress_tokens, rule, f"Set `suppress_tokens=[{token}]`.")
     if model is not None and model.is_block_causal and config.is_infilling:
         rule = (
             f"fills in mask tokens, and {type(model).__name__} is block-causal: it sees nothing of the blocks behind"

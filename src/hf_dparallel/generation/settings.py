@@ -223,7 +223,8 @@ add_setting("max_new_tokens", "length", int, default=256, off=0,
     help="Length of the canvas of mask tokens behind the prompt. 0 appends none: the mask tokens inside the prompt "
     "are filled in (infilling).")
 add_setting("block_length", "length", int, default=32, minimum=1, is_swept=True,
-    model={"has_room": "is more than the {longest} tokens that {model} was trained for, which decodes whole blocks"},
+    model={"has_room": "is more than the {longest} tokens that {model} was trained for, which decodes whole blocks",
+           "routes_tokens": "is not the block that {model} chooses experts for"},
     help="The canvas is decoded in blocks of this many tokens, from left to right; the last block may be shorter. "
     "Block-causal models count blocks from the first token of the prompt, and have a default of their own.")
 add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,

@@ -10,7 +10,7 @@ from ..family import PublishedConfigMixin
 @strict
 class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
     r"""
-    Configuration of a [`LLaDA2ForMaskedDiffusion`] (LLaDA2.0 and LLaDA2.1, mini and flash). The defaults come from
+    Configuration of a [`LLaDA2ForMaskedDiffusion`] (LLaDA2.0, LLaDA2.1 and LLaDA2.2). The defaults come from
     [inclusionAI/LLaDA2.0-mini](https://huggingface.co/inclusionAI/LLaDA2.0-mini); every argument of
     [`~transformers.Glm4MoeConfig`] is accepted. Settings of the published file that change nothing here
     (`max_window_layers`, ...) are kept and written back.
@@ -28,7 +28,9 @@ class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
             Share of each head's dimensions that the rotary embedding turns.
         block_length (`int`, *optional*, defaults to 32):
             Tokens of a block: attention is bidirectional inside a block and causal across blocks. The published files
-            do not say.
+            do not say, but for those of LLaDA2.2, as `block_size`.
+        expert_capacity (`int`, *optional*):
+            How many experts the tokens of a block share (LLaDA2.2). By default each token chooses of all.
         mask_token_id, eos_token_id (`int`, *optional*, default to 156895 and 156892):
             Ids of the mask token and of the end of an answer, as in the published code. The published files do not
             say.
@@ -54,8 +56,6 @@ class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
         "output_dropout": 0.0,
         "norm_topk_prob": True,
         "router_dtype": "fp32",
-        # LLaDA2.2 chooses experts for a block.
-        "expert_capacity": None,
     }
     attribute_map = {
         "n_routed_experts": "num_experts",
@@ -86,13 +86,22 @@ class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
     topk_group: int = 4
     use_qk_norm: bool = True
     block_length: int = 32
+    expert_capacity: int | None = None
     mask_token_id: int | None = 156895
     eos_token_id: int | list[int] | None = 156892
     pad_token_id: int | None = 156892
     num_mtp_layers: int = 0
 
     def __post_init__(self, **kwargs):
+        if self.expert_capacity is not None:
+            self.block_length = kwargs.setdefault("block_size", self.block_length)
         super().__post_init__(partial_rotary_factor=self.partial_rotary_factor, **kwargs)
+        least, most = self.num_experts_per_tok, self.n_routed_experts
+        if self.expert_capacity is not None and not least <= self.expert_capacity <= most:
+            raise ValueError(
+                f"`expert_capacity` must be from `num_experts_per_tok={least}` to `num_experts={most}`, got "
+                f"{self.expert_capacity}."
+            )
         # Where the published code looks for it.
         self.partial_rotary_factor = self.rope_parameters["partial_rotary_factor"]
         rotary_dim = int(self.head_dim * self.partial_rotary_factor)

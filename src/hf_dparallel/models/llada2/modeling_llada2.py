@@ -1,12 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """LLaDA2 (https://huggingface.co/papers/2512.15745): a block-causal mixture of experts, built as GLM-4-MoE is."""
 
+import torch
+from torch.nn.functional import linear, pad
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
     register_checkpoint_conversion_mapping,
 )
 from transformers.core_model_loading import Split, WeightConverter, WeightRenaming
-from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeModel, Glm4MoePreTrainedModel
+from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeModel, Glm4MoePreTrainedModel, Glm4MoeTopkRouter
 
 from ..backbones import BlockCausalBackbone
 from ..base import MaskedDiffusionModel
@@ -46,12 +48,60 @@ class LLaDA2PreTrainedModel(Glm4MoePreTrainedModel):
         return Glm4MoePreTrainedModel._can_set_experts_implementation()
 
 
+class BlockRouter(Glm4MoeTopkRouter):
+    """The router of LLaDA2.2: the tokens of a block share `expert_capacity` experts, and each token chooses of those.
+
+    Shared are the experts with the highest score of any token of the block; of equal ones, the first. Groups of
+    experts play no part (https://github.com/inclusionAI/LLaDA2.X, technical report of LLaDA2.2).
+    """
+
+    def __init__(self, config: LLaDA2Config):
+        super().__init__(config)
+        self.block_length, self.expert_capacity = config.block_length, config.expert_capacity
+
+    def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Logits of all experts, weights and numbers of the chosen ones, a line each token; tokens in whole blocks."""
+        router_logits = linear(hidden_states.float(), self.weight.float())
+        scores = router_logits.sigmoid()
+        choice = scores + self.e_score_correction_bias
+        length = choice.shape[1]
+        # The last block of a sequence may be shorter.
+        blocks = pad(choice, (0, 0, 0, -length % self.block_length), value=-torch.inf)
+        best = blocks.unflatten(1, (-1, self.block_length)).amax(dim=2)
+        ranked = best.argsort(dim=-1, descending=True, stable=True)
+        shared = torch.zeros_like(best, dtype=torch.bool).scatter_(-1, ranked[..., : self.expert_capacity], True)
+        shared = shared.repeat_interleave(self.block_length, dim=1)[:, :length]
+        ranked = choice.masked_fill(~shared, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+        chosen = ranked[..., : self.top_k]
+        weights = scores.gather(-1, chosen)
+        weights = self.routed_scaling_factor * weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+        return router_logits.flatten(0, 1), weights.flatten(0, 1), chosen.flatten(0, 1)
+
+
 class LLaDA2Model(BlockCausalBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
     """The block-causal transformer of LLaDA2, without the head."""
 
+    def __init__(self, config: LLaDA2Config):
+        super().__init__(config)
+        if config.expert_capacity is not None:
+            for layer in self.layers[config.first_k_dense_replace :]:
+                layer.mlp.gate = BlockRouter(config)
+
+    def forward(self, *args, attention_mask=None, **kwargs):
+        """As in [`BlockCausalBackbone`]. Where a block chooses experts, rows are padded by whole blocks."""
+        length = self.config.block_length
+        is_two_dimensional = getattr(attention_mask, "ndim", None) == 2
+        chooses_for_blocks = self.config.expert_capacity is not None
+        if chooses_for_blocks and is_two_dimensional and ((attention_mask == 0).sum(dim=1) % length).any():
+            raise ValueError(
+                f"`attention_mask` must have a multiple of {length} zeros in each row, because LLaDA2.2 chooses "
+                "experts for a block. Pad by whole blocks, or call `generate`."
+            )
+        return super().forward(*args, attention_mask=attention_mask, **kwargs)
+
 
 class LLaDA2ForMaskedDiffusion(MaskedDiffusionModel, LLaDA2PreTrainedModel):
-    """LLaDA2.0 or LLaDA2.1 with its prediction head and [`~DiffusionGenerationMixin.generate`].
+    """LLaDA2.0, LLaDA2.1 or LLaDA2.2 with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     ```python
     >>> import hf_dparallel
