@@ -87,7 +87,7 @@ class LLaDA2Model(BlockCausalBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
             for layer in self.layers[config.first_k_dense_replace :]:
                 layer.mlp.gate = BlockRouter(config)
 
-    def forward(self, *args, attention_mask=None, **kwargs):
+    def forward(self, input_ids=None, attention_mask=None, *args, **kwargs):
         """As in [`BlockCausalBackbone`]. Where a block chooses experts, rows are padded by whole blocks."""
         length = self.config.block_length
         is_two_dimensional = getattr(attention_mask, "ndim", None) == 2
@@ -97,7 +97,7 @@ class LLaDA2Model(BlockCausalBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
                 f"`attention_mask` must have a multiple of {length} zeros in each row, because LLaDA2.2 chooses "
                 "experts for a block. Pad by whole blocks, or call `generate`."
             )
-        return super().forward(*args, attention_mask=attention_mask, **kwargs)
+        return super().forward(input_ids, attention_mask, *args, **kwargs)
 
 
 class LLaDA2ForMaskedDiffusion(MaskedDiffusionModel, LLaDA2PreTrainedModel):
