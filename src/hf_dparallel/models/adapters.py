@@ -39,8 +39,6 @@ class AdapterLoadingMixin(_Mixed):
     """
 
     generation_config: GenerationConfig
-    # By the name of the adapter.
-    _adapter_recipes: Mapping[str, GenerationConfig | None] = {}
 
     def load_adapter(
         self,
@@ -115,15 +113,9 @@ class AdapterLoadingMixin(_Mixed):
         config = copy.deepcopy(peft_config)
         config.inference_mode = not is_trainable
         put_into(self, config, adapter_state_dict, name, str(peft_model_id or name))
-        self._adapter_recipes = {**self._adapter_recipes, name: recipe}
+        self.peft_config[name].recipe = recipe
         self.train(is_trainable and self.training)
         return LoadStateDictInfo(set(), set(), set(), [], {}, set())
-
-    def delete_adapter(self, adapter_names: list[str] | str) -> None:
-        """Deletes adapters, see [`~transformers.integrations.PeftAdapterMixin.delete_adapter`], and their recipes."""
-        super().delete_adapter(adapter_names)
-        names = [adapter_names] if isinstance(adapter_names, str) else adapter_names
-        self._adapter_recipes = {name: kept for name, kept in self._adapter_recipes.items() if name not in names}
 
     def state_dict(self, *args, **kwargs):
         """As in torch, and not for 4-bit weights that have run on the CPU. All that loads or saves calls it."""
@@ -139,7 +131,8 @@ class AdapterLoadingMixin(_Mixed):
         layers = (module for module in self.modules() if isinstance(module, BaseTunerLayer))
         if all(layer.disable_adapters for layer in layers):
             return super().recipes()
-        return [self._adapter_recipes.get(self.active_adapters()[0]), *super().recipes()]
+        config = self.peft_config[self.active_adapters()[0]]
+        return [getattr(config, "recipe", None), *super().recipes()]
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
         """Saves the model; of one with adapters, the adapters, and beside them the recipe that is active."""
@@ -182,7 +175,7 @@ class AdapterLoadingMixin(_Mixed):
             self.set_submodule(name, base)
             replaced.append(f"{name}.")
         del self.peft_config
-        self._adapter_recipes, self._hf_peft_config_loaded = {}, False
+        self._hf_peft_config_loaded = False
         return self
 
 
