@@ -416,7 +416,7 @@ HALF_SENT = [
 
 
 def test_slow_connections_are_closed(served, monkeypatch):
-    monkeypatch.setattr(server_module, "_WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(server_module, "_WAIT_TICKS", 5)
     monkeypatch.setattr(app_module, "_BODY_SECONDS", 0.5)
     with running(served, allowed_hosts=["x", "127.0.0.1"]) as server, contextlib.ExitStack() as stack:
         address = server.server.servers[0].sockets[0].getsockname()
@@ -437,7 +437,7 @@ def test_slow_connections_are_closed(served, monkeypatch):
 
 
 def test_a_slow_reader_gets_all_of_it(server, monkeypatch):
-    monkeypatch.setattr(server_module, "_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(server_module, "_WAIT_TICKS", 1)
     address = server.server.servers[0].sockets[0].getsockname()
     with socket.create_connection(address) as connection:
         request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -17,8 +17,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .engine import Engine
 
 
-# How long a client may take to send the head of a request, or to read on.
-_WAIT_SECONDS = 10
+# How long a client may take to send the head of a request, or to read on, in tenths of a second.
+_WAIT_TICKS = 100
 # When the server stops, unfinished answers end with an error. Sending it may take so long.
 _LAST_SECONDS = 5
 
@@ -26,31 +26,22 @@ _LAST_SECONDS = 5
 class Connection(H11Protocol):
     """A connection of uvicorn that ends where its client neither sends a request nor reads the answer to one."""
 
-    _deadline: asyncio.TimerHandle | None = None
-
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.app = partial(self._answer, self.app)
+        # The last request and how much of its answer was unread, and the ticks since then.
+        self._last: tuple[Any, int] = None, 0
+        self._ticks = 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        super().connection_made(transport)
-        self._set_deadline()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._set_deadline()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._set_deadline()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._set_deadline()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._set_deadline()
+    def tick(self) -> None:
+        """Ends the connection if nothing is under way for too long. The time of a head begins with its first part."""
+        last_cycle, last_unread = self._last
+        self._last = self.cycle, self.transport.get_write_buffer_size()
+        is_under_way = self.cycle is not None and not self.cycle.response_complete and not self.flow.write_paused
+        moves = is_under_way or self.cycle is not last_cycle or self._last[1] < last_unread
+        self._ticks = 0 if moves else self._ticks + 1
+        if self._ticks >= _WAIT_TICKS:
+            self.transport.abort()
 
     async def _answer(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
         """Has the connection closed where what follows may be the rest of this request."""
@@ -64,25 +55,6 @@ class Connection(H11Protocol):
         if is_ambiguous:
             app = PlainTextResponse("Send the header Content-Length or Transfer-Encoding, not both.", status_code=400)
         await app(scope, receive, send_and_close)
-
-    def _set_deadline(self) -> None:
-        """However often a part of a head comes, the time begins with the first."""
-        is_under_way = self.cycle is not None and not self.cycle.response_complete
-        if is_under_way and not self.flow.write_paused:
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
-        elif self._deadline is None:
-            unread = self.transport.get_write_buffer_size()
-            self._deadline = self.loop.call_later(_WAIT_SECONDS, self._end, unread)
-
-    def _end(self, unread: int) -> None:
-        self._deadline = None
-        if self.transport.get_write_buffer_size() < unread:
-            # The client reads on, however slowly.
-            self._set_deadline()
-        else:
-            self.transport.abort()
 
 
 class Server(uvicorn.Server):
@@ -110,6 +82,8 @@ class Server(uvicorn.Server):
         gc.freeze()
 
     async def on_tick(self, counter: int) -> bool:
+        for connection in [*self.server_state.connections]:
+            connection.tick()
         return await super().on_tick(counter) or self.engine.failure is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
