@@ -161,7 +161,7 @@ def test_prompts_of_text_completions(served):
         (
             {"logprobs": True, "top_logprobs": 20, "n": 9, "max_tokens": 640, "temperature": 1},
             "top_logprobs",
-            "`top_logprobs=20` asks for 120960 log-probabilities",
+            "`n=9` answers of 640 tokens with `top_logprobs=20` have more than 100000",
         ),
         ({"presence_penalty": False}, "presence_penalty", "`presence_penalty=False` is not supported"),
         ({"tools": [{"type": "function"}]}, "tools", "is not supported"),

@@ -3,7 +3,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -128,7 +127,7 @@ def _closed(schema: Any, depth: int = 0) -> Any:
     for name, value in schema.items():
         if name in _REFUSED:
             raise ValueError(f"`{name}` is not supported.")
-        if name in _REPEATS and _REPEATS[name](value) > _LONGEST_TEXT:
+        if _length(name, value) > _LONGEST_TEXT:
             raise ValueError(f"a `{name}` may ask for at most {_LONGEST_TEXT} characters.")
         if name in _MAPS and isinstance(value, dict):
             closed[name] = {key: _closed(each, depth + 1) for key, each in value.items()}
@@ -139,22 +138,17 @@ def _closed(schema: Any, depth: int = 0) -> Any:
     return closed
 
 
-def _repeated_length(pattern: str) -> int:
-    """How long a text may be that a pattern gives, at most: the repeats of groups multiply."""
-    length, factor = len(pattern), 1
-    for before, count in re.findall(r"(.?)\{\s*(\d+)", pattern, re.DOTALL):
+def _length(name: str, value: Any) -> float:
+    """How many characters a keyword asks for, at most. In a pattern, the repeats of groups multiply."""
+    if name == "minLength" and isinstance(value, int | float):
+        return value
+    length, factor = len(value) if name == "pattern" and isinstance(value, str) else 0, 1
+    for before, count in re.findall(r"(.?)\{\s*(\d+)", value, re.DOTALL) if length else ():
         if before.isalnum() or before in "].":
             length += int(count)
         else:
             factor *= max(int(count), 1)
     return length * factor
-
-
-# By the keywords that repeat characters, how many these can become. What is no number is refused later.
-_REPEATS: dict[str, Callable[[Any], float]] = {
-    "pattern": lambda value: _repeated_length(str(value)),
-    "minLength": lambda value: value if isinstance(value, int | float) else 0,
-}
 
 
 @lru_cache(maxsize=16)

@@ -67,13 +67,11 @@ def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, m
     if body.top_logprobs and not body.logprobs:
         raise RequestError(f"`top_logprobs={body.top_logprobs}` needs `logprobs`. Set that to true.", "top_logprobs")
     config, max_tokens = _read_settings(body, asked, served)
-    num_logprobs = body.n * max_tokens * (1 + body.top_logprobs) if body.logprobs else 0
-    if num_logprobs > _MOST_LOGPROBS:
+    if body.logprobs and body.n * max_tokens * (1 + body.top_logprobs) > _MOST_LOGPROBS:
         message = (
-            f"`top_logprobs={body.top_logprobs}` asks for {num_logprobs} log-probabilities: so many and one more "
+            f"`n={body.n}` answers of {max_tokens} tokens with `top_logprobs={body.top_logprobs}` have more than "
         )
-        message += f"for each of {body.n} x {max_tokens} tokens. Ask for at most {_MOST_LOGPROBS}."
-        raise RequestError(message, "top_logprobs")
+        raise RequestError(f"{message}{_MOST_LOGPROBS} log-probabilities. Ask for fewer.", "top_logprobs")
     if body.n > 1 and not config.temperature:
         raise RequestError(f"`n={body.n}` would give equal answers at temperature 0. Set `temperature`.", "n")
     stop = body.stop or config.stop_strings or []

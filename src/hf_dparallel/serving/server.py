@@ -29,17 +29,14 @@ class Connection(H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.app = partial(self._answer, self.app)
-        # The last request and how much of its answer was unread, and the ticks since then.
-        self._last: tuple[Any, int] = None, 0
-        self._ticks = 0
+        self._last_cycle, self._unread, self._ticks = None, 0, 0
 
     def tick(self) -> None:
         """Ends the connection if nothing is under way for too long. The time of a head begins with its first part."""
-        last_cycle, last_unread = self._last
-        self._last = self.cycle, self.transport.get_write_buffer_size()
         is_under_way = self.cycle is not None and not self.cycle.response_complete and not self.flow.write_paused
-        moves = is_under_way or self.cycle is not last_cycle or self._last[1] < last_unread
-        self._ticks = 0 if moves else self._ticks + 1
+        unread = self.transport.get_write_buffer_size()
+        moves = is_under_way or self.cycle is not self._last_cycle or unread < self._unread
+        self._last_cycle, self._unread, self._ticks = self.cycle, unread, 0 if moves else self._ticks + 1
         if self._ticks >= _WAIT_TICKS:
             self.transport.abort()
 
