@@ -382,7 +382,7 @@ def test_texts_of_the_card_are_texts(hub, adapter, tmp_path):
 )
 def test_a_summary_that_no_training_has_written_is_refused(adapter, summary):
     (adapter / "training_summary.json").write_text(json.dumps(summary))
-    with pytest.raises(ValueError, match=r"training_summary\.json` has .* must be of type"):
+    with pytest.raises(ValueError, match=r"training_summary\.json` has .*, which is no"):
         publish.files_to_push(ModelFacts(adapter, "user/student"))
 
 

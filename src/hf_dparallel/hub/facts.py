@@ -17,7 +17,7 @@ from .files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, hub_name
 
 logger = logging.get_logger(__name__)
 
-_SUMMARY_KINDS = {
+_SUMMARY_KINDS: dict[str, Any] = {
     "base_model": str,
     "is_native": bool,
     "shift_logits": bool,
@@ -107,13 +107,13 @@ class ModelFacts:
 
 def check_summary(summary: Mapping[str, Any], path: Path) -> None:
     """Refuses what no training has written: values go into the card, and into its code."""
-    numbers = summary.get("metrics") if isinstance(summary.get("metrics"), Mapping) else {}
-    values = [(name, summary.get(name), kind) for name, kind in _SUMMARY_KINDS.items()]
-    for name, value, kind in [*values, *((f"metrics.{name}", value, int | float) for name, value in numbers.items())]:
+    metrics = summary.get("metrics")
+    kinds = [(name, summary.get(name), kind) for name, kind in _SUMMARY_KINDS.items()]
+    if isinstance(metrics, dict):
+        kinds += [(f"metrics.{name}", value, int | float) for name, value in metrics.items()]
+    for name, value, kind in kinds:
         if not isinstance(value, kind | None):
-            raise ValueError(
-                f"`{path}` has {name}={value!r}, which must be of type {kind}. Correct it, or remove the file."
-            )
+            raise ValueError(f"`{path}` has {name}={value!r}, which is no {kind}. Correct it, or remove the file.")
 
 
 def check_base_model(name: str | None, kind: str) -> None:
