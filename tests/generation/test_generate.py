@@ -242,7 +242,7 @@ def check_case(case):
         entropies = batch.entropies[row, :passes, -len(steps) :]
         # The router of LLaDA2 computes in float32.
         near = dict.fromkeys(("rtol", "atol"), 1e-5 if case.make is make_llada2 else 1e-8)
-        torch.testing.assert_close(entropies, alone.entropies[0], **near, equal_nan=True)
+        torch.testing.assert_close(entropies, alone.entropies[0].to(entropies), **near, equal_nan=True)
         check_with_naive_loop(model, case, row, alone)
 
 
