@@ -158,7 +158,6 @@ class Canvas(RowTensors):
         self._widest = 0
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
-        self.num_masks: list[int] = []
         self.row_nfe: list[int] = []
         self.status: list[RowStatus] = []
 
@@ -219,13 +218,9 @@ class Canvas(RowTensors):
         first_block = _first(block, masked)
         wide = (sequences, attention_mask, position_ids, block, place, masked)
         added = RowTensors(*wide, unsettled=masked, open_from=first_block, open_to=first_block)
-        # Masks that only complete the last block are not counted.
-        num_masks = (masked & (place < (_BEYOND if self.is_infilling else self.max_new_tokens))).sum(dim=1)
-        lengths, counts = torch.stack([prompt_lengths[:, 0], num_masks]).tolist()
         is_empty = not self.row_ids
         self.row_ids += row_ids
-        self.prompt_lengths += lengths
-        self.num_masks += counts
+        self.prompt_lengths += prompt_lengths[:, 0].tolist()
         self.row_nfe += [0] * len(row_ids)
         for each in fields(RowTensors):
             tensor = getattr(added, each.name)
@@ -282,12 +277,11 @@ class Canvas(RowTensors):
         tokens: torch.LongTensor,
         accepted: torch.BoolTensor,
         unsettled: torch.BoolTensor | None = None,
-        confidence: torch.FloatTensor | None = None,
     ) -> None:
         """Writes the accepted tokens of a pass and counts the pass; all arguments are `(rows, columns)`.
 
         Where a decided token is accepted it is revised; the mask token takes it back. A row stays in its block also
-        where tokens are `unsettled`, though they are decided. The `confidence` is kept for the next pass.
+        where tokens are `unsettled`, though they are decided.
         """
         is_new = torch.zeros_like(self.masked).scatter_(1, columns, accepted)
         self.sequences = torch.where(is_new, self.sequences.scatter(1, columns, tokens), self.sequences)
@@ -296,14 +290,11 @@ class Canvas(RowTensors):
             self.num_revisions += (is_new & ~self.masked).sum(dim=1)
             self.masked = torch.where(is_new, self.sequences == self.config.mask_token_id, self.masked)
             self.commit_step = self.commit_step.masked_fill(self.masked, -1)
-            self.post_steps = torch.where(self.is_open.any(dim=1), 0, self.post_steps + 1)
         else:
             self.masked = self.masked ^ is_new
         self.unsettled = self.masked
         if unsettled is not None:
             self.unsettled = self.masked | torch.zeros_like(self.masked).scatter_(1, columns, unsettled)
-        if confidence is not None:
-            self.confidence = self.confidence.scatter(1, columns, confidence.to(self.confidence.dtype))
         self.nfe += 1
         self.step_in_block += 1
         self.row_nfe = [nfe + 1 for nfe in self.row_nfe]
@@ -427,7 +418,9 @@ class Canvas(RowTensors):
         tokens, commit_step = self.sequences[row, answer].clone(), self.commit_step[row, answer].clone()
         tokens[status.length :] = self.config.padding_token_id
         commit_step[status.length :] = -1
-        num_tokens = self.num_masks[row] - len(tokens) + min(status.length, status.length_to_eos)
+        num_tokens = min(status.length, status.length_to_eos)
+        if self.is_infilling:
+            num_tokens = int((commit_step >= 0).sum())
         return DecodedRow(
             index=self.row_ids[row],
             tokens=tokens,
@@ -439,7 +432,7 @@ class Canvas(RowTensors):
         )
 
     def _keep(self, rows: list[int]) -> None:
-        for name in ("row_ids", "prompt_lengths", "num_masks", "row_nfe", "status"):
+        for name in ("row_ids", "prompt_lengths", "row_nfe", "status"):
             setattr(self, name, [getattr(self, name)[row] for row in rows])
         if rows:
             index = torch.tensor(rows, device=self.masked.device)

@@ -20,8 +20,6 @@ class Change(NamedTuple):
     accepted: torch.BoolTensor
     # Tokens that keep a row in its block though they are decided.
     unsettled: torch.BoolTensor | None = None
-    # Probabilities that the next pass needs.
-    confidence: torch.FloatTensor | None = None
 
 
 class RowPart:

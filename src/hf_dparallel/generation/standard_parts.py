@@ -57,19 +57,6 @@ def make_parts(
     return [part for part in wanted if part is not None]
 
 
-class DecidedPenalty(RepetitionPenaltyLogitsProcessor):
-    """Penalises the tokens that a row has. A mask is none: what it scores belongs to the certainty of the others."""
-
-    def __init__(self, penalty: float, mask_token_id: int):
-        super().__init__(penalty)
-        self.mask_token_id = mask_token_id
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        penalised = super().__call__(input_ids, scores)
-        penalised[:, self.mask_token_id] = scores[:, self.mask_token_id]
-        return penalised
-
-
 class ScoreProcessing(RowPart):
     """Processes the scores of a pass: logits processors, and settings that keep tokens out.
 
@@ -82,18 +69,18 @@ class ScoreProcessing(RowPart):
     def __init__(self, config: DiffusionGenerationConfig, processors: LogitsProcessorList | None = None):
         self.config = config
         self.processors = LogitsProcessorList(processors or [])
-        if config.is_on("repetition_penalty"):
-            self.processors.append(DecidedPenalty(config.repetition_penalty, config.mask_token_id))
+        is_on = config.is_on("repetition_penalty")
+        self.penalty = RepetitionPenaltyLogitsProcessor(config.repetition_penalty) if is_on else None
         banned = [*config.suppress_tokens, *(token for (token,) in config.bad_words_ids)]
         self._banned = sorted(set(banned))
         self._banned_ids: torch.Tensor | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.processors or self._banned or self.config.min_new_tokens)
+        return bool(self.processors or self.penalty or self._banned or self.config.min_new_tokens)
 
     def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
         config = self.config
-        if self.processors:
+        if self.processors or self.penalty:
             logits = torch.stack([self._process(row, columns[row], scores) for row, scores in enumerate(logits)])
         if self._banned:
             if self._banned_ids is None:
@@ -112,7 +99,13 @@ class ScoreProcessing(RowPart):
             # A decided token that is predicted again does not repeat itself. (What fills up a row may be padding.)
             inside = (columns - start).clamp(min=0)[:, None]
             sequences = sequences.scatter(1, inside, self.config.mask_token_id)
-        return self.processors(sequences, logits.float())
+        scores = self.processors(sequences, logits.float())
+        if self.penalty is not None:
+            # A mask is no token that the row has, and its score is a part of the certainty of the others.
+            of_mask = scores[:, self.config.mask_token_id]
+            scores = self.penalty(sequences, scores)
+            scores[:, self.config.mask_token_id] = of_mask
+        return scores
 
 
 class CertaintyHistory(RowPart):

@@ -33,8 +33,8 @@ class Editing(RowPart):
         is_sure = likeliest.confidence > self.config.editing_threshold
         edited = canvas.revisable.gather(1, columns) & differs & is_sure
         is_full = ~(masked & ~accepted).any(dim=1)
-        post_steps = (canvas.post_steps + 1).masked_fill(masked.any(dim=1), 0)
-        is_over = is_full & (post_steps >= self.config.max_post_steps)
+        canvas.post_steps = (canvas.post_steps + 1).masked_fill(masked.any(dim=1), 0)
+        is_over = is_full & (canvas.post_steps >= self.config.max_post_steps)
         tokens = torch.where(edited, likeliest.tokens, prediction.tokens)
         return Change(tokens, accepted | edited, (masked | edited) & ~is_over[:, None])
 

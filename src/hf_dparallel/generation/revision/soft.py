@@ -62,7 +62,8 @@ class SoftDecoding(RowPart):
         block_length = (canvas.block == open_from).sum(dim=1)
         is_over = (canvas.step_in_block + 1 >= block_length)[:, None] & (block == open_from)
         unsettled = (masked | is_decided) & has_changed & has_unsure & ~is_over
-        return Change(prediction.tokens, changed, unsettled, prediction.confidence)
+        canvas.confidence = canvas.confidence.scatter(1, columns, prediction.confidence.to(canvas.confidence.dtype))
+        return Change(prediction.tokens, changed, unsettled)
 
 
 def mix_embeddings(
