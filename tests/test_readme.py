@@ -39,7 +39,7 @@ RUN_ELSEWHERE = {
 }
 
 # Packages of others that pages name.
-NOT_OURS = ("deepspeed", "gradio", "openai")
+NOT_OURS = ("deepspeed", "gradio", "openai", "sglang")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", flags=re.MULTILINE | re.DOTALL)
@@ -151,7 +151,7 @@ def test_the_text_on_installing_is_the_same_everywhere():
     sources = [path.relative_to(ROOT) for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".md", ".html")]
     texts = {page: read(page) for page in [*PAGES, *sources]} | {"README.md": read("README.md").replace(section, "")}
     for page, text in texts.items():
-        for package in re.findall(r"pip install +['\"]?([^'\"`\s]+)", text):
+        for package in re.findall(r"pip install +(?:--no-deps +)?['\"]?([^'\"`\s]+)", text):
             name, _, extra = package.rstrip("].").partition("[")
             assert name == "hf-dparallel" or name in NOT_OURS, (page, package)
             # One message is for several extras, whose names its callers give.
