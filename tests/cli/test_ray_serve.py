@@ -76,6 +76,7 @@ def test_replicas_answer_as_the_server_does_and_are_replaced(url, checkpoint):
         ({"model": "demo", "min_replicas": 3, "max_replicas": 2}, "at most `max_replicas`, got 3 and 2"),
         ({"model": "demo", "max_time": 3}, "`max_time` ends answers"),
         ({"model": "demo", "treshold": 0.5}, "`treshold`, which is no flag"),
+        ({"model": "demo", "api_key": "secret"}, "`api_key` would be kept by Ray. Set $HF_DPARALLEL_API_KEY"),
         ({}, "the following flags are required: --model"),
     ],
 )
@@ -85,3 +86,20 @@ def test_wrong_values_are_refused(values, message, capsys):
     with pytest.raises(SystemExit) as stop:
         app(values)
     assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_other_machines_need_a_key_that_the_replicas_have(ray_cluster, monkeypatch):
+    from ray import serve
+
+    from hf_dparallel.cli.ray_serve import app
+
+    # Where the application is built, and not where it runs.
+    monkeypatch.setenv("HF_DPARALLEL_API_KEY", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    serve.start(http_options={"host": "0.0.0.0", "port": port}, logging_config={"log_level": "ERROR"})
+    with pytest.raises(RuntimeError, match="Deploying application tiny failed"):
+        serve.run(app({"model": "demo", **VALUES}), name="tiny")
+    assert "Anyone who reaches 0.0.0.0" in serve.status().applications["tiny"].deployments["Replica"].message
+    serve.shutdown()

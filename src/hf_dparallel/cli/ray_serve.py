@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import torch
 from ray import serve
+from ray.serve.context import _get_global_client
 
 from hf_dparallel_cli import fail
 from hf_dparallel_cli.command import Command
@@ -26,10 +27,22 @@ if TYPE_CHECKING:
 
 @serve.ingress()
 class Replica:
-    """A model, and the application that answers requests for it. It takes the flags of `hf-dparallel serve`."""
+    """A model, and the application that answers requests for it. It takes the flags of `hf-dparallel serve`.
+
+    Raises:
+        ValueError: if Ray Serve listens for other machines, and the environment here has no API key.
+    """
 
     def __init__(self, flags: ServerFlags):
-        is_loopback = flags.host in ("127.0.0.1", "localhost", "::1")
+        check_recipe(flags)
+        host = _get_global_client().http_config.host
+        is_loopback = host in ("127.0.0.1", "localhost", "::1")
+        if flags.api_key is None and not is_loopback:
+            raise ValueError(
+                f"Anyone who reaches {host}, where Ray Serve listens, could use this server: its replicas have no key. "
+                "Set `runtime_env: {env_vars: {HF_DPARALLEL_API_KEY: ...}}` of the application, or have Ray Serve "
+                "listen at 127.0.0.1."
+            )
         _, self._engine, self._app = make_server(flags, is_loopback)
 
     def __serve_build_asgi_app__(self) -> "Starlette":
@@ -44,11 +57,15 @@ class Replica:
 def app(values: dict[str, Any]) -> serve.Application:
     """Returns the application, from flags of `hf-dparallel serve` and of `RayServeFlags` by name.
 
-    `host` is the address of Ray Serve's own options, and `port` has no effect.
+    `host` and `port` are in Ray Serve's own options, and have no effect here.
     """
     try:
         flags = Command("ray_serve", "serve on a Ray cluster").read(values)
+        if flags.api_key is not None:
+            raise click.UsageError("`api_key` would be kept by Ray. Set $HF_DPARALLEL_API_KEY of the replicas instead.")
         check_recipe(flags)
+        # A key of this process is as little for Ray to keep. Each replica looks for its own.
+        flags.api_key = None
         if flags.min_replicas > flags.max_replicas:
             raise click.UsageError(
                 f"`min_replicas` must be at most `max_replicas`, got {flags.min_replicas} and {flags.max_replicas}."

@@ -161,7 +161,13 @@ def _cluster(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    except ConnectionError as error:
+        raise ConnectionError(
+            f"{error}. If Ray's log says that the token is missing, copy ~/.ray/auth_token from the machine where the "
+            "cluster was started, and set RAY_AUTH_MODE=token."
+        ) from error
     try:
         yield
     finally:
