@@ -116,6 +116,13 @@ def test_a_row_that_would_never_end_fails(editing):
         next(model.generate_many(PROMPTS[:1], **settings))
 
 
+def test_an_edit_may_mask_a_token_again():
+    """As often as SGLang looks for edits; the number of passes is its own."""
+    settings = {"engine": "sglang", "confidence_threshold": 0.2, "editing_threshold": 0.0, "max_post_steps": 2}
+    (row,) = make_llada2().generate_many(PROMPTS[2:], max_new_tokens=13, eos_token_id=[1, 20, 21], **settings)
+    assert row.nfe == 20
+
+
 @pytest.mark.parametrize(
     ("settings", "name"),
     [

@@ -130,7 +130,8 @@ class SGLang(EngineBlocks):
         if block != status.open_from:
             block, post_steps, states = status.open_from, 0, set()
         if status.num_open:
-            state = tuple(canvas.sequences[row, slice(*canvas.open_edges(row))].tolist())
+            # An edit may mask a token again, which counts as long as passes without a mask come between.
+            state = (post_steps, *canvas.sequences[row, slice(*canvas.open_edges(row))].tolist())
             if state in states:
                 text = (
                     f"SGLang would decode row {row_id} for ever: the model predicts the mask token in block {block}."
