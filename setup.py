@@ -91,6 +91,7 @@ setup(
     keywords=["diffusion language models", "parallel decoding", "distillation", "LLaDA", "Dream", "transformers"],
     package_dir={"": "src"},
     packages=find_packages("src"),
+    py_modules=["hf_dparallel_sglang"],
     package_data={
         "hf_dparallel": [
             "py.typed",
@@ -108,7 +109,10 @@ setup(
     python_requires=">=3.11",
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["hf-dparallel = hf_dparallel_cli:main"]},
+    entry_points={
+        "console_scripts": ["hf-dparallel = hf_dparallel_cli:main"],
+        "sglang.srt.plugins": ["hf_dparallel = hf_dparallel_sglang:register"],
+    },
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Developers",

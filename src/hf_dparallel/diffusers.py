@@ -6,10 +6,9 @@ from diffusers import BlockRefinementScheduler
 from diffusers.configuration_utils import register_to_config
 from diffusers.schedulers.scheduling_block_refinement import BlockRefinementSchedulerOutput
 
-from .generation.commit_rules import is_of_one_pass, make_rule
+from .generation.commit_rules import make_rule, rules_of_one_pass
 from .generation.configuration import DiffusionGenerationConfig
 from .generation.prediction import predict_tokens
-from .generation.settings import settings_of
 
 
 class CommitRuleScheduler(BlockRefinementScheduler):
@@ -50,8 +49,8 @@ class CommitRuleScheduler(BlockRefinementScheduler):
         editing_threshold: float | None = None,
     ):
         super().__init__(block_length=block_length, editing_threshold=editing_threshold)
-        if not is_of_one_pass(rule):
-            fitting = ", ".join(filter(is_of_one_pass, settings_of("rule")))
+        if rule not in rules_of_one_pass():
+            fitting = ", ".join(rules_of_one_pass())
             raise ValueError(f"`rule={rule!r}` cannot be used here. Choose one of {fitting}.")
         self._rule = make_rule(
             DiffusionGenerationConfig(**{rule: value}, min_commits=1, max_active_blocks=1), canvas=None

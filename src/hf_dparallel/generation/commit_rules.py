@@ -71,9 +71,10 @@ def check_rule(config: Any) -> None:
         check(config)
 
 
-def is_of_one_pass(name: str) -> bool:
-    """Whether a rule looks at the predictions of a pass only, so that decoders of other packages can call it."""
-    return name in _RULES and not isinstance(_RULES[name], type) and "revision" not in SETTINGS[name].counts_as
+def rules_of_one_pass() -> dict[str, Callable]:
+    """The rules that look at the predictions of a pass only, so that decoders of other packages can call them."""
+    functions = {name: rule for name, rule in _RULES.items() if not isinstance(rule, type)}
+    return {name: rule for name, rule in functions.items() if "revision" not in SETTINGS[name].counts_as}
 
 
 def _in_first_block_too(
@@ -105,4 +106,4 @@ def commit_by_count(confidence: "torch.Tensor", masked: "torch.Tensor", count: "
     return masked & (order.argsort(dim=-1) < count[:, None])
 
 
-__all__ = ["commit_rule", "is_of_one_pass", "make_rule", "most_certain"]
+__all__ = ["commit_rule", "make_rule", "most_certain", "rules_of_one_pass"]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..commit_rules import THRESHOLD, is_of_one_pass, most_certain
+from ..commit_rules import THRESHOLD, most_certain, rules_of_one_pass
 from ..compatibility import ABILITIES
 from ..parts import Change, RowPart, revision_way
 from ..prediction import TokenPrediction
@@ -92,7 +92,9 @@ class SGLang(EngineBlocks):
         self._errors: dict[int, Exception] = {}
 
     def has_rule(self, name: str) -> bool:
-        return is_of_one_pass(name) and (name == "confidence_threshold" or not self.config.is_on("editing_threshold"))
+        return name in rules_of_one_pass() and (
+            name == "confidence_threshold" or not self.config.is_on("editing_threshold")
+        )
 
     def num_prefills(self, prompt_length: int) -> int:
         return prompt_length // self.config.block_length
