@@ -376,6 +376,15 @@ def test_switching_and_swapping_give_what_each_adapter_gives_alone(tmp_path, mak
     assert torch.equal(logits(model), alone[1])
 
 
+def test_swapping_needs_the_same_scale(tmp_path):
+    model = adapted(save_adapter(tmp_path), adapter_name="a")
+    expected = logits(model)
+    edit_config(tmp_path, lora_alpha=64)
+    with pytest.raises(ValueError, match="`hotswap=True` replaces weights only, and `lora_alpha` is another"):
+        model.load_adapter(str(tmp_path), "a", hotswap=True)
+    assert torch.equal(logits(model), expected)
+
+
 def test_a_configuration_that_is_given_holds(tmp_path):
     model = adapted(save_adapter(tmp_path))
     config = LoraConfig.from_pretrained(tmp_path)

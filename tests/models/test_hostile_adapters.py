@@ -21,6 +21,8 @@ ENDLESS = "([a-z0-9_.]+)+!"
     [
         ({"r": 10**9}, "the rank 1000000000 is larger than all of its weights"),
         ({"rank_pattern": {"layers.0.self_attn.q_proj": 10**9}}, "the rank 1000000000"),
+        ({"r": "x", "modules_to_save": [5]}, "does not fit LLaDAForMaskedDiffusion"),
+        ({"trainable_token_indices": {"embed_tokens": 5}}, "does not fit LLaDAForMaskedDiffusion"),
         ({"r": 5}, r"size mismatch for model\.layers\.0"),
         ({"target_modules": ["q_proj", "o_proj", "down_proj", "v_proj"]}, "4 weights are wanted.*v_proj"),
         ({"rank_pattern": {ENDLESS: 2}}, "`rank_pattern` must have at most 500 names of modules"),

@@ -130,8 +130,8 @@ class DiffusionGenerationMixin(GenerationMixin):
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
 
         # 1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
-        _check_arguments(inputs, input_ids, synced_gpus, kwargs)
         check_peft(self)
+        _check_arguments(inputs, input_ids, synced_gpus, kwargs)
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.output_certainty and not config.return_dict_in_generate:
             rule = "needs `return_dict_in_generate=True`, to return the certainty in"

@@ -92,24 +92,22 @@ class AdapterFiles:
     def weights(self, allow_pickles: bool = False) -> dict[str, torch.Tensor]:
         """Returns its weights, on the CPU, under the names that PEFT gives them."""
         path = self._path(ADAPTER_SAFE_WEIGHTS_NAME)
-        has_pickles = path is None and has_file(self.name, ADAPTER_WEIGHTS_NAME, **self.download)
-        if path is None and not (has_pickles and allow_pickles):
-            pickled = (
+        if path is not None:
+            try:
+                return load_file(path)
+            except SafetensorError as error:
+                raise OSError(
+                    f"`{path}` is damaged ({error}). Delete it, and download or save the adapter again."
+                ) from error
+        remedy = "Is it complete?"
+        if has_file(self.name, ADAPTER_WEIGHTS_NAME, **self.download):
+            if allow_pickles:
+                return torch.load(self._path(ADAPTER_WEIGHTS_NAME), map_location="cpu", weights_only=True)
+            remedy = (
                 f"Its {ADAPTER_WEIGHTS_NAME} is a pickle, which can run code when it is read, and is refused. If you "
                 "trust it, pass `use_safetensors=False`, and save the adapter again."
             )
-            raise OSError(
-                f"The adapter {self.name!r} has no {ADAPTER_SAFE_WEIGHTS_NAME}. "
-                + (pickled if has_pickles else "Is it complete?")
-            )
-        try:
-            if path is not None:
-                return load_file(path)
-            return torch.load(self._path(ADAPTER_WEIGHTS_NAME), map_location="cpu", weights_only=True)
-        except SafetensorError as error:
-            raise OSError(
-                f"`{path}` is damaged ({error}). Delete it, and download or save the adapter again."
-            ) from error
+        raise OSError(f"The adapter {self.name!r} has no {ADAPTER_SAFE_WEIGHTS_NAME}. {remedy}")
 
     def _path(self, filename: str) -> str | None:
         return cached_file(self.name, filename, _raise_exceptions_for_missing_entries=False, **self.download)

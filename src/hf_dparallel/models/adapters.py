@@ -49,6 +49,7 @@ class AdapterLoadingMixin(_Mixed):
         adapter_state_dict: Mapping[str, torch.Tensor] | None = None,
         is_trainable: bool = False,
         use_safetensors: bool | None = None,
+        low_cpu_mem_usage: bool = True,
         hotswap: bool | Literal["auto"] = "auto",
         local_files_only: bool = False,
         adapter_kwargs: dict[str, Any] | None = None,
@@ -83,8 +84,8 @@ class AdapterLoadingMixin(_Mixed):
                 Branch, tag or commit of the repository.
             token (`str` or `bool`, *optional*):
                 For a private repository. By default the token that is saved on this machine.
-            hotswap, adapter_kwargs, load_config:
-                As in [`~transformers.integrations.PeftAdapterMixin.load_adapter`].
+            hotswap, adapter_kwargs, load_config, low_cpu_mem_usage:
+                As in [`~transformers.integrations.PeftAdapterMixin.load_adapter`]. Little memory is used in any case.
 
         Raises:
             ValueError: if a weight of the adapter has no place in the model, or a place no weight; or if the
@@ -200,24 +201,23 @@ def put_into(
     """Adds an adapter to a model, or replaces the weights of the one of that name; `source` is for errors."""
     weights = {key.removeprefix(PEFT_PREFIX): weight for key, weight in weights.items()}
     replaced = getattr(model, "peft_config", {}).get(name)
-    problems = [*config_problems(config), *unfit_for_weights(model, config, weights)]
-    for setting in ("peft_type", "lora_alpha", "alpha_pattern", "use_rslora", "use_dora") if replaced else ():
-        if getattr(config, setting, None) != getattr(replaced, setting, None):
-            problems.append(
-                f"`hotswap=True` replaces weights, and `{setting}` is another; give another `adapter_name`"
-            )
-    if problems:
-        raise ValueError(f"The adapter_config.json of {source!r} is refused: {'; '.join(problems)}.")
-    weights = translated(model, config, weights)
     try:
-        with unchanged_on_error(model):
-            _inject(model, config, weights, name, is_new=replaced is None)
+        problems = [*config_problems(config), *unfit_for_weights(model, config, weights)]
+        for setting in ("peft_type", "lora_alpha", "alpha_pattern", "use_rslora", "use_dora") if replaced else ():
+            if getattr(config, setting, None) != getattr(replaced, setting, None):
+                problems.append(f"`hotswap=True` replaces weights only, and `{setting}` is another; load it beside")
+        if not problems:
+            weights = translated(model, config, weights)
+            with unchanged_on_error(model):
+                _inject(model, config, weights, name, is_new=replaced is None)
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             f"The adapter {source!r} does not fit {type(model).__name__}: {' '.join(str(error).split())[:500]}. Was "
             "it trained on another architecture or size? In the names of this model, `target_modules` must be the "
             "modules that its weights are for."
         ) from error
+    if problems:
+        raise ValueError(f"The adapter_config.json of {source!r} is refused: {'; '.join(problems)}.")
 
 
 def _inject(model: PreTrainedModel, config: "PeftConfig", weights: dict[str, torch.Tensor], name: str, is_new: bool):
