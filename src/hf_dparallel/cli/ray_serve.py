@@ -39,9 +39,9 @@ class Replica:
         is_loopback = host in ("127.0.0.1", "localhost", "::1")
         if flags.api_key is None and not is_loopback:
             raise ValueError(
-                f"Anyone who reaches {host}, where Ray Serve listens, could use this server: its replicas have no key. "
-                "Set `runtime_env: {env_vars: {HF_DPARALLEL_API_KEY: ...}}` of the application, or have Ray Serve "
-                "listen at 127.0.0.1."
+                f"Anyone who reaches {host}, where Ray Serve listens, could use this server, as it has no key. Set "
+                "`runtime_env: {env_vars: {HF_DPARALLEL_API_KEY: ...}}` of the application, or have Ray Serve listen at "
+                "127.0.0.1."
             )
         _, self._engine, self._app = make_server(flags, is_loopback)
 
@@ -62,7 +62,7 @@ def app(values: dict[str, Any]) -> serve.Application:
     try:
         flags = Command("ray_serve", "serve on a Ray cluster").read(values)
         if flags.api_key is not None:
-            raise click.UsageError("`api_key` would be kept by Ray. Set $HF_DPARALLEL_API_KEY of the replicas instead.")
+            raise click.UsageError("`api_key` would be kept by Ray. Set $HF_DPARALLEL_API_KEY of the replicas.")
         check_recipe(flags)
         # A key of this process is as little for Ray to keep. Each replica looks for its own.
         flags.api_key = None
