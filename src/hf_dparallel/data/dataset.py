@@ -2,7 +2,7 @@
 """Training data for certainty-forcing distillation: tokenized if it has to be, and checked before training."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 TOKENIZED_COLUMNS = ("prompt_ids", "completion_ids")
+TRAINING_COLUMNS = (*TOKENIZED_COLUMNS, "commit_step")
 _FORMATS = (TOKENIZED_COLUMNS, ("prompt", "completion"), ("messages",))
 
 RowFunction = Callable[[dict[str, Any]], Any]
@@ -28,7 +29,6 @@ def prepare_dataset(
     eos_token_id: int | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
     max_length: int | None = None,
-    columns: Sequence[str] = TOKENIZED_COLUMNS,
     check_row: RowFunction | None = None,
 ) -> Any:
     """Returns `dataset` with the columns `prompt_ids` and `completion_ids`, and checks its rows.
@@ -39,7 +39,7 @@ def prepare_dataset(
     first one, are checked when they are read.
 
     A `ValueError` names the data set by `name`, and the row. `max_length` is for prompt and completion together;
-    `check_row` reads the `columns` of a row, and raises a `ValueError` if it cannot be trained on.
+    `check_row` raises a `ValueError` for a row that cannot be trained on.
     """
     first = None if has_length(dataset) and not len(dataset) else next(iter(dataset), None)
     if first is None:
@@ -54,7 +54,7 @@ def prepare_dataset(
         dataset = _tokenize_dataset(dataset, name, processing_class, eos_token_id, chat_template_kwargs)
     if has_length(dataset):
         # Other columns need not be decoded.
-        known = [column for column in columns if column in getattr(dataset, "column_names", ())]
+        known = [column for column in TRAINING_COLUMNS if column in getattr(dataset, "column_names", ())]
         _check_rows(dataset.select_columns(known) if known else dataset, name, max_length, check_row)
     elif check_row is not None and hasattr(dataset, "map"):
 
@@ -186,7 +186,7 @@ def read_ids(row: dict[str, Any], column: str, remedy: str = "Drop such rows.") 
         ids = torch.as_tensor(row[column])
     except (KeyError, TypeError, ValueError, RuntimeError):
         ids = torch.tensor([])
-    if ids.ndim != 1 or len(ids) == 0 or ids.is_floating_point() or ids.min() < 0:
+    if ids.ndim != 1 or len(ids) == 0 or ids.is_floating_point() or ids.long().min() < 0:
         rule = "must be a list of at least one integer, and none below 0"
         raise ValueError(f"`{column}` {rule}, got {row.get(column)!r}. {remedy}")
     return ids.long()
@@ -204,4 +204,4 @@ def _with_number(function: RowFunction, name: str) -> Callable[[dict[str, Any], 
     return apply
 
 
-__all__ = ["TOKENIZED_COLUMNS", "prepare_dataset", "read_ids", "tokenize_row"]
+__all__ = ["TOKENIZED_COLUMNS", "TRAINING_COLUMNS", "prepare_dataset", "read_ids", "tokenize_row"]

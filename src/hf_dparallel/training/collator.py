@@ -128,11 +128,6 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         """Length of all sequences: `max_length`, for block-causal models rounded up to whole blocks."""
         return -(-self.max_length // self.block_length) * self.block_length if self.block_causal else self.max_length
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
-        return (*TOKENIZED_COLUMNS, "commit_step") if self.needs_steps else TOKENIZED_COLUMNS
-
     def set_epoch(self, epoch: int, num_epochs: int = 1) -> None:
         """Draws other masks from now on, in worker processes too.
 

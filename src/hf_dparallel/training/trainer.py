@@ -25,7 +25,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import CONFIG_NAME, logging
 
 from ..attention_masks import make_attention_mask, noisy_and_clean
-from ..data.dataset import TOKENIZED_COLUMNS, prepare_dataset
+from ..data.dataset import TRAINING_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
 from ..models.base import MaskedDiffusionModel
 from .checkpoints import all_finite, last_complete_checkpoint, warn_of_changes, writing
@@ -184,7 +184,6 @@ class CertaintyForcingTrainer(PublishingMixin):
             self._row_rules |= {
                 "eos_token_id": data_collator.eos_token_id,
                 "max_length": data_collator.max_length,
-                "columns": data_collator.columns,
                 "check_row": data_collator.read_row,
             }
         with args.main_process_first(desc="preparing the data"):
@@ -218,7 +217,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         # Evaluation would not compute a loss for a model whose forward has no `labels`; the loss is ours in any case.
         self.label_names = ["labels"]
         # The collator reads these, not the arguments of the model's forward.
-        self._signature_columns = list(self._row_rules.get("columns", TOKENIZED_COLUMNS))
+        self._signature_columns = list(TRAINING_COLUMNS)
         self._begin_sums()
 
     def call_model_init(self, trial: Any = None) -> "PreTrainedModel | PeftModel":
@@ -397,24 +396,19 @@ class CertaintyForcingTrainer(PublishingMixin):
         )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if not self._load_whole_model(resume_from_checkpoint):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        is_ours = isinstance(self.model, MaskedDiffusionModel) and Path(resume_from_checkpoint, CONFIG_NAME).is_file()
+        if not is_ours or self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return super()._load_from_checkpoint(resume_from_checkpoint, model)
+        # The Trainer does not know the published names of our weights.
+        settings = {"config": self.model.config, "dtype": self.model.dtype}
+        saved = type(self.model).from_pretrained(resume_from_checkpoint, **settings)
+        self.model.load_state_dict(saved.state_dict())
 
     def _load_best_model(self) -> None:
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            super()._load_best_model()
-        else:
-            # The Trainer would load the adapter "default" into whichever is active.
-            self._load_from_checkpoint(self.state.best_model_checkpoint)
-
-    def _load_whole_model(self, folder: str | None) -> bool:
-        """Reads the published weight names of our models, which the Trainer would not know; `False` for all else."""
-        is_ours = isinstance(self.model, MaskedDiffusionModel) and Path(folder or "", CONFIG_NAME).is_file()
-        if not is_ours or self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            return False
-        saved = type(self.model).from_pretrained(folder, config=self.model.config, dtype=self.model.dtype)
-        self.model.load_state_dict(saved.state_dict())
-        return True
+            return super()._load_best_model()
+        # The Trainer would load the adapter "default" into whichever is active.
+        self._load_from_checkpoint(self.state.best_model_checkpoint)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if not all_finite(model):
