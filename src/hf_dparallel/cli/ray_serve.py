@@ -40,8 +40,8 @@ class Replica:
         if flags.api_key is None and not is_loopback:
             raise ValueError(
                 f"Anyone who reaches {host}, where Ray Serve listens, could use this server, as it has no key. Set "
-                "`runtime_env: {env_vars: {HF_DPARALLEL_API_KEY: ...}}` of the application, or have Ray Serve listen at "
-                "127.0.0.1."
+                "`runtime_env: {env_vars: {HF_DPARALLEL_API_KEY: ...}}` of the application, or have Ray Serve listen "
+                "at 127.0.0.1."
             )
         _, self._engine, self._app = make_server(flags, is_loopback)
 
