@@ -168,7 +168,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         # Before the weights of an adapter are drawn; the Trainer would do it after that.
         set_seed(args.seed)
         self._student_settings = (processing_class, peft_config, train_dataset is not None)
-        self.model_init = model_init or (lambda: model)
+        self.model_init: Callable | None = model_init or (lambda: model)
         model = self.call_model_init()
         check_can_be_pushed(args, model)
         if data_collator is None:
