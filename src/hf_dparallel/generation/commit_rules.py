@@ -104,6 +104,3 @@ def commit_by_count(confidence: "torch.Tensor", masked: "torch.Tensor", count: "
     """Commits the `count` most confident tokens of each row, `count` of shape `(rows,)`."""
     order = confidence.masked_fill(~masked, -math.inf).argsort(dim=-1, descending=True, stable=True)
     return masked & (order.argsort(dim=-1) < count[:, None])
-
-
-__all__ = ["commit_rule", "make_rule", "most_certain", "rules_of_one_pass"]

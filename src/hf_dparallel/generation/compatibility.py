@@ -92,6 +92,3 @@ def _check_model(setting: Setting, config: Any, model: PreTrainedModel) -> None:
         if not ABILITIES[ability](model, value):
             rule, way = reason.format(model=name, longest=longest_sequence(model)), setting.way_without
             raise SettingError(setting.name, value, rule, f"{way[0].upper()}{way[1:]}.")
-
-
-__all__ = ["ABILITIES", "check", "longest_sequence"]

@@ -346,6 +346,3 @@ _KNOWN = frozenset(vars(GenerationConfig()))
 if DiffusionGenerationConfig.__doc__:  # not under `python -OO`
     _doc = DiffusionGenerationConfig.__doc__.replace("        {settings}", _describe_arguments())
     DiffusionGenerationConfig.__doc__ = _doc
-
-
-__all__ = ["DiffusionGenerationConfig", "recipe_of", "resolve", "special_token_id"]

@@ -97,10 +97,6 @@ class Setting:
     model: dict[str, str] = field(default_factory=dict)
     schedule_of: str = ""
 
-    def __post_init__(self) -> None:
-        if self.default is None:
-            object.__setattr__(self, "default", self.off)
-
     def is_on(self, value: Any) -> bool:
         """Whether it is set to this value and does something there."""
         return value not in (None, self.off)
@@ -176,7 +172,7 @@ SETTINGS: dict[str, Setting] = {}
 
 def add_setting(name: str, kind: str, type: type, help: str, **fields: Any) -> None:
     """Adds a [`Setting`] to the table, or replaces the one of its name."""
-    SETTINGS[name] = Setting(name, kind, type, help, **fields)
+    SETTINGS[name] = Setting(name, kind, type, help, **{"default": fields.get("off")} | fields)
 
 
 def settings_of(*kinds: str) -> tuple[str, ...]:
@@ -305,15 +301,3 @@ add_setting("compile_config", "compile", object, noun="a transformers.CompileCon
     "multiples of 64 columns and batches to powers of two, so that few shapes are compiled.")
 add_setting("disable_compile", "compile", bool, help="Ignores `compile_config`.")
 # fmt: on
-
-
-__all__ = [
-    "KINDS",
-    "SETTINGS",
-    "Setting",
-    "SettingError",
-    "add_setting",
-    "describe_settings",
-    "settings_called",
-    "settings_of",
-]

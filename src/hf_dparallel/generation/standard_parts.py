@@ -124,7 +124,10 @@ class CertaintyHistory(RowPart):
         places = canvas.place.gather(1, columns).masked_fill(~masked, canvas.width)
         for row, row_id in enumerate(canvas.row_ids):
             answer, length = canvas.answer(row), canvas.answer_length(row)
-            likeliest = self._likeliest(logits[row])
+            # One row at a time: this is the whole canvas, and a copy of it with the vocabulary is large.
+            probabilities = torch.softmax(logits[row], dim=-1, dtype=torch.float32)
+            probabilities[:, canvas.config.mask_token_id] = 0
+            likeliest = probabilities.topk(min(NUM_CANDIDATES, logits.shape[-1]), dim=-1)
             measured = {
                 "entropies": certainty.entropy[row],
                 "confidences": certainty.confidence[row],
@@ -147,12 +150,6 @@ class CertaintyHistory(RowPart):
                 for name, (fill, shape) in HISTORIES.items()
             }
         return {name: torch.stack([recorded[name] for recorded in passes]) for name in HISTORIES}
-
-    def _likeliest(self, logits: torch.Tensor) -> torch.return_types.topk:
-        # One row at a time: this is the whole canvas, and a copy of it with the vocabulary is large.
-        probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
-        probabilities[:, self.canvas.config.mask_token_id] = 0
-        return probabilities.topk(min(NUM_CANDIDATES, logits.shape[-1]), dim=-1)
 
 
 class StopTextCriteria(StoppingCriteria):
