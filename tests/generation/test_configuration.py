@@ -161,6 +161,7 @@ def test_one_token_per_pass_is_plain():
         "editing_threshold": 1.0,
         "min_commits": 1,
         "commit_order": "confidence",
+        "penalty_lambda": 0.0,
         "temperature": 0.0,
         "do_sample": False,
         "top_k": 0,
