@@ -1,8 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Makes a tiny block-causal teacher (SDAR) for the word problems of the demo, out of a tiny LLaDA for them.
+"""Makes a tiny block-causal teacher (SDAR) for the word problems of the demo, out of the bundled LLaDA.
 
-    python scripts/train_demo_teacher.py --output_dir short_teacher
-    python scripts/train_block_teacher.py --output_dir block_teacher --init_from short_teacher
+    python scripts/train_block_teacher.py --output_dir block_teacher
 
 As SDAR is made from a model of another attention by further training, so is this one. Rows are [noisy; clean], as
 `CertaintyForcingTrainer` makes them: every block of an answer is learned in each step, with the clean blocks before
@@ -30,6 +29,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_dparallel import DiffusionGenerationConfig, SDARConfig, SDARForMaskedDiffusion
 from hf_dparallel.attention_masks import make_attention_mask, noisy_and_clean
+from hf_dparallel.demo import TEACHER
 from hf_dparallel.demo.pipeline import BLOCK_LENGTH, MAX_NEW_TOKENS, load_teacher
 from hf_dparallel.demo.word_problems import WordProblem
 
@@ -38,7 +38,7 @@ from hf_dparallel.demo.word_problems import WordProblem
 ROWS_BY_KIND = [6, 8, 3]
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, init_from: Path) -> SDARForMaskedDiffusion:
+def build_model(tokenizer: PreTrainedTokenizerFast, init_from: str | Path) -> SDARForMaskedDiffusion:
     """An SDAR of 1.3 million parameters with the weights of a LLaDA, which attends to everything."""
     teacher, _ = load_teacher(torch.float32, init_from)
     shape = {name: getattr(teacher.config, name) for name in ("hidden_size", "intermediate_size", "rope_theta")}
@@ -131,7 +131,8 @@ def training_loss(
 
 if __name__ == "__main__":
     parser = make_parser(__doc__.splitlines()[0], num_steps=800)
-    parser.add_argument("--init_from", type=Path, required=True, help="Folder that train_demo_teacher.py has made.")
+    parser.add_argument("--init_from", default=TEACHER, help="Folder of the LLaDA, by default the bundled one.")
     arguments = parser.parse_args()
     build = functools.partial(build_model, init_from=arguments.init_from)
-    TeacherTraining(arguments, build, ROWS_BY_KIND, training_loss).run()
+    tokenizer = load_teacher(torch.float32, arguments.init_from)[1]
+    TeacherTraining(arguments, build, ROWS_BY_KIND, training_loss, tokenizer).run()

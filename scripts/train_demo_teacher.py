@@ -199,6 +199,7 @@ class TeacherTraining:
         build_model (`Callable`): makes the model, given the tokenizer.
         rows_by_kind (`list[int]`): rows of a batch; the last kind are drills.
         batch_loss (`Callable`): the loss, given the model, the tokenizer, the problems of a batch and a generator.
+        tokenizer ([`~transformers.PreTrainedTokenizerFast`], *optional*): by default a new one.
     """
 
     def __init__(
@@ -207,10 +208,11 @@ class TeacherTraining:
         build_model: Callable[[PreTrainedTokenizerFast], PreTrainedModel],
         rows_by_kind: list[int],
         batch_loss: Callable[..., torch.Tensor],
+        tokenizer: PreTrainedTokenizerFast | None = None,
     ):
         torch.manual_seed(args.seed)
         self.args = args
-        self.tokenizer = build_tokenizer()
+        self.tokenizer = tokenizer or build_tokenizer()
         self.model = build_model(self.tokenizer)
         self.batch_loss = batch_loss
         *num_problems, self.num_drills = rows_by_kind
