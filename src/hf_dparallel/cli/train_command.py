@@ -71,7 +71,7 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
     if flags.drop_long_rows:
         eos_token_id = special_token_id("eos_token_id", model, tokenizer)
         for name, rows in splits.items():
-            chat = training.chat_template_kwargs
+            chat: Any = training.chat_template_kwargs  # a dictionary, as the configuration reads it
             rows = prepare_dataset(rows, name, tokenizer, eos_token_id=eos_token_id, chat_template_kwargs=chat)
             splits[name] = drop_long_rows(rows, training.max_length)
     trainer = CertaintyForcingTrainer(

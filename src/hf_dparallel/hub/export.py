@@ -27,6 +27,7 @@ logger = logging.get_logger(__name__)
 ENGINES = (*ARCHITECTURES, "transformers")
 # What the engines mask with, whatever the checkpoint says. Our plug-in tells SGLang what it says.
 _MASK_TOKEN_IDS = {"sdar": 151669, "sdar_moe": 151669, "llada2_moe": 156895}
+_INSTALL = "pip install --no-deps hf-dparallel && "
 _LOADING = (
     "python -c 'from transformers import AutoModel; AutoModel.from_pretrained(\"{folder}\", trust_remote_code=True)'"
 )
@@ -85,7 +86,7 @@ def export_for_engine(
         _check_code(published, base_model)
     else:
         recipe = recipe.updated(engine=engine)
-        command, settings = _start(model, resolve(model, recipe, tokenizer))
+        command, settings = _start(model, resolve(model, recipe, tokenizer), bool(published.get("auto_map")))
     if tokenizer.chat_template is None:
         logger.warning(f"`{student}` has no chat template: it can be asked plain prompts only.")
     if getattr(model, "_hf_peft_config_loaded", False):
@@ -142,7 +143,7 @@ def _check_code(published: dict[str, Any], base_model: str) -> None:
         raise SettingError("engine", "transformers", rule, "Name another `base_model`, or use hf-dparallel.")
 
 
-def _start(model: PreTrainedModel, config: DiffusionGenerationConfig) -> tuple[str, dict[str, Any]]:
+def _start(model: PreTrainedModel, config: DiffusionGenerationConfig, has_code: bool) -> tuple[str, dict[str, Any]]:
     """The command that starts the engine of a configuration, and what goes into its YAML file."""
     check(config, model)
     engine_blocks(config)  # it refuses what the engine does not do
@@ -152,10 +153,14 @@ def _start(model: PreTrainedModel, config: DiffusionGenerationConfig) -> tuple[s
     act = getattr(model.config, "hidden_act", "silu")
     if act != "silu":
         raise ValueError(f"`hidden_act={act!r}` is not computed by {config.engine}, which has 'silu' only.")
-    return (_start_sglang if config.engine == "sglang" else _start_lmdeploy)(model, config)
+    if config.engine == "lmdeploy":
+        return _start_lmdeploy(model, config)
+    command, settings, needs_plug_in = _start_sglang(model, config)
+    # Without code of its own, SGLang knows the type of the model from our plug-in.
+    return f"{'' if has_code and not needs_plug_in else _INSTALL}{command}", settings
 
 
-def _start_sglang(model: PreTrainedModel, config: DiffusionGenerationConfig) -> tuple[str, dict[str, Any]]:
+def _start_sglang(model: PreTrainedModel, config: DiffusionGenerationConfig) -> tuple[str, dict[str, Any], bool]:
     keys = {"threshold": "confidence_threshold", "block_size": "block_length"}
     algorithm = "LowConfidence"
     if config.is_on("editing_threshold"):
@@ -171,8 +176,7 @@ def _start_sglang(model: PreTrainedModel, config: DiffusionGenerationConfig) -> 
         f"sglang serve --model-path {{folder}} --trust-remote-code --dllm-algorithm {algorithm} "
         f"--dllm-algorithm-config {{folder}}/{YAML_NAME} --max-running-requests 16"
     )
-    install = "pip install --no-deps hf-dparallel && " if needs_plug_in else ""
-    return install + command, {key: getattr(config, name) for key, name in keys.items()}
+    return command, {key: getattr(config, name) for key, name in keys.items()}, needs_plug_in
 
 
 def _start_lmdeploy(model: PreTrainedModel, config: DiffusionGenerationConfig) -> tuple[str, dict[str, Any]]:

@@ -259,7 +259,7 @@ class Engine:
         prompt = self._active[row_id]
         is_last = finished is not None or len(tokens) >= prompt.max_tokens
         tokens = tokens[: prompt.max_tokens]
-        progress = Progress(tokens[prompt.num_sent :], nfe, error=finished and finished.error)
+        progress = Progress(tokens[prompt.num_sent :], nfe, error=finished.error if finished else None)
         if is_last and progress.error is None:
             ends = bool(tokens) and tokens[-1] in prompt.config.eos_token_ids
             progress.finish_reason = "stop" if ends else "length"
