@@ -3,10 +3,13 @@
 
 import contextlib
 import json
+import socket
 import threading
 import time
 from types import SimpleNamespace
 
+import httpx
+import openai
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -75,7 +78,7 @@ def served_json(tokenizer) -> ServedModel:
 
 @contextlib.contextmanager
 def running(served, models=None, num_slots=16, max_waiting=128, grace_seconds=30.0, uvicorn=None, **settings):
-    """A server in a thread; gives its URL, the engine and the uvicorn server."""
+    """A server in a thread; gives its URL, `post` and `client` for requests, the engine and the uvicorn server."""
     engine = Engine(served.model, num_slots, max_waiting)
     app = make_app(models or {served.name: served}, engine, **settings)
     server = Server(app, engine, grace_seconds, port=0, **(uvicorn or {}))
@@ -83,8 +86,16 @@ def running(served, models=None, num_slots=16, max_waiting=128, grace_seconds=30
     thread.start()
     try:
         wait_for(lambda: server.started)
-        host, port = server.servers[0].sockets[0].getsockname()
-        yield SimpleNamespace(url=f"http://{host}:{port}", engine=engine, server=server)
+        address = server.servers[0].sockets[0].getsockname()
+        url = "http://{}:{}".format(*address)
+        yield SimpleNamespace(
+            url=url,
+            post=lambda body, path="chat/completions": httpx.post(f"{url}/v1/{path}", json=body, timeout=60),
+            client=lambda key="none": openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0),
+            connect=lambda: socket.create_connection(address),
+            engine=engine,
+            server=server,
+        )
     finally:
         server.should_exit = True
         thread.join()

@@ -4,7 +4,6 @@
 import asyncio
 import contextlib
 import json
-import socket
 import subprocess
 import threading
 import time
@@ -28,7 +27,7 @@ PROBLEMS = [f"Mia has {n} pens . Mia buys {n % 7 + 2} pens . How many pens does 
 
 @pytest.fixture
 def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+    with server.client() as client:
         yield client
 
 
@@ -239,9 +238,8 @@ def test_a_client_that_disconnects_frees_its_slot(served, stream):
     with running(served, num_slots=1) as server, Gate(served.model) as gate:
         body = json.dumps(chat(PROBLEMS[0]) | {"stream": stream}).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
-        address = server.server.servers[0].sockets[0].getsockname()
         engine = server.engine
-        with socket.create_connection(address) as first, socket.create_connection(address) as second:
+        with server.connect() as first, server.connect() as second:
             for connection, number in ((first, 1), (second, 2)):
                 connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
                 wait_for(lambda number=number: engine.num_prompts == number)
@@ -251,12 +249,12 @@ def test_a_client_that_disconnects_frees_its_slot(served, stream):
         wait_for(lambda: (engine.num_active, engine.num_waiting) == (0, 0))
         # The second never ran, and the first did not run to its end.
         assert engine.num_passes < 5
-        assert httpx.post(f"{server.url}/v1/chat/completions", json=chat(PROBLEMS[0])).status_code == 200
+        assert server.post(chat(PROBLEMS[0])).status_code == 200
 
 
 def test_overload_is_429_and_passes(served):
     with running(served, num_slots=1, max_waiting=1) as server, Gate(served.model) as gate:
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        with server.client() as client:
             answers = []
             for number in (1, 2):
                 thread = threading.Thread(
@@ -272,7 +270,7 @@ def test_overload_is_429_and_passes(served):
             gate.open.set()
             wait_for(lambda: len(answers) == 2)
             assert client.chat.completions.create(**chat(PROBLEMS[0])).choices == answers[0].choices
-        too_many = httpx.post(f"{server.url}/v1/completions", json={"prompt": ["Mia"] * 3})
+        too_many = server.post({"prompt": ["Mia"] * 3}, "completions")
         assert too_many.status_code == 400 and "Ask for at most 2" in too_many.json()["error"]["message"]
 
 
@@ -287,7 +285,7 @@ def test_api_key(served):
         assert httpx.get(f"{server.url}/health").status_code == 200
         headers = {"Authorization": "Bearer sécret".encode("latin-1")}
         assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as client:
+        with server.client("wrong") as client:
             with pytest.raises(openai.AuthenticationError, match="The API key is missing or wrong"):
                 client.models.list()
 
@@ -341,15 +339,15 @@ def test_failures_of_the_decoding_are_500_and_pass(served, caplog):
     with running(served) as server:
         hook = served.model.model.register_forward_pre_hook(fail)
         try:
-            answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x"))
-            stream = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x") | {"stream": True})
+            answer = server.post(chat("x"))
+            stream = server.post(chat("x") | {"stream": True})
         finally:
             hook.remove()
         assert answer.status_code == 500
         assert answer.json()["error"]["message"] == "Decoding failed with OutOfMemoryError; the server's log says why."
         last = stream.text.strip().split("\n\n")[-1].removeprefix("data: ")
         assert json.loads(last)["error"]["type"] == "server_error"
-        assert httpx.post(f"{server.url}/v1/chat/completions", json=chat("x")).status_code == 200
+        assert server.post(chat("x")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -419,16 +417,15 @@ def test_slow_connections_are_closed(served, monkeypatch):
     monkeypatch.setattr(server_module, "_WAIT_TICKS", 5)
     monkeypatch.setattr(app_module, "_BODY_SECONDS", 0.5)
     with running(served, allowed_hosts=["x", "127.0.0.1"]) as server, contextlib.ExitStack() as stack:
-        address = server.server.servers[0].sockets[0].getsockname()
         kinds = HALF_SENT[:-1] * 30 + HALF_SENT[-1:] * 2
-        slow = [stack.enter_context(socket.create_connection(address)) for _ in kinds]
+        slow = [stack.enter_context(server.connect()) for _ in kinds]
         for connection, (sent, _) in zip(slow, kinds, strict=True):
             connection.sendall(sent)
         for connection, (_, answer) in zip(slow, kinds, strict=True):
             assert connection.recv(len(answer)) == answer
             with contextlib.suppress(ConnectionError):
                 connection.sendall(b"1" * bool(answer))
-        assert httpx.post(f"{server.url}/v1/chat/completions", json=chat("x")).status_code == 200
+        assert server.post(chat("x")).status_code == 200
         wait_for(lambda: not server.server.server_state.connections)
         with httpx.Client() as client:
             for _ in range(4):
@@ -438,8 +435,7 @@ def test_slow_connections_are_closed(served, monkeypatch):
 
 def test_a_slow_reader_gets_all_of_it(server, monkeypatch):
     monkeypatch.setattr(server_module, "_WAIT_TICKS", 1)
-    address = server.server.servers[0].sockets[0].getsockname()
-    with socket.create_connection(address) as connection:
+    with server.connect() as connection:
         request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
         connection.sendall(request * 400 + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         received = b""
@@ -472,13 +468,13 @@ def test_answers_that_are_not_finished_at_the_end_say_so(served):
 
 def test_health_and_shutdown(served, monkeypatch):
     with running(served, num_slots=2) as server:
-        httpx.post(f"{server.url}/v1/chat/completions", json=chat(PROBLEMS[0]))
+        server.post(chat(PROBLEMS[0]))
         health = httpx.get(f"{server.url}/health").json()
         assert (health["status"], health["slots"], health["active"], health["prompts"]) == ("ok", 2, 0, 1)
         assert health["tokens"] > 10 and health["passes"] > 5
         server.engine.close()
         assert httpx.get(f"{server.url}/health").status_code == 503
-        answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x"))
+        answer = server.post(chat("x"))
         assert answer.status_code == 503 and "shutting down" in answer.json()["error"]["message"]
 
 

@@ -4,7 +4,6 @@
 import json
 import time
 
-import openai
 import pytest
 import torch
 
@@ -172,7 +171,7 @@ def test_clients_get_json(served_json):
         "response_format": form,
     }
     with running(served_json) as server:
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        with server.client() as client:
             text = client.chat.completions.create(**asked).choices[0].message.content
             check(text)
             chunks = list(client.chat.completions.create(**asked, stream=True))

@@ -29,11 +29,10 @@ def figures(url: str) -> dict[str, float]:
 
 def test_requests_are_logged_and_counted(served, lines):
     with running(served) as server:
-        post = lambda path, body: httpx.post(f"{server.url}/v1/{path}", json=body, timeout=60)  # noqa: E731
-        usage = post("chat/completions", chat(PROBLEMS[0])).json()["usage"]
-        post("chat/completions", chat(PROBLEMS[0]) | {"stream": True})
-        post("chat/completions", chat("x") | {"max_tokens": "secret"})
-        post("chat/completions", chat("x") | {"\n127.0.0.1 POST forged": 1})
+        usage = server.post(chat(PROBLEMS[0])).json()["usage"]
+        server.post(chat(PROBLEMS[0]) | {"stream": True})
+        server.post(chat("x") | {"max_tokens": "secret"})
+        server.post(chat("x") | {"\n127.0.0.1 POST forged": 1})
         httpx.get(f"{server.url}/health")
         httpx.get(f"{server.url}/none")
         found = figures(server.url)

@@ -18,7 +18,7 @@ from .test_app import PROBLEMS, alone, chat
 def stream(server, body: dict) -> list[dict]:
     """The events of a streamed answer."""
     body = body | {"stream": True, "stream_options": {"include_drafts": True, "include_usage": True}}
-    text = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).text
+    text = server.post(body).text
     events = [event.removeprefix("data: ") for event in text.strip().split("\n\n")]
     assert events.pop() == "[DONE]"
     return [json.loads(event) for event in events]
@@ -61,7 +61,7 @@ def test_drafts_show_each_pass_and_end_as_the_answer(served, server, settings):
 
 def test_streams_without_drafts_have_none(server):
     body = chat(PROBLEMS[0]) | {"stream": True}
-    assert '"draft"' not in httpx.post(f"{server.url}/v1/chat/completions", json=body).text
+    assert '"draft"' not in server.post(body).text
 
 
 def test_text_of_drafts(byte_tokenizer):
