@@ -4,7 +4,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,13 +50,14 @@ class PendingRequest:
         self._prompt_tokens = sum(map(len, request.prompts))
         self._engine = engine
         self._events: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
+        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, self._events.put_nowait)
         self._prompts = [
             Prompt(
                 input_ids=ids,
                 config=request.config,
                 max_tokens=request.max_tokens,
                 seed=request.seed + index,
-                listener=self._listener(index),
+                listener=lambda progress, index=index: tell((index, progress)),
                 client=client,
                 adapter=served.adapter,
                 followers=_followers(request),
@@ -84,10 +85,26 @@ class PendingRequest:
             for part in parts:
                 yield part
 
-    async def finish(self) -> None:
-        """Waits until all answers have ended."""
-        async for _ in self.parts():
-            pass
+    async def finish(self, request: Request) -> None:
+        """Waits until all answers have ended, or the client has disconnected."""
+
+        async def gone() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            raise ClientDisconnect
+
+        async def end() -> None:
+            async for _ in self.parts():
+                pass
+
+        tasks = [asyncio.ensure_future(end()), asyncio.ensure_future(gone())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done.pop().result()
+        finally:
+            self.give_up()
+            for task in tasks:
+                task.cancel()
 
     def give_up(self) -> None:
         """Frees the slots, if that has not happened yet."""
@@ -101,10 +118,6 @@ class PendingRequest:
         """What the answers have cost."""
         num_tokens = sum(answer.text.num_tokens for answer in self._answers)
         return usage(self._prompt_tokens, num_tokens, sum(answer.nfe for answer in self._answers))
-
-    def _listener(self, index: int) -> Callable[[Progress], Any]:
-        loop = asyncio.get_running_loop()
-        return lambda progress: loop.call_soon_threadsafe(self._events.put_nowait, (index, progress))
 
 
 class _Answer:
@@ -212,10 +225,7 @@ class Api:
         objects = make_objects(served.name, completion.body.stream_options.include_usage)
         if completion.body.stream:
             return SseResponse(pending, objects)
-        try:
-            await _unless_gone(request, pending.finish())
-        finally:
-            pending.give_up()
+        await pending.finish(request)
         return await asyncio.to_thread(JSONResponse, objects.whole(pending.answers(), pending.usage()))
 
     async def models(self, request: Request) -> Response:
@@ -343,24 +353,6 @@ def _parse(body: bytes) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise RequestError("The body must be a JSON object.")
     return parsed
-
-
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, None]) -> None:
-    """Awaits `work`, and gives it up when the client disconnects."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(gone())]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if not tasks[0].done():
-            raise ClientDisconnect
-        tasks[0].result()
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 def _failure(error: Exception) -> RequestError:
