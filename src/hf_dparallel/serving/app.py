@@ -50,14 +50,13 @@ class PendingRequest:
         self._prompt_tokens = sum(map(len, request.prompts))
         self._engine = engine
         self._events: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
-        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, self._events.put_nowait)
         self._prompts = [
             Prompt(
                 input_ids=ids,
                 config=request.config,
                 max_tokens=request.max_tokens,
                 seed=request.seed + index,
-                listener=lambda progress, index=index: tell((index, progress)),
+                listener=self._listener(index),
                 client=client,
                 adapter=served.adapter,
                 followers=_followers(request),
@@ -118,6 +117,10 @@ class PendingRequest:
         """What the answers have cost."""
         num_tokens = sum(answer.text.num_tokens for answer in self._answers)
         return usage(self._prompt_tokens, num_tokens, sum(answer.nfe for answer in self._answers))
+
+    def _listener(self, index: int) -> Callable[[Progress], Any]:
+        loop = asyncio.get_running_loop()
+        return lambda progress: loop.call_soon_threadsafe(self._events.put_nowait, (index, progress))
 
 
 class _Answer:

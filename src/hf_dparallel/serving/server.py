@@ -29,7 +29,8 @@ class Connection(H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.app = partial(self._answer, self.app)
-        self._last_cycle, self._unread, self._ticks = None, 0, 0
+        self._last_cycle: Any = None
+        self._unread = self._ticks = 0
 
     def tick(self) -> None:
         """Ends the connection if nothing is under way for too long. The time of a head begins with its first part."""
@@ -79,7 +80,8 @@ class Server(uvicorn.Server):
         gc.freeze()
 
     async def on_tick(self, counter: int) -> bool:
-        for connection in [*self.server_state.connections]:
+        connections: list[Any] = list(self.server_state.connections)
+        for connection in connections:
             connection.tick()
         return await super().on_tick(counter) or self.engine.failure is not None
 
