@@ -172,7 +172,8 @@ SETTINGS: dict[str, Setting] = {}
 
 def add_setting(name: str, kind: str, type: type, help: str, **fields: Any) -> None:
     """Adds a [`Setting`] to the table, or replaces the one of its name."""
-    SETTINGS[name] = Setting(name, kind, type, help, **{"default": fields.get("off")} | fields)
+    fields.setdefault("default", fields.get("off"))
+    SETTINGS[name] = Setting(name, kind, type, help, **fields)
 
 
 def settings_of(*kinds: str) -> tuple[str, ...]:
