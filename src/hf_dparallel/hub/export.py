@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Exporting a student as a folder that a serving engine, or the published code of its family, loads."""
 
-import json
 import os
 import shlex
 import shutil
@@ -17,6 +16,7 @@ from ..generation.compatibility import check
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
 from ..generation.revision.engine import ARCHITECTURES, engine_blocks
 from ..generation.settings import SettingError
+from ..reports import read_json, write_json
 from .facts import ModelFacts
 from .files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, YAML_NAME
 from .publish import write_companions
@@ -80,13 +80,15 @@ def export_for_engine(
     given = generation_config.settings() if generation_config else {}
     recipe = recipe_of(model).updated(**given)
     _check_weights(model, tokenizer)
-    command: str = _LOADING
-    settings: dict[str, Any] = {}
-    if engine == "transformers":
-        _check_code(published, base_model)
-    else:
+    if engine != "transformers":
         recipe = recipe.updated(engine=engine)
-        command, settings = _start(model, resolve(model, recipe, tokenizer), bool(published.get("auto_map")))
+        command, settings = _start(model, resolve(model, recipe, tokenizer), "auto_map" in published)
+        published["architectures"] = [ARCHITECTURES[engine][model.config.model_type]]
+    elif len(published) == 2:
+        command, settings = _LOADING, {}
+    else:
+        rule = f"needs published code, and {base_model!r} has none (no `auto_map` in its config.json)"
+        raise SettingError("engine", engine, rule, "Name another `base_model`, or use hf-dparallel.")
     if tokenizer.chat_template is None:
         logger.warning(f"`{student}` has no chat template: it can be asked plain prompts only.")
     if getattr(model, "_hf_peft_config_loaded", False):
@@ -94,10 +96,10 @@ def export_for_engine(
     model.generation_config = recipe
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
-    kept = [Path(student, name) for name in (SUMMARY_NAME, *([] if given else [CALIBRATION_NAME]))]
+    kept = [Path(student, name) for name in ([SUMMARY_NAME] if given else [SUMMARY_NAME, CALIBRATION_NAME])]
     for path in [*code, *filter(Path.is_file, kept)]:
         shutil.copyfile(path, output_dir / path.name)
-    _name_architecture(output_dir / CONFIG_NAME, engine, published)
+    write_json(read_json(output_dir / CONFIG_NAME) | published, output_dir / CONFIG_NAME)
     if settings:
         (output_dir / YAML_NAME).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     (output_dir / LAUNCH_NAME).write_text(command.format(folder=".") + "\n", encoding="utf-8")
@@ -114,19 +116,19 @@ def _base_of(model: PreTrainedModel, student: Path) -> str:
 
 
 def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:
-    """The `config.json` of a base model, and the files of its own code."""
-    published = json.loads(Path(cached_file(base_model, CONFIG_NAME)).read_text(encoding="utf-8"))
-    values = (published.get("auto_map") or {}).values()
+    """What the `config.json` of a base model says of its code, and the files of its own code."""
+    config = read_json(Path(cached_file(base_model, CONFIG_NAME)))
+    published = {name: config[name] for name in ("architectures", "auto_map") if config.get(name)}
+    values = published.get("auto_map", {}).values()
     references = [one for value in values for one in (value if isinstance(value, list) else [value]) if one]
     # Code of another repository stays there.
-    waiting = [one.partition(".")[0] for one in references if "--" not in one]
-    files: dict[str, Path] = {}
-    while waiting:
-        name = waiting.pop()
-        if name not in files:
-            files[name] = Path(cached_file(base_model, f"{name}.py"))
-            waiting += get_relative_imports(files[name])
-    return published, list(files.values())
+    names = list(dict.fromkeys(one.partition(".")[0] for one in references if "--" not in one))
+    files: list[Path] = []
+    for name in names:
+        files.append(Path(cached_file(base_model, f"{name}.py")))
+        # And what these import, in turn.
+        names += set(get_relative_imports(files[-1])) - set(names)
+    return published, files
 
 
 def _check_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -135,12 +137,6 @@ def _check_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
     if len(tokenizer) > model.config.vocab_size:
         sizes = f"{len(tokenizer)} tokens, and the model {model.config.vocab_size}"
         raise ValueError(f"The tokenizer has {sizes}. Give the model that it was made for.")
-
-
-def _check_code(published: dict[str, Any], base_model: str) -> None:
-    if not published.get("auto_map") or not published.get("architectures"):
-        rule = f"needs published code, and {base_model!r} has none (no `auto_map` in its config.json)"
-        raise SettingError("engine", "transformers", rule, "Name another `base_model`, or use hf-dparallel.")
 
 
 def _start(model: PreTrainedModel, config: DiffusionGenerationConfig, has_code: bool) -> tuple[str, dict[str, Any]]:
@@ -153,14 +149,13 @@ def _start(model: PreTrainedModel, config: DiffusionGenerationConfig, has_code: 
     act = getattr(model.config, "hidden_act", "silu")
     if act != "silu":
         raise ValueError(f"`hidden_act={act!r}` is not computed by {config.engine}, which has 'silu' only.")
+    mask_token_id = _MASK_TOKEN_IDS[model.config.model_type]
     if config.engine == "lmdeploy":
-        return _start_lmdeploy(model, config)
-    command, settings, needs_plug_in = _start_sglang(model, config)
-    # Without code of its own, SGLang knows the type of the model from our plug-in.
-    return f"{'' if has_code and not needs_plug_in else _INSTALL}{command}", settings
+        return _start_lmdeploy(config, mask_token_id), {}
+    return _start_sglang(config, mask_token_id, has_code)
 
 
-def _start_sglang(model: PreTrainedModel, config: DiffusionGenerationConfig) -> tuple[str, dict[str, Any], bool]:
+def _start_sglang(config: DiffusionGenerationConfig, mask_token_id: int, has_code: bool) -> tuple[str, dict[str, Any]]:
     keys = {"threshold": "confidence_threshold", "block_size": "block_length"}
     algorithm = "LowConfidence"
     if config.is_on("editing_threshold"):
@@ -171,16 +166,17 @@ def _start_sglang(model: PreTrainedModel, config: DiffusionGenerationConfig) -> 
         # An algorithm of our plug-in.
         rule = str(config.commit_rule())
         algorithm, keys = rule.title().replace("_", ""), {rule: rule, "block_size": "block_length"}
-    needs_plug_in = "threshold" not in keys or config.mask_token_id != _MASK_TOKEN_IDS[model.config.model_type]
+    # Without code of its own, SGLang knows the type of the model from our plug-in.
+    needs_plug_in = not has_code or "threshold" not in keys or config.mask_token_id != mask_token_id
     command = (
-        f"sglang serve --model-path {{folder}} --trust-remote-code --dllm-algorithm {algorithm} "
-        f"--dllm-algorithm-config {{folder}}/{YAML_NAME} --max-running-requests 16"
+        f"{_INSTALL if needs_plug_in else ''}sglang serve --model-path {{folder}} --trust-remote-code "
+        f"--dllm-algorithm {algorithm} --dllm-algorithm-config {{folder}}/{YAML_NAME} --max-running-requests 16"
     )
-    return command, {key: getattr(config, name) for key, name in keys.items()}, needs_plug_in
+    return command, {key: getattr(config, name) for key, name in keys.items()}
 
 
-def _start_lmdeploy(model: PreTrainedModel, config: DiffusionGenerationConfig) -> tuple[str, dict[str, Any]]:
-    mask_token_id, length = _MASK_TOKEN_IDS[model.config.model_type], config.block_length
+def _start_lmdeploy(config: DiffusionGenerationConfig, mask_token_id: int) -> str:
+    length = config.block_length
     if config.mask_token_id != mask_token_id:
         rule = f"is not what LMDeploy masks with, which is always {mask_token_id}"
         raise SettingError("mask_token_id", config.mask_token_id, rule, "Serve it with SGLang and our plug-in.")
@@ -189,26 +185,13 @@ def _start_lmdeploy(model: PreTrainedModel, config: DiffusionGenerationConfig) -
     else:
         # How many tokens a pass commits follows from the passes of a block.
         count = config.min_commits
-        steps = max((steps for steps in range(1, length + 1) if length // steps == count), default=None)
-        if steps is None:
+        steps = max(1, length // count)
+        if length // steps != count:
             rule = f"is no quotient of a block of {length} tokens"
-            raise SettingError("min_commits", count, rule, f"Use {length // (length // count)}.")
+            raise SettingError("min_commits", count, rule, f"Use {length // steps}.")
         strategy = "sequential" if config.commit_order == "left_to_right" else "low_confidence_static"
         how = f"{strategy} --dllm-denoising-steps {steps}"
     return (
         "lmdeploy serve api_server {folder} --backend pytorch --trust-remote-code "
         f"--dllm-block-length {length} --dllm-unmasking-strategy {how}"
-    ), {}
-
-
-def _name_architecture(path: Path, engine: str, published: dict[str, Any]) -> None:
-    """Writes the name of the architecture that the engine knows, and where its code is."""
-    config = json.loads(path.read_text(encoding="utf-8"))
-    names = ARCHITECTURES.get(engine)
-    config["architectures"] = [names[config["model_type"]]] if names else published["architectures"]
-    if published.get("auto_map"):
-        config["auto_map"] = published["auto_map"]
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-__all__ = ["export_for_engine"]
+    )
