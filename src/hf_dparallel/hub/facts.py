@@ -17,15 +17,11 @@ from .files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, hub_name
 
 logger = logging.get_logger(__name__)
 
-_SUMMARY_KINDS: dict[str, Any] = {
-    "base_model": str,
-    "is_native": bool,
-    "shift_logits": bool,
-    "dataset_description": str,
-    "num_sequences": int,
-    "settings": dict,
-    "metrics": dict,
-    "versions": dict,
+_SUMMARY_KINDS: dict[Any, tuple[str, ...]] = {
+    str: ("base_model", "dataset_description"),
+    bool: ("is_native", "shift_logits"),
+    int: ("num_sequences",),
+    dict: ("settings", "metrics", "versions"),
 }
 _DATA_SUFFIXES = (".json", ".jsonl", ".parquet", ".csv")
 
@@ -108,7 +104,7 @@ class ModelFacts:
 def check_summary(summary: Mapping[str, Any], path: Path) -> None:
     """Refuses what no training has written: values go into the card, and into its code."""
     metrics = summary.get("metrics")
-    kinds = [(name, summary.get(name), kind) for name, kind in _SUMMARY_KINDS.items()]
+    kinds = [(name, summary.get(name), kind) for kind, names in _SUMMARY_KINDS.items() for name in names]
     if isinstance(metrics, dict):
         kinds += [(f"metrics.{name}", value, int | float) for name, value in metrics.items()]
     for name, value, kind in kinds:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-PEFT_PREFIX = "base_model.model."
 # No regular expression, and "^" at the beginning, which PEFT writes for one module of several with similar names.
 _NAME = re.compile(r"\^?[\w.-]+")
 _MOST_NAMES = 500

@@ -16,7 +16,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, Wei
 from transformers.utils.loading_report import LoadStateDictInfo
 
 from ..generation.configuration import recipe_of
-from .adapter_files import PEFT_PREFIX, AdapterFiles, are_names, config_problems, unfit_for_weights
+from .adapter_files import AdapterFiles, are_names, config_problems, unfit_for_weights
 
 
 if TYPE_CHECKING:
@@ -199,7 +199,8 @@ def put_into(
     model: PreTrainedModel, config: "PeftConfig", weights: Mapping[str, torch.Tensor], name: str, source: str
 ) -> None:
     """Adds an adapter to a model, or replaces the weights of the one of that name; `source` is for errors."""
-    weights = {key.removeprefix(PEFT_PREFIX): weight for key, weight in weights.items()}
+    # As PEFT names them.
+    weights = {key.removeprefix("base_model.model."): weight for key, weight in weights.items()}
     replaced = getattr(model, "peft_config", {}).get(name)
     try:
         problems = [*config_problems(config), *unfit_for_weights(model, config, weights)]
@@ -304,7 +305,7 @@ def translated(
 def _own_modules(published: str, rules: Iterable[WeightTransform], may_be_cut: bool) -> list[str]:
     """The names in the model of a module of the published files, which may be several modules here."""
     # With a dot at the end, as in the name of a weight.
-    module, parts = f"{published}.", None
+    module = f"{published}."
     for rule in rules:
         if isinstance(rule, WeightRenaming):
             module, _ = rule.rename_source_key(module)
@@ -312,8 +313,8 @@ def _own_modules(published: str, rules: Iterable[WeightTransform], may_be_cut: b
     for rule in rules:
         is_cut = isinstance(rule, WeightConverter) and len(rule.target_patterns) > 1
         if is_cut and may_be_cut and rule.source_patterns == [f"{child}.weight"]:
-            parts = [target.removesuffix(".weight") for target in rule.target_patterns]
-    return [module[:-1]] if parts is None else [f"{parent}.{part}" for part in parts]
+            return [f"{parent}.{target.removesuffix('.weight')}" for target in rule.target_patterns]
+    return [module[:-1]]
 
 
 def _cut(model: PreTrainedModel, name: str, weight: torch.Tensor, modules: list[str]) -> list[torch.Tensor]:

@@ -49,8 +49,7 @@ class PublishedConfigMixin:
                 family = type(self).__name__.removesuffix("Config")
                 raise ValueError(
                     f"`{name}={value!r}` is not supported by {family}ForMaskedDiffusion, which implements "
-                    f"{' and '.join(f'`{name}={each!r}`' for each in supported)}, as all published {family} "
-                    "checkpoints have it."
+                    f"{' and '.join(map(repr, supported))}, as all published {family} checkpoints have it."
                 )
 
 
