@@ -88,6 +88,8 @@ class RowStatus:
     num_revisable: int = 0
     num_revisions: int = 0
     first_open: int = _BEYOND
+    # Why it is not decoded to its end.
+    error: Exception | None = None
 
     def __post_init__(self) -> None:
         self.num_decided = min(self.num_decided, self.longest)
@@ -312,9 +314,10 @@ class Canvas(RowTensors):
             self._open_next_block()
         self._read_status(is_nan)
 
-    def end_row(self, row: int, length: int) -> None:
+    def end_row(self, row: int, length: int, error: Exception | None = None) -> None:
         """Ends an answer after so many tokens, whatever follows."""
-        self.status[row].length, self.status[row].is_finished = length, True
+        status = self.status[row]
+        status.length, status.is_finished, status.error = length, True, error
 
     def pop_finished(self) -> list[DecodedRow]:
         """Removes the finished rows and returns what was decoded in them."""
@@ -429,6 +432,7 @@ class Canvas(RowTensors):
             num_tokens=num_tokens,
             num_revisions=status.num_revisions,
             is_nan=bool(status.is_nan),
+            error=status.error,
         )
 
     def _keep(self, rows: list[int]) -> None:

@@ -75,8 +75,7 @@ def _check_others(setting: Setting, config: Any) -> None:
         for other in settings_called(rival):
             if other != name and config.is_on(other):
                 rule = f"does not go with `{other}={getattr(config, other)!r}`"
-                remedy = f"{SETTINGS[other].way_without}, or {setting.way_without}."
-                raise SettingError(name, value, rule, remedy[0].upper() + remedy[1:])
+                raise SettingError(name, value, rule, f"{SETTINGS[other].way_without}, or {setting.way_without}.")
 
 
 def _spoken(need: str) -> str:
@@ -90,5 +89,5 @@ def _check_model(setting: Setting, config: Any, model: PreTrainedModel) -> None:
     value, name = getattr(config, setting.name), type(model).__name__
     for ability, reason in setting.model.items():
         if not ABILITIES[ability](model, value):
-            rule, way = reason.format(model=name, longest=longest_sequence(model)), setting.way_without
-            raise SettingError(setting.name, value, rule, f"{way[0].upper()}{way[1:]}.")
+            rule = reason.format(model=name, longest=longest_sequence(model))
+            raise SettingError(setting.name, value, rule, f"{setting.way_without}.")

@@ -133,7 +133,7 @@ class Decoder:
 
     def _error(self, row: DecodedRow) -> Exception | None:
         if not row.is_nan:
-            return None
+            return row.error
         source = "logits processors" if any(part.changes_scores for part in self.parts) else "model"
         return FloatingPointError(
             f"The logits of the {source} are NaN at step {row.nfe - 1} of row {row.index}. Check the weights and the "

@@ -42,7 +42,7 @@ class SettingError(ValueError):
         self.setting, self.value, self.rule, self.remedy = setting, value, rule, remedy
         shown = _shortened(value)
         text = f"`{setting}` {rule}, got {shown}." if rule.startswith("must ") else f"`{setting}={shown}` {rule}."
-        super().__init__(f"{text} {remedy}".rstrip())
+        super().__init__(f"{text} {remedy[:1].upper()}{remedy[1:]}".rstrip())
 
     def __reduce__(self) -> tuple[Any, ...]:
         # For processes that hand errors to one another.

@@ -25,6 +25,8 @@ class Editing(RowPart):
         self.config = config
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
+        if self.config.is_on("engine"):  # which edits in its own way
+            return change
         canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
         masked = canvas.is_open.gather(1, columns)
         # A replacement is never sampled.

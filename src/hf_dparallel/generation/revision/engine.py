@@ -5,7 +5,7 @@ Both decode a block to its end before they look for the end of the answer, and t
 pick the mask token like any other (https://docs.sglang.io, https://lmdeploy.readthedocs.io).
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -13,7 +13,7 @@ from ..commit_rules import THRESHOLD, most_certain, rules_of_one_pass
 from ..compatibility import ABILITIES
 from ..parts import Change, RowPart, revision_way
 from ..prediction import TokenPrediction
-from ..settings import SETTINGS, SettingError, add_setting, settings_called, settings_of
+from ..settings import SETTINGS, SettingError, add_setting, settings_called
 
 
 # By engine and `model_type`, the name of the architecture in its table.
@@ -24,33 +24,25 @@ ARCHITECTURES = {
 ABILITIES["is_served"] = lambda model, value: model.config.model_type in ARCHITECTURES[value]
 
 
-class EngineStep(NamedTuple):
-    """What an engine writes in a pass over its blocks, `(rows, tokens)`, and the rows whose block it leaves."""
-
-    tokens: torch.LongTensor
-    written: torch.BoolTensor
-    is_over: torch.BoolTensor
+# What an engine writes in a pass and where, `(rows, tokens)`, and the rows whose block it leaves.
+_Step = tuple[torch.LongTensor, torch.BoolTensor, torch.BoolTensor]
 
 
 class EngineBlocks(RowPart):
     """Stays in a block until the engine leaves it, and counts the passes that it computes the prompt in."""
 
     revises = True
-    # Beside the commit rule, settings of these kinds that the engine has something for.
-    known: tuple[str, ...] = ()
 
     def __init__(self, config: Any):
         self.config = config
-        kinds = ("rule", "rule options", "blocks", "revision", "sampling", "processing")
-        for name in settings_of(*kinds):
-            is_known = name in ("engine", *self.known) or self.has_rule(name)
-            if config.is_on(name) and name in config.non_defaults() and not is_known:
+        for name, value in config.non_defaults().items():
+            is_known = SETTINGS[name].kind in ("length", "cache", "stopping") or self.knows(name)
+            if config.is_on(name) and not is_known:
                 remedy = f"{SETTINGS[name].way_without}, or leave `engine` out."
-                remedy = remedy[0].upper() + remedy[1:]
-                raise SettingError(name, getattr(config, name), f"is nothing that {config.engine} does", remedy)
+                raise SettingError(name, value, f"is nothing that {config.engine} does", remedy)
 
-    def has_rule(self, name: str) -> bool:
-        """Whether this is a commit rule of the engine."""
+    def knows(self, name: str) -> bool:
+        """Whether the engine has something for this setting, which says what is decided in a block."""
         raise NotImplementedError
 
     def num_prefills(self, prompt_length: int) -> int:
@@ -67,12 +59,12 @@ class EngineBlocks(RowPart):
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         canvas, columns = self.canvas, prediction.columns
         masked, editable = canvas.is_open.gather(1, columns), canvas.revisable.gather(1, columns)
-        step = self.step(prediction, change, masked, editable)
-        return Change(step.tokens, step.written, (masked | editable) & ~step.is_over[:, None])
+        tokens, written, is_over = self.step(prediction, change, masked, editable)
+        return Change(tokens, written, (masked | editable) & ~is_over[:, None])
 
     def step(
         self, prediction: TokenPrediction, change: Change, masked: torch.BoolTensor, editable: torch.BoolTensor
-    ) -> EngineStep:
+    ) -> _Step:
         """One pass of the engine; the arguments but the first two say what may be decided, and what is."""
         raise NotImplementedError
 
@@ -80,70 +72,55 @@ class EngineBlocks(RowPart):
 class SGLang(EngineBlocks):
     """SGLang: `LowConfidence`, with editing `JointThreshold`, and with another rule that rule as a plug-in."""
 
-    known = ("editing_threshold", "max_post_steps", "penalty_lambda")
-
     def __init__(self, config: Any):
         if not any(map(config.is_on, settings_called(THRESHOLD))):
             remedy = "Set `confidence_threshold=0.95`, its default, or find one with `hf-dparallel calibrate`."
             raise SettingError("engine", "sglang", f"needs a {THRESHOLD}", remedy)
         super().__init__(config)
-        # By row, its block, the passes without a mask there, and the states in which it had some.
-        self._visits: dict[int, tuple[int, int, set]] = {}
-        self._errors: dict[int, Exception] = {}
+        # By row, the states that its blocks have been in.
+        self._states: dict[int, set] = {}
 
-    def has_rule(self, name: str) -> bool:
-        return name in rules_of_one_pass() and (
-            name == "confidence_threshold" or not self.config.is_on("editing_threshold")
-        )
+    def knows(self, name: str) -> bool:
+        if name in rules_of_one_pass():
+            return name == "confidence_threshold" or not self.config.is_on("editing_threshold")
+        return name in ("engine", "editing_threshold", "max_post_steps", "penalty_lambda")
 
     def num_prefills(self, prompt_length: int) -> int:
         return prompt_length // self.config.block_length
 
     def step(self, prediction, change, masked, editable):
         canvas, config, columns = self.canvas, self.config, prediction.columns
-        known = canvas.sequences.gather(1, columns)
-        post_steps = known.new_tensor([self._count_pass(row) for row in range(len(canvas))])
+        canvas.post_steps += ~masked.any(dim=1)
+        is_over = canvas.post_steps > 0
         if not config.is_on("confidence_threshold"):
-            return EngineStep(change.tokens, change.accepted, post_steps > 0)
+            return change.tokens, change.accepted, is_over
         logits = prediction.logits.float()
         if not config.is_on("editing_threshold"):
-            tokens, written = low_confidence(logits, masked, config.confidence_threshold)
-            return EngineStep(tokens, written, post_steps > 0)
+            return *low_confidence(logits, masked, config.confidence_threshold), is_over
         if config.is_on("penalty_lambda"):
             is_first = canvas.position_ids.gather(1, columns) % config.block_length == 0
             before = canvas.sequences.gather(1, (columns - 1).clamp(min=0))
             logits = without_repetition(logits, before, is_first, config.penalty_lambda)
-        return joint_threshold(logits, known, masked, editable, post_steps, config)
+        known = canvas.sequences.gather(1, columns)
+        return joint_threshold(logits, known, masked, editable, canvas.post_steps, config)
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
-        for row, row_id in enumerate(self.canvas.row_ids):
-            if row_id in self._errors:
-                self.canvas.end_row(row, self.canvas.status[row].num_decided)
+        canvas = self.canvas
+        # Here they count the passes without a mask in the block, also where an edit has masked a token again.
+        canvas.post_steps *= canvas.step_in_block > 0
+        for row, (row_id, status) in enumerate(zip(canvas.row_ids, canvas.status, strict=True)):
+            tokens = canvas.sequences[row, slice(*canvas.open_edges(row))]
+            state = (status.open_from, canvas.post_steps[row].item(), *tokens.tolist())
+            states = self._states.setdefault(row_id, set())
+            if status.num_open and state in states:
+                text = f"SGLang would decode row {row_id} for ever: the model predicts the mask token in block"
+                error = RuntimeError(f"{text} {status.open_from}. Lower `confidence_threshold`, or train it longer.")
+                canvas.end_row(row, status.num_decided, error)
+            states.add(state)
 
     def leave(self, row_id: int) -> dict[str, Any]:
-        self._visits.pop(row_id, None)
-        return {"error": self._errors.pop(row_id)} if row_id in self._errors else {}
-
-    def _count_pass(self, row: int) -> int:
-        """The passes without a mask in the block of a row, this one included."""
-        canvas = self.canvas
-        row_id, status = canvas.row_ids[row], canvas.status[row]
-        block, post_steps, states = self._visits.get(row_id, (None, 0, set()))
-        if block != status.open_from:
-            block, post_steps, states = status.open_from, 0, set()
-        if status.num_open:
-            # An edit may mask a token again, which counts as long as passes without a mask come between.
-            state = (post_steps, *canvas.sequences[row, slice(*canvas.open_edges(row))].tolist())
-            if state in states:
-                text = (
-                    f"SGLang would decode row {row_id} for ever: the model predicts the mask token in block {block}."
-                )
-                self._errors[row_id] = RuntimeError(f"{text} Lower `confidence_threshold`, or train it longer.")
-            states.add(state)
-        else:
-            post_steps += 1
-        self._visits[row_id] = (block, post_steps, states)
-        return post_steps
+        self._states.pop(row_id, None)
+        return {}
 
 
 def low_confidence(
@@ -168,7 +145,7 @@ def joint_threshold(
     editable: torch.BoolTensor,
     post_steps: torch.LongTensor,
     config: Any,
-) -> EngineStep:
+) -> _Step:
     """A pass of SGLang's editing: `known` tokens, which of them are `editable`, and passes without a mask, `(rows,)`.
 
     All others are `(rows, tokens)`.
@@ -178,19 +155,19 @@ def joint_threshold(
     edited = editable & (tokens != known) & (confidence > config.editing_threshold)
     may_write = masked.any(dim=1) | (post_steps <= config.max_post_steps)
     written = (committed | edited) & may_write[:, None]
-    return EngineStep(tokens, written, ~written.any(dim=1))
+    return tokens, written, ~written.any(dim=1)
 
 
 class LMDeploy(EngineBlocks):
     """LMDeploy: a threshold, or `min_commits` tokens a pass by confidence or from the left."""
 
-    known = ("min_commits", "commit_order", "do_sample", "temperature", "top_k", "top_p")
-
-    def has_rule(self, name: str) -> bool:
+    def knows(self, name: str) -> bool:
         config = self.config
         if name == "denoising_steps":
             return config.denoising_steps == config.max_new_tokens
-        return name == "confidence_threshold" and not config.is_on("min_commits")
+        if name == "confidence_threshold":
+            return not config.is_on("min_commits")
+        return name in ("engine", "min_commits", "commit_order", "do_sample", "temperature", "top_k", "top_p")
 
     def num_prefills(self, prompt_length: int) -> int:
         return int(prompt_length % self.config.block_length == 0)
@@ -206,7 +183,7 @@ class LMDeploy(EngineBlocks):
             from_left = config.commit_order == "left_to_right"
             order = -prediction.columns.float() if from_left else confidence
             written = _best(order, masked, config.min_commits)
-        return EngineStep(tokens, written, ~masked.any(dim=1))
+        return tokens, written, ~masked.any(dim=1)
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
         canvas = self.canvas
