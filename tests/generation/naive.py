@@ -186,15 +186,9 @@ def write_given(row: Row, form: Form, start: int) -> None:
 def follow_form(row: Row, form: Form, probs: torch.Tensor, guesses: dict[int, Guess], chosen: set[int]) -> dict:
     """The chosen tokens that fit, from the first mask on without a gap, or else the likeliest one that fits."""
     first, kept = min(guesses), {}
-    for i in range(first, row.end):
-        at = i - row.first_new
-        if (
-            i > first
-            and i not in chosen
-            or i not in guesses
-            or at >= form.length
-            or not form.fits(at, guesses[i].token)
-        ):
+    for i in range(first, min(row.end, row.first_new + form.length)):
+        is_chosen = i in guesses and i in {first, *chosen}
+        if not is_chosen or not form.fits(i - row.first_new, guesses[i].token):
             break
         kept[i] = guesses[i].token
     fitting = [token for token in range(len(probs[first])) if form.fits(first - row.first_new, token)]
@@ -300,15 +294,10 @@ def forward_with_frozen_inputs(model, sequence, computed, kept):
 
 def accept_by_rule(row: Row, guesses: dict[int, Guess], probs: torch.Tensor) -> set[int]:
     """What the commit rule decides of the masks of the open blocks."""
-    settings, least = row.settings, row.settings.get("min_commits", 0)
-    rules = {
-        name: value
-        for name, value in settings.items()
-        if name.endswith("threshold") and name[:3] not in ("rev", "edi") or name in _OTHER_RULES
-    }
-    ((rule, value),) = rules.items() or (("one", None),)
+    ((rule, value),) = [one for one in row.settings.items() if one[0] in _RULES] or [("one", None)]
     by_confidence = sorted(guesses, key=lambda i: -guesses[i].probability)
-    return (_RULES[rule](row, guesses, value, probs) | set(by_confidence[:least])) if guesses else set()
+    least = by_confidence[: row.settings.get("min_commits", 0)]
+    return _RULES[rule](row, guesses, value, probs) | {*least} if guesses else set()
 
 
 def _threshold(row, guesses, value, probs):
@@ -380,7 +369,6 @@ _RULES = {
     "soft_threshold": _prefix,
     "kl_threshold": _stable,
 }
-_OTHER_RULES = ("entropy_bound", "entropy_budget", "confidence_factor", "denoising_steps")
 
 
 def make_revise(settings: dict) -> Callable:

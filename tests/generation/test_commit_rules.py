@@ -20,23 +20,33 @@ def predicted(entropy=None, confidence=None):
     return TokenPrediction(tokens=None, confidence=confidence, entropy=entropy, logits=None)
 
 
-def test_commit_by_entropy():
-    entropy = torch.tensor([[0.4, 0.6, 0.0, 0.5], [0.0, 0.0, 0.0, 0.0], [3.0, 2.0, 5.0, 4.0]])
-    expected = torch.tensor([[True, False, False, True], [False] * 4, [False, True, False, False]])
-    assert torch.equal(commit_by_entropy(predicted(entropy), MASKED, 0.5), expected)
+ENTROPY = predicted(torch.tensor([[0.4, 0.6, 0.0, 0.5], [0.0] * 4, [3.0, 2.0, 5.0, 4.0]]))
+CONFIDENCE = predicted(confidence=torch.tensor([[0.9, 0.8, 1.0, 0.6], [1.0] * 4, [0.1, 0.2, 0.3, 0.2]]))
 
 
-def test_commit_by_confidence():
-    confidence = torch.tensor([[0.9, 0.3, 1.0, 0.95], [1.0, 1.0, 1.0, 1.0], [0.1, 0.2, 0.3, 0.2]])
-    expected = torch.tensor([[True, False, False, True], [False] * 4, [False, False, True, False]])
-    assert torch.equal(commit_by_confidence(predicted(confidence=confidence), MASKED, 0.9), expected)
+@pytest.mark.parametrize(
+    ("rule", "prediction", "value", "committed"),
+    [
+        (commit_by_entropy, ENTROPY, 0.5, [[0, 3], [], [1]]),
+        (commit_by_confidence, CONFIDENCE, 0.8, [[0, 1], [], [2]]),
+        # All but the largest count: {0.4}: 0, {0.4, 0.5}: 0.4, all three: 0.9.
+        (commit_by_entropy_bound, ENTROPY, 0.0, [[0], [], [1]]),
+        (commit_by_entropy_bound, ENTROPY, 0.4, [[0, 3], [], [1]]),
+        (commit_by_entropy_bound, ENTROPY, 1.0, [[0, 1, 3], [], [1]]),
+        # The fewer the less sure they are: 2 * 0.1 = 0.2, 3 * 0.2 = 0.6, 4 * 0.4 = 1.6.
+        (commit_by_confidence_factor, CONFIDENCE, 0.1, [[0], [], [2]]),
+        (commit_by_confidence_factor, CONFIDENCE, 0.5, [[0], [], [2]]),
+        (commit_by_confidence_factor, CONFIDENCE, 0.7, [[0, 1], [], [2]]),
+        (commit_by_confidence_factor, CONFIDENCE, 1.7, [[0, 1, 3], [], [2]]),
+    ],
+)
+def test_what_a_rule_commits(rule, prediction, value, committed):
+    assert [row.nonzero().flatten().tolist() for row in rule(prediction, MASKED, value)] == committed
 
 
 def test_commit_by_count():
-    confidence = torch.tensor([[0.9, 0.3, 1.0, 0.95], [1.0, 1.0, 1.0, 1.0], [0.1, 0.2, 0.3, 0.2]])
-    count = torch.tensor([1, 2, 3])
-    expected = torch.tensor([[False, False, False, True], [False] * 4, [False, True, True, True]])
-    assert torch.equal(commit_by_count(confidence, MASKED, count), expected)
+    expected = torch.tensor([[True, False, False, False], [False] * 4, [False, True, True, True]])
+    assert torch.equal(commit_by_count(CONFIDENCE.confidence, MASKED, torch.tensor([1, 2, 3])), expected)
 
 
 @pytest.mark.parametrize(
@@ -66,37 +76,10 @@ def test_a_schedule_takes_as_many_passes_as_it_says(max_new_tokens, block_length
     assert min(map(min, counts)) >= 1
 
 
-def test_commit_by_entropy_bound_sums_all_but_the_largest():
-    entropy = torch.tensor([[0.3, 0.2, 0.0, 0.4], [0.0, 0.0, 0.0, 0.0], [3.0, 2.0, 5.0, 4.0]])
-    # Row 0: {0.2}: 0, {0.2, 0.3}: 0.2, all three: 0.5.
-    assert commit_by_entropy_bound(predicted(entropy), MASKED, 0.2).tolist()[0] == [True, True, False, False]
-    assert commit_by_entropy_bound(predicted(entropy), MASKED, 0.5).tolist()[0] == [True, True, False, True]
-    assert commit_by_entropy_bound(predicted(entropy), MASKED, 0.0).tolist() == [
-        [False, True, False, False],
-        [False] * 4,
-        [False, True, False, False],
-    ]
-
-
-def test_commit_by_entropy_bound_with_infinite_entropies():
-    entropy = torch.full((1, 4), torch.inf)
-    for rule in (commit_by_entropy, commit_by_entropy_bound):
-        # The first one that may be committed.
-        masked = torch.tensor([[False, True, True, True]])
-        assert rule(predicted(entropy), masked, 1.0).tolist() == [[False, True, False, False]]
-
-
-def test_commit_by_confidence_factor_takes_fewer_the_less_sure_they_are():
-    prediction = predicted(confidence=torch.tensor([[0.9, 0.8, 1.0, 0.6], [1.0, 1.0, 1.0, 1.0], [0.1, 0.2, 0.3, 0.2]]))
-    # Row 0: 2 * 0.1 = 0.2, 3 * 0.2 = 0.6, 4 * 0.4 = 1.6.
-    assert commit_by_confidence_factor(prediction, MASKED, 0.7).tolist() == [
-        [True, True, False, False],
-        [False] * 4,
-        [False, False, True, False],
-    ]
-    for factor in (0.1, 0.5):
-        assert commit_by_confidence_factor(prediction, MASKED, factor).tolist()[0] == [True, False, False, False]
-    assert commit_by_confidence_factor(prediction, MASKED, 2.0).tolist()[0] == [True, True, False, True]
+@pytest.mark.parametrize("rule", [commit_by_entropy, commit_by_entropy_bound])
+def test_of_infinite_entropies_the_first_one_that_may_be_is_committed(rule):
+    masked = torch.tensor([[False, True, True, True]])
+    assert rule(predicted(torch.full((1, 4), torch.inf)), masked, 1.0).tolist() == [[False, True, False, False]]
 
 
 def test_a_later_block_has_the_passes_of_its_own_schedule(tiny_llada):

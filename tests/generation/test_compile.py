@@ -42,8 +42,7 @@ def same(compiled, plain):
 
 
 @pytest.mark.parametrize(
-    ("make", "cache"),
-    [(make_llada, None), (make_dream, "prefix"), (make_llada, "dual"), (make_sdar, "block")],
+    ("make", "cache"), [(make_llada, None), (make_dream, "prefix"), (make_llada, "dual"), (make_sdar, "block")]
 )
 def test_same_tokens_as_without(make, cache):
     model = make()

@@ -11,7 +11,7 @@ from hf_dparallel.generation.prediction import predict_tokens
 from hf_dparallel.generation.revision.engine import LMDeploy, joint_threshold, low_confidence, without_repetition
 from hf_dparallel.generation.settings import SettingError
 
-from ..helpers import make_llada, make_llada2, make_sdar
+from ..helpers import assert_same_row, make_llada2, make_sdar
 
 
 def read_steps(golden_dir, engine):
@@ -91,11 +91,12 @@ def test_our_rules_as_plug_ins_of_sglang(make, rule):
 )
 def test_a_row_in_a_batch_equals_the_row_alone(settings):
     model = make_sdar()
-    rows = list(model.generate_many(PROMPTS, max_new_tokens=13, eos_token_id=[1, 20, 21], **settings))
+    settings |= {"max_new_tokens": 13, "eos_token_id": [1, 20, 21]}
+    rows = list(model.generate_many(PROMPTS, **settings))
     assert len({row.nfe for row in rows}) > 1
     for prompt, row in zip(PROMPTS, rows, strict=True):
-        (alone,) = model.generate_many([prompt], max_new_tokens=13, eos_token_id=[1, 20, 21], **settings)
-        assert (alone.tokens.tolist(), alone.nfe, alone.num_tokens) == (row.tokens.tolist(), row.nfe, row.num_tokens)
+        (alone,) = model.generate_many([prompt], **settings)
+        assert_same_row(alone, row, about=prompt)
 
 
 @pytest.mark.parametrize("editing", [{}, {"editing_threshold": 0.0}])
@@ -142,9 +143,3 @@ def test_what_an_engine_cannot_do_is_refused(settings, name):
     with pytest.raises(SettingError) as caught:
         make_sdar().generate(torch.tensor([[3, 4]]), max_new_tokens=8, **settings)
     assert caught.value.setting == name
-
-
-@pytest.mark.parametrize(("make", "engine"), [(make_llada, "sglang"), (make_llada2, "lmdeploy")])
-def test_families_that_an_engine_does_not_know_are_refused(make, engine):
-    with pytest.raises(SettingError, match="does not know L"):
-        make().generate(torch.tensor([[3, 4]]), max_new_tokens=8, engine=engine, confidence_threshold=0.9)

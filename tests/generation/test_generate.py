@@ -259,10 +259,8 @@ def check_with_naive_loop(model, case, row, alone):
     assert (tokens[:length].tolist(), steps[:length].tolist()) == (naive.tokens, naive.steps)
     assert (tokens[length:] == kwargs["pad_token_id"]).all() and (steps[length:] == -1).all()
     assert (passes, int(alone.num_revisions)) == (naive.nfe, naive.revisions)
-    eos = kwargs.get("eos_token_id", [])
-    lengths_to_eos = [
-        n for n, token in enumerate(naive.tokens, 1) if token in (eos if isinstance(eos, list) else [eos])
-    ]
+    eos = torch.tensor(kwargs.get("eos_token_id", []))
+    lengths_to_eos = [n for n, token in enumerate(naive.tokens, 1) if (eos == token).any()]
     num_tokens = min([length, *lengths_to_eos]) if kwargs["max_new_tokens"] else prompt.count(MASK)
     assert alone.tokens_per_forward.item() == pytest.approx(num_tokens / passes if passes else 0)
 
@@ -298,11 +296,10 @@ def assert_equal_entropies(found, of_passes):
 @pytest.mark.parametrize(
     "change",
     [
-        *({"revocation_threshold": 0.9, **rule} for rule in ({"entropy_threshold": 1.5}, {"entropy_bound": 2.0})),
-        *(
-            {"revocation_threshold": 0.9, **rule}
-            for rule in ({"confidence_threshold": 0.5}, {"confidence_factor": 2.0})
-        ),
+        {"revocation_threshold": 0.9, "entropy_threshold": 1.5},
+        {"revocation_threshold": 0.9, "entropy_bound": 2.0},
+        {"revocation_threshold": 0.9, "confidence_threshold": 0.5},
+        {"revocation_threshold": 0.9, "confidence_factor": 2.0},
         *({"confidence_threshold": 0.3, "editing_threshold": 0.4, "max_post_steps": steps} for steps in (0, 1, 16)),
         *({"soft_threshold": threshold} for threshold in (0.0, 0.3, 0.95)),
         {"kl_threshold": 0.5, "kl_confidence": 0.1, "kl_history_length": 2},
@@ -320,17 +317,17 @@ def test_each_way_to_decode_equals_the_naive_loop(make, change):
     check_case((make, 2, [[2, 3], [4, 5, 6, 7, 8], [9]], lengths | {"eos_token_id": 62} | change, 2))
 
 
-SEVERAL = {"block_length": 4, "max_active_blocks": 3, "block_add_threshold": 0.25, "cache_implementation": "dual"}
-SEVERAL |= {"max_new_tokens": 24, "eos_token_id": 62, "pad_token_id": 0, "cache_refresh_interval": None}
-GUIDED = {"block_length": 8, "max_new_tokens": 3, "entropy_threshold": 9.0, "eos_token_id": 62, "pad_token_id": 0}
-BLOCKS = {"block_length": 4, "max_new_tokens": 16, "entropy_threshold": 1.0, "eos_token_id": 62, "pad_token_id": 0}
+ENDS = {"eos_token_id": 62, "pad_token_id": 0}
+SEVERAL = ENDS | {"block_length": 4, "max_active_blocks": 3, "block_add_threshold": 0.25, "max_new_tokens": 24}
+SEVERAL |= {"cache_implementation": "dual", "cache_refresh_interval": None}
+GUIDED = ENDS | {"block_length": 8, "max_new_tokens": 3, "entropy_threshold": 9.0}
+BLOCKS = ENDS | {"block_length": 4, "max_new_tokens": 16, "entropy_threshold": 1.0}
 
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 @pytest.mark.parametrize("make", [make_llada, make_dream])
 def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
-    kwargs = {"block_length": 8, "max_new_tokens": 24, "eos_token_id": 62, "pad_token_id": 0, "entropy_threshold": 1.0}
-    kwargs |= {"cache_implementation": cache, "cache_refresh_interval": None}
+    kwargs = BLOCKS | {"cache_implementation": cache, "cache_refresh_interval": None}
     check_case((make, 1, [[2, 3], [4, 5, 6, 7, 8], [9]], kwargs, 2))
 
 
@@ -340,13 +337,7 @@ def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
 @example(Case(make_llada2, 2, [[32, 33], [5]], GUIDED, 2, forms=[Form(8, 4, 24, mask=MASK, eos_token=62), None]))
 # Windows of different sizes: keys and values of one column too many would be told by the entropies only.
 @example(
-    (
-        make_llada,
-        2,
-        [[29], [38, 2, 15, 31, 54, 33, 54, 19], [4, 35, 33]],
-        SEVERAL | {"entropy_threshold": 0.3},
-        2,
-    )
+    (make_llada, 2, [[29], [38, 2, 15, 31, 54, 33, 54, 19], [4, 35, 33]], SEVERAL | {"entropy_threshold": 0.3}, 2)
 )
 # Masks behind the open blocks, which fill up a row to the columns of another one, are not predicted.
 @example((make_llada, 2, [[30], [57], [37], [56]], SEVERAL | {"block_length": 8, "entropy_threshold": 1.0}, 4))
@@ -370,25 +361,16 @@ def test_always_ends_when_the_model_prefers_the_mask_token(make):
         model.lm_head.weight[MASK] = 0
         model.lm_head.weight[MASK] += 3 * model.model.norm.weight * model.lm_head.weight[5]
     for rule in ({"entropy_threshold": 0.5}, {"confidence_threshold": 0.9}, {"denoising_steps": 8}):
-        out = model.generate(
-            torch.tensor([[2, 3]]),
-            max_new_tokens=16,
-            block_length=8,
-            stop_at_eos=False,
-            return_dict_in_generate=True,
-            **rule,
-        )
-        assert not (out.sequences == MASK).any()
-        assert 0 < out.nfe.item() <= 16
+        (row,) = model.generate_many([[2, 3]], max_new_tokens=16, block_length=8, stop_at_eos=False, **rule)
+        assert not (row.tokens == MASK).any()
+        assert 0 < row.nfe <= 16
 
 
 def test_mask_token_preferred_everywhere_still_commits_one_token_a_pass():
     model = make_llada()
     model.lm_head = ConstantHead(preferred=MASK)
-    out = model.generate(
-        torch.tensor([[2, 3]]), max_new_tokens=8, block_length=8, entropy_threshold=3.0, return_dict_in_generate=True
-    )
-    assert out.nfe.item() == 8 and not (out.sequences == MASK).any()
+    (row,) = model.generate_many([[2, 3]], max_new_tokens=8, block_length=8, entropy_threshold=3.0)
+    assert row.nfe == 8 and not (row.tokens == MASK).any()
 
 
 class ConstantHead(torch.nn.Module):
@@ -408,34 +390,19 @@ def test_counts_of_a_decode_done_by_hand():
     """Every position predicts EOS with certainty: one pass decides the block, and the answer is one token long."""
     model = make_llada()
     model.lm_head = ConstantHead(preferred=EOS)
-    out = model.generate(
-        torch.tensor([[2, 3, 4]]),
-        max_new_tokens=16,
-        block_length=8,
-        entropy_threshold=1.0,
-        return_dict_in_generate=True,
-    )
+    settings = {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0, "return_dict_in_generate": True}
+    out = model.generate(torch.tensor([[2, 3, 4]]), **settings)
     assert out.nfe.tolist() == [1] and out.tokens_per_forward.tolist() == [1.0]
     assert out.commit_step.tolist() == [[0] + [-1] * 15]
     assert out.sequences.tolist() == [[2, 3, 4] + [EOS] * 16]
-    out = model.generate(
-        torch.tensor([[2, 3, 4]]),
-        max_new_tokens=16,
-        block_length=8,
-        entropy_threshold=1.0,
-        stop_at_eos=False,
-        return_dict_in_generate=True,
-    )
+    out = model.generate(torch.tensor([[2, 3, 4]]), stop_at_eos=False, **settings)
     assert out.nfe.tolist() == [2] and out.tokens_per_forward.tolist() == [0.5]
     assert out.commit_step.tolist() == [[0] * 8 + [1] * 8]
 
 
 def test_default_is_one_token_per_pass(tiny_llada):
-    out = tiny_llada.generate(
-        torch.tensor([[2, 3]]), max_new_tokens=64, stop_at_eos=False, return_dict_in_generate=True
-    )
-    assert out.nfe.item() == 64
-    assert sorted(out.commit_step[0].tolist()) == list(range(64))
+    (row,) = tiny_llada.generate_many([[2, 3]], max_new_tokens=64, stop_at_eos=False)
+    assert row.nfe == 64 and sorted(row.commit_step.tolist()) == list(range(64))
 
 
 class TestSampling:

@@ -8,12 +8,13 @@ from transformers import CompileConfig, GenerationConfig, MaxLengthCriteria, Top
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation
 from hf_dparallel.generation.settings import SettingError
 
-from ..helpers import MASK, RemoteCodeConfig, RemoteCodeModel, make_llada, make_sdar
+from ..helpers import MASK, RemoteCodeConfig, RemoteCodeModel, make_llada, make_llada2, make_sdar
 from .test_around_generate import Recorder
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
 SMALL = {"max_new_tokens": 8, "block_length": 4}
+SHORT = {"max_new_tokens": 16, "block_length": 8}
 
 # The setting that the error is about is the last one.
 BAD_VALUES = [
@@ -30,8 +31,8 @@ BAD_VALUES = [
     {"max_new_tokens": 10**5000},
     {"max_new_tokens": -1},
     {"block_length": "32"},
-    {"max_new_tokens": 16, "block_length": 8, "denoising_steps": 1},
-    {"max_new_tokens": 16, "block_length": 8, "denoising_steps": 32},
+    SHORT | {"denoising_steps": 1},
+    SHORT | {"denoising_steps": 32},
     {"cache_implementation": "static"},
     {"num_beams": 4},
     {"max_length": 20},
@@ -77,22 +78,15 @@ def test_unknown_settings(tiny_llada, name, shown):
         ({"remasking": "low_confidence"}, "Use `denoising_steps` or another commit rule"),
         ({"cfg_scale": 0.0}, "Remove `cfg_scale`.$"),
         ({"num_beams": 4}, "Remove `num_beams`.$"),
+        (SHORT | {"denoising_steps": 1}, "at least 2, .* Use denoising_steps=2"),
+        (SHORT | {"denoising_steps": 32}, "at most .* Use denoising_steps=16"),
+        ({"max_new_tokens": 10**5000}, r"at most 1,000,000\), got a number of thousands of digits"),
     ],
 )
-def test_names_of_other_samplers_are_answered_with_ours(tiny_llada, settings, remedy):
+def test_errors_say_what_helps(tiny_llada, settings, remedy):
     for use in (lambda: tiny_llada.generate(PROMPT, **settings), lambda: DiffusionGenerationConfig(**settings)):
         with pytest.raises(ValueError, match=remedy):
             use()
-
-
-@pytest.mark.parametrize(
-    ("steps", "remedy"), [(1, "at least 2, .* Use denoising_steps=2"), (32, "at most .* Use denoising_steps=16")]
-)
-def test_errors_say_what_helps(steps, remedy):
-    with pytest.raises(SettingError, match=remedy):
-        DiffusionGenerationConfig(max_new_tokens=16, block_length=8, denoising_steps=steps)
-    with pytest.raises(SettingError, match=r"at most 1,000,000\), got a number of thousands of digits"):
-        DiffusionGenerationConfig(max_new_tokens=10**5000)
 
 
 def not_of_this_package():
@@ -156,6 +150,8 @@ WRONG_TOGETHER = [
     (make_llada, {"synced_gpus": True}, "is for processes that share the weights"),
     (make_llada, {"compile_config": "inductor"}, "must be a transformers.CompileConfig"),
     (make_llada, {"output_certainty": True}, "needs `return_dict_in_generate"),
+    (make_llada, {"confidence_threshold": 0.9, "engine": "sglang"}, "does not know LLaDA"),
+    (make_llada2, {"confidence_threshold": 0.9, "engine": "lmdeploy"}, "does not know LLaDA2"),
 ]
 
 
@@ -174,10 +170,7 @@ BAD_INPUTS = [
     ({"input_ids": PROMPT, "inputs": PROMPT}, "are the same argument"),
     ({"input_ids": PROMPT, "attention_mask": [[1, 1, 1]]}, "`attention_mask` must be a tensor of the shape"),
     ({"input_ids": PROMPT, "attention_mask": torch.ones(1, 2)}, r"`attention_mask` .*\(1, 3\), got \(1, 2\)"),
-    (
-        {"input_ids": PROMPT, "generation_config": SMALL},
-        r"must be a `GenerationConfig`, .*\*\*settings",
-    ),
+    ({"input_ids": PROMPT, "generation_config": SMALL}, r"must be a `GenerationConfig`, .*\*\*settings"),
     ({"input_ids": PROMPT, "stopping_criteria": MaxLengthCriteria(6)}, "`stopping_criteria` must be a list, got <"),
     ({"input_ids": PROMPT, "logits_processor": TopKLogitsWarper(6)}, r"must be a list, .*`logits_processor=\[...\]`"),
     ({"input_ids": PROMPT, "token_type_ids": torch.ones(1, 3)}, "`token_type_ids` must be all 0"),

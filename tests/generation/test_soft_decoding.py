@@ -4,10 +4,7 @@
 import pytest
 import torch
 
-from ..helpers import (
-    MASK,
-    make_llada,
-)
+from ..helpers import MASK, make_llada
 
 
 LENGTHS = {"max_new_tokens": 16, "block_length": 6}

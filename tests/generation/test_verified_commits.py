@@ -8,14 +8,7 @@ import torch
 
 from hf_dparallel import enable_diffusion_generation
 
-from ..helpers import (
-    MASK,
-    RemoteCodeConfig,
-    RemoteCodeModel,
-    exact_model,
-    make_dream,
-    make_llada,
-)
+from ..helpers import MASK, RemoteCodeConfig, RemoteCodeModel, exact_model, make_dream, make_llada
 from .test_around_generate import Recorder
 
 

@@ -15,15 +15,6 @@ def longest_sequence(model: PreTrainedModel) -> int | None:
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
-def _has_room(model: PreTrainedModel, value: int) -> bool:
-    longest = longest_sequence(model)
-    return not model.is_block_causal or longest is None or value <= longest
-
-
-def _takes_visibility(model: PreTrainedModel, value: Any) -> bool:
-    return model.takes_visibility and "flash" not in str(model.config.get_text_config()._attn_implementation)
-
-
 # What settings ask of a model, each as a function of the model and the value of the setting.
 ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
     "is_native": lambda model, value: model._supports_window_cache,
@@ -32,10 +23,12 @@ ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
         getattr(model.config, "expert_capacity", None) is None or value == model.config.block_length
     ),
     "fits_attention": lambda model, value: model.is_block_causal == (value == "block"),
-    "has_room": _has_room,
+    "has_room": lambda model, value: not model.is_block_causal or value <= (longest_sequence(model) or value),
     "keeps_activations": lambda model, value: not (model.training and model.is_activation_checkpointing),
     "takes_embeddings": lambda model, value: "inputs_embeds" in inspect.signature(model.forward).parameters,
-    "takes_visibility": _takes_visibility,
+    "takes_visibility": lambda model, value: (
+        model.takes_visibility and "flash" not in str(model.config.get_text_config()._attn_implementation)
+    ),
 }
 
 
@@ -49,17 +42,16 @@ def check(config: Any, model: PreTrainedModel | None = None) -> None:
     if config.min_new_tokens > config.max_new_tokens:
         rule = f"is more than `max_new_tokens={config.max_new_tokens}`"
         raise SettingError("min_new_tokens", config.min_new_tokens, rule, "Raise the latter.")
+    if model is None:
+        return
+    of_class = type(model).__name__
     for name in ("delete_token_id", "split_token_id"):
-        token = getattr(model.config, name, None) if model is not None else None
-        if token is not None and token not in (config.suppress_tokens or []):
-            rule = (
-                f"lacks {token}, the `{name}` of {type(model).__name__}: what it deletes and inserts is not followed"
-            )
+        token = getattr(model.config, name, None)
+        if token is not None and token not in config.suppress_tokens:
+            rule = f"lacks {token}, the `{name}` of {of_class}: what it deletes and inserts is not followed"
             raise SettingError("suppress_tokens", config.suppress_tokens, rule, f"Set `suppress_tokens=[{token}]`.")
-    if model is not None and model.is_block_causal and config.is_infilling:
-        rule = (
-            f"fills in mask tokens, and {type(model).__name__} is block-causal: it sees nothing of the blocks behind"
-        )
+    if model.is_block_causal and config.is_infilling:
+        rule = f"fills in mask tokens, and {of_class} is block-causal: it sees nothing of the blocks behind"
         raise SettingError("max_new_tokens", 0, rule, "Append new tokens, or use LLaDA or Dream.")
 
 

@@ -71,8 +71,7 @@ class ScoreProcessing(RowPart):
         self.processors = LogitsProcessorList(processors or [])
         is_on = config.is_on("repetition_penalty")
         self.penalty = RepetitionPenaltyLogitsProcessor(config.repetition_penalty) if is_on else None
-        banned = [*config.suppress_tokens, *(token for (token,) in config.bad_words_ids)]
-        self._banned = sorted(set(banned))
+        self._banned = sorted({*config.suppress_tokens, *(token for (token,) in config.bad_words_ids)})
         self._banned_ids: torch.Tensor | None = None
 
     def __bool__(self) -> bool:
@@ -174,9 +173,7 @@ class StopTextCriteria(StoppingCriteria):
 
 
 def _all_criteria(
-    criteria: StoppingCriteriaList | None,
-    config: DiffusionGenerationConfig,
-    tokenizer: PreTrainedTokenizerBase | None,
+    criteria: StoppingCriteriaList | None, config: DiffusionGenerationConfig, tokenizer: PreTrainedTokenizerBase | None
 ) -> StoppingCriteriaList:
     """The criteria of the caller and the stop strings of the configuration."""
     criteria = StoppingCriteriaList(criteria or [])
