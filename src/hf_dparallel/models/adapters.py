@@ -324,8 +324,5 @@ def _cut(model: PreTrainedModel, name: str, weight: torch.Tensor, modules: list[
         return [weight.clone() for _ in modules]
     sizes = [model.get_submodule(module).out_features for module in modules]
     if len(weight) != sum(sizes):  # type: ignore[arg-type]
-        raise ValueError(
-            f"{name!r} has {len(weight)} rows, and the modules that it is for have {sizes} outputs. Was the adapter "
-            "trained on a model of another size?"
-        )
+        raise ValueError(f"{name!r} has {len(weight)} rows, and the modules that it is for have {sizes} outputs")
     return [piece.clone() for piece in weight.split(sizes)]

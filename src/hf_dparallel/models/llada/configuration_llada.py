@@ -1,8 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Configuration of LLaDA, in the names that its published `config.json` uses."""
 
-from typing import Any
-
 from huggingface_hub.dataclasses import strict
 from transformers import LlamaConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import RopeParameters
@@ -112,7 +110,16 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
     pad_token_id: int | None = 126081
 
     def __post_init__(self, **kwargs):
-        _check_dense({"architectures": self.architectures, **kwargs})
+        experts = sorted(key for key in kwargs if "expert" in key)
+        if experts or any("moe" in name.lower() for name in self.architectures or ()):
+            raise ValueError(
+                "This config has `model_type='llada'` but describes LLaDA-MoE "
+                f"({', '.join(experts) or 'architectures'}), a mixture of experts that hf-dparallel does not "
+                "implement. Load a dense LLaDA (GSAI-ML/LLaDA-8B-Instruct, GSAI-ML/LLaDA-1.5), or give the "
+                "remote-code model `generate` with `hf_dparallel.enable_diffusion_generation`."
+            )
+        if kwargs.get("multi_query_attention"):
+            raise ValueError("`multi_query_attention=True` is not supported; set `n_kv_heads=1` instead.")
         if self.n_kv_heads is None:
             self.n_kv_heads = self.n_heads
         # Published files may pad the embedding beyond the tokenizer's vocabulary.
@@ -125,16 +132,3 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
     @property
     def head_dim(self) -> int:
         return self.d_model // self.n_heads
-
-
-def _check_dense(settings: dict[str, Any]) -> None:
-    experts = sorted(key for key in settings if "expert" in key)
-    if experts or any("moe" in name.lower() for name in settings.get("architectures") or ()):
-        raise ValueError(
-            f"This config has `model_type='llada'` but describes LLaDA-MoE ({', '.join(experts) or 'architectures'}), "
-            "a mixture of experts that hf-dparallel does not implement. Load a dense LLaDA "
-            "(GSAI-ML/LLaDA-8B-Instruct, GSAI-ML/LLaDA-1.5), or give the remote-code model `generate` with "
-            "`hf_dparallel.enable_diffusion_generation`."
-        )
-    if settings.get("multi_query_attention"):
-        raise ValueError("`multi_query_attention=True` is not supported; set `n_kv_heads=1` instead.")

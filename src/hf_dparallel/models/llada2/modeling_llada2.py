@@ -90,9 +90,8 @@ class LLaDA2Model(BlockCausalBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
     def forward(self, input_ids=None, attention_mask=None, *args, **kwargs):
         """As in [`BlockCausalBackbone`]. Where a block chooses experts, rows are padded by whole blocks."""
         length = self.config.block_length
-        is_two_dimensional = getattr(attention_mask, "ndim", None) == 2
-        chooses_for_blocks = self.config.expert_capacity is not None
-        if chooses_for_blocks and is_two_dimensional and ((attention_mask == 0).sum(dim=1) % length).any():
+        is_checked = self.config.expert_capacity is not None and getattr(attention_mask, "ndim", None) == 2
+        if is_checked and ((attention_mask == 0).sum(dim=1) % length).any():
             raise ValueError(
                 f"`attention_mask` must have a multiple of {length} zeros in each row, because LLaDA2.2 chooses "
                 "experts for a block. Pad by whole blocks, or call `generate`."
