@@ -39,14 +39,17 @@ def hub(monkeypatch):
     shutil.rmtree(huggingface_hub.constants.HF_HUB_CACHE, ignore_errors=True)
 
 
+def edit_json(path: Path, **settings) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
 def save_adapter(folder: Path, seed: int = 0, recipe: dict | None = RECIPE, **settings) -> Path:
     """An adapter on the teacher with random weights, as PEFT saves it, and its recipe."""
     model = AutoModelForMaskedLM.from_pretrained(TEACHER)
     torch.manual_seed(seed)
     lora = {"r": 4, "target_modules": ["q_proj", "v_proj", "down_proj"], "init_lora_weights": False} | settings
     get_peft_model(model, LoraConfig(**lora)).save_pretrained(folder)
-    config = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": BASE}))
+    edit_json(folder / "adapter_config.json", base_model_name_or_path=BASE)
     if recipe is not None:
         DiffusionGenerationConfig(**recipe).save_pretrained(folder)
     return folder

@@ -6,8 +6,8 @@ import shutil
 
 from hf_dparallel import push_model_to_hub
 
-from ..test_readme import ROOT, python_blocks
-from .conftest import BASE, save_adapter
+from ..test_readme import ROOT, run_blocks
+from .conftest import BASE, edit_json, save_adapter
 
 
 PUBLISHED_BASE = "GSAI-ML/LLaDA-8B-Instruct"
@@ -17,8 +17,7 @@ def test_the_page_runs(hub, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     hub.repositories[f"models/{PUBLISHED_BASE}"] = hub.repositories[f"models/{BASE}"]
     folder = save_adapter(tmp_path / "llada-dparallel")
-    config = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": PUBLISHED_BASE}))
+    edit_json(folder / "adapter_config.json", base_model_name_or_path=PUBLISHED_BASE)
     shutil.copytree(folder, tmp_path / "code")
     push_model_to_hub("code", "user/llada-code")
     push_model_to_hub(folder, "user/llada-dparallel", revision="v1")
@@ -27,11 +26,8 @@ def test_the_page_runs(hub, tmp_path, monkeypatch, capsys):
 
     shutil.copytree(ROOT / "examples" / "space", tmp_path / "examples" / "space")
 
-    names: dict = {}
-    for index, source in enumerate(python_blocks(ROOT / "docs" / "hub.md"), start=1):
-        exec(compile(source, f"hub.md, block {index}", "exec"), names)
+    names = run_blocks(ROOT / "docs" / "hub.md")
 
-    assert index == 6
     space = hub.repository("user/llada-dparallel-demo", "spaces").files()
     assert space.keys() == {"README.md", "answers.py", "app.py", "requirements.txt"}
     assert capsys.readouterr().out == "0.4\n"

@@ -15,6 +15,7 @@ from hf_dparallel.generation.settings import SettingError
 from hf_dparallel_cli import main
 
 from ..helpers import lora, make_llada, make_llada2, make_sdar, make_sdar_moe, make_tokenizer
+from .conftest import edit_json
 
 
 # What the engines read from config.json: without a default, and with one that might not be the model's.
@@ -46,9 +47,8 @@ def save(folder, model, recipe=RULE, code=False, tokenizer=True):
     if tokenizer:
         make_tokenizer().save_pretrained(folder)
     if code:
-        config = json.loads((folder / "config.json").read_text())
-        config |= {"auto_map": {"AutoModel": "modeling_it.TheModel"}, "architectures": ["TheModel"]}
-        (folder / "config.json").write_text(json.dumps(config))
+        auto_map = {"AutoModel": "modeling_it.TheModel"}
+        edit_json(folder / "config.json", auto_map=auto_map, architectures=["TheModel"])
         (folder / "modeling_it.py").write_text(CODE)
         (folder / "helper.py").write_text("thing = 1\n")
     return folder
@@ -113,16 +113,11 @@ def test_a_student_for_an_engine(tmp_path, model_type, engine):
     ("recipe", "engine", "words", "settings"),
     [
         (
-            RULE | {"editing_threshold": 0.8, "max_post_steps": 4, "penalty_lambda": 0.5},
+            RULE | {"engine": "sglang", "editing_threshold": 0.8, "max_post_steps": 4, "penalty_lambda": 0.5},
             "sglang",
             "--dllm-algorithm JointThreshold",
-            {
-                "threshold": 0.9,
-                "edit_threshold": 0.8,
-                "max_post_edit_steps": 4,
-                "penalty_lambda": 0.5,
-                "block_size": 4,
-            },
+            {"edit_threshold": 0.8, "max_post_edit_steps": 4, "penalty_lambda": 0.5}
+            | {"threshold": 0.9, "block_size": 4},
         ),
         (
             {"entropy_threshold": 0.5, "block_length": 8},
@@ -140,8 +135,6 @@ def test_a_student_for_an_engine(tmp_path, model_type, engine):
     ],
 )
 def test_recipes_in_the_words_of_an_engine(tmp_path, recipe, engine, words, settings):
-    if engine == "sglang":
-        recipe = {"engine": engine, **recipe} if "penalty_lambda" in recipe else recipe
     model = with_mask_of_lmdeploy("sdar") if engine == "lmdeploy" else make_sdar()
     save(tmp_path / "student", model, recipe)
     assert words in export_for_engine(tmp_path / "student", engine, tmp_path / "out")

@@ -112,13 +112,6 @@ def test_data_that_have_grown_replace_the_earlier_shards(hub, folder):
     assert load_dataset("user/data", split="train")["nfe"][:] == [1, 2, 3, 1, 2, 3]
 
 
-def test_a_data_card_that_was_edited_on_the_hub_is_kept(hub, folder):
-    push_trajectories_to_hub(folder, "user/data")
-    hub.repository("user/data", "datasets").files()["README.md"] = b"# Edited on the Hub\n"
-    push_trajectories_to_hub(folder, "user/data")
-    assert hub.repository("user/data", "datasets").files()["README.md"] == b"# Edited on the Hub\n"
-
-
 @pytest.mark.parametrize("rows", [{name: [] for name in COLUMNS}, None])
 def test_a_file_without_rows_is_named(hub, tmp_path, rows):
     if rows is None:

@@ -148,20 +148,6 @@ def test_generate_uses_the_recipe_and_arguments_override_it(tmp_path):
     assert model.generate(INPUT_IDS, denoising_steps=4, return_dict_in_generate=True).nfe.tolist() == [4]
 
 
-def test_an_adapter_without_recipe_leaves_the_models(tmp_path):
-    model = make_llada()
-    model.generation_config = DiffusionGenerationConfig(entropy_threshold=0.2)
-    model.load_adapter(str(save_adapter(tmp_path)))
-    assert recipe_of(model).settings() == {"entropy_threshold": 0.2}
-
-
-def test_a_recipe_with_a_bad_setting_is_refused(tmp_path):
-    save_adapter(tmp_path)
-    (tmp_path / "generation_config.json").write_text('{"entropy_threshold": -1}')
-    with pytest.raises(ValueError, match="`entropy_threshold` must be a number of nats"):
-        adapted(tmp_path)
-
-
 def test_loading_an_adapter_leaves_the_configuration_of_the_model_alone(tmp_path, caplog):
     model = make_llada()
     model.generation_config = DiffusionGenerationConfig(max_new_tokens=32)
@@ -292,12 +278,6 @@ def test_weights_that_do_not_match_are_an_error_and_the_model_stays_as_it_was(tm
     assert torch.equal(logits(model), logits(make_llada()))
     assert recipe_of(model).commit_rule() is None
     model.load_adapter(str(save_adapter(tmp_path / "right")))
-
-
-def test_weights_of_another_size_are_an_error(tmp_path):
-    save_adapter(tmp_path, make=lambda: make_llada(d_model=64))
-    with pytest.raises(ValueError, match="does not fit LLaDAForMaskedDiffusion: .* size mismatch for"):
-        adapted(tmp_path)
 
 
 def test_an_incomplete_base_is_an_error_with_an_adapter_too(tmp_path):

@@ -1,10 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Registration with the Auto classes."""
 
-from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
-
-from hf_dparallel import DreamTokenizer
-
 from ..test_package import run_python
 
 
@@ -35,7 +31,3 @@ for program in {[_OURS + _OTHER + _FOUND, _OTHER + _OURS + _FOUND]}:
 
 def test_of_two_libraries_the_last_wins():
     assert run_python(_EACH_IN_A_FORK).splitlines() == ["OtherConfig DreamConfig", "LLaDAConfig DreamConfig"]
-
-
-def test_the_tokenizer_is_known_by_its_name():
-    assert tokenizer_class_from_name("DreamTokenizer") is DreamTokenizer
