@@ -143,12 +143,11 @@ def serve(args, model, prompts, max_new_tokens, stop_token_ids):
             self.determine_dllm_phase()
 
         def update_finish_state(self, new_accepted_len):
-            first_new = len(self.output_ids) - new_accepted_len
-            stops = [
-                place for place in range(first_new, len(self.output_ids)) if self.output_ids[place] in stop_token_ids
-            ]
-            if stops or len(self.output_ids) >= max_new_tokens:
-                self.answer = self.output_ids[: min([max_new_tokens, *(place + 1 for place in stops)])].tolist()
+            length = len(self.output_ids)
+            new = range(length - new_accepted_len, length)
+            ends = [place + 1 for place in new if self.output_ids[place] in stop_token_ids]
+            if ends or length >= max_new_tokens:
+                self.answer = self.output_ids[: min([max_new_tokens, *ends])].tolist()
 
         def finished(self):
             return self.answer is not None
@@ -168,8 +167,7 @@ def serve(args, model, prompts, max_new_tokens, stop_token_ids):
 
     scheduler = Scheduler(enable_priority_preemption=False, dllm_config=config)
     scheduler.model_config.context_len = 10**6
-    init_manager = sys.modules[SchedulerDllmMixin.__module__].DllmManager
-    scheduler.dllm_manager = init_manager(config)
+    scheduler.dllm_manager = sys.modules[SchedulerDllmMixin.__module__].DllmManager(config)
     scheduler.waiting_queue = requests = [make_request(*one) for one in enumerate(prompts)]
 
     while not all(request.finished() for request in requests):

@@ -122,6 +122,3 @@ def _entropy(log_probs: torch.Tensor) -> torch.Tensor:
     # 0 * -inf would be NaN; with a finite factor the product is 0, and the clamp stops the gradient there.
     # (Subtracting from zero rather than negating: the entropy of a certain prediction is 0, not -0.)
     return 0.0 - (log_probs.exp() * log_probs.clamp(min=torch.finfo(torch.float32).min)).sum(dim=-1)
-
-
-__all__ = ["Certainty", "confidence_from_logits", "entropy_from_logits", "measure_certainty"]

@@ -111,6 +111,3 @@ class CommitRuleScheduler(BlockRefinementScheduler):
         return not is_done and super().check_block_should_continue(
             editing_enabled=editing_enabled, finished=finished, **kwargs
         )
-
-
-__all__ = ["CommitRuleScheduler"]

@@ -138,14 +138,6 @@ def test_stopping_criteria_mean_what_they_mean_left_to_right(tiny_llada):
     assert criterion.lengths == list(range(4, 4 + len(criterion.lengths))) and len(criterion.lengths) >= length
 
 
-def test_stop_strings(tiny_llada, word_tokenizer):
-    plain = tiny_llada.generate(PROMPT, **SMALL)[0, 3:].tolist()
-    word = f"w{plain[6]}"
-    length = plain.index(plain[6]) + 1
-    out = tiny_llada.generate(PROMPT, stop_strings=[word], tokenizer=word_tokenizer, pad_token_id=0, **SMALL)
-    assert out[0, 3:].tolist() == plain[:length] + [0] * (16 - length)
-
-
 def test_nothing_behind_the_end_token_stops_an_answer(word_tokenizer):
     """One pass decides the end token and, behind it, the stop string."""
     model = make_llada()

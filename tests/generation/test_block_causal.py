@@ -62,13 +62,6 @@ def test_one_schedule_for_all_blocks(denoising_steps, passes):
     assert [int(block.max()) for block in blocks[:4]] == passes
 
 
-def test_masks_behind_the_answer_are_not_counted():
-    out = make_sdar().generate(
-        torch.tensor([[2, 3, 4]]), max_new_tokens=6, stop_at_eos=False, return_dict_in_generate=True
-    )
-    assert out.tokens_per_forward.item() * out.nfe.item() == pytest.approx(6)
-
-
 def test_a_block_may_be_as_long_as_the_longest_sequence():
     out = make_sdar(max_position_embeddings=16).generate(torch.tensor([[2]]), max_new_tokens=3, block_length=16)
     assert out.shape == (1, 4) and not (out == 63).any()

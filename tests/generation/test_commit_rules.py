@@ -80,9 +80,3 @@ def test_a_schedule_takes_as_many_passes_as_it_says(max_new_tokens, block_length
 def test_of_infinite_entropies_the_first_one_that_may_be_is_committed(rule):
     masked = torch.tensor([[False, True, True, True]])
     assert rule(predicted(torch.full((1, 4), torch.inf)), masked, 1.0).tolist() == [[False, True, False, False]]
-
-
-def test_a_later_block_has_the_passes_of_its_own_schedule(tiny_llada):
-    settings = {"max_new_tokens": 12, "block_length": 8, "denoising_steps": 5, "stop_at_eos": False}
-    out = tiny_llada.generate(torch.tensor([[2, 3]]), return_dict_in_generate=True, **settings)
-    assert out.nfe.item() == 5 and out.commit_step[0].bincount().tolist() == [2, 2, 2, 2, 4]

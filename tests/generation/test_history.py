@@ -3,6 +3,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from hf_dparallel.generation.standard_parts import HISTORIES, CertaintyHistory
@@ -19,11 +20,12 @@ def test_a_prompt_without_masks_has_its_empty_certainty_where_the_model_is():
     assert {tensor.device.type for tensor in empty.values()} == {"meta"}
 
 
-def test_with_the_dual_cache_only_the_open_blocks_are_predicted():
-    """Its passes compute nothing behind them."""
-    settings = {"max_new_tokens": 12, "block_length": 4, "entropy_threshold": 0.0, "stop_at_eos": False}
-    settings |= {"return_dict_in_generate": True, "output_certainty": True}
-    out = exact_model(make_llada).generate(torch.tensor([[2, 3, 4]]), cache_implementation="dual", **settings)
+@pytest.mark.parametrize("window", [{"cache_implementation": "dual"}, {"suffix_length": 2}])
+def test_where_a_pass_is_cut_off_only_the_open_blocks_are_predicted(window):
+    model, settings = exact_model(make_llada), {"max_new_tokens": 12, "block_length": 4, "entropy_threshold": 0.0}
+    settings |= {"stop_at_eos": False, "return_dict_in_generate": True, **window}
+    out = model.generate(torch.tensor([[2, 3, 4]]), output_certainty=True, **settings)
+    assert torch.equal(out.sequences, model.generate(torch.tensor([[2, 3, 4]]), **settings).sequences)
     blocks = [set((line.isnan().logical_not().nonzero().flatten() // 4).tolist()) for line in out.entropies[0]]
     assert blocks == [{0}] * 4 + [{1}] * 4 + [{2}] * 4
 
@@ -89,11 +91,3 @@ def test_certainty_is_told_of_every_mask_again():
     assert changes == out.num_revisions
     last = predicted.int().flip(0).argmax(dim=0)
     assert (len(predicted) - 1 - last).tolist() == out.commit_step[0].tolist()
-
-
-def test_with_a_suffix_window_only_the_open_blocks_are_predicted(tiny_llada):
-    settings = {"max_new_tokens": 16, "block_length": 4, "confidence_threshold": 0.5, "suffix_length": 2}
-    settings |= {"stop_at_eos": False, "return_dict_in_generate": True}
-    out = tiny_llada.generate(torch.tensor([[2, 3]]), output_certainty=True, **settings)
-    assert (~out.entropies[0, 0].isnan()).nonzero().flatten().tolist() == [0, 1, 2, 3]
-    assert torch.equal(out.sequences, tiny_llada.generate(torch.tensor([[2, 3]]), **settings).sequences)

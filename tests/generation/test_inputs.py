@@ -7,12 +7,12 @@ from transformers.utils import logging
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
-logger_once = logging.warning_once
 SMALL = {"max_new_tokens": 8, "block_length": 4}
 
 
 @pytest.fixture
 def warnings_of(caplog):
+    logging.warning_once.cache_clear()
     logging.enable_propagation()
     yield caplog
     logging.disable_propagation()
@@ -20,19 +20,16 @@ def warnings_of(caplog):
 
 @pytest.mark.parametrize("prompts", [[[1, 2], [3, 4]], [[2, 1], [3, 4]]])
 def test_padding_without_attention_mask_is_warned_about(tiny_llada, warnings_of, prompts):
-    logger_once.cache_clear()
     tiny_llada.generate(torch.tensor(prompts), **SMALL)
     assert "Pad on the left and pass the attention mask that the tokenizer returns" in warnings_of.text
 
 
 def test_a_token_that_all_prompts_begin_with_is_no_padding(tiny_llada, warnings_of):
-    logger_once.cache_clear()
     tiny_llada.generate(torch.tensor([[1, 2], [1, 4]]), **SMALL)
     assert "padding" not in warnings_of.text
 
 
 def test_too_long_a_sequence_is_warned_about(tiny_llada, warnings_of):
-    logger_once.cache_clear()
     tiny_llada.generate(torch.full((1, 125), 5), **SMALL)
     assert "are 133 tokens, more than the 128 that the model was trained for" in warnings_of.text
 

@@ -2,6 +2,7 @@
 """Decoding of many prompts in a fixed number of slots: a finished row's slot takes the next prompt at once."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import torch
 
@@ -98,11 +99,8 @@ class SlotDecoder(Iterator[DecodedRow]):
 
 
 def _as_batch(prompt: Sequence[int] | torch.Tensor) -> torch.Tensor:
-    message = f"a prompt must be a list of token ids, got {prompt!r}."
-    try:
+    with suppress(TypeError, RuntimeError):
         ids = torch.as_tensor(prompt)
-    except (TypeError, RuntimeError) as error:
-        raise ValueError(message) from error
-    if ids.ndim != 1:
-        raise ValueError(message)
-    return ids[None]
+        if ids.ndim == 1:
+            return ids[None]
+    raise ValueError(f"a prompt must be a list of token ids, got {prompt!r}.")
