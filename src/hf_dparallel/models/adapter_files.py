@@ -64,8 +64,7 @@ class AdapterFiles:
             return PeftConfig.from_pretrained(self.name, **self.download)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(
-                f"The {ADAPTER_CONFIG_NAME} of {self.name!r} is damaged, or not one of PEFT ({error!r}). Save the "
-                "adapter again."
+                f"{ADAPTER_CONFIG_NAME} of {self.name!r} is damaged, or not one of PEFT ({error!r}). Save it again."
             ) from error
 
     def recipe(self, max_length: int | None) -> DiffusionGenerationConfig | None:
@@ -95,9 +94,7 @@ class AdapterFiles:
             try:
                 return load_file(path)
             except SafetensorError as error:
-                raise OSError(
-                    f"`{path}` is damaged ({error}). Delete it, and download or save the adapter again."
-                ) from error
+                raise OSError(f"`{path}` is damaged ({error}). Delete it, and download or save it again.") from error
         remedy = "Is it complete?"
         if has_file(self.name, ADAPTER_WEIGHTS_NAME, **self.download):
             if allow_pickles:
@@ -142,7 +139,7 @@ def unfit_for_weights(model: nn.Module, config: "PeftConfig", weights: Mapping[s
         yield f"the rank {rank} is larger than all of its weights"
     saved = tuple(getattr(config, "modules_to_save", None) or ())
     for path, module in model.named_modules():
-        if saved and path.endswith(saved):
+        if path.endswith(saved):
             held = sum(weight.numel() for name, weight in weights.items() if name.startswith(f"{path}."))
             if held < sum(map(torch.numel, getattr(module, "original_module", module).parameters())):
                 yield f"`modules_to_save` names {path!r}, which lacks weights in the file"

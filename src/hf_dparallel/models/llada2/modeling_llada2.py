@@ -41,11 +41,8 @@ class LLaDA2PreTrainedModel(Glm4MoePreTrainedModel):
     config: LLaDA2Config
     # Flash attention knows no block-causal mask.
     _supports_flash_attn = False
-
-    @classmethod
-    def _can_set_experts_implementation(cls) -> bool:
-        # transformers reads the module that a class is in, and the experts are in another one.
-        return Glm4MoePreTrainedModel._can_set_experts_implementation()
+    # transformers reads the module that a class is in, and the experts are in another one.
+    _can_set_experts_implementation = Glm4MoePreTrainedModel._can_set_experts_implementation
 
 
 class BlockRouter(Glm4MoeTopkRouter):

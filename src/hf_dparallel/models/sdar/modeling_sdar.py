@@ -47,11 +47,8 @@ class SDARForMaskedDiffusion(MaskedDiffusionModel, SDARPreTrainedModel):
 class SDARMoePreTrainedModel(Qwen3MoePreTrainedModel):
     config: SDARMoeConfig
     _supports_flash_attn = False
-
-    @classmethod
-    def _can_set_experts_implementation(cls) -> bool:
-        # transformers reads the module that a class is in, and the experts are in another one.
-        return Qwen3MoePreTrainedModel._can_set_experts_implementation()
+    # transformers reads the module that a class is in, and the experts are in another one.
+    _can_set_experts_implementation = Qwen3MoePreTrainedModel._can_set_experts_implementation
 
 
 class SDARMoeModel(BlockCausalBackbone, SDARMoePreTrainedModel, Qwen3MoeModel):
