@@ -14,7 +14,8 @@ from hf_dparallel import DiffusionGenerationConfig, export_for_engine
 from hf_dparallel.generation.settings import SettingError
 from hf_dparallel_cli import main
 
-from ..helpers import lora, make_llada, make_llada2, make_sdar, make_sdar_moe, make_tokenizer
+from ..helpers import make_llada, make_llada2, make_sdar, make_sdar_moe, make_tokenizer
+from ..models.test_adapters import save_adapter
 from .conftest import edit_json
 
 
@@ -54,18 +55,6 @@ def save(folder, model, recipe=RULE, code=False, tokenizer=True):
     return folder
 
 
-def save_adapter(folder, base, **recipe):
-    model = AutoModelForMaskedLM.from_pretrained(base)
-    model.add_adapter(lora(target_modules="all-linear"), "default")
-    torch.manual_seed(1)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    model.save_pretrained(folder)
-    DiffusionGenerationConfig(**recipe).save_pretrained(folder)
-    return model.eval()
-
-
 def logits_of(model):
     with torch.no_grad():
         return model(torch.tensor([[3, 4, 5, 6, 7, 63, 63, 63]])).logits
@@ -81,7 +70,7 @@ def with_mask_of_lmdeploy(model_type):
 def test_a_student_for_an_engine(tmp_path, model_type, engine):
     model = with_mask_of_lmdeploy(model_type) if engine == "lmdeploy" else MAKERS[model_type]()
     base = save(tmp_path / "base", model, code=True)
-    student = save_adapter(tmp_path / "student", base, **RULE)
+    save_adapter(tmp_path / "student", lambda: AutoModelForMaskedLM.from_pretrained(base), recipe=RULE)
     launch = export_for_engine(tmp_path / "student", engine, tmp_path / "out", base_model=str(base))
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     expected = {"sdar": "SDARForCausalLM", "sdar_moe": "SDARMoeForCausalLM", "llada2_moe": "LLaDA2MoeModelLM"}
@@ -94,6 +83,7 @@ def test_a_student_for_an_engine(tmp_path, model_type, engine):
     assert names[0] == names[1]
     # Bit-equal to the merged adapter, and decoded as the engine does.
     again = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    student = AutoModelForMaskedLM.from_pretrained(tmp_path / "student")
     assert torch.equal(logits_of(again), logits_of(student.merge_and_unload()))
     assert again.generation_config.engine == engine
     words = shlex.split(launch)

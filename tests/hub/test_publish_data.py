@@ -9,6 +9,7 @@ from datasets import Dataset, load_dataset
 from huggingface_hub import DatasetCard
 
 from hf_dparallel import filter_trajectories, push_trajectories_to_hub
+from hf_dparallel.data.folder import write_filtered
 
 from ..helpers import make_tokenizer
 
@@ -37,9 +38,7 @@ def folder(tmp_path):
     def is_short(completion_ids, **kwargs):
         return [float(len(ids) < 3) for ids in completion_ids]
 
-    kept = filter_trajectories(rows, make_tokenizer(), is_short)
-    kept.to_parquet(folder / "filtered.parquet")
-    kept.info.write_to_directory(folder)
+    write_filtered(filter_trajectories(rows, make_tokenizer(), is_short), folder)
     (folder / "trajectories.json").write_text(
         '{"model name": "user/teacher", "generation_config": {"max_new_tokens": 8}, "seed": 0}'
     )

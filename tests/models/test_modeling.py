@@ -25,20 +25,15 @@ from ..helpers import make_dream, make_llada, make_llada2, make_sdar, make_sdar_
 WRITTEN_OTHERWISE = {"architectures", "auto_map", "dtype", "embedding_size", "mask_token_id", "rope_scaling"}
 WRITTEN_OTHERWISE |= {"torch_dtype", "transformers_version"}
 GOLDEN_MODELS = ("llada", "llada_gqa", "dream")
+BLOCK_CAUSAL = ("sdar", "llada2")
 MAKERS = pytest.mark.parametrize("make_model", [make_llada, make_dream, make_sdar, make_llada2])
 BIDIRECTIONAL = pytest.mark.parametrize("make_model", [make_llada, make_dream])
-
-
-def official_logits(golden: dict[str, torch.Tensor], name: str, index: int) -> torch.Tensor:
-    """Official Dream leaves the shift to its samplers; ours does it in the model."""
-    logits = golden[f"logits_{index}"]
-    return torch.cat([logits[:, :1], logits[:, :-1]], dim=1) if name == "dream" else logits
 
 
 @pytest.mark.usefixtures("eager_flex_attention")
 @pytest.mark.parametrize(
     ("name", "attention"),
-    [*itertools.product(GOLDEN_MODELS, ["eager", "sdpa"]), ("llada_gqa", "flex_attention")],
+    [*itertools.product([*GOLDEN_MODELS, *BLOCK_CAUSAL], ["eager", "sdpa"]), ("llada_gqa", "flex_attention")],
 )
 def test_logits_equal_the_official_ones(golden_dir, name, attention):
     model, info = AutoModelForMaskedLM.from_pretrained(
@@ -46,10 +41,15 @@ def test_logits_equal_the_official_ones(golden_dir, name, attention):
     )
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
     golden = load_file(golden_dir / name / "forward.safetensors")
-    for index in range(4):
+    for block_length, index in itertools.product((4, 8, 16, 32) if name in BLOCK_CAUSAL else (None,), range(4)):
+        model.config.block_length = block_length
         with torch.no_grad():
             logits = model(input_ids=golden[f"input_ids_{index}"]).logits
-        torch.testing.assert_close(logits, official_logits(golden, name, index), atol=1e-4, rtol=0)
+        official = golden[f"logits_{index}_b{block_length}" if block_length else f"logits_{index}"]
+        if name == "dream":
+            # The official one leaves the shift to its samplers; ours does it in the model.
+            official = torch.cat([official[:, :1], official[:, :-1]], dim=1)
+        torch.testing.assert_close(logits, official, atol=1e-4, rtol=0)
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_compiled_flex_attention(golden_dir):
     test_logits_equal_the_official_ones(golden_dir, "llada_gqa", "flex_attention")
 
 
-@pytest.mark.parametrize("name", [*GOLDEN_MODELS, "sdar", "llada2"])
+@pytest.mark.parametrize("name", [*GOLDEN_MODELS, *BLOCK_CAUSAL])
 def test_save_writes_the_published_names_back(golden_dir, tmp_path, name):
     model = AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model")
     model.save_pretrained(tmp_path)
