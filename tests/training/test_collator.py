@@ -199,7 +199,7 @@ def test_trajectory_masking_of_all_blocks_gives_the_states_of_consistency_distil
 @pytest.mark.parametrize("steps", [[0], list(range(11))])
 def test_steps_that_do_not_fit(steps):
     row = trajectory_row(list(range(8))) | {"commit_step": steps}
-    with pytest.raises(ValueError, match=f"`commit_step` must have one entry for each .*got {len(steps)} for 8"):
+    with pytest.raises(ValueError, match=f"`commit_step` must have a step for each token, got {len(steps)} for 8"):
         make_collator(masking="trajectory")([row])
 
 
@@ -328,14 +328,14 @@ def test_bad_settings(settings, message):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (make_row(10, 15), "prompt_ids of length 10 and completion_ids of length 15 with max_length=24.*at least 25"),
         (
-            {"prompt_ids": [1], "text": "a"},
-            "`completion_ids` must be a list of at least one .*got None. Drop",
+            make_row(10, 15),
+            "must be at least 25 for 10 `prompt_ids` and 15 `completion_ids`, got 24. Or drop the row.",
         ),
-        ({"prompt_ids": [1, MASK], "completion_ids": [1]}, r"must not hold the mask token \(0\)"),
-        ({"prompt_ids": [1], "completion_ids": [MASK, 1]}, r"must not hold the mask token \(0\)"),
-        ({"prompt_ids": [1, 100], "completion_ids": [1]}, "in the vocabulary of 100 tokens, got 100. Make"),
+        ({"prompt_ids": [1], "text": "a"}, "`completion_ids` must be a list of at least one .*got None. Drop"),
+        ({"prompt_ids": [1, MASK], "completion_ids": [1]}, "`mask_token_id=0` is in a row, .* Drop such rows."),
+        ({"prompt_ids": [1], "completion_ids": [MASK, 1]}, "`mask_token_id=0` is in a row, .* Drop such rows."),
+        ({"prompt_ids": [1, 100], "completion_ids": [1]}, "`vocab_size=100` is too small for the token id 100 of a"),
     ],
 )
 def test_bad_rows(row, message):

@@ -548,7 +548,7 @@ def with_lengths(*lengths):
         (with_lengths((5, 30), (4, 3), (20, 6)), "2 of the 3 rows of `train_dataset` are longer than max_length=24; "
          "the longest has 35 tokens. Use max_length=35"),
         (Dataset.from_dict({"prompt_ids": [[2], [64]], "completion_ids": [[3], [3]]}), "Row 1 of `train_dataset`: "
-         "Token ids must be in the vocabulary of 64 tokens, got 64"),
+         "`vocab_size=64` is too small for the token id 64 of a row"),
         (Dataset.from_dict({"prompt": ["a"], "completion": ["b"]}), "`processing_class` is needed to tokenize"),
     ],
 )  # fmt: skip

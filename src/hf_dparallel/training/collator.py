@@ -252,29 +252,17 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         """
         prompt, completion = (read_ids(example, column) for column in TOKENIZED_COLUMNS)
         ids = torch.cat([prompt, completion])
-        if len(ids) > self.max_length:
-            raise ValueError(
-                f"A row must fit in `max_length`, got prompt_ids of length {len(prompt)} and completion_ids of length "
-                f"{len(completion)} with max_length={self.max_length}. `max_length` must be at least {len(ids)}; or "
-                "drop the row."
-            )
-        if (ids == self.mask_token_id).any():
-            raise ValueError(
-                f"A row must not hold the mask token ({self.mask_token_id}), which the model learns to replace. Drop "
-                "such rows."
-            )
-        if self.vocab_size is not None and ids.max() >= self.vocab_size:
-            raise ValueError(
-                f"Token ids must be in the vocabulary of {self.vocab_size} tokens, got {ids.max()}. Make the data "
-                "with the tokenizer of the model."
-            )
+        rule = f"must be at least {len(ids)} for {len(prompt)} `prompt_ids` and {len(completion)} `completion_ids`"
+        self.require("max_length", len(ids) <= self.max_length, rule, "Or drop the row.")
+        rule = "is in a row, and is what the model learns to replace"
+        self.require("mask_token_id", self.mask_token_id not in ids, rule, "Drop such rows.")
+        is_known = self.vocab_size is None or bool(ids.max() < self.vocab_size)
+        rule = f"is too small for the token id {ids.max()} of a row"
+        self.require("vocab_size", is_known, rule, "Make the data with the tokenizer of the model.")
         steps = torch.zeros_like(completion)
         if self.needs_steps:
             remedy = f"Make the data with `generate_trajectories`, or leave out `{self.needs_steps}`."
             steps = read_ids(example, "commit_step", remedy)
         if len(steps) != len(completion):
-            raise ValueError(
-                f"`commit_step` must have one entry for each of `completion_ids`, got {len(steps)} for "
-                f"{len(completion)}."
-            )
+            raise ValueError(f"`commit_step` must have a step for each token, got {len(steps)} for {len(completion)}.")
         return prompt, completion, torch.cat([steps, steps[-1:].expand(self.padded_length)])
