@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 logger = logging.get_logger(__name__)
 
 _DEFAULT_TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_PUBLISHED_LLADA_NAMES = {"attn_out": "o_proj", "ff_proj": "gate_proj", "ff_out": "down_proj"}
 
 
 def prepare_student(
@@ -145,16 +144,13 @@ def check_target_modules(model: nn.Module, target_modules: list[str] | set[str] 
         return
     modules = dict(model.named_modules())
     if isinstance(target_modules, str):
-        unmatched = [] if any(re.fullmatch(target_modules, name) for name in modules) else [target_modules]
+        patterns = {target_modules: target_modules}
     else:
-        unmatched = [name for name in sorted(target_modules) if not any(f".{m}".endswith(f".{name}") for m in modules)]
-    if not unmatched:
-        return
-    linear = sorted({name.rpartition(".")[2] for name, module in modules.items() if isinstance(module, nn.Linear)})
-    published = [name for name in unmatched if _PUBLISHED_LLADA_NAMES.get(name) in linear]
-    hints = ", ".join(f"`{name}` is `{_PUBLISHED_LLADA_NAMES[name]}`" for name in published)
-    raise ValueError(
-        f"`target_modules` must name modules of {type(model).__name__}, but {unmatched} match none. Its linear layers "
-        f"are {linear}; or leave `target_modules=None` to adapt all of the attention and of dense MLPs."
-        + (f" In the names of transformers, the published {hints}." if hints else "")
-    )
+        patterns = {name: rf"(.*\.)?{re.escape(name)}" for name in sorted(target_modules)}
+    unmatched = [name for name, pattern in patterns.items() if not any(re.fullmatch(pattern, m) for m in modules)]
+    if unmatched:
+        linear = sorted({name.rpartition(".")[2] for name, module in modules.items() if isinstance(module, nn.Linear)})
+        raise ValueError(
+            f"`target_modules` must name modules of {type(model).__name__}, but {unmatched} match none. Its linear "
+            f"layers are {linear}; or leave `target_modules=None` to adapt all of the attention and of dense MLPs."
+        )
