@@ -19,16 +19,8 @@ Record = dict[str, Any]
 # The records of each document of each task, by key. A request that is repeated has several if its answers are drawn.
 TaskCosts = Mapping[str, Mapping[int, Mapping[str, Record]]]
 
-COST_NAMES = (
-    "nfe",
-    "num_tokens",
-    "num_answer_tokens",
-    "tokens_per_forward",
-    "answer_tokens_per_forward",
-    "tokens_per_forward_with_padding",
-    "row_latency_s",
-    "row_tokens_per_second",
-)
+# What [`mean_cost`] says of answers that have seconds of their own.
+COST_NAMES = tuple(mean_cost([DecodingCost(1, 1, 1, 1, seconds=1.0)]))
 
 
 def decode_answers(

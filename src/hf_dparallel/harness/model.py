@@ -198,10 +198,8 @@ class DiffusionHarnessLM(TemplateLM):
         for _, context, answer in tqdm(requests, desc="loglikelihood", disable=disable_tqdm or self.rank != 0):
             if self.max_length is not None and len(context) + len(answer) > self.max_length:
                 context = context[max(0, len(context) + len(answer) - self.max_length) :]
-            key = request_key(
-                *("loglikelihood", *self._identity(), self._resolved.mask_token_id),
-                *(self.mc_num, self.check_greedy, context, answer),
-            )
+            conditions = (self.fingerprint, self.seed, self._resolved.mask_token_id, self.mc_num, self.check_greedy)
+            key = request_key("loglikelihood", *conditions, context, answer)
             if key not in self.finished:
                 self.finished.add(key, self._score(key, context, answer))
             record = self.finished[key]
@@ -252,9 +250,6 @@ class DiffusionHarnessLM(TemplateLM):
         """Waits for the other processes."""
         PartialState().wait_for_everyone()
 
-    def _identity(self) -> tuple[str, int]:
-        return self.fingerprint, self.seed
-
     def _read_request(self, request: Instance) -> tuple[list[int], RequestSettings]:
         context, gen_kwargs = request.args
         settings = read_gen_kwargs(gen_kwargs, self.settings, self.model, self.tokenizer)
@@ -264,7 +259,7 @@ class DiffusionHarnessLM(TemplateLM):
         """A repeated request is the same one, unless tokens are drawn."""
         keys, seen = [], dict[str, int]()
         for prompt, settings in asked:
-            key = request_key("generate_until", *self._identity(), settings.fingerprint(), prompt)
+            key = request_key("generate_until", self.fingerprint, self.seed, settings.fingerprint(), prompt)
             seen[key] = seen.get(key, -1) + 1
             keys.append(request_key(key, seen[key]) if settings.draws and seen[key] else key)
         return keys
@@ -283,15 +278,9 @@ class DiffusionHarnessLM(TemplateLM):
         return ids[-room:]
 
     def _score(self, key: str, context: list[int], answer: list[int]) -> dict[str, Any]:
-        bound = estimate_log_likelihood(
-            self.model,
-            context,
-            answer,
-            self._resolved.mask_token_id,
-            self.mc_num,
-            self.batch_size,
-            torch.Generator().manual_seed(stable_hash(self.seed, key)),
-        )
+        generator = torch.Generator().manual_seed(stable_hash(self.seed, key))
+        settings = (self._resolved.mask_token_id, self.mc_num, self.batch_size, generator)
+        bound = estimate_log_likelihood(self.model, context, answer, *settings)
         is_greedy = self.check_greedy and self._decodes_to(context, answer)
         return {"log_likelihood": bound, "is_greedy": is_greedy}
 
