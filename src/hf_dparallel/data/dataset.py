@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Training data for certainty-forcing distillation: tokenized if it has to be, and checked before training."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,8 @@ def _tokenize_messages(
     prompt: list[dict], completion: list[dict], template: Callable[..., Any]
 ) -> tuple[list[int], list[int]]:
     """The token ids of a prompt and of its answer; none for an empty answer."""
+    from jinja2 import TemplateError
+
     roles = [message["role"] for message in completion]
     if roles != ["assistant"]:
         raise ValueError(
@@ -120,25 +123,16 @@ def _tokenize_messages(
             "The chat template writes a prompt with its completion differently from the prompt alone, so the "
             "completion cannot be cut out. Tokenize the rows yourself and pass `prompt_ids` and `completion_ids`."
         )
+    closing: list[int] = []
+    # LLaDA's template writes the generation prompt also where none is asked for.
+    if template(prompt, return_dict=True)["input_ids"] == prompt_ids:
+        # One that needs a message writes nothing behind the last one.
+        with contextlib.suppress(TemplateError):
+            closing = template([[]], return_dict=True)["input_ids"][0]
     # What a template writes for no message at all may have a beginning, too; its end is what counts here.
-    closing = _unasked_generation_prompt(template)
     while all_ids[len(all_ids) - len(closing) :] != closing:
         closing = closing[1:]
     return prompt_ids, all_ids[len(prompt_ids) : len(all_ids) - len(closing)]
-
-
-def _unasked_generation_prompt(template: Callable[..., Any]) -> list[int]:
-    """The generation prompt, if the chat template writes it also where none is asked for, as LLaDA's does."""
-    from jinja2 import TemplateError
-
-    conversation = [{"role": "user", "content": "?"}]
-    if template(conversation, tokenize=False) != template(conversation, tokenize=False, add_generation_prompt=True):
-        return []
-    try:
-        return template([[]], return_dict=True)["input_ids"][0]
-    except TemplateError:
-        # It needs a message, and has none that closes the conversation.
-        return []
 
 
 def _tokenize_dataset(

@@ -50,11 +50,11 @@ def _is_complete(checkpoint: Path) -> bool:
 
 def warn_of_changes(checkpoint: str, summary: dict[str, Any]) -> None:
     """Warns of settings that the run of a checkpoint has had otherwise, by the `training_summary` of this one."""
-    path = Path(checkpoint, SUMMARY_NAME)
-    summaries = path.read_text() if path.is_file() else json.dumps(summary), json.dumps(summary)
-    before, now = ({**facts, **facts["settings"]} for facts in map(json.loads, summaries))
+    path, mine = Path(checkpoint, SUMMARY_NAME), json.dumps(summary)
+    summaries = map(json.loads, (path.read_text() if path.is_file() else mine, mine))
+    before, now = ({"num_sequences": facts["num_sequences"], **facts["settings"]} for facts in summaries)
     # Batches are compared by the Trainer, which finds their size anew with `auto_find_batch_size`.
-    names = ({"num_sequences"} | before["settings"].keys() | now["settings"].keys()) - {"steps", "batch_size"}
+    names = (before | now).keys() - {"steps", "batch_size"}
     changed = sorted(name for name in names if before.get(name) != now.get(name))
     if changed:
         values = ", ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in changed)

@@ -175,7 +175,10 @@ class CertaintyForcingTrainer(PublishingMixin):
             data_collator = _default_collator(args, model, processing_class)
         callbacks = list(callbacks or [])
         self._eval_collator = data_collator
-        self._row_rules: dict[str, Any] = {"chat_template_kwargs": args.chat_template_kwargs}
+        self._row_rules: dict[str, Any] = {
+            "processing_class": processing_class,
+            "chat_template_kwargs": args.chat_template_kwargs,
+        }
         if isinstance(data_collator, DataCollatorForSemiAutoregressiveMasking):
             data_collator.check_model(model)
             callbacks.append(MaskingEpochCallback(data_collator))
@@ -187,8 +190,8 @@ class CertaintyForcingTrainer(PublishingMixin):
                 "check_row": data_collator.read_row,
             }
         with args.main_process_first(desc="preparing the data"):
-            train_dataset = self._prepare_dataset(train_dataset, "train_dataset", processing_class)
-            eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset", processing_class)
+            train_dataset = self._prepare_dataset(train_dataset, "train_dataset")
+            eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
 
         self._is_block_causal = getattr(data_collator, "block_causal", False)
         # Rows of a sequence.
@@ -227,10 +230,9 @@ class CertaintyForcingTrainer(PublishingMixin):
         return model
 
     def _hp_search_setup(self, trial: Any) -> None:
-        names = [field.name for field in dataclasses.fields(MaskingSettings)]
-        before = [getattr(self.args, name) for name in names]
+        before = {field.name: getattr(self.args, field.name) for field in dataclasses.fields(MaskingSettings)}
         super()._hp_search_setup(trial)
-        for name, value in zip(names, before, strict=True):
+        for name, value in before.items():
             rule = f"cannot be searched: the masks of this trainer are drawn with {value!r}"
             self.args.require(name, getattr(self.args, name) == value, rule, "Make a trainer for each value.")
         self._begin_sums()
@@ -340,8 +342,7 @@ class CertaintyForcingTrainer(PublishingMixin):
     def _get_dataloader(self, dataset: Any, description: str, *args, is_training: bool = False, **kwargs) -> Any:
         if is_training:
             return super()._get_dataloader(dataset, description, *args, is_training=True, **kwargs)
-        name = "test_dataset" if description == "test" else "eval_dataset"
-        dataset = self._prepare_dataset(dataset, name, self.processing_class)
+        dataset = self._prepare_dataset(dataset, "test_dataset" if description == "test" else "eval_dataset")
         training_collator, self.data_collator = self.data_collator, self._eval_collator
         try:
             return super()._get_dataloader(dataset, description, *args, **kwargs)
@@ -423,13 +424,10 @@ class CertaintyForcingTrainer(PublishingMixin):
         # After it comes the file that says that a checkpoint is whole: of all processes.
         self.accelerator.wait_for_everyone()
 
-    def _prepare_dataset(self, dataset: Any, name: str, processing_class: PreTrainedTokenizerBase | None) -> Any:
-        if dataset is None:
-            return None
+    def _prepare_dataset(self, dataset: Any, name: str) -> Any:
         if isinstance(dataset, dict):
-            named = {key: (part, f"{name}[{key!r}]") for key, part in dataset.items()}
-            return {key: self._prepare_dataset(*part, processing_class) for key, part in named.items()}
-        return prepare_dataset(dataset, name, processing_class, **self._row_rules)
+            return {key: self._prepare_dataset(part, f"{name}[{key!r}]") for key, part in dataset.items()}
+        return None if dataset is None else prepare_dataset(dataset, name, **self._row_rules)
 
 
 def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module | None) -> CertaintyForcingConfig:
@@ -488,10 +486,6 @@ def _default_collator(
                 "teach it another one, set `model.config.block_length` first."
             )
         settings |= {"block_causal": True, "block_length": block_length}
-    return DataCollatorForSemiAutoregressiveMasking(
-        mask_token_id=special_token_id("mask_token_id", model, processing_class),
-        eos_token_id=special_token_id("eos_token_id", model, processing_class),
-        seed=args.data_seed if args.data_seed is not None else args.seed,
-        vocab_size=vocabulary_size(base),
-        **settings,
-    )
+    settings |= {name: special_token_id(name, model, processing_class) for name in ("mask_token_id", "eos_token_id")}
+    seed = args.seed if args.data_seed is None else args.data_seed
+    return DataCollatorForSemiAutoregressiveMasking(seed=seed, vocab_size=vocabulary_size(base), **settings)
