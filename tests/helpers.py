@@ -245,3 +245,7 @@ def lora(**settings):
 
 def weights_of(model):
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def losses_of(trainer):
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -112,14 +112,8 @@ def test_bad_text(row, message, is_streamed):
     [
         ({"prompt": chat("What"), "completion": "It"}, "must both be text, .*; got list and str"),
         ({"prompt": chat("What"), "completion": chat("", "")[1:]}, "`completion` is empty, got .*'content': ''"),
-        (
-            {"prompt": chat("What"), "completion": chat("", "4", "What", "It")[1:]},
-            "must be one message of .*'user'",
-        ),
-        (
-            {"messages": chat("What", "It", "What")},
-            r"must be one message of the assistant, got .*\['user'\]",
-        ),
+        ({"prompt": chat("What"), "completion": chat("", "4", "What", "It")[1:]}, "must be one message of .*'user'"),
+        ({"messages": chat("What", "It", "What")}, r"must be one message of the assistant, got .*\['user'\]"),
         ({"messages": None}, r"must be one message of the assistant, got messages of \[\]"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset
 from transformers.utils import logging
 
-from hf_dparallel import DiffusionGenerationConfig, generate_trajectories
+from hf_dparallel import generate_trajectories
 from hf_dparallel.data import folder, trajectories
 from hf_dparallel.data.folder import (
     FILTERED_NAME,
@@ -24,9 +24,7 @@ from hf_dparallel.data.folder import (
 )
 
 from ..helpers import make_llada, make_prompts, make_tokenizer
-
-
-RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)
+from .test_trajectories import RECIPE
 
 
 @pytest.fixture(autouse=True)
@@ -97,9 +95,7 @@ def test_a_damaged_description_is_named(tmp_path):
 
 
 def test_files_of_a_folder(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match="is neither a parquet file nor a folder with filtered.parquet or shards"
-    ):
+    with pytest.raises(FileNotFoundError, match="neither a parquet file nor a folder with filtered.parquet or shards"):
         trajectory_files(tmp_path)
     rows = run(tmp_path)
     shards = sorted(tmp_path.glob("shard-*"))
@@ -140,7 +136,7 @@ def test_machines_must_share_the_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(trajectories, "_SECONDS_TO_APPEAR", 0.1)
     second = SimpleNamespace(is_main_process=False, process_index=1, num_processes=2)
     with pytest.raises(
-        ValueError, match=r"Process 1, on .*, does not see what the first process wrote to `output_dir="
+        ValueError, match="Process 1, on .*, does not see what the first process wrote to `output_dir="
     ):
         trajectories._share(ShardStore(tmp_path, {}, 4), second)
 

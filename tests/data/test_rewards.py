@@ -105,10 +105,7 @@ def test_numeric_answer_reward_reads_numbers_as_people_write_them(text, number):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (
-            numeric_answer_reward,
-            r"`numeric_answer_reward` cannot be called with .*missing a required argument: 'answer'",
-        ),
+        (numeric_answer_reward, "`numeric_answer_reward` cannot be called .*missing a required argument: 'answer'"),
         (lambda prompts, completions, completion_ids: [1.0], r"got an unexpected keyword argument 'solution'"),
     ],
 )

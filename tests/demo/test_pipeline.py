@@ -63,14 +63,8 @@ def test_bundled_teacher_is_small():
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     output_dir = tmp_path_factory.mktemp("demo")
-    config = DemoConfig(
-        output_dir=str(output_dir),
-        num_trajectories=4,
-        num_train_steps=2,
-        num_tuning_problems=1,
-        num_problems=1,
-        batch_size=4,
-    )
+    numbers = {"num_trajectories": 4, "num_train_steps": 2, "num_tuning_problems": 1, "num_problems": 1}
+    config = DemoConfig(str(output_dir), batch_size=4, **numbers)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(pipeline, "_TUNING_GRID", ("confidence_threshold=0.9,0.5", "entropy_threshold=0.5,1.1"))
         return run_demo(config), output_dir

@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from teacher.conversations import (
-    MAX_STEPS,
-    REFUSAL,
-    Conversation,
-    generate_conversations,
-)
+from teacher.conversations import MAX_STEPS, REFUSAL, Conversation, generate_conversations
 from teacher.testbed import conversation_dataset, reply_reward
 from teacher.tokenizer import build_conversation_tokenizer, build_tokenizer
 from teacher.wording import UNKNOWN
@@ -32,22 +27,9 @@ TOKENIZER = build_conversation_tokenizer()
 TRAINING = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "train_counting_teacher.py"))
 
 LOSING = {
-    "lose",
-    "loses",
-    "lost",
-    "sell",
-    "sells",
-    "sold",
-    "use",
-    "uses",
-    "used",
-    "eat",
-    "eats",
-    "ate",
-    "break",
-    "breaks",
-}
-LOSING |= {"broke", "drop", "drops", "dropped", "away", "steals", "takes"}
+    "lose", "loses", "lost", "sell", "sells", "sold", "use", "uses", "used", "eat", "eats", "ate", "break", "breaks",
+    "broke", "drop", "drops", "dropped", "away", "steals", "takes",
+}  # fmt: skip
 
 
 def change(clause: str) -> int:
@@ -72,9 +54,8 @@ def test_follow_ups_go_on_from_the_last_answer():
         answers = [extract_answer(message["content"]) for message in chat.messages if message["role"] == "assistant"]
         last = [answer for answer in answers if answer is not None][-1]
         assert last + change(chat.messages[-1]["content"]) == chat.answer == extract_answer(chat.reply), chat
-        assert [message["role"] for message in chat.messages] == ["user", "assistant"] * (len(chat.messages) // 2) + [
-            "user"
-        ]
+        roles = [message["role"] for message in chat.messages]
+        assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
 
 
 def test_every_equation_is_right():
@@ -126,9 +107,8 @@ def test_replies_read_as_people_write():
 
 def test_same_seed_same_conversations_and_no_question_in_both_splits():
     assert list(islice(generate_conversations(seed=0, kinds=KINDS), 10)) == CONVERSATIONS[:10]
-    held_out = [
-        chat.messages for chat in islice(generate_conversations(0, "test", KINDS), 100) if chat.kind != "small talk"
-    ]
+    chats = islice(generate_conversations(0, "test", KINDS), 100)
+    held_out = [chat.messages for chat in chats if chat.kind != "small talk"]
     drawn = [chat.messages for chat in CONVERSATIONS]
     assert held_out and not any(messages in drawn for messages in held_out)
     with pytest.raises(ValueError, match='`split` must be "train" or "test", got \'valid\''):
@@ -136,12 +116,7 @@ def test_same_seed_same_conversations_and_no_question_in_both_splits():
 
 
 def test_rewards_of_numbers_and_of_whole_replies():
-    completions = [
-        "so 1 + 2 = 3. The answer is 3.",
-        "The answer is 4.",
-        "I only know problems about counting things.",
-        "I",
-    ]
+    completions = ["so 1 + 2 = 3. The answer is 3.", "The answer is 4.", REFUSAL, "I"]
     answers = ["3", "3", REFUSAL, REFUSAL]
     assert reply_reward(completions, answers) == [1.0, 0.0, 1.0, 0.0]
     messages = [[{"role": "assistant", "content": completion}] for completion in completions]

@@ -58,21 +58,10 @@ def test_text_is_read_with_and_without_a_space_before_marks():
     assert tokenizer(spaced.replace(" .", ".").replace(" ?", "?"))["input_ids"] == tokenizer(spaced)["input_ids"]
 
 
-def test_same_seed_same_problems():
+def test_same_seed_same_problems_and_no_question_in_both_splits():
     assert list(islice(generate_word_problems(seed=0), 10)) == PROBLEMS[:10]
     assert list(islice(generate_word_problems(seed=1), 10)) != PROBLEMS[:10]
-
-
-def test_splits_share_no_question():
     test = {problem.question for problem in islice(generate_word_problems(seed=0, split="test"), 300)}
     assert not test & {problem.question for problem in PROBLEMS}
-
-
-def test_bad_split():
     with pytest.raises(ValueError, match='`split` must be "train" or "test", got \'valid\''):
         next(generate_word_problems(0, "valid"))
-
-
-def test_extract_answer():
-    assert extract_answer("1 + 2 = 3 . The answer is 3 .") == 3
-    assert extract_answer("no number") is None

@@ -115,10 +115,8 @@ def test_bad_arguments_are_found_before_decoding():
     def needs_solution(completions, solution, level=1, **kwargs):
         return [1.0] * len(completions)
 
-    with pytest.raises(
-        ValueError,
-        match=r"`needs_solution` cannot be called .* \['prompt', 'answer'\]: .* 'solution'. Rename the column",
-    ):
+    message = r"`needs_solution` cannot be called .* \['prompt', 'answer'\]: .* 'solution'. Rename the column"
+    with pytest.raises(ValueError, match=message):
         evaluate_decoding(model, tokenizer, prompts, [reward_of_the_text, needs_solution], RECIPE)
     with pytest.raises(ValueError, match=r"already has the column\(s\) \['completion_ids'\].*remove_columns"):
         with_ids = prompts.add_column("completion_ids", [[1], [2]])

@@ -174,11 +174,7 @@ def test_draws_depend_on_the_seed_and_the_request_only():
 def test_prompts_are_made_as_the_harness_makes_them():
     lm = make_lm()
     stand_in = SimpleNamespace(tokenizer=lm.tokenizer, chat_template_args={})
-    chat = [
-        {"role": "system", "content": "0"},
-        {"role": "user", "content": "1"},
-        {"role": "assistant", "content": "2"},
-    ]
+    chat = [{"role": role, "content": str(turn)} for turn, role in enumerate(("system", "user", "assistant"))]
     for history, prompt in ((chat[:2], True), (chat, False)):
         assert lm.apply_chat_template(history, prompt) == HFLM.apply_chat_template(stand_in, history, prompt)
     lm.tokenizer.chat_template = (
@@ -280,9 +276,8 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path, decoded):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     with file.open("a") as lines:
         lines.write('{"key": "half a li')  # what a machine that stops can leave
-    assert make_lm(finished_requests=str(file)).generate_until(make_requests(texts)) == [
-        decode_alone(text)[0] for text in texts
-    ]
+    answers = make_lm(finished_requests=str(file)).generate_until(make_requests(texts))
+    assert answers == [decode_alone(text)[0] for text in texts]
     assert len(decoded) == 20 - 7
     assert len(FinishedRequests(file)) == 20  # the line after the half one is whole
 

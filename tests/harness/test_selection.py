@@ -31,11 +31,8 @@ def manager(tmp_path):
 
 
 def test_names_and_patterns_are_found(manager):
-    assert select_tasks(manager, ["gsm8k", "minerva_math_pre*"], False) == [
-        "gsm8k",
-        "minerva_math_prealgebra",
-        "minerva_math_precalc",
-    ]
+    found = ["gsm8k", "minerva_math_prealgebra", "minerva_math_precalc"]
+    assert select_tasks(manager, ["gsm8k", "minerva_math_pre*"], False) == found
     with pytest.raises(ValueError, match="no task 'gsm8k_cot_zero'. Did you mean gsm8k_cot_zeroshot"):
         select_tasks(manager, ["gsm8k_cot_zero"], False)
 
@@ -87,8 +84,6 @@ def test_loaded_tasks_are_checked_too(tmp_path):
 @pytest.mark.usefixtures("_in_datasets")
 def test_our_tasks_can_be_loaded(manager):
     load_tasks(manager, ["mbpp", "gsm8k"], True)
-    with pytest.raises(ValueError, match="mbpp: these tasks execute.*Add --allow_code_execution"):
-        load_tasks(manager, ["mbpp", "gsm8k"], False)
 
 
 def test_ours_replace_the_tasks_of_the_harness_without_a_warning_but_none_of_the_user(caplog, tmp_path):

@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from hf_dparallel import generate_trajectories
-from hf_dparallel.data import trajectories
+from hf_dparallel.data import folder
 from hf_dparallel.training.checkpoints import last_complete_checkpoint, writing
 
 from ..data.test_trajectories import RECIPE
@@ -234,7 +234,7 @@ def train_adapter(output_dir):
 
 def decode(output_dir):
     """As a job that is started again after each failure."""
-    trajectories.SHARD_SIZE = 4
+    folder.SHARD_SIZE = 4
     rows = generate_trajectories(make_llada(), make_tokenizer(), make_prompts(400), RECIPE, 8, output_dir)
     rows.to_parquet(output_dir / "rows.parquet")
 

@@ -131,10 +131,8 @@ def test_random_masking_covers_the_response():
     collator = make_collator(masking="random")
     batch = collator(ROWS)
     for index, row in enumerate(ROWS):
-        scored = batch["labels"][[index, index + len(ROWS)]] != -100
-        assert (
-            scored.sum(dim=0) == torch.tensor([0] * len(row["prompt_ids"]) + [1] * (24 - len(row["prompt_ids"])))
-        ).all()
+        scored, start = batch["labels"][[index, index + len(ROWS)]] != -100, len(row["prompt_ids"])
+        assert scored.sum(dim=0).tolist() == [0] * start + [1] * (24 - start)
         for view in (index, index + len(ROWS)):
             masked = batch["input_ids"][view] == MASK
             assert torch.equal(masked, batch["labels"][view] != -100)
@@ -215,9 +213,8 @@ def test_steps_that_are_none(settings, name, steps):
 
 def test_mask_ratio_and_block_length_move_evenly_over_the_epochs():
     settings = {"mask_ratio": 1.0, "initial_mask_ratio": 0.25, "block_length": 8, "initial_block_length": 4}
-    collator = make_collator(masking="trajectory", complementary_masking=False, max_length=10, **settings)
-    row = trajectory_row([0] * 8)
-    seen = []
+    common = {"masking": "trajectory", "complementary_masking": False, "max_length": 10}
+    collator, row, seen = make_collator(**common, **settings), trajectory_row([0] * 8), []
     for epoch in range(5):
         collator.set_epoch(epoch, 4)
         input_ids, labels = collator([row])["input_ids"][0], collator([row])["labels"][0]
@@ -227,10 +224,7 @@ def test_mask_ratio_and_block_length_move_evenly_over_the_epochs():
     assert [num for num, _ in seen[3:]] == [8, 8]
     assert seen[0][0] == 1 and seen[1][0] in (3, 2) and seen[2][0] in (6, 1)
     assert torch.equal(
-        collator([row])["labels"],
-        make_collator(
-            masking="trajectory", complementary_masking=False, max_length=10, block_length=8, mask_ratio=1.0
-        )([row])["labels"],
+        collator([row])["labels"], make_collator(**common, block_length=8, mask_ratio=1.0)([row])["labels"]
     )
 
 

@@ -10,7 +10,7 @@ from bitsandbytes.functional import dequantize_4bit
 from bitsandbytes.nn import Linear4bit
 from transformers import AutoModelForMaskedLM, BitsAndBytesConfig
 
-from ..helpers import lora, make_dream, make_llada, make_rows, make_trainer
+from ..helpers import lora, losses_of, make_dream, make_llada, make_rows, make_trainer
 
 
 @pytest.fixture(params=[make_llada, make_dream], ids=["llada", "dream"])
@@ -62,8 +62,7 @@ def test_trains_and_decodes(tmp_path, quantized):
     _, loaded = quantized
     trainer = make_trainer(tmp_path, loaded, peft_config=lora(), num_train_epochs=3)
     trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert losses[-1] < losses[0]
+    assert losses_of(trainer)[-1] < losses_of(trainer)[0]
     out = trainer.model.generate(torch.tensor([[2, 3]]), max_new_tokens=8, block_length=4)
     assert out.shape == (1, 10)
 

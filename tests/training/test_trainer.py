@@ -33,6 +33,7 @@ from ..helpers import (
     EOS,
     MASK,
     lora,
+    losses_of,
     make_args,
     make_dataset,
     make_dream,
@@ -91,18 +92,12 @@ def naive_loss(model, batch, views=2, **settings):
 @pytest.mark.parametrize("masking", ["semi_autoregressive", "random"])
 @pytest.mark.parametrize("complementary_masking", [True, False])
 def test_the_loss_is_taken_over_the_collated_batch(tmp_path, masking, complementary_masking):
-    trainer = make_trainer(tmp_path, masking=masking, complementary_masking=complementary_masking)
+    settings = {"masking": masking, "complementary_masking": complementary_masking, "certainty_temperature": 0.8}
+    weights, views = {"certainty_weight": 0.3, "consistency_weight": 1.7}, 2 if complementary_masking else 1
+    trainer = make_trainer(tmp_path, **settings, **weights)
     batch = trainer.data_collator(make_rows(3))
-    assert len(batch["labels"]) == (6 if complementary_masking else 3)
-    expected = naive_loss(trainer.model, batch, views=2 if complementary_masking else 1)
-    torch.testing.assert_close(trainer.compute_loss(trainer.model, batch), expected)
-
-
-def test_settings_of_the_loss_are_used(tmp_path):
-    weights = {"certainty_weight": 0.3, "consistency_weight": 1.7}
-    trainer = make_trainer(tmp_path, certainty_temperature=0.8, **weights)
-    batch = trainer.data_collator(make_rows(3))
-    expected = naive_loss(trainer.model, batch, temperature=0.8, **weights)
+    assert len(batch["labels"]) == 3 * views
+    expected = naive_loss(trainer.model, batch, views, temperature=0.8, **weights)
     torch.testing.assert_close(trainer.compute_loss(trainer.model, batch), expected)
 
 
@@ -216,12 +211,6 @@ def test_a_batch_in_which_nothing_is_scored(tmp_path, make_model):
 # Accumulation
 
 
-def train_once(tmp_path, rows, **settings):
-    trainer = make_trainer(tmp_path, rows=rows, peft_config=lora(), optim="sgd", max_grad_norm=0.0, **settings)
-    trainer.train()
-    return trainer, weights_of(trainer.model)
-
-
 @pytest.mark.parametrize(("make_model", "peft_config"), [(make_llada, None), (make_sdar, lora())])
 # Wrapped as a compiled model is, and really compiled, which takes ten seconds.
 @pytest.mark.parametrize("stance", ["force_eager", pytest.param("default", marks=pytest.mark.slow)])
@@ -231,30 +220,22 @@ def test_a_compiled_model_has_the_same_losses(tmp_path, make_model, peft_config,
         trainer = make_trainer(tmp_path, make_model(), 4, peft_config, **settings)
         with torch.compiler.set_stance(stance):
             trainer.train()
-        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+        losses.append(losses_of(trainer))
     assert losses[1] == pytest.approx(losses[0], abs=1e-4) and len(losses[0]) == 2
 
 
-@pytest.mark.parametrize(("rows", "micro_batch"), [(4, 1), (4, 2), (6, 1), (6, 4)])
-def test_accumulated_batches_are_one_batch(tmp_path, rows, micro_batch):
-    """Steps of four sequences; with six rows the second step has two, in ragged micro-batches."""
-    whole, expected = train_once(tmp_path, rows, per_device_train_batch_size=4)
-    parts, measured = train_once(
-        tmp_path, rows, per_device_train_batch_size=micro_batch, gradient_accumulation_steps=4 // micro_batch
-    )
-    assert whole.state.global_step == parts.state.global_step == -(-rows // 4)
-    for name, weight in expected.items():
-        torch.testing.assert_close(measured[name], weight, rtol=1e-6, atol=1e-6)
-    losses = [[entry["loss"] for entry in t.state.log_history if "loss" in entry] for t in (whole, parts)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
-def test_ragged_micro_batches_count_their_sequences(tmp_path):
-    """Five rows as 3 + 2 are the mean over five, not the mean of two means."""
-    _, expected = train_once(tmp_path, 5, per_device_train_batch_size=5)
-    _, measured = train_once(tmp_path, 5, per_device_train_batch_size=3, gradient_accumulation_steps=2)
-    for name, weight in expected.items():
-        torch.testing.assert_close(measured[name], weight, rtol=1e-6, atol=1e-6)
+# With six rows the second step has two; five rows as 3 + 2 are the mean over five, not the mean of two means.
+@pytest.mark.parametrize(("rows", "batch", "parts"), [(4, 4, (1, 4)), (4, 4, (2, 2)), (6, 4, (1, 4)), (5, 5, (3, 2))])
+def test_accumulated_batches_are_one_batch(tmp_path, rows, batch, parts):
+    runs = []
+    for micro_batch, accumulated in ((batch, 1), parts):
+        accumulation = {"per_device_train_batch_size": micro_batch, "gradient_accumulation_steps": accumulated}
+        settings = {"peft_config": lora(), "optim": "sgd", "max_grad_norm": 0.0, **accumulation}
+        trainer = make_trainer(tmp_path, rows=rows, **settings)
+        trainer.train()
+        assert trainer.state.global_step == -(-rows // batch)
+        runs.append((losses_of(trainer), weights_of(trainer.model)))
+    torch.testing.assert_close(runs[1], runs[0], rtol=1e-5, atol=1e-6)
 
 
 # Metrics
@@ -318,7 +299,7 @@ def test_evaluation_has_fixed_masks_and_does_not_disturb_training(tmp_path):
 
     plain = make_trainer(tmp_path, **settings)
     plain.train()
-    logs = [[entry["loss"] for entry in t.state.log_history if "loss" in entry] for t in (plain, evaluated)]
+    logs = [losses_of(plain), losses_of(evaluated)]
     assert logs[0] == logs[1]
     # The model does not change, so that only other masks can make the second epoch another.
     assert sum(logs[0][:4]) != pytest.approx(sum(logs[0][4:]), rel=1e-6)
@@ -469,15 +450,6 @@ def test_a_ratio_that_cannot_grow_is_refused(tmp_path, settings):
         trainer.train()
 
 
-def test_workers_do_not_change_the_run(tmp_path):
-    losses = []
-    for workers in (0, 2):
-        trainer = make_trainer(tmp_path, num_train_epochs=2, dataloader_num_workers=workers)
-        trainer.train()
-        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
-    assert losses[0] == losses[1]
-
-
 # Data
 
 
@@ -513,25 +485,11 @@ def test_messages_are_tokenized(tmp_path):
         assert tokenizer.decode(row["completion_ids"]) == f"The answer is 3 .{end} <|endoftext|>"
 
 
-def test_streamed_data(tmp_path):
-    stream = IterableDataset.from_generator(lambda: iter(make_rows(8)))
-    trainer = make_trainer(tmp_path, train_dataset=stream, max_steps=2)
+@pytest.mark.parametrize("make", [list, lambda rows: IterableDataset.from_generator(lambda: iter(rows))])
+def test_every_pass_over_a_list_or_a_stream_has_its_own_masks(tmp_path, make):
+    trainer = make_trainer(tmp_path, train_dataset=make(make_rows(4)), max_steps=6, learning_rate=0.0)
     trainer.train()
-    assert trainer.state.global_step == 2
-
-
-def test_every_pass_over_a_stream_has_its_own_masks(tmp_path):
-    stream = IterableDataset.from_generator(lambda: iter(make_rows(4)))
-    trainer = make_trainer(tmp_path, train_dataset=stream, max_steps=6, learning_rate=0.0)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len({round(loss, 4) for loss in losses}) == 6
-
-
-def test_a_list_of_rows(tmp_path):
-    trainer = make_trainer(tmp_path, train_dataset=make_rows(4))
-    trainer.train()
-    assert trainer.state.global_step == 2
+    assert len({round(loss, 4) for loss in losses_of(trainer)}) == 6
 
 
 def with_lengths(*lengths):
@@ -578,36 +536,12 @@ def test_rows_that_are_no_dataset_cannot_be_tokenized(tmp_path):
 # Models and adapters
 
 
-def test_model_by_name(golden_dir, tmp_path):
-    trainer = make_trainer(tmp_path, str(golden_dir / "llada" / "model"))
-    assert type(trainer.model).__name__ == "LLaDAForMaskedDiffusion"
-    assert trainer.data_collator.mask_token_id == 500
-    assert trainer.data_collator.eos_token_id == 481
-
-
-def test_default_arguments(golden_dir, tmp_path, monkeypatch):
+def test_a_model_by_name_and_default_arguments(golden_dir, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainer = CertaintyForcingTrainer(str(golden_dir / "llada" / "model"), train_dataset=make_dataset(2))
-    assert trainer.args.output_dir == "model-CFD"
-    assert trainer.data_collator.max_length == 384
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (
-            PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
-            "`peft_config` is a PromptTuningConfig: prompt learning puts virtual tokens",
-        ),
-        (
-            lora(init_lora_weights="pissa"),
-            "cannot be loaded: with `init_lora_weights='pissa'` PEFT changes the weights",
-        ),
-    ],
-)
-def test_an_adapter_that_could_not_be_used_is_refused(tmp_path, config, message):
-    with pytest.raises(ValueError, match=message):
-        make_trainer(tmp_path, peft_config=config)
+    assert type(trainer.model).__name__ == "LLaDAForMaskedDiffusion" and trainer.args.output_dir == "model-CFD"
+    collator = trainer.data_collator
+    assert (collator.mask_token_id, collator.eos_token_id, collator.max_length) == (500, 481, 384)
 
 
 def test_the_seed_decides_the_weights_of_an_adapter(tmp_path):
@@ -618,16 +552,6 @@ def test_the_seed_decides_the_weights_of_an_adapter(tmp_path):
         weights.append(weights_of(make_trainer(tmp_path, model, peft_config=lora(), seed=seed).model))
     name = next(name for name in weights[0] if "lora_A" in name)
     assert torch.equal(weights[0][name], weights[1][name]) and not torch.equal(weights[0][name], weights[2][name])
-
-
-def test_the_masks_of_a_collator_that_is_given_are_recorded(tmp_path):
-    collator = DataCollatorForSemiAutoregressiveMasking(MASK, EOS, block_length=8, mask_ratio="random", max_length=32)
-    args = make_args(tmp_path)
-    trainer = CertaintyForcingTrainer(make_llada(), args, make_dataset(2), data_collator=collator)
-    settings = training_summary(trainer)["settings"]
-    assert (settings["block_length"], settings["mask_ratio"], settings["max_length"]) == (8, "random", 32)
-    assert student_recipe(trainer.model, trainer.masking).block_length == 8
-    assert args.block_length == 4
 
 
 def test_whole_models_in_half_precision_are_warned_of(tmp_path, caplog):
@@ -697,6 +621,12 @@ def test_target_modules_that_match(tmp_path, target_modules, count):
 def test_adapters_that_cannot_be_trained(tmp_path):
     with pytest.raises(TypeError, match="`peft_config` must be a `peft.PeftConfig`.*got dict"):
         make_trainer(tmp_path, peft_config={"r": 4})
+    for config, message in [
+        (PromptTuningConfig(num_virtual_tokens=2), "is a PromptTuningConfig: prompt learning puts virtual tokens"),
+        (lora(init_lora_weights="pissa"), "cannot be loaded: with `init_lora_weights='pissa'` PEFT changes"),
+    ]:
+        with pytest.raises(ValueError, match=f"`peft_config` .*{message}"):
+            make_trainer(tmp_path, peft_config=config)
     adapted = get_peft_model(make_llada(), lora(target_modules=["q_proj"]))
     with pytest.raises(ValueError, match="has an adapter already. Pass `peft_config=None`"):
         make_trainer(tmp_path, adapted, peft_config=lora())
@@ -744,7 +674,7 @@ def test_a_model_is_made_for_each_training(tmp_path):
     losses.append(trainer.train().training_loss)
     assert losses[0] == losses[1] != losses[2] and len(seen) == 4
     assert "overconfidence_loss" in trainer.state.log_history[0] and isinstance(trainer.model, PeftModel)
-    assert "dparallel" in trainer.model.model_tags
+    assert {"dparallel", "diffusion-lm", "masked-diffusion"} <= set(trainer.model.model_tags)
     with pytest.raises(ValueError, match="`block_length=8` cannot be searched: the masks of .* are drawn with 4"):
         trainer._hp_search_setup(SimpleNamespace(params={"block_length": 8}))
 
@@ -764,29 +694,13 @@ def test_arguments_of_the_trainer_that_do_not_fit(arguments, message):
 
 
 def test_a_collator_of_ones_own(tmp_path):
-    collator = DataCollatorForSemiAutoregressiveMasking(
-        mask_token_id=MASK, eos_token_id=EOS, block_length=2, max_length=30, complementary_masking=False
-    )
-    trainer = CertaintyForcingTrainer(
-        make_llada(), make_args(tmp_path), data_collator=collator, train_dataset=make_dataset(4)
-    )
+    masks = {"block_length": 2, "mask_ratio": "random", "max_length": 30, "complementary_masking": False}
+    collator = DataCollatorForSemiAutoregressiveMasking(MASK, EOS, **masks)
+    trainer = CertaintyForcingTrainer(make_llada(), make_args(tmp_path), make_dataset(4), data_collator=collator)
+    assert training_summary(trainer)["settings"].items() >= masks.items()
+    assert student_recipe(trainer.model, trainer.masking).block_length == 2 != trainer.args.block_length
     batch = collator(make_rows(2))
     # One view a sequence, though `args.complementary_masking` is set: the collator counts.
     expected = naive_loss(trainer.model, batch, views=1)
     torch.testing.assert_close(trainer.compute_loss(trainer.model, batch), expected)
     trainer.train()
-
-
-def test_bfloat16(tmp_path):
-    trainer = make_trainer(tmp_path, peft_config=lora(), bf16=True)
-    trainer.train()
-    assert trainer.state.log_history[0]["loss"] > 0
-
-
-def test_tags_and_model_card(tmp_path):
-    trainer = make_trainer(tmp_path, peft_config=lora())
-    assert {"dparallel", "diffusion-lm", "masked-diffusion"} <= set(trainer.model.model_tags)
-    trainer.create_model_card(tags="mine", model_name="student")
-    card = (tmp_path / "README.md").read_text()
-    assert all(f"- {tag}\n" in card for tag in ("mine", "dparallel", "diffusion-lm", "masked-diffusion"))
-    assert "papers/2509.26488" in card
