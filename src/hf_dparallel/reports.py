@@ -259,7 +259,11 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]], num_tex
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     sides = ["<" if column < num_text_columns else ">" for column in range(len(widths))]
     rule = ["-" * width if side == "<" else "-" * (width - 1) + ":" for side, width in zip(sides, widths, strict=True)]
-    return "\n".join(_table_line(line, widths, sides) for line in (lines[0], rule, *lines[1:]))
+    aligned = [
+        [f"{cell:{side}{width}}" for cell, width, side in zip(line, widths, sides, strict=True)]
+        for line in (lines[0], rule, *lines[1:])
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in aligned)
 
 
 def escape_markdown(text: str) -> str:
@@ -271,8 +275,3 @@ def escape_markdown(text: str) -> str:
 def _interval(row: Mapping[str, Any], name: str, factor: float) -> str:
     ends = row.get(f"{name}_interval") if factor == 100 else None
     return f" [{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]" if ends else ""
-
-
-def _table_line(cells: Sequence[str], widths: Sequence[int], sides: Sequence[str]) -> str:
-    aligned = [f"{cell:{side}{width}}" for cell, width, side in zip(cells, widths, sides, strict=True)]
-    return f"| {' | '.join(aligned)} |"

@@ -55,12 +55,10 @@ class Program(click.Group):
 
 
 def _show_completion(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
-    from click.shell_completion import get_completion_class
+    if shell is not None:
+        from click.shell_completion import shell_complete
 
-    completion = get_completion_class(shell or "")
-    if completion is not None:
-        click.echo(completion(PROGRAM, {}, _PROGRAM, _COMPLETION).source())
-        ctx.exit()
+        ctx.exit(shell_complete(PROGRAM, {}, _PROGRAM, _COMPLETION, f"{shell}_source"))
 
 
 @click.group(

@@ -16,6 +16,10 @@ from .source import Row, field_rows, folder_of, setting_rows
 
 
 _REWARDS = ("numeric", "math")
+_RIGHT = (
+    "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': it is "
+    "mathematically equal to the column 'solution' (needs math-verify)."
+)
 # What help says about flags of transformers and TRL, in a sentence; the others it only names.
 _DESCRIBED = (
     "output_dir num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps warmup_steps bf16 "
@@ -158,9 +162,7 @@ class BatchFlags(BatchSizeFlags):
 
 class RewardFlags(Flags):
     title = "data"
-    reward: str = flag("What makes an answer right. 'numeric': its last number is the last one of the column "
-        "'answer'. 'math': it is mathematically equal to the column 'solution' (needs math-verify).",
-        "numeric", choices=_REWARDS)
+    reward: str = flag(_RIGHT, "numeric", choices=_REWARDS)
 
 
 class GenerateFlags(OutputFlags, DecodingFlags, PromptFlags, LoadingFlags):
@@ -259,9 +261,7 @@ class RayFlags(Flags):
 class TrajectoriesFlags(OutputFlags, RayFlags, DecodingFlags, BatchFlags, DatasetFlags, LoadingFlags):
     output_dir: str = flag("Folder for the trajectories: shards of all, and filtered.parquet with the kept rows. A "
         "run that was killed goes on where it stopped when it is started again with the same folder.")
-    reward: str = flag("What makes an answer right. 'numeric': its last number is the last one of the column "
-        "'answer'. 'math': it is mathematically equal to the column 'solution' (needs math-verify). 'none': keep all.",
-        "numeric", choices=(*_REWARDS, "none"))
+    reward: str = flag(f"{_RIGHT} 'none': keep all.", "numeric", choices=(*_REWARDS, "none"))
     min_reward: float = flag("Keep answers with at least this reward.", 1.0)
 
 

@@ -149,8 +149,8 @@ def test_system_prompt_survives_a_reset(talk, checkpoint):
 
 def test_a_conversation_that_is_too_long_says_so(talk, checkpoint):
     code, out, err = talk("5 " * 2040, "5 6", "5 " * 2035)
-    assert code == 0 and err[0].startswith("The conversation has 2041 tokens and the answer may have 8, together more")
-    assert "Shorten the message; /set max_new_tokens makes" in err[0]
+    assert code == 0 and err[0].startswith("Error: The conversation has 2041 tokens and the answer may have 8, ")
+    assert "together more" in err[0] and "Shorten the message; /set max_new_tokens makes" in err[0]
     assert out == [answer(checkpoint, "5 6")[0]]  # it is not part of the conversation
     assert "/reset forgets the conversation; /set" in err[-1]
 

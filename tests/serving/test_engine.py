@@ -10,7 +10,8 @@ from hf_dparallel.generation.canvas import Canvas
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.serving import engine as engine_module
-from hf_dparallel.serving.engine import Engine, EngineClosedError, OverloadedError, Prompt
+from hf_dparallel.serving.bodies import RequestError
+from hf_dparallel.serving.engine import Engine, Prompt
 from hf_dparallel.serving.followers import CommitLogprobs, DraftReader
 
 from ..helpers import make_llada, make_llada2, make_sdar
@@ -269,7 +270,7 @@ def test_overload_is_refused_as_a_whole_and_passes(model, make_engine):
     first = make_prompt(model, [6, 3])
     engine.submit([first])
     wait_for(lambda: gate.rows)
-    with pytest.raises(OverloadedError, match="1 prompts are being decoded and 0 wait, of at most 1"):
+    with pytest.raises(RequestError, match="1 prompts are being decoded and 0 wait, of at most 1"):
         engine.submit([make_prompt(model, [7, 3]), make_prompt(model, [8, 3])])
     second = make_prompt(model, [7, 3])
     engine.submit([second])
@@ -284,7 +285,7 @@ def test_a_burst_on_an_idle_engine_fills_all_slots(model, make_engine):
     with engine._changed:  # the thread does not wake between the requests
         for prompt in prompts:
             engine.submit([prompt])
-        with pytest.raises(OverloadedError):
+        with pytest.raises(RequestError, match="0 wait, of at most 0"):
             engine.submit([make_prompt(model, [10, 3])])
     gate.open.set()
     assert all(prompt.listener.ended.wait(30) for prompt in prompts)
@@ -323,7 +324,7 @@ def test_a_decoding_thread_that_fails_leaves_nobody_waiting(model, make_engine, 
     engine = make_engine(num_slots=1)
     monkeypatch.setattr(engine, "_choose_group", fail)
     answers = ask(engine, [make_prompt(model, [9, 3]), make_prompt(model, [9, 3])])
-    assert all(isinstance(answer.error, EngineClosedError) for answer in answers)
+    assert [answer.error.status for answer in answers] == [503, 503]
     assert isinstance(engine.failure, OverflowError) and not engine.is_alive
     assert "The decoding thread has failed" in caplog.text
 
@@ -364,7 +365,7 @@ def test_closing_ends_what_is_under_way(model, make_engine):
     closing.start()
     gate.open.set()
     closing.join(30)
-    assert all(isinstance(prompt.listener.error, EngineClosedError) for prompt in prompts)
+    assert [prompt.listener.error.status for prompt in prompts] == [503, 503]
     assert not engine.is_alive
-    with pytest.raises(EngineClosedError):
+    with pytest.raises(RequestError, match="The server is shutting down."):
         engine.submit([make_prompt(model, [6, 3])])

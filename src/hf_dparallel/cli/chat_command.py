@@ -163,8 +163,7 @@ class Chat:
     def _answer(self, text: str) -> None:
         messages = [*self._history, {"role": "user", "content": text}]
         prompt = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
-        if not self._fits(len(prompt["input_ids"])):
-            return
+        self._check_length(len(prompt["input_ids"]))
         recipe, streamer = self._resolved(self.config), AnswerStreamer(self.tokenizer)
         try:
             figures = answer(self.model, self.tokenizer, prompt["input_ids"], recipe, self._generator, streamer)
@@ -182,17 +181,14 @@ class Chat:
         # What stands of a stopped answer is part of the conversation.
         self._history = [*messages, {"role": "assistant", "content": streamer.text}]
 
-    def _fits(self, prompt_length: int) -> bool:
-        longest = longest_sequence(self.model)
-        new = self._resolved(self.config).max_new_tokens
-        if longest is None or prompt_length + new <= longest:
-            return True
-        remedy = "/reset forgets the conversation" if len(self._history) > len(self._start) else "Shorten the message"
-        note(
-            f"The conversation has {prompt_length} tokens and the answer may have {new}, together more than the "
-            f"{longest} that the model was trained for. {remedy}; /set max_new_tokens makes the answer shorter."
-        )
-        return False
+    def _check_length(self, prompt_length: int) -> None:
+        longest, new = longest_sequence(self.model), self._resolved(self.config).max_new_tokens
+        if longest is not None and prompt_length + new > longest:
+            remedy = "/reset forgets the conversation" if self._history != self._start else "Shorten the message"
+            raise ValueError(
+                f"The conversation has {prompt_length} tokens and the answer may have {new}, together more than the "
+                f"{longest} that the model was trained for. {remedy}; /set max_new_tokens makes the answer shorter."
+            )
 
     def _save(self, path: str) -> None:
         settings = self._resolved(self.config).non_defaults()

@@ -28,14 +28,14 @@ def say_table(figures: Mapping[str, Any]) -> None:
         say(f"{name:{width}}  {shown(value)}")
 
 
-def make_folder(path: str | None) -> None:
+def make_folder(path: str | Path | None, argument: str = "output_dir") -> None:
     """Makes the folder that results will go to, if one is named, before they are computed."""
     if path is None:
         return
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OSError(f"`output_dir={path}` cannot be made: {error.strerror}. Name another folder.") from error
+        raise OSError(f"`{argument}={path}` cannot be made: {error.strerror}. Name another folder.") from error
 
 
 def shown(value: Any) -> str:

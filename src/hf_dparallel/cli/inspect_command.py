@@ -21,7 +21,7 @@ from ..inspection.page import write_page
 from ..inspection.plots import plot_certainty
 from ..inspection.text import print_answer, print_passes
 from ..inspection.trace import DecodeTrace, trace_decode
-from .console import say
+from .console import make_folder, say
 from .loading import (
     batch_options,
     encode_prompt,
@@ -52,9 +52,8 @@ def run(flags: InspectFlags) -> dict[str, Any]:
     dataset = load_prompts(flags, default_split="test") if flags.figures is not None else None
     reward = get_reward(flags.reward, dataset) if flags.reward is not None else None
     # Before the decoding, which may take long.
-    for folder in (flags.figures, flags.output_file and Path(flags.output_file).parent):
-        if folder is not None:
-            Path(folder).mkdir(parents=True, exist_ok=True)
+    make_folder(flags.figures, "figures")
+    make_folder(flags.output_file and Path(flags.output_file).parent, "output_file")
     model, tokenizer = load_model(flags)
     if flags.compare and not has_adapter(model):
         raise ValueError("`compare` shows the model with and without its adapter, and it has none. Add --adapter.")

@@ -25,7 +25,7 @@ from ..generation.compatibility import longest_sequence
 from ..generation.configuration import resolve
 from .answer_objects import CompletionObjects, Part, ResponsesObjects, error_body, usage
 from .bodies import Body, ChatBody, RequestError, ResponsesBody, TextBody, requestable_settings
-from .engine import Engine, EngineClosedError, OverloadedError, Prompt
+from .engine import Engine, Prompt
 from .followers import CommitLogprobs, DraftReader, Follower, Progress
 from .incremental_text import IncrementalText, say_draft, say_logprobs
 from .json_answers import JsonAnswer
@@ -63,10 +63,7 @@ class PendingRequest:
             )
             for index, ids in enumerate(prompts)
         ]
-        try:
-            engine.submit(self._prompts)
-        except (OverloadedError, EngineClosedError) as error:
-            raise _failure(error) from error
+        engine.submit(self._prompts)
 
     async def parts(self) -> AsyncIterator[Part]:
         """Yields what follows in the answers, until all have ended; a [`RequestError`] if one cannot be finished."""
@@ -361,13 +358,8 @@ def _parse(body: bytes) -> dict[str, Any]:
 def _failure(error: Exception) -> RequestError:
     if isinstance(error, RequestError):
         return error
-    if isinstance(error, OverloadedError):
-        return RequestError(str(error), status=429, code="overloaded", headers={"Retry-After": "1"})
-    if isinstance(error, EngineClosedError):
-        return RequestError(str(error), status=503)
-    if isinstance(error, FloatingPointError):
-        return RequestError(str(error), status=500)
-    return RequestError(f"Decoding failed with {type(error).__name__}; the server's log says why.", status=500)
+    reason = f"Decoding failed with {type(error).__name__}; the server's log says why."
+    return RequestError(str(error) if isinstance(error, FloatingPointError) else reason, status=500)
 
 
 async def _refuse(request: Request, error: RequestError) -> Response:

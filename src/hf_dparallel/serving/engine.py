@@ -17,23 +17,16 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from ..generation.canvas import DecodedRow
+from ..generation.canvas import DecodedRow, RowProgress
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
 from ..generation.settings import SETTINGS
 from ..generation.standard_parts import make_parts
+from .bodies import RequestError
 from .followers import Follower, Following, Progress
 
 
 logger = logging.get_logger(__name__)
-
-
-class OverloadedError(Exception):
-    """More prompts would wait than may wait. A later attempt can succeed."""
-
-
-class EngineClosedError(Exception):
-    """The engine takes no prompts any more."""
 
 
 @dataclass(eq=False)
@@ -118,15 +111,18 @@ class Engine:
         return self._thread.is_alive() and not self._is_closed
 
     def submit(self, prompts: list[Prompt]) -> None:
-        """Takes prompts, all or none of them: not if too many would wait, or after `stop`."""
+        """Takes prompts, all or none of them; a [`RequestError`] if too many would wait, or after `stop`."""
         with self._changed:
             if not self.is_alive:
-                raise EngineClosedError("The server is shutting down.")
+                raise RequestError("The server is shutting down.", status=503)
             # Some of those that wait may only wait for the decoding thread to fill the free slots.
             if self.num_active + self.num_waiting + len(prompts) > self.capacity:
-                raise OverloadedError(
+                raise RequestError(
                     f"{self.num_active} prompts are being decoded and {self.num_waiting} wait, of at most "
-                    f"{self.max_waiting}. Try again later."
+                    f"{self.max_waiting}. Try again later.",
+                    status=429,
+                    code="overloaded",
+                    headers={"Retry-After": "1"},
                 )
             self._waiting.extend(prompts)
             self.num_prompts += len(prompts)
@@ -163,7 +159,7 @@ class Engine:
             self._is_closed = True
             left = [*self._active.values(), *self._waiting]
         for prompt in left:
-            prompt.listener(Progress([], 0, error=EngineClosedError("The server is shutting down.")))
+            prompt.listener(Progress([], 0, error=RequestError("The server is shutting down.", status=503)))
 
     def _take_changes(self) -> bool:
         """Waits until there is something to decode, and fills the free slots; `False` at the end."""
@@ -239,22 +235,15 @@ class Engine:
             self._fail(row_ids, error)
             return
         self.num_passes += 1
-        ended = []
-        for row_id in row_ids:
-            row = finished.get(row_id)
-            if row is not None:
-                is_last = self._tell(row_id, row.tokens[: row.num_tokens].tolist(), row.nfe, row)
-            else:
-                is_last = self._tell(row_id, progress[row_id].tokens, progress[row_id].nfe)
-            if is_last:
-                ended.append(row_id)
-        self._leave(ended)
+        for row_id, row in finished.items():
+            progress[row_id] = RowProgress(row.tokens[: row.num_tokens].tolist(), row.nfe)
+        self._leave([row_id for row_id in row_ids if self._tell(row_id, *progress[row_id], finished.get(row_id))])
 
     def _fail(self, row_ids: list[int], error: Exception) -> None:
         for row_id in row_ids:
             self._active.pop(row_id).listener(Progress([], 0, error=error))
 
-    def _tell(self, row_id: int, tokens: list[int], nfe: int, finished: DecodedRow | None = None) -> bool:
+    def _tell(self, row_id: int, tokens: list[int], nfe: int, finished: DecodedRow | None) -> bool:
         """Sends the tokens that are new, and says whether they are the last."""
         prompt = self._active[row_id]
         is_last = finished is not None or len(tokens) >= prompt.max_tokens

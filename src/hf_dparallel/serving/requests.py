@@ -68,10 +68,9 @@ def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, m
         raise RequestError(f"`top_logprobs={body.top_logprobs}` needs `logprobs`. Set that to true.", "top_logprobs")
     config, max_tokens = _read_settings(body, asked, served)
     if body.logprobs and body.n * max_tokens * (1 + body.top_logprobs) > _MOST_LOGPROBS:
-        message = (
-            f"`n={body.n}` answers of {max_tokens} tokens with `top_logprobs={body.top_logprobs}` have more than "
-        )
-        raise RequestError(f"{message}{_MOST_LOGPROBS} log-probabilities. Ask for fewer.", "top_logprobs")
+        answers = f"`n={body.n}` answers of {max_tokens} tokens with `top_logprobs={body.top_logprobs}`"
+        message = f"{answers} have more than {_MOST_LOGPROBS} log-probabilities. Ask for fewer."
+        raise RequestError(message, "top_logprobs")
     if body.n > 1 and not config.temperature:
         raise RequestError(f"`n={body.n}` would give equal answers at temperature 0. Set `temperature`.", "n")
     stop = body.stop or config.stop_strings or []
