@@ -2,24 +2,22 @@
 """Every command that decodes, with a block-causal model and the block length and cache that it has by default."""
 
 import io
-import json
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.serving.engine import Engine
 
 from ..helpers import make_sdar, make_tokenizer
-from ..serving.test_engine import ask, make_prompt
+from .conftest import answer, read_json, write_questions
 
 
 # The end of the prompt shares a block with the answer, and the last block is longer than that.
 DECODING = ["--max_new_tokens", "9", "--entropy_threshold", "1.0"]
+CALIBRATION = ["--max_new_tokens", "9", "--max_accuracy_drop", "0.9", "--confidence", "0.5"]
+SETTINGS = {"max_new_tokens": 9, "block_length": None}
 PROMPT = "5 6 7"
 
 
@@ -31,34 +29,15 @@ def checkpoint(tmp_path_factory) -> str:
     return str(folder)
 
 
-def decode(checkpoint, text=f"<s> {PROMPT}", **settings):
-    """What `generate` decodes, as text, and its passes."""
-    tokenizer, model = make_tokenizer(), AutoModelForMaskedLM.from_pretrained(checkpoint)
-    ids = tokenizer(text, return_tensors="pt")["input_ids"]
-    settings = {"max_new_tokens": 9, "entropy_threshold": 1.0, "return_dict_in_generate": True} | settings
-    out = model.generate(ids, **settings)
-    return tokenizer.decode(out.sequences[0, ids.shape[1] :], skip_special_tokens=True), out.nfe.item()
-
-
 @pytest.fixture
 def questions(tmp_path, checkpoint) -> list[str]:
     """Questions of different lengths, half of them with the answer that the model gives."""
-    rows = []
-    for number in range(4):
-        text = " ".join(str(5 + number + place) for place in range(1 + number))
-        answer = (decode(checkpoint, f"<s> {text}")[0].split() or ["0"])[-1]
-        rows.append({"question": text, "answer": answer if number % 2 else "-1"})
-    file = tmp_path / "questions.jsonl"
-    file.write_text("\n".join(json.dumps(row) for row in rows))
-    return ["--dataset", str(file), "--prompt_column", "question"]
-
-
-def read_json(path: str):
-    return json.loads(Path(path).read_text())
+    texts = [" ".join(str(5 + number + place) for place in range(1 + number)) for number in range(4)]
+    return ["--dataset", write_questions(tmp_path, checkpoint, texts, **SETTINGS), "--prompt_column", "question"]
 
 
 def test_generate_inspect_and_chat_show_one_answer(hf, checkpoint, monkeypatch):
-    text, nfe = decode(checkpoint)
+    text, nfe = answer(checkpoint, PROMPT, **SETTINGS)
     flags = ["--model", checkpoint, "--prompt", PROMPT, *DECODING]
     assert hf("generate", *flags, "--stream", "--json", "g.json")[:2] == (0, text + "\n")
     assert read_json("g.json")["nfe"] == nfe
@@ -75,8 +54,8 @@ def test_data_are_evaluated_calibrated_and_kept(hf, checkpoint, questions):
     flags = ["--model", checkpoint, *questions]
     code, *_ = hf("evaluate", *flags, *DECODING, "--batch_size", "3", "--json", "e.json")
     assert code == 0 and read_json("e.json")["accuracy"] == 0.5
-    calibrate = ["--max_new_tokens", "9", "--max_accuracy_drop", "0.9", "--confidence", "0.5"]
-    code, _, err = hf("calibrate", *flags, *calibrate, "--sweep", "entropy_threshold=1", "--output_dir", "recipe")
+    calibrate = [*CALIBRATION, "--sweep", "entropy_threshold=1", "--output_dir", "recipe"]
+    code, _, err = hf("calibrate", *flags, *calibrate)
     assert code == 0, err
     # The block length and the cache are the model's, and no recipe needs to say them.
     recipe = DiffusionGenerationConfig.from_pretrained("recipe")
@@ -88,17 +67,8 @@ def test_data_are_evaluated_calibrated_and_kept(hf, checkpoint, questions):
 def test_a_threshold_is_calibrated_for_sglang_and_exported(hf, checkpoint, questions):
     shutil.copytree(checkpoint, "student")
     flags = ["--model", "student", *questions, "--engine", "sglang", "--json", "f.json"]
-    calibrate = [
-        "--max_new_tokens",
-        "9",
-        "--max_accuracy_drop",
-        "0.9",
-        "--confidence",
-        "0.5",
-        "--output_dir",
-        "student",
-    ]
-    code, _, err = hf("calibrate", *flags, *calibrate, "--sweep", "confidence_threshold=0.8")
+    calibrate = [*CALIBRATION, "--sweep", "confidence_threshold=0.8", "--output_dir", "student"]
+    code, _, err = hf("calibrate", *flags, *calibrate)
     assert code == 0, err
     (trial,) = read_json("f.json")["trials"]
     code, *_ = hf("evaluate", *flags, "--max_new_tokens", "9", "--confidence_threshold", "0.8")
@@ -114,18 +84,3 @@ def test_a_threshold_is_calibrated_for_sglang_and_exported(hf, checkpoint, quest
     assert read_json("e.json")["launch"] in out
     code, _, err = hf("export", "student", "--engine", "lmdeploy", "--output_dir", "other")
     assert code == 1 and "mask_token_id" in err
-
-
-def test_the_engine_answers_as_generate_does():
-    model = make_sdar().double()
-    prompts = [[2, 3], [4, 5, 6, 7, 8], [9], [2, 3, 4, 5, 6, 7, 8, 9, 10]]
-    engine = Engine(model, num_slots=2, max_waiting=100)
-    try:
-        listeners = ask(engine, [make_prompt(model, ids, max_tokens=9) for ids in prompts])
-    finally:
-        engine.close()
-    for ids, listener in zip(prompts, listeners, strict=True):
-        prompt = make_prompt(model, ids)
-        expected = model.generate(torch.tensor([ids]), prompt.config)[0, len(ids) :].tolist()
-        end = expected.index(5) + 1 if 5 in expected else len(expected)
-        assert listener.error is None and listener.tokens == expected[: min(end, 9)]

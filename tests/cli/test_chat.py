@@ -3,7 +3,6 @@
 
 import contextlib
 import io
-import json
 import os
 import pty
 import re
@@ -12,16 +11,13 @@ import sys
 import time
 
 import pytest
-from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import cli
 from hf_dparallel.cli import chat_command as chat_module
 
 from ..helpers import make_llada, make_tokenizer
 from ..processes import Program
-
-
-DECODING = ["--max_new_tokens", "8", "--block_length", "4", "--entropy_threshold", "1.0"]
+from .conftest import DECODING, answer, read_json
 
 
 @pytest.fixture
@@ -40,25 +36,16 @@ def talk(checkpoint, monkeypatch, capsys):
     return run
 
 
-def answer(checkpoint: str, *messages: str, **settings) -> tuple[str, int]:
-    """What `generate` answers to a conversation, and the passes."""
-    tokenizer, model = make_tokenizer(), AutoModelForMaskedLM.from_pretrained(checkpoint)
-    ids = tokenizer.apply_chat_template(
-        [{"role": "user", "content": message} for message in messages], return_dict=True, return_tensors="pt"
-    )["input_ids"]
-    settings = {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 1.0} | settings
-    out = model.generate(ids, return_dict_in_generate=True, **settings)
-    return tokenizer.decode(out.sequences[0, ids.shape[1] :], skip_special_tokens=True), out.nfe.item()
-
-
 def test_answers_know_the_conversation(talk, checkpoint):
     first, nfe = answer(checkpoint, "5 6")
     second, _ = answer(checkpoint, "5 6", first, "7")
-    code, out, err = talk("5 6", "", "7", "/reset", "7", flags=["--json", os.devnull])
+    code, out, err = talk("5 6", "", "7", "/reset", "7", flags=["--json", "chat.json"])
     assert code == 0 and out == [first, second, answer(checkpoint, "7")[0]]
     assert second != answer(checkpoint, "7")[0]
     assert re.fullmatch(rf"\({nfe} forward passes, \d+\.\d\d tokens per forward pass, \d+\.\d s\)", err[0])
     assert "The conversation is forgotten." in err
+    answers = read_json("chat.json")["answers"]
+    assert len(answers) == 3 and set(answers[0]) == {"text", "nfe", "tokens_per_forward", "num_revisions", "latency_s"}
 
 
 def test_settings_are_changed_on_the_fly(talk, checkpoint):
@@ -82,14 +69,8 @@ def test_none_is_the_setting_of_the_model(talk):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (
-            "/set entropy_threshold x",
-            "Error: `entropy_threshold` must be a number of nats of at least 0 (and at most 1,000,000), got 'x'.",
-        ),
-        (
-            "/set entropy_threshold -1",
-            "Error: `entropy_threshold` must be a number of nats of at least 0 (and at most 1,000,000), got -1.",
-        ),
+        ("/set entropy_threshold x", "Error: `entropy_threshold` must be a number of nats of at least 0 (and at most"),
+        ("/set entropy_threshold -1", "Error: `entropy_threshold` must be a number of nats of at least 0"),
         ("/set entropy_treshold 0.5", "Error: Unknown setting entropy_treshold (did you mean entropy_threshold?)."),
         ("/set block_length 0", "Error: `block_length` must be a positive integer"),
         ("/set max_new_tokens 0", "Error: `max_new_tokens` must be a positive integer, got 0."),
@@ -114,13 +95,13 @@ def test_an_answer_without_length_is_refused_at_once(talk):
     assert code == 2 and not out and "`max_new_tokens` must be a positive integer, got 0." in err[-1]
 
 
-def test_clear_exit_and_save(talk, tmp_path):
+def test_clear_exit_and_save(talk):
     code, out, err = talk("5 6", "/save chat.json", "/clear", "/save empty.json", "/exit", "7")
     assert code == 0 and len(out) == 1 and "Saved in chat.json." in err
-    saved = json.loads((tmp_path / "chat.json").read_text())
+    saved = read_json("chat.json")
     assert saved["messages"] == [{"role": "user", "content": "5 6"}, {"role": "assistant", "content": out[0]}]
     assert saved["settings"]["entropy_threshold"] == 1.0
-    assert json.loads((tmp_path / "empty.json").read_text())["messages"] == []
+    assert read_json("empty.json")["messages"] == []
 
 
 @pytest.mark.parametrize(
@@ -175,12 +156,6 @@ def test_an_interruption_stops_the_answer_only(talk, checkpoint, monkeypatch):
     assert out[1] == answer(checkpoint, "5 6", out[0], "7", **settings)[0]
 
 
-def test_figures(talk, tmp_path):
-    assert talk("5 6", "7", flags=["--json", str(tmp_path / "chat.json")])[0] == 0
-    answers = json.loads((tmp_path / "chat.json").read_text())["answers"]
-    assert len(answers) == 2 and set(answers[0]) == {"text", "nfe", "tokens_per_forward", "num_revisions", "latency_s"}
-
-
 def test_a_model_without_chat_template_cannot_chat(tmp_path, monkeypatch, capsys):
     make_llada().save_pretrained(tmp_path)
     tokenizer = make_tokenizer()
@@ -188,11 +163,6 @@ def test_a_model_without_chat_template_cannot_chat(tmp_path, monkeypatch, capsys
     tokenizer.save_pretrained(tmp_path)
     assert cli.main(["chat", str(tmp_path)]) == 1
     assert "has no chat template: it continues text and cannot chat" in capsys.readouterr().err
-
-
-def test_the_model_may_come_first_or_as_a_flag(talk, checkpoint, capsys):
-    assert cli.main(["chat"]) == 2 and "required: --model" in capsys.readouterr().err
-    assert talk("/quit", flags=["--model", checkpoint])[0] == 0
 
 
 # A session of its own, so that ^C is a signal to it; the tests may run in the background, where it is ignored.

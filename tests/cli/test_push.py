@@ -1,8 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel push`, and the other commands on what it has published."""
 
-import json
-
 import pytest
 from datasets import Dataset
 from huggingface_hub import ModelCard
@@ -10,19 +8,20 @@ from transformers import AutoTokenizer
 
 from ..helpers import make_sdar, make_tokenizer
 from ..hub.conftest import BASE, TEACHER
+from .conftest import read_json
 
 
 PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?"
 DATA = "rows.parquet user/name --repo_type dataset"
 
 
-def test_push_then_generate_with_the_recipe(hub, adapter, hf, tmp_path):
+def test_push_then_generate_with_the_recipe(hub, adapter, hf):
     AutoTokenizer.from_pretrained(TEACHER).save_pretrained(adapter)
     flags = ["--dataset", "demo", "--num_samples", 2, "--json", "r.json"]
     assert hf("evaluate", "--model", BASE, "--adapter", adapter, *flags)[0] == 0
     flags = "--report r.json --max_new_tokens 64 --block_length 32 --private --revision v1 --commit_message First"
     code, out, _ = hf("push", adapter, "user/student", *flags.split(), "--json", "push.json")
-    figures = json.loads((tmp_path / "push.json").read_text())
+    figures = read_json("push.json")
     assert code == 0 and figures["url"] in out
     repository = hub.repository("user/student")
     assert repository.private and repository.commit("v1") == figures["commit"]
@@ -35,7 +34,7 @@ def test_push_then_generate_with_the_recipe(hub, adapter, hf, tmp_path):
     local = hf("generate", "--model", adapter, "--prompt", PROMPT, "--json", "b.json")
     by_adapter = hf("generate", "--model", BASE, "--adapter", "user/student", "--prompt", PROMPT, "--json", "c.json")
     assert code == 0 and (code, answer) == local[:2] == by_adapter[:2]
-    passes = [json.loads((tmp_path / f"{name}.json").read_text())["nfe"] for name in "abc"]
+    passes = [read_json(f"{name}.json")["nfe"] for name in "abc"]
     assert passes[0] == passes[1] == passes[2] < 32  # a rule of the recipe, not one token in each pass
 
 
@@ -50,17 +49,18 @@ def test_push_for_an_engine(hub, hf):
     assert b"sglang serve --model-path . --trust-remote-code" in files["README.md"]
 
 
-def test_push_data(hub, hf, tmp_path):
-    Dataset.from_dict({"prompt_ids": [[2]], "completion_ids": [[3]]}).to_parquet(tmp_path / "rows.parquet")
-    code, out, _ = hf(
-        "push", "rows.parquet", "user/data", "--repo_type", "dataset", "--base_model", BASE, "--license", "mit"
-    )
-    assert code == 0 and "user/data" in out
-    assert BASE.encode() in hub.repository("user/data", "datasets").files()["README.md"]
+@pytest.fixture
+def rows() -> None:
+    Dataset.from_dict({"prompt_ids": [[2]], "completion_ids": [[3]]}).to_parquet("rows.parquet")
 
 
-def test_a_dry_run_shows_what_would_be_pushed_without_the_network(hub, adapter, hf, tmp_path):
-    Dataset.from_dict({"prompt_ids": [[2]], "completion_ids": [[3]]}).to_parquet(tmp_path / "rows.parquet")
+def test_push_data(hub, hf, rows):
+    code, out, _ = hf("push", *DATA.split(), "--base_model", BASE, "--license", "mit")
+    assert code == 0 and "user/name" in out
+    assert BASE.encode() in hub.repository("user/name", "datasets").files()["README.md"]
+
+
+def test_a_dry_run_shows_what_would_be_pushed_without_the_network(hub, adapter, hf, rows):
     flags = {adapter: [], "rows.parquet": ["--repo_type", "dataset"]}
     for index, (path, kind) in enumerate(flags.items()):
         code, out, err = hf("push", path, "user/new", *kind, "--dry_run", "--private", "--json", f"{index}.json")
@@ -68,11 +68,8 @@ def test_a_dry_run_shows_what_would_be_pushed_without_the_network(hub, adapter, 
     assert not hub.requests
     hf("push", adapter, "user/new")
     pushed = {name: len(content) for name, content in hub.repository("user/new").files().items()}
-    assert json.loads((tmp_path / "0.json").read_text()) == {"repo_id": "user/new", "files": pushed}
-    assert set(json.loads((tmp_path / "1.json").read_text())["files"]) == {
-        "README.md",
-        "data/train-00000-of-00001.parquet",
-    }
+    assert read_json("0.json") == {"repo_id": "user/new", "files": pushed}
+    assert set(read_json("1.json")["files"]) == {"README.md", "data/train-00000-of-00001.parquet"}
 
 
 def test_an_answer_of_generate_is_an_example(hub, adapter, hf):
@@ -82,10 +79,10 @@ def test_an_answer_of_generate_is_an_example(hub, adapter, hf):
     assert code == 0 and shown["messages"] == [{"role": "user", "content": PROMPT}] and shown["output"]["text"]
 
 
-def test_the_name_that_is_reported_has_the_owner(hub, adapter, hf, tmp_path):
+def test_the_name_that_is_reported_has_the_owner(hub, adapter, hf):
     code, out, _ = hf("push", adapter, "student", "--json", "push.json")
     assert code == 0 and "user/student" in out
-    assert json.loads((tmp_path / "push.json").read_text())["repo_id"] == "user/student"
+    assert read_json("push.json")["repo_id"] == "user/student"
 
 
 @pytest.mark.parametrize(

@@ -77,14 +77,16 @@ def ask_once(model, prompts: list[Prompt]) -> list[Listener]:
         engine.close()
 
 
-@pytest.mark.parametrize("cache", [None, "dual"])
-def test_answers_are_those_of_each_prompt_alone(model, make_engine, cache):
-    settings = [{}, {"entropy_threshold": 0.2}, {"temperature": 0.8}]
+@pytest.mark.parametrize(
+    ("make_model", "cache"), [(make_llada, None), (make_llada, "dual"), (make_sdar, None), (make_sdar, "block")]
+)
+def test_answers_are_those_of_each_prompt_alone(make_model, cache):
+    model, settings = make_model().double(), [{}, {"entropy_threshold": 0.2}, {"temperature": 0.8}]
     prompts = [
         make_prompt(model, [2 + n % 50] * (1 + n % 7), seed=n, cache_implementation=cache, **settings[n % 3])
         for n in range(24)
     ]
-    engine = make_engine()
+    engine = Engine(model, 4, 100)
     for prompt, answer in zip(prompts, ask(engine, prompts), strict=True):
         alone = model.generate(
             prompt.input_ids[None],
@@ -98,15 +100,13 @@ def test_answers_are_those_of_each_prompt_alone(model, make_engine, cache):
         assert answer.finish_reason == ("stop" if 5 in new_tokens else "length") and answer.error is None
     assert engine.num_active == engine.num_waiting == 0 and engine.num_prompts == 24
     assert engine.num_tokens == sum(len(prompt.listener.tokens) for prompt in prompts)
+    engine.close()
 
 
 def test_logprobs_are_of_the_pass_that_committed_each_token_last(model, make_engine):
     """Oracle: another forward pass over what stood before that one, of each row alone."""
-    settings = [
-        {},
-        {"temperature": 0.8},
-        {"revocation_threshold": 0.9, "entropy_bound": 2.0, "entropy_threshold": None},
-    ]
+    revising = {"revocation_threshold": 0.9, "entropy_bound": 2.0, "entropy_threshold": None}
+    settings = [{}, {"temperature": 0.8}, revising]
     prompts = [make_prompt(model, [2 + n] * (1 + n % 4), seed=n, **settings[n % 3]) for n in range(8)]
     for n, prompt in enumerate(prompts[:6]):
         prompt.followers = [CommitLogprobs(n % 4)]
@@ -201,23 +201,14 @@ def test_groups_with_different_settings_take_turns(model, make_engine):
     assert gate.rows[:4] == [3, 2, 3, 2]
 
 
+STANDARD = {"temperature": 0, "entropy_threshold": 1, "max_active_blocks": 1, "stop_at_eos": True}
+
+
 @pytest.mark.parametrize(
     ("same", "other"),
     [
-        (
-            [
-                {"temperature": 0},
-                {"temperature": 0.0},
-                {"do_sample": False},
-                {"top_p": 0.9, "top_k": 5},
-                {"entropy_threshold": 1, "max_active_blocks": 1, "stop_at_eos": True},
-            ],
-            {"temperature": 1},
-        ),
-        (
-            [{"temperature": 1}, {"do_sample": True}, {"temperature": 1.0, "top_p": 1}],
-            {"temperature": 1, "top_p": 0.9},
-        ),
+        ([{"temperature": 0.0}, {"do_sample": False}, {"top_p": 0.9, "top_k": 5}, STANDARD], {"temperature": 1}),
+        ([{"temperature": 1}, {"do_sample": True}, {"temperature": 1.0, "top_p": 1}], {"do_sample": True, "top_k": 5}),
     ],
 )
 def test_equal_settings_are_one_group_however_they_are_said(model, make_engine, same, other):
@@ -285,7 +276,7 @@ def test_a_burst_on_an_idle_engine_fills_all_slots(model, make_engine):
     with engine._changed:  # the thread does not wake between the requests
         for prompt in prompts:
             engine.submit([prompt])
-        with pytest.raises(RequestError, match="0 wait, of at most 0"):
+        with pytest.raises(RequestError, match="4 wait, of at most 0"):
             engine.submit([make_prompt(model, [10, 3])])
     gate.open.set()
     assert all(prompt.listener.ended.wait(30) for prompt in prompts)
@@ -351,7 +342,7 @@ def test_nan_ends_its_own_request_only(model, make_engine):
     model.model.embed_tokens.register_forward_hook(lambda module, args, output: seen.append(args[0]))
     model.lm_head.register_forward_hook(spoil)
     prompts = [make_prompt(model, [6, 3]), make_prompt(model, [9, 3])]
-    prompts[1].logprobs = CommitLogprobs()
+    prompts[1].followers = [CommitLogprobs()]
     good, bad = ask(make_engine(), prompts)
     assert good.finish_reason and isinstance(bad.error, FloatingPointError)
 
