@@ -17,6 +17,10 @@ CHAT = {"messages": [{"role": "user", "content": "How many pens ?"}]}
 NUMBERS = ("temperature", "top_k", "entropy_threshold", "entropy_bound", "confidence_factor", "max_active_blocks")
 
 
+def said(role, **fields) -> dict:
+    return {"messages": [{"role": role, **fields}]}
+
+
 def chat(served, **fields):
     return read_request(ChatBody, CHAT | fields, served, max_prompts=9)
 
@@ -135,21 +139,13 @@ def test_prompts_of_text_completions(served):
         ({"messages": None}, "messages", "missing"),
         ({"messages": "hello"}, "messages", "list, got hello"),
         ({"messages": ["hello"]}, "messages[0]", "object"),
-        ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role", "or 'assistant', got tool"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content", "missing"),
-        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "at least 1 item"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-            "messages[0].content[0].type",
-            "'text'",
-        ),
-        (
-            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]},
-            "messages[0].tool_calls",
-            "is not supported",
-        ),
-        ({"messages": [{"role": "user", "content": "pens " * 800}]}, "messages", "together more than the 768"),
-        ({"messages": [{"role": ["user"], "content": ""}]}, "messages[0].role", "'user'"),
+        (said("tool", content=""), "messages[0].role", "or 'assistant', got tool"),
+        (said("user"), "messages[0].content", "missing"),
+        (said("user", content=[]), "messages[0].content", "at least 1 item"),
+        (said("user", content=[{"type": "image_url", "image_url": {}}]), "messages[0].content[0].type", "'text'"),
+        (said("assistant", content="", tool_calls=[{"id": "1"}]), "messages[0].tool_calls", "is not supported"),
+        (said("user", content="pens " * 800), "messages", "together more than the 768"),
+        (said(["user"], content=""), "messages[0].role", "'user'"),
         ({"n": 2}, "n", "`n=2` would give equal answers at temperature 0. Set `temperature`"),
         ({"n": 10, "temperature": 1}, "n", "`n` asks for 10 answers. Ask for at most 9"),
         ({"n": 0}, "n", "greater than 0, got 0"),
@@ -229,8 +225,8 @@ def test_a_resolved_recipe_keeps_its_passes_per_token(served):
 
 
 def test_logprobs_are_of_chats(served):
-    assert chat(served, logprobs=True).num_logprobs == 0 and chat(served, top_logprobs=0).num_logprobs is None
-    assert read_request(TextBody, {"prompt": "Mia", "logprobs": False}, served, 9).num_logprobs is None
+    assert chat(served, logprobs=True).body.logprobs and not chat(served, top_logprobs=0).body.logprobs
+    assert not read_request(TextBody, {"prompt": "Mia", "logprobs": False}, served, 9).body.logprobs
     for value in (0, 5, True):
         with pytest.raises(RequestError, match=f"`logprobs={value}` is not supported. Leave it out."):
             read_request(TextBody, {"prompt": "Mia", "logprobs": value}, served, 9)

@@ -155,8 +155,8 @@ def _followers(request: CompletionRequest) -> list[Follower]:
     body, followers = request.body, list[Follower]()
     if request.schema is not None:
         followers.append(JsonAnswer(request.schema))
-    if request.num_logprobs is not None:
-        followers.append(CommitLogprobs(request.num_logprobs))
+    if body.logprobs:
+        followers.append(CommitLogprobs(body.top_logprobs))
     if body.stream and body.stream_options.include_drafts:
         followers.append(DraftReader(request.max_tokens))
     return followers

@@ -49,8 +49,6 @@ class CompletionRequest:
     max_tokens: int
     seed: int
     stop: list[str]
-    # How many of the likeliest tokens to tell of beside each token; `None` to tell of none.
-    num_logprobs: int | None
     # What the answer has to be.
     schema: CompiledSchema | None
 
@@ -82,7 +80,6 @@ def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, m
         max_tokens=max_tokens,
         seed=secrets.randbits(62) if body.seed is None else body.seed,
         stop=[stop] if isinstance(stop, str) else stop,
-        num_logprobs=body.top_logprobs if body.logprobs else None,
     )
 
 
