@@ -81,12 +81,7 @@ class Command(click.Command):
     """
 
     def __init__(
-        self,
-        name: str,
-        help: str,
-        *positionals: str,
-        other: "Command | None" = None,
-        chosen_by: Sequence[str] = (),
+        self, name: str, help: str, *positionals: str, other: "Command | None" = None, chosen_by: Sequence[str] = ()
     ):
         usage = " ".join([*map(str.upper, positionals), "[options]"])
         settings = {"max_content_width": 110}

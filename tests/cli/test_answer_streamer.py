@@ -75,11 +75,7 @@ text = st.text(alphabet="ab 漢\n", max_size=30)
 
 
 @settings(deadline=None, max_examples=300)
-@given(
-    st.lists(st.tuples(text, st.none() | text.filter(bool)), max_size=6),
-    st.integers(5, 12),
-    st.integers(2, 6),
-)
+@given(st.lists(st.tuples(text, st.none() | text.filter(bool)), max_size=6), st.integers(5, 12), st.integers(2, 6))
 def test_a_terminal_shows_the_decided_text_and_the_draft_behind_it(passes, columns, rows):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("COLUMNS", columns), ("LINES", rows), ("TERM", "xterm")):

@@ -404,9 +404,8 @@ def test_nothing_is_inherited(monkeypatch, canary):
 
 def test_hashes_are_the_same_in_every_run():
     """The order of a set of texts decides what some programs do."""
-    results = [run_program("raise ValueError(hash('text'))") for _ in range(2)]
-    assert results[0] == results[1]
-    assert results[0].message.startswith("ValueError: ")
+    first, second = run_programs(["raise ValueError(hash('text'))"] * 2)
+    assert first == second and first.message.startswith("ValueError: ")
 
 
 def test_nothing_outside_is_changed(canary):

@@ -126,9 +126,7 @@ def make_plots(
 
 
 def score_thresholds(
-    answerer: Answerer,
-    prompts: Sequence[list[int]],
-    score: Callable[[DiffusionGenerationOutput], dict[str, Any]],
+    answerer: Answerer, prompts: Sequence[list[int]], score: Callable[[DiffusionGenerationOutput], dict[str, Any]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Decodes at several confidence thresholds, without and with the adapter, and scores the answers."""
     names = {"without adapter": False} | ({"with adapter": True} if has_adapter(answerer.model) else {})
