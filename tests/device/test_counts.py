@@ -9,9 +9,10 @@ from transformers import CompileConfig
 
 from hf_dparallel.generation.decoder import Decoder
 
+from ..generation.test_around_generate import Recorder
 from ..helpers import left_padded, make_llada, make_sdar
 from ..simulated_device import SimulatedDevices
-from .test_decoding import Stream, small_dream, small_llada, small_sdar
+from .test_decoding import small_dream, small_llada, small_sdar
 
 
 @dataclasses.dataclass
@@ -127,7 +128,7 @@ def test_a_stream_of_tokens_and_drafts_waits_once_more(steady_passes):
     with SimulatedDevices() as devices:
         model = devices.move(small_llada())
         devices.events.clear()
-        decode(model, PROMPTS[1:2], streamer=Stream())
+        decode(model, PROMPTS[1:2], streamer=Recorder())
     assert {counts_of(devices, label).waits for label in steady_passes} == {2}
 
 

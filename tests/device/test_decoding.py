@@ -4,7 +4,6 @@
 import pytest
 import torch
 from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor, StoppingCriteria, StoppingCriteriaList
-from transformers.generation.streamers import BaseStreamer
 
 from hf_dparallel import enable_diffusion_generation
 from hf_dparallel.data.trajectories import generate_trajectories
@@ -13,6 +12,7 @@ from hf_dparallel.harness.likelihood import estimate_log_likelihood
 from hf_dparallel.inspection.certainty import committed_confidence, prediction_reliability
 from hf_dparallel.serving.engine import Engine
 
+from ..generation.test_around_generate import Recorder
 from ..helpers import (
     MASK,
     left_padded,
@@ -50,20 +50,6 @@ class EndsAtSomeTokens(StoppingCriteria):
         return input_ids[:, -1] % 7 == 3
 
 
-class Stream(BaseStreamer):
-    def __init__(self):
-        self.received = []
-
-    def put(self, value):
-        self.received.append(value.flatten().tolist())
-
-    def put_draft(self, value):
-        self.received.append(value.flatten().tolist())
-
-    def end(self):
-        self.received.append([])
-
-
 def each_cache(name, **settings):
     return {f"{name}, cache {cache}": settings | {"cache_implementation": cache} for cache in (None, "prefix", "dual")}
 
@@ -85,7 +71,7 @@ CASES = {
     "criteria": {"stopping_criteria": lambda at: StoppingCriteriaList([EndsAtSomeTokens()])},
     "stop strings": {"stop_strings": ["w20", "w33"], "tokenizer": lambda at: make_word_tokenizer(), "pad_token_id": 0},
     "float16": {"dtype": torch.float16},
-    "stream": {"prompts": PROMPTS[1:2], "streamer": lambda at: Stream()},
+    "stream": {"prompts": PROMPTS[1:2], "streamer": lambda at: Recorder()},
     "infilling": {"prompts": INFILLING, "max_new_tokens": 0},
     "infilling, prefix": {"prompts": INFILLING, "max_new_tokens": 0, "cache_implementation": "prefix"},
     "infilling, certainty": {
@@ -120,7 +106,7 @@ def decode(make_model, at, prompts=PROMPTS, dtype=None, **settings):
     ids, mask = (tensor.to(at) for tensor in left_padded(prompts, pad=1))
     torch.manual_seed(0)
     out = model.generate(ids, attention_mask=mask, return_dict_in_generate=True, **settings)
-    return out, getattr(settings.get("streamer"), "received", None)
+    return out, vars(settings["streamer"]) if "streamer" in settings else None
 
 
 def assert_same(ours, theirs):

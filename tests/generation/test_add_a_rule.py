@@ -2,6 +2,7 @@
 """A commit rule is one place: the rules of docs/add_a_rule.md are known everywhere once their blocks have run."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -23,11 +24,8 @@ KLASS = Path(commit_rules.__file__).parent / "rules" / "kl_threshold.py"
 @pytest.fixture
 def tables():
     """The settings and rules, and all as before afterwards."""
-    settings, rules = dict(SETTINGS), dict(commit_rules._RULES)
-    yield SETTINGS, commit_rules._RULES
-    for table, before in ((SETTINGS, settings), (commit_rules._RULES, rules)):
-        table.clear()
-        table.update(before)
+    with patch.dict(SETTINGS), patch.dict(commit_rules._RULES):
+        yield SETTINGS, commit_rules._RULES
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ def test_streamer_gets_the_tokens_in_order_and_drafts_of_the_rest(make, settings
     out = exact_model(make).generate(PROMPT, streamer=streamer, **settings)
     assert streamer.tokens == out.sequences[0].tolist() and streamer.events[-1] == "end"
     assert streamer.prompt == PROMPT[0].tolist()
+    assert "revocation_threshold" not in settings or out.num_revisions > 0
     # No draft goes beyond the block or the answer.
     ends = [3 + end for end in range(settings["block_length"], settings["max_new_tokens"], settings["block_length"])]
     assert all(63 not in draft and len(draft) <= out.sequences.shape[1] for draft in streamer.drafts)

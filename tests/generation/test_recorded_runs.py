@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 from transformers import (
@@ -409,20 +410,17 @@ RECORDINGS = {
 
 
 @pytest.fixture(autouse=True)
-def capped_rule(monkeypatch):
+def capped_rule():
     """The commit rule of WINO: a confidence threshold with at most so many tokens in a pass."""
-    monkeypatch.setattr(commit_rules, "_RULES", dict(commit_rules._RULES))
-    before = dict(SETTINGS)
 
-    @commit_rule("capped_confidence", float, help="A threshold.", noun="a probability", maximum=1)
     def commit_capped(prediction, masked, threshold):
         confident = masked & (prediction.confidence > threshold)
-        cap = (0.7 * masked.sum(dim=1)).long().clamp(min=5).clamp(max=20)
+        cap = (0.7 * masked.sum(dim=1)).long().clamp(min=5, max=20)
         return commit_by_count(prediction.confidence, masked, confident.sum(dim=1).clamp(min=1).minimum(cap))
 
-    yield
-    SETTINGS.clear()
-    SETTINGS.update(before)
+    with patch.dict(SETTINGS), patch.dict(commit_rules._RULES):
+        commit_rule("capped_confidence", float, help="A threshold.", noun="a probability", maximum=1)(commit_capped)
+        yield
 
 
 @pytest.mark.timeout(120)

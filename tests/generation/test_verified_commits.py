@@ -8,8 +8,7 @@ import torch
 
 from hf_dparallel import enable_diffusion_generation
 
-from ..helpers import MASK, RemoteCodeConfig, RemoteCodeModel, exact_model, make_dream, make_llada
-from .test_around_generate import Recorder
+from ..helpers import MASK, RemoteCodeConfig, RemoteCodeModel, make_dream, make_llada
 
 
 # A decode without end would wait for a long time.
@@ -42,19 +41,6 @@ def test_decoding_ends_whatever_the_model_says(monkeypatch):
         assert row.nfe <= 24 and (row.tokens != MASK).all()
         revised += row.num_revisions
     assert revised > 100
-
-
-def test_a_draft_goes_to_the_end_of_the_block():
-    """A token that was taken back is drafted at its place, too."""
-    model, streamer = exact_model(make_dream), Recorder()
-    settings = {"max_new_tokens": 20, "block_length": 8, "entropy_bound": 2.0, "revocation_threshold": 0.9}
-    out = model.generate(
-        torch.tensor([[2, 3]]), streamer=streamer, stop_at_eos=False, return_dict_in_generate=True, **settings
-    )
-    assert out.num_revisions > 0
-    assert {len(draft) for draft in streamer.drafts} == {2 + 8, 2 + 16, 2 + 20}
-    # Some drafted token did change.
-    assert any(draft != streamer.tokens[: len(draft)] for draft in streamer.drafts)
 
 
 def test_the_first_token_is_verified_without_being_seen():

@@ -109,10 +109,11 @@ class DiffusionGenerationConfig(GenerationConfig):
         """Raises a [`SettingError`] for what can be found wrong without the model and the prompts."""
         _check_known(vars(self))
         for name, value in vars(self).items():
+            is_neutral = value is None or value is False or value == _NEUTRAL.get(name)
             if name in SETTINGS:
                 SETTINGS[name].read(value)
-            elif not name.startswith("_") and name != "transformers_version":
-                _check_neutral(name, value)
+            elif name[0] != "_" and name != "transformers_version" and not is_neutral:
+                raise SettingError(name, value, "has no meaning in diffusion decoding", _remedy(name, value))
         on = [name for name in settings_of("rule") if self.is_on(name)]
         if len(on) > 1:
             first, second, *_ = on
@@ -319,11 +320,6 @@ def _check_known(settings: Iterable[str]) -> None:
         remedies = [_remedy(name) for name in unknown if name in _OUR_NAMES]
         remedies = remedies or [f"Diffusion decoding knows {', '.join(SETTINGS)}."]
         raise ValueError(" ".join([f"Unknown generation setting(s): {', '.join(unknown)}.", *remedies]))
-
-
-def _check_neutral(name: str, value: Any) -> None:
-    if value is not None and value is not False and value != _NEUTRAL.get(name):
-        raise SettingError(name, value, "has no meaning in diffusion decoding", _remedy(name, value))
 
 
 def _remedy(name: str, value: Any = None) -> str:

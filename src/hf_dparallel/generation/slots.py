@@ -42,9 +42,6 @@ class SlotDecoder(Iterator[DecodedRow]):
         self._check = check
         self._next = 0
 
-    def __iter__(self) -> "SlotDecoder":
-        return self
-
     def __next__(self) -> DecodedRow:
         while self._next not in self.finished:
             if not self._advance():
