@@ -78,11 +78,8 @@ class Handler(BaseHTTPRequestHandler):
             getattr(self, method)(**match.groupdict())
         except Refusal as refusal:
             status, code, message, *commit = refusal.args
-            headers = {
-                "X_Error_Message": message,
-                "X_Error_Code": code,
-                **({"X_Repo_Commit": commit[0]} if commit else {}),
-            }
+            headers = {"X_Error_Message": message, "X_Error_Code": code}
+            headers |= {"X_Repo_Commit": commit[0]} if commit else {}
             self.json({"error": message}, status, **headers)
 
     do_GET = do_POST = do_HEAD = handle_request

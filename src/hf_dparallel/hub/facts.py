@@ -89,11 +89,10 @@ class ModelFacts:
         check_base_model(self._said_base_model, "adapter" if self.adapter else "model")
         if self.recipe.commit_rule() is None:
             saved = self.folder / GENERATION_CONFIG_NAME
+            problem = "has no commit rule" if saved.is_file() else "does not exist"
             raise ValueError(
-                f"`{saved}` "
-                + ("has no commit rule" if saved.is_file() else "does not exist")
-                + ", so that what is pushed would decode one token in each pass. Choose a rule: `generation_config="
-                "DiffusionGenerationConfig(entropy_threshold=0.5)` (`--entropy_threshold 0.5`)."
+                f"`{saved}` {problem}, so that what is pushed would decode one token in each pass. Choose a rule: "
+                "`generation_config=DiffusionGenerationConfig(entropy_threshold=0.5)` (`--entropy_threshold 0.5`)."
             )
 
     def _read(self, name: str) -> dict[str, Any]:

@@ -9,10 +9,8 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -53,9 +51,7 @@ class PublishedConfigMixin:
                 )
 
 
-def register_family(
-    model_class: type[PreTrainedModel], tokenizer_class: type[PreTrainedTokenizerBase] | None = None
-) -> None:
+def register_family(model_class: type[PreTrainedModel]) -> None:
     """Makes the Auto classes load a family; of several libraries that register a `model_type` the last wins.
 
     The published repositories name `AutoModel` and, but for Dream, `AutoModelForCausalLM` in their `auto_map`, so
@@ -65,5 +61,3 @@ def register_family(
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
     for auto_class in (AutoModel, AutoModelForMaskedLM, AutoModelForCausalLM):
         auto_class.register(config_class, model_class, exist_ok=True)
-    if tokenizer_class is not None:
-        AutoTokenizer.register(config_class, tokenizer_class=tokenizer_class, exist_ok=True)
