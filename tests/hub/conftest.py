@@ -43,12 +43,12 @@ def edit_json(path: Path, **settings) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
-def save_adapter(folder: Path, seed: int = 0, recipe: dict | None = RECIPE, **settings) -> Path:
+def save_adapter(folder: Path, seed: int = 0, recipe: dict | None = RECIPE) -> Path:
     """An adapter on the teacher with random weights, as PEFT saves it, and its recipe."""
     model = AutoModelForMaskedLM.from_pretrained(TEACHER)
     torch.manual_seed(seed)
-    lora = {"r": 4, "target_modules": ["q_proj", "v_proj", "down_proj"], "init_lora_weights": False} | settings
-    get_peft_model(model, LoraConfig(**lora)).save_pretrained(folder)
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False)
+    get_peft_model(model, lora).save_pretrained(folder)
     edit_json(folder / "adapter_config.json", base_model_name_or_path=BASE)
     if recipe is not None:
         DiffusionGenerationConfig(**recipe).save_pretrained(folder)

@@ -23,15 +23,8 @@ from .server import Repository
 
 
 REPORT = {"accuracy": 0.75, "nfe": 9.5, "tokens_per_forward": 5.25, "latency_s": 0.125, "num_prompts": 8}
-PUSHED = {
-    "README.md",
-    "adapter_config.json",
-    "adapter_model.safetensors",
-    "custom_generate/generate.py",
-    "custom_generate/recipe.py",
-    "custom_generate/requirements.txt",
-    "generation_config.json",
-}
+PUSHED = {"README.md", "adapter_config.json", "adapter_model.safetensors", "generation_config.json"}
+PUSHED |= {f"custom_generate/{name}" for name in ("generate.py", "recipe.py", "requirements.txt")}
 INPUT_IDS = torch.arange(10, 20)[None]
 
 

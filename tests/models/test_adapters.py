@@ -32,11 +32,8 @@ WEIGHTS = "adapter_model.safetensors"
 
 def save_adapter(folder: Path, make=make_llada, seed: int = 0, recipe: dict | None = None, **settings) -> Path:
     """An adapter with random weights, as PEFT saves it."""
-    torch.manual_seed(seed)
-    model = make()
     lora = {"r": 4, "target_modules": ["q_proj", "o_proj", "down_proj"], "init_lora_weights": False} | settings
-    torch.manual_seed(seed)
-    model = get_peft_model(model, LoraConfig(**lora))
+    model = get_peft_model(make(), LoraConfig(**lora))
     # The models of the tests start from the same random state.
     with torch.no_grad():
         for name, parameter in model.named_parameters():

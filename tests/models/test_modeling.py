@@ -163,8 +163,7 @@ def test_grouped_query_defaults_and_aliases():
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"num_experts": 64, "num_experts_per_tok": 8}, {"architectures": ["LLaDAMoEModelLM"]}],
+    "settings", [{"num_experts": 64, "num_experts_per_tok": 8}, {"architectures": ["LLaDAMoEModelLM"]}]
 )
 def test_llada_moe_is_refused(tmp_path, settings):
     with pytest.raises(ValueError, match="LLaDA-MoE.*Load a dense LLaDA"):

@@ -3,10 +3,7 @@
 
 import torch
 from torch.nn.functional import linear, pad
-from transformers.conversion_mapping import (
-    get_checkpoint_conversion_mapping,
-    register_checkpoint_conversion_mapping,
-)
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.core_model_loading import Split, WeightConverter, WeightRenaming
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeModel, Glm4MoePreTrainedModel, Glm4MoeTopkRouter
 

@@ -1,10 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """SDAR (https://huggingface.co/papers/2510.06303): a block-causal Qwen3, dense or a mixture of experts."""
 
-from transformers.conversion_mapping import (
-    get_checkpoint_conversion_mapping,
-    register_checkpoint_conversion_mapping,
-)
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrainedModel
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeModel, Qwen3MoePreTrainedModel
 
