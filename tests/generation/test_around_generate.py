@@ -203,6 +203,8 @@ def test_load_adapter_then_generate(tiny_llada, tmp_path):
         tiny_llada, peft.LoraConfig(r=2, target_modules=["q_proj", "o_proj"], init_lora_weights=False)
     )
     expected = model.generate(input_ids=PROMPT, **SMALL)
+    (row,) = model.generate_many(PROMPT.tolist(), **SMALL)
+    assert torch.equal(row.tokens, expected[0, 3:])
     model.save_pretrained(tmp_path)
     fresh = make_llada()
     fresh.load_state_dict(base_state)

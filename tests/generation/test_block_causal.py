@@ -15,9 +15,7 @@ def computed_widths(model, prompts, **kwargs):
     shapes = []
 
     def record(module, args, kwargs, output):
-        cache = kwargs.get("past_key_values")
-        keys = cache.layers[0].planned.num_keys if cache is not None else None
-        shapes.append((*args[0].shape[:2], keys) if args else (*kwargs["hidden_states"].shape[:2], keys))
+        shapes.append((*args[0].shape[:2], kwargs["past_key_values"].layers[0].planned.num_keys))
 
     hook = model.model.layers[0].register_forward_hook(record, with_kwargs=True)
     ids, attention_mask = left_padded(prompts)

@@ -357,20 +357,10 @@ def test_rows_are_independent_in_many_cases(case):
 @pytest.mark.parametrize("make", [make_llada, make_dream])
 def test_always_ends_when_the_model_prefers_the_mask_token(make):
     model = make()
-    with torch.no_grad():
-        model.lm_head.weight[MASK] = 0
-        model.lm_head.weight[MASK] += 3 * model.model.norm.weight * model.lm_head.weight[5]
-    for rule in ({"entropy_threshold": 0.5}, {"confidence_threshold": 0.9}, {"denoising_steps": 8}):
-        (row,) = model.generate_many([[2, 3]], max_new_tokens=16, block_length=8, stop_at_eos=False, **rule)
-        assert not (row.tokens == MASK).any()
-        assert 0 < row.nfe <= 16
-
-
-def test_mask_token_preferred_everywhere_still_commits_one_token_a_pass():
-    model = make_llada()
     model.lm_head = ConstantHead(preferred=MASK)
-    (row,) = model.generate_many([[2, 3]], max_new_tokens=8, block_length=8, entropy_threshold=3.0)
-    assert row.nfe == 8 and not (row.tokens == MASK).any()
+    for rule in ({"entropy_threshold": 3.0}, {"confidence_threshold": 0.9}, {"denoising_steps": 4}):
+        (row,) = model.generate_many([[2, 3]], max_new_tokens=8, block_length=8, stop_at_eos=False, **rule)
+        assert row.nfe == rule.get("denoising_steps", 8) and not (row.tokens == MASK).any()
 
 
 class ConstantHead(torch.nn.Module):

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Prompts that cannot be decoded are refused before any work is done."""
+"""Prompts as callers give them, and what is warned about."""
 
 import pytest
 import torch
@@ -18,20 +18,19 @@ def warnings_of(caplog):
     logging.disable_propagation()
 
 
-@pytest.mark.parametrize("prompts", [[[1, 2], [3, 4]], [[2, 1], [3, 4]]])
-def test_padding_without_attention_mask_is_warned_about(tiny_llada, warnings_of, prompts):
+@pytest.mark.parametrize(
+    ("prompts", "warning", "is_given"),
+    [
+        ([[1, 2], [3, 4]], "Pad on the left and pass the attention mask that the tokenizer returns", True),
+        ([[2, 1], [3, 4]], "Pad on the left and pass the attention mask that the tokenizer returns", True),
+        # What all prompts begin with is no padding.
+        ([[1, 2], [1, 4]], "padding", False),
+        ([[5] * 125], "are 133 tokens, more than the 128 that the model was trained for", True),
+    ],
+)
+def test_what_is_warned_about(tiny_llada, warnings_of, prompts, warning, is_given):
     tiny_llada.generate(torch.tensor(prompts), **SMALL)
-    assert "Pad on the left and pass the attention mask that the tokenizer returns" in warnings_of.text
-
-
-def test_a_token_that_all_prompts_begin_with_is_no_padding(tiny_llada, warnings_of):
-    tiny_llada.generate(torch.tensor([[1, 2], [1, 4]]), **SMALL)
-    assert "padding" not in warnings_of.text
-
-
-def test_too_long_a_sequence_is_warned_about(tiny_llada, warnings_of):
-    tiny_llada.generate(torch.full((1, 125), 5), **SMALL)
-    assert "are 133 tokens, more than the 128 that the model was trained for" in warnings_of.text
+    assert (warning in warnings_of.text) == is_given
 
 
 def test_input_types_of_callers(tiny_llada):

@@ -130,15 +130,3 @@ def test_an_interruption_keeps_what_is_finished(tiny_llada):
     assert rows.finished and len(kept) > len(taken)
     for row in kept:
         assert row.tokens.tolist() == alone[row.index + 2]
-
-
-def test_peft_model(tiny_llada):
-    import peft
-
-    prompts = [[2, 3], [4]]
-    model = peft.get_peft_model(
-        tiny_llada, peft.LoraConfig(r=2, target_modules=["q_proj", "o_proj"], init_lora_weights=False)
-    )
-    rows = [row.tokens.tolist() for row in model.generate_many(prompts, **SETTINGS)]
-    alone = [model.generate(input_ids=torch.tensor([ids]), **SETTINGS)[0, len(ids) :].tolist() for ids in prompts]
-    assert rows == alone
