@@ -39,7 +39,6 @@ class Row:
     # Passes since the first open block was entered, and since the open blocks had a mask.
     step: int = 0
     post_steps: int = 0
-    steps: list[int] = field(default_factory=list)
     # By pass, the entropies of the open masks.
     entropies: list[dict[int, float]] = field(default_factory=list)
     # What soft decoding and KLASS keep of the pass before.

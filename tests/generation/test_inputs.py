@@ -41,5 +41,6 @@ def test_input_types_of_callers(tiny_llada):
         {"input_ids": PROMPT, "attention_mask": torch.ones(1, 3), "token_type_ids": torch.zeros(1, 3)},
         {"input_ids": PROMPT, "logits_processor": [lambda input_ids, scores: scores]},
         {"input_ids": PROMPT, "num_beams": 1, "repetition_penalty": 1.0, "use_cache": False},
+        {"input_ids": PROMPT, "num_return_sequences": 1, "top_k": 0, "use_cache": True, "synced_gpus": False},
     ):
         assert torch.equal(tiny_llada.generate(**arguments, **SMALL), expected)
