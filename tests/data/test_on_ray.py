@@ -98,9 +98,8 @@ def test_actors_write_the_folder_of_a_single_process(small_shards, tasks_done, t
     expected = generate_trajectories(model, make_tokenizer(), prompts, RECIPE, 3, tmp_path / "one", seed=5)
     assert len(expected) == 12
     settings = {"generation_config": RECIPE, "batch_size": 1, "seed": 5, "max_actors": 2}
-    rows = generate_trajectories_on_ray(
-        functools.partial(load, partly_nan_llada), prompts, tmp_path / "ray", **settings
-    )
+    load_partly_nan = functools.partial(load, partly_nan_llada)
+    rows = generate_trajectories_on_ray(load_partly_nan, prompts, tmp_path / "ray", **settings)
     assert rows[:] == expected[:] and rows.features == expected.features
     assert content(tmp_path / "ray") == content(tmp_path / "one")
     assert tasks_done == [[2, 3], [0, 1]]
@@ -169,11 +168,7 @@ def test_rows_of_an_actor_that_is_killed_are_made_again(ray_cluster, tmp_path):
     expected = generate_trajectories(make_llada(), make_tokenizer(), prompts, RECIPE, output_dir=tmp_path / "one")
     (tmp_path / "state").mkdir()
     rows = generate_trajectories_on_ray(
-        functools.partial(load_to_be_killed, tmp_path / "state"),
-        prompts,
-        tmp_path / "ray",
-        RECIPE,
-        max_actors=2,
+        functools.partial(load_to_be_killed, tmp_path / "state"), prompts, tmp_path / "ray", RECIPE, max_actors=2
     )
     assert (tmp_path / "state" / "killed").exists()
     assert rows[:] == expected[:] and content(tmp_path / "ray") == content(tmp_path / "one")

@@ -24,9 +24,8 @@ from hf_dparallel.evaluation.aup import accuracy_under_parallelism
     ],
 )
 def test_published_values(tokens_per_forward, accuracy, accuracy_at_one, max_accuracy, published):
-    value = accuracy_under_parallelism(
-        [1.0, tokens_per_forward], [accuracy_at_one, accuracy], max_accuracy=max_accuracy
-    )
+    accuracies = [accuracy_at_one, accuracy]
+    value = accuracy_under_parallelism([1.0, tokens_per_forward], accuracies, max_accuracy=max_accuracy)
     assert value == pytest.approx(published, abs=5e-5)
 
 

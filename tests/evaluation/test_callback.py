@@ -69,9 +69,8 @@ def test_does_not_disturb_the_training(tmp_path):
     ],
 )
 def test_best_checkpoint(tmp_path, monkeypatch, figures, best):
-    trainer = make_trainer(
-        tmp_path, load_best_model_at_end=True, metric_for_best_model="decoding_score", greater_is_better=True
-    )
+    best_model = {"load_best_model_at_end": True, "metric_for_best_model": "decoding_score"}
+    trainer = make_trainer(tmp_path, greater_is_better=True, **best_model)
     runs = iter(figures)
 
     def scripted(*args, **kwargs):

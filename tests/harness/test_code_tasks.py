@@ -41,10 +41,8 @@ def test_each_task_of_the_harness_that_needs_it_is_replaced():
 def harness_functions(monkeypatch) -> dict:
     """The functions of the harness's tasks, by folder. Importing them would download and run a metric."""
     monkeypatch.setattr("evaluate.load", MagicMock())
-    return {
-        folder: runpy.run_path(str(HARNESS_TASKS / folder / "utils.py"), run_name="utils")
-        for folder in ("humaneval", "mbpp")
-    }
+    paths = {folder: str(HARNESS_TASKS / folder / "utils.py") for folder in ("humaneval", "mbpp")}
+    return {folder: runpy.run_path(path, run_name="utils") for folder, path in paths.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -38,9 +38,8 @@ def exact_bound(model) -> float:
     """The mean over the counts of masks of the mean over all choices of them."""
     length, total = len(ANSWER), 0.0
     for count in range(1, length + 1):
-        choices = [
-            [index in chosen for index in range(length)] for chosen in itertools.combinations(range(length), count)
-        ]
+        chosen = itertools.combinations(range(length), count)
+        choices = [[index in places for index in range(length)] for places in chosen]
         total += sum(naive_score(model, masked) for masked in choices) / len(choices) * length / count
     return total / length
 
@@ -64,12 +63,12 @@ def test_one_token_needs_one_sample():
 
 def test_the_batch_size_does_not_change_the_estimate():
     model = make_llada()
-    estimates = [
-        estimate_log_likelihood(model, CONTEXT, ANSWER, MASK, 32, batch_size, generator(3))
-        for batch_size in (1, 5, 32)
-    ]
-    assert estimates == pytest.approx([estimates[0]] * 3, rel=1e-6)
-    assert estimate_log_likelihood(model, CONTEXT, ANSWER, MASK, 32, 5, generator(4)) != pytest.approx(estimates[0])
+
+    def estimate(batch_size, seed=3):
+        return estimate_log_likelihood(model, CONTEXT, ANSWER, MASK, 32, batch_size, generator(seed))
+
+    assert [estimate(1), estimate(32)] == pytest.approx([estimate(5)] * 2, rel=1e-6)
+    assert estimate(5, seed=4) != pytest.approx(estimate(5))
 
 
 @pytest.mark.parametrize(("length", "num_samples"), [(5, 10), (7, 7), (3, 128), (40, 8)])
@@ -125,13 +124,10 @@ def test_an_answer_without_tokens_is_refused_before_any_is_scored():
 def test_the_greedy_answer_is_known_by_decoding_it():
     lm = make_lm(mc_num=4, check_greedy=True)
     tokens = lm.tokenizer("3 4 5")["input_ids"]
-    answer = lm.model.generate(
-        torch.tensor([tokens]), max_new_tokens=3, block_length=3, denoising_steps=3, stop_at_eos=False
-    )[0, 3:]
-    text = lm.tokenizer.decode(answer)
-    greedy, other = lm.loglikelihood(
-        [request("loglikelihood", "3 4 5", f" {text}"), request("loglikelihood", "3 4 5", " 1 1 1")]
-    )
+    settings = {"max_new_tokens": 3, "block_length": 3, "denoising_steps": 3, "stop_at_eos": False}
+    text = lm.tokenizer.decode(lm.model.generate(torch.tensor([tokens]), **settings)[0, 3:])
+    requests = [request("loglikelihood", "3 4 5", answer) for answer in (f" {text}", " 1 1 1")]
+    greedy, other = lm.loglikelihood(requests)
     assert greedy[1] is True and other[1] is False
 
 

@@ -199,15 +199,13 @@ def test_long_prompts_are_cut_on_the_left_to_leave_room_for_the_answer():
 
 def test_an_adapter_is_used_unmerged(tmp_path):
     torch.manual_seed(0)
-    student = get_peft_model(
-        make_llada(), LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    )
+    adapter = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    student = get_peft_model(make_llada(), adapter)
     make_llada().save_pretrained(tmp_path / "base")
     student.save_pretrained(tmp_path / "adapter")
     make_tokenizer().save_pretrained(tmp_path / "base")
-    lm = DiffusionHarnessLM(
-        str(tmp_path / "base"), adapter=str(tmp_path / "adapter"), entropy_threshold=1.0, device="cpu", **CANVAS
-    )
+    settings = {"entropy_threshold": 1.0, "device": "cpu", **CANVAS}
+    lm = DiffusionHarnessLM(str(tmp_path / "base"), str(tmp_path / "adapter"), **settings)
     assert any("lora_A" in name for name, _ in lm.model.named_parameters())
     expected = make_lm(student).generate_until(make_requests(TEXTS))
     assert lm.generate_until(make_requests(TEXTS)) == expected != make_lm().generate_until(make_requests(TEXTS))

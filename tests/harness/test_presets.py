@@ -53,10 +53,7 @@ def test_methods_are_those_of_the_paper(method, settings):
 
 @pytest.mark.parametrize(
     ("preset", "thresholds", "shots"),
-    [
-        ("paper-llada", [0.5, 0.5, 0.5, 0.45], [0, 4, 0, 3]),
-        ("paper-dream", [0.45, 0.45, 0.5, 0.5], [0, 0, 0, 0]),
-    ],
+    [("paper-llada", [0.5, 0.5, 0.5, 0.45], [0, 4, 0, 3]), ("paper-dream", [0.45, 0.45, 0.5, 0.5], [0, 0, 0, 0])],
 )
 def test_thresholds_and_examples_are_those_of_the_paper(preset, thresholds, shots):
     benchmarks = PRESETS[preset].benchmarks
@@ -93,10 +90,8 @@ def right_answers(task: str) -> list[str]:
         return [rf"So it is \boxed{{{answer}}}." for answer in answers]
     if task == "minerva_math":
         # In the order of the group's tasks.
-        folders = "algebra counting_and_probability geometry intermediate_algebra number_theory prealgebra precalculus"
-        return [
-            read_rows(f"EleutherAI/hendrycks_math/{folder}/test.jsonl")[0]["solution"] for folder in folders.split()
-        ]
+        names = "algebra counting_and_probability geometry intermediate_algebra number_theory prealgebra precalculus"
+        return [read_rows(f"EleutherAI/hendrycks_math/{name}/test.jsonl")[0]["solution"] for name in names.split()]
     if task.startswith("humaneval"):
         rows = read_rows("openai/openai_humaneval/openai_humaneval/test.jsonl")
         if task == "humaneval":
@@ -226,9 +221,8 @@ def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, met
         model.generation_config = DiffusionGenerationConfig(**settings)
         benchmarks = choose_benchmarks("paper-llada", ["gsm8k_cot_zeroshot"])
         changes = {"max_new_tokens": 16, "block_length": 8}
-        comparison = Comparison(
-            TaskRunner("tiny", apply_chat_template=True), "paper-llada", benchmarks, [method], changes
-        )
+        runner = TaskRunner("tiny", apply_chat_template=True)
+        comparison = Comparison(runner, "paper-llada", benchmarks, [method], changes)
         comparison.measure(DiffusionHarnessLM(model, tokenizer=make_tokenizer(), batch_size=2), method)
         rows += comparison.rows()
     assert decoders[0] == decoders[1]

@@ -184,9 +184,8 @@ def test_masks_and_losses_of_the_published_code_of_sdar(golden_dir):
             scored = torch.tensor(case["masked"])[row : row + 1, tokens].bool()
             where = torch.cat([scored, torch.zeros_like(scored)], dim=1)
             targets = torch.tensor(case["labels"])[row : row + 1, tokens][scored]
-            logits = model(
-                input_ids=input_ids, position_ids=positions, attention_mask=mask, logits_to_keep=where
-            ).logits
+            inputs = {"input_ids": input_ids, "position_ids": positions, "attention_mask": mask}
+            logits = model(**inputs, logits_to_keep=where).logits
             cross_entropy.append(Objective().token_terms(logits, targets).losses[:, 0])
         assert torch.equal(seen, recorded)
         # Each token is weighted with one over the probability of its mask, and the sum divided by all of the answer.

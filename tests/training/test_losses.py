@@ -196,9 +196,8 @@ def test_loss_and_gradients_of_the_published_code(golden_dir, name):
             "num_correct_rev": terms.num_correct[1],
         }
         # The published loss is the sum of the two views, ours the mean over rows.
-        total = 2 * certainty_forcing_loss(
-            logits, labels, temperature=case["temperature"], certainty_weight=case["entropy_weight"]
-        )
+        settings = {"temperature": case["temperature"], "certainty_weight": case["entropy_weight"]}
+        total = 2 * certainty_forcing_loss(logits, labels, **settings)
         total.backward()
         measured["total_loss"] = total
         measured = {key: value.item() for key, value in measured.items()}

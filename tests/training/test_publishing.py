@@ -79,9 +79,8 @@ def test_pushes_during_the_training_are_complete_and_hold_no_states(hub, tmp_pat
 def test_a_push_that_fails_does_not_end_the_training(hub, tmp_path):  # noqa: F811
     hub.tokens["hf_owner"] = "stranger"
     hub.repositories["models/user/student"] = Repository()
-    trainer = make_trainer(
-        tmp_path / "student", push_to_hub=True, hub_model_id="user/student", save_strategy="steps", save_steps=1
-    )
+    settings = {"hub_model_id": "user/student", "save_strategy": "steps", "save_steps": 1}
+    trainer = make_trainer(tmp_path / "student", push_to_hub=True, **settings)
     trainer.train()
     assert trainer.state.global_step == 2
     with pytest.raises(OSError, match="Could not push to 'user/student'"):

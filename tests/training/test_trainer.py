@@ -19,11 +19,7 @@ from transformers import (
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.trainer_utils import HPSearchBackend
 
-from hf_dparallel import (
-    CertaintyForcingTrainer,
-    DataCollatorForSemiAutoregressiveMasking,
-    certainty_forcing_loss,
-)
+from hf_dparallel import CertaintyForcingTrainer, DataCollatorForSemiAutoregressiveMasking, certainty_forcing_loss
 from hf_dparallel.models.base import MaskedDiffusionOutput
 from hf_dparallel.training.objective import TokenTerms
 from hf_dparallel.training.publishing import student_recipe, training_summary

@@ -162,16 +162,14 @@ def _cluster(address: str | None) -> Iterator[None]:
         yield
         return
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        connection = ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise ConnectionError(
             f"{error}. If Ray's log says that the token is missing, copy ~/.ray/auth_token from the machine where the "
             "cluster was started, and set RAY_AUTH_MODE=token."
         ) from error
-    try:
+    with connection:
         yield
-    finally:
-        ray.shutdown()
 
 
 def _resources_of_actor(num_cpus: int, num_gpus: float | None) -> dict[str, float]:

@@ -100,9 +100,7 @@ def generate_trajectories(
     # Without `cpu`, processes under `torchrun` on a machine without accelerator would not know of one another.
     state = PartialState(cpu=model.device.type == "cpu")
     if output_dir is None and state.num_processes > 1:
-        raise ValueError(
-            f"`output_dir` is needed with {state.num_processes} processes: they share their rows through it."
-        )
+        raise ValueError(f"`output_dir` is needed with {state.num_processes} processes, which share rows through it.")
     answerer = Answerer(model, tokenizer, generation_config, batch_size, seed, num_workers)
     with tempfile.TemporaryDirectory() as temporary:
         teacher = {} if output_dir is None else answerer.fingerprint()
@@ -233,10 +231,8 @@ def as_columns(answer: DecodedRow) -> dict[str, Any]:
     if answer.error is not None:
         return {"error": f"NaN at step {answer.nfe - 1}"}
     # With `stop_at_eos=False` decoding goes on beyond the first end token.
-    completion_ids, commit_step = (
-        values[: answer.num_tokens].tolist() for values in (answer.tokens, answer.commit_step)
-    )
-    return {"completion_ids": completion_ids, "commit_step": commit_step, "nfe": answer.nfe}
+    parts = {"completion_ids": answer.tokens, "commit_step": answer.commit_step}
+    return {name: values[: answer.num_tokens].tolist() for name, values in parts.items()} | {"nfe": answer.nfe}
 
 
 def _share(store: ShardStore, state: "PartialState") -> list[int]:

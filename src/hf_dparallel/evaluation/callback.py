@@ -119,10 +119,8 @@ def _check_trainer(trainer: "Trainer", num_prompts: int) -> None:
         )
     if trainer.processing_class is None:
         raise ValueError("`DecodingCallback` needs the tokenizer. Pass `processing_class=` to the trainer.")
-    if num_prompts < trainer.args.world_size:
-        raise ValueError(
-            f"`dataset` must have a prompt for each of the {trainer.args.world_size} processes, got {num_prompts}."
-        )
+    if num_prompts < (num := trainer.args.world_size):
+        raise ValueError(f"`dataset` must have a prompt for each of the {num} processes, got {num_prompts}.")
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise ValueError(
             "`DecodingCallback` needs the whole model in each process, which decodes its share of the prompts in its "

@@ -47,10 +47,8 @@ def pass_at_1(references: str | list[str], predictions: str | list[str] | list[l
     """The metric of the tasks `mbpp*`: the share of the programs that pass."""
     references = [references] if isinstance(references, str) else references
     groups = [programs if isinstance(programs, list) else [programs] for programs in predictions]
-    shares = [
-        _count_passed(programs, reference) / len(programs)
-        for reference, programs in zip(references, groups, strict=True)
-    ]
+    pairs = zip(references, groups, strict=True)
+    shares = [_count_passed(programs, reference) / len(programs) for reference, programs in pairs]
     return sum(shares) / len(shares)
 
 

@@ -99,9 +99,8 @@ class DiffusionHarnessLM(TemplateLM):
         self._device = _choose_device(device, state)
         loading = {"revision": revision, "trust_remote_code": trust_remote_code}
         if isinstance(pretrained, str):
-            self.model = AutoModelForMaskedLM.from_pretrained(
-                pretrained, dtype=dtype, device_map=self._device, **loading
-            )
+            places = {"dtype": dtype, "device_map": self._device}
+            self.model = AutoModelForMaskedLM.from_pretrained(pretrained, **places, **loading)
         else:
             self.model, self._device = pretrained, getattr(pretrained, "device", self._device)
         _check_decodes(self.model)

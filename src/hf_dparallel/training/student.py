@@ -99,9 +99,7 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
     from peft import PeftConfig, PeftModel, get_peft_model
 
     if not isinstance(peft_config, PeftConfig):
-        raise TypeError(
-            f"`peft_config` must be a `peft.PeftConfig` such as `peft.LoraConfig`, got {type(peft_config).__name__}."
-        )
+        raise TypeError(f"`peft_config` must be a `peft.PeftConfig`, as LoRA's is, got {type(peft_config).__name__}.")
     if isinstance(model, PeftModel):
         raise ValueError(
             "`peft_config` was passed with a model that has an adapter already. Pass `peft_config=None` to train that "
