@@ -280,18 +280,20 @@ def test_bad_files_are_2(hf, tmp_path, text, message):
 # Failures
 
 
-@pytest.mark.parametrize("command", ["generate", "evaluate", "trajectories", "train"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "generate --prompt 1",
+        "evaluate --dataset questions.jsonl",
+        "trajectories --dataset questions.jsonl --output_dir out",
+        "train --dataset_name completions.jsonl",
+    ],
+)
 @pytest.mark.parametrize("model", ["./missing", "no/such/folder"])
 def test_missing_model_is_1(hf, questions, completions, command, model):
-    flags = {
-        "generate": ["--model", model, "--prompt", "1"],
-        "evaluate": ["--model", model, "--dataset", questions],
-        "trajectories": ["--model", model, "--dataset", questions, "--output_dir", "out"],
-        "train": ["--model", model, "--dataset_name", completions],
-    }
-    code, out, err = hf(command, *flags[command])
+    code, out, err = hf(*command.split(), "--model", model)
     assert code == 1 and not out
-    assert last_line(err).startswith(f"hf-dparallel {command}: error: `model")
+    assert last_line(err).startswith(f"hf-dparallel {command.split()[0]}: error: `model")
     assert f"={model}` does not exist" in last_line(err) and "Traceback" not in err
 
 

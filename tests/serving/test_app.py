@@ -187,7 +187,10 @@ def test_responses_that_are_refused(served, fields, param, message):
 
 def test_models(client):
     assert [model.id for model in client.models.list()] == ["demo"]
-    assert client.models.retrieve("demo").max_model_len == 768
+    model = client.models.retrieve("demo")
+    assert (model.max_model_len, model.parent) == (768, None)
+    decoding = {"entropy_threshold": 0.5, "max_new_tokens": 64, "block_length": 32}
+    assert decoding.items() <= model.decoding.items() and "max_time" not in model.decoding
     with pytest.raises(openai.NotFoundError, match="This server has `demo`"):
         client.models.retrieve("org/other")
 
@@ -200,6 +203,7 @@ def test_curl_reads_server_sent_events(server):
     assert "200 OK" in head and "content-type: text/event-stream" in head
     events = events.strip().split("\n\n")
     assert all(event.startswith("data: ") for event in events) and events[-1] == "data: [DONE]"
+    assert '"draft"' not in out
     assert json.loads(events[0].removeprefix("data: "))["choices"][0]["delta"]["role"] == "assistant"
 
 

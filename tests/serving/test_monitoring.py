@@ -7,9 +7,6 @@ import re
 import httpx
 import pytest
 
-from hf_dparallel.serving.engine import Engine
-from hf_dparallel.serving.monitoring import Metrics
-
 from .conftest import running
 from .test_app import PROBLEMS, chat
 
@@ -50,11 +47,3 @@ def test_requests_are_logged_and_counted(served, lines):
     assert found['hf_dparallel_tokens_per_forward_bucket{le="+Inf",model="demo"}'] == 2
     assert found["hf_dparallel_engine_passes_total"] == 2 * usage["nfe"] and found["hf_dparallel_slots"] == 16
     assert found["hf_dparallel_prompts_active"] == found["hf_dparallel_prompts_waiting"] == 0
-
-
-def test_names_of_models_are_quoted(served):
-    engine = Engine(served.model, 1, 0)
-    metrics = Metrics(engine)
-    metrics.add('a"b\\c\n', 200, 1.0, None)
-    engine.close()
-    assert 'model="a\\"b\\\\c\\n"' in metrics.text().decode()

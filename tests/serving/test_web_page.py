@@ -59,11 +59,6 @@ def test_drafts_show_each_pass_and_end_as_the_answer(served, server, settings):
         assert any(token["text"] is not None for state in states for token in state[len(state) - 1 :])
 
 
-def test_streams_without_drafts_have_none(server):
-    body = chat(PROBLEMS[0]) | {"stream": True}
-    assert '"draft"' not in server.post(body).text
-
-
 def test_text_of_drafts(byte_tokenizer):
     ids = byte_tokenizer("a é b")["input_ids"]  # the bytes of é are two tokens
     first = say_draft(byte_tokenizer, Draft(0, [*ids[:3], 0, *ids[4:]], [0, 0, 1, -1, 1, 0]))
@@ -93,10 +88,3 @@ def test_the_page_is_one_file_that_runs_its_own_script_only(server):
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page)
     rules = json.loads(re.search(r'<script id="rules" type="application/json">(.*?)</script>', page)[1])
     assert list(rules) == list(settings_of("rule")) and page == render_page()[0]
-
-
-def test_models_say_how_they_decode(server):
-    (model,) = httpx.get(f"{server.url}/v1/models").json()["data"]
-    decoding = model["decoding"]
-    assert (decoding["entropy_threshold"], decoding["max_new_tokens"], decoding["block_length"]) == (0.5, 64, 32)
-    assert model["parent"] is None and "max_time" not in decoding
