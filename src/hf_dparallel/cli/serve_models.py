@@ -56,11 +56,8 @@ def served_models(
         with checked_name("adapter", path):
             model.load_adapter(path, adapter)
         served.insert(number, dataclasses.replace(base, name=adapter_name, adapter=adapter, parent=name))
-    return {each.name: _resolved(each) for each in served}
-
-
-def _resolved(served: ServedModel) -> ServedModel:
-    """The same with all settings, while its own recipe is the active one."""
-    set_adapter(served.model, served.adapter)
-    config = resolve_settings(served.model, served.generation_config, served.tokenizer)
-    return dataclasses.replace(served, generation_config=config)
+    for each in served:
+        # All settings, while its own recipe is the active one.
+        set_adapter(model, each.adapter)
+        each.generation_config = resolve_settings(model, generation_config, tokenizer)
+    return {each.name: each for each in served}
