@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, RepoCard
+from huggingface_hub import CommitInfo
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
 from .._version import __version__
@@ -116,11 +116,7 @@ def files_to_push(facts: ModelFacts) -> dict[str, Content]:
         edited[ADAPTER_CONFIG_NAME] = _to_json({**facts.adapter, "base_model_name_or_path": facts.base_model})
     if facts.summary:
         edited[SUMMARY_NAME] = _to_json({**facts.summary, "base_model": facts.base_model})
-    files: dict[str, Content] = {
-        **select_files(facts.folder, kind),
-        **_companions(facts, make_model_card(facts)),
-        **edited,
-    }
+    files = {**select_files(facts.folder, kind), **_companions(facts, facts.folder), **edited}
     if not facts.calibration:
         files.pop(CALIBRATION_NAME, None)
     check_own_paths(files, facts.folder)
@@ -133,14 +129,13 @@ def write_companions(facts: ModelFacts, *copies: Path) -> None:
     A card that somebody has written stays. A `.gitignore` names the files that stay here, so that a plain upload of a
     folder is complete and clean.
     """
-    card = make_model_card(facts)
     for folder in {facts.folder, *copies}:
-        for name, content in {**_companions(facts, card, folder), ".gitignore": _IGNORED.encode()}.items():
+        for name, content in {**_companions(facts, folder), ".gitignore": _IGNORED.encode()}.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
 
 
-def _companions(facts: ModelFacts, card: RepoCard, folder: Path | None = None) -> dict[str, bytes]:
+def _companions(facts: ModelFacts, folder: Path) -> dict[str, bytes]:
     """The code for models of other classes, and the card, unless somebody wrote the one in the folder."""
     recipe = pprint.pformat(json.loads(facts.recipe.to_json_string()))
     shift = bool(facts.summary.get("shift_logits"))
@@ -149,11 +144,11 @@ def _companions(facts: ModelFacts, card: RepoCard, folder: Path | None = None) -
         "custom_generate/recipe.py": f"RECIPE = {recipe}\nSHIFT_LOGITS = {shift}\n".encode(),
         "custom_generate/requirements.txt": f"hf-dparallel>={__version__}\n".encode(),
     }
-    own = (folder or facts.folder) / CARD_NAME
+    own = folder / CARD_NAME
     if own.is_file() and not is_replaceable(own.read_text(encoding="utf-8")):
         logger.warning_once(f"`{own}` is kept as it is. Delete it to have a card written.")
         return companions
-    return {**companions, CARD_NAME: f"{card}\n".encode()}
+    return {**companions, CARD_NAME: f"{make_model_card(facts)}\n".encode()}
 
 
 def _check_same_kind(existing: Sequence[str], read: Callable[[str], str], repo_id: str, pushed: str) -> None:
