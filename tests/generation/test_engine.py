@@ -99,6 +99,18 @@ def test_a_row_in_a_batch_equals_the_row_alone(settings):
         assert_same_row(alone, row, about=prompt)
 
 
+def test_rows_that_enter_later_end_no_other():
+    """LMDeploy goes on behind an end token in the block that begins with the end of the prompt."""
+    model, settings = make_sdar(), {"engine": "lmdeploy", "confidence_threshold": 0.3, "max_new_tokens": 13}
+    # The second row ends early, and makes room for the third one.
+    prompts, settings["eos_token_id"] = PROMPTS[::-1], [39, 22]
+    rows = list(model.generate_many(prompts, batch_size=2, **settings))
+    assert 39 in rows[0].tokens[:3] and rows[1].nfe < rows[0].nfe
+    for prompt, row in zip(prompts, rows, strict=True):
+        (alone,) = model.generate_many([prompt], **settings)
+        assert (alone.tokens.tolist(), alone.nfe) == (row.tokens.tolist(), row.nfe)
+
+
 @pytest.mark.parametrize("editing", [{}, {"editing_threshold": 0.0}])
 def test_a_row_that_would_never_end_fails(editing):
     """A model that predicts the mask token keeps SGLang in the block."""

@@ -185,9 +185,16 @@ class LMDeploy(EngineBlocks):
             written = _best(order, masked, config.min_commits)
         return tokens, written, ~masked.any(dim=1)
 
+    def enter(self, row_ids: list[int]) -> None:
+        super().enter(row_ids)
+        # The canvas has looked for the ends of all rows.
+        self._find_ends()
+
     def after(self, prediction: TokenPrediction, change: Change) -> None:
-        canvas = self.canvas
-        for row, status in enumerate(canvas.status):
+        self._find_ends()
+
+    def _find_ends(self) -> None:
+        for row, status in enumerate(self.canvas.status):
             if not status.is_nan:
                 length = self._end(row) if status.num_open == 0 else None
                 status.is_finished = length is not None
