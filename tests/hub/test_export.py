@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Students as serving engines and the published code read them, and those that an engine cannot serve."""
 
+import ast
 import json
 import shlex
 
@@ -133,14 +134,34 @@ def test_recipes_in_the_words_of_an_engine(tmp_path, recipe, engine, words, sett
 
 
 @pytest.mark.parametrize("model_type", MAKERS)
-def test_a_student_for_the_published_code(tmp_path, model_type):
+def test_a_student_for_the_published_code(tmp_path, capsys, model_type):
     save(tmp_path / "base", MAKERS[model_type](), code=True)
     save(tmp_path / "student", MAKERS[model_type](), {"entropy_threshold": 0.5})
     command = ["export", str(tmp_path / "student"), "--engine", "transformers", "--base_model", str(tmp_path / "base")]
-    assert main([*command, "--output_dir", str(tmp_path / "out"), "--entropy_threshold", "0.3"]) == 0
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    out = tmp_path / "it's {} out"
+    assert main([*command, "--output_dir", str(out), "--entropy_threshold", "0.3"]) == 0
+    python, _, code, folder = shlex.split(capsys.readouterr().out.splitlines()[0])
+    assert (python, folder) == ("python", str(out)) and ast.parse(code)
+    config = json.loads((out / "config.json").read_text())
     assert (config["architectures"], config["model_type"]) == (["TheModel"], MAKERS[model_type]().config.model_type)
-    assert AutoModelForMaskedLM.from_pretrained(tmp_path / "out").generation_config.entropy_threshold == 0.3
+    assert AutoModelForMaskedLM.from_pretrained(out).generation_config.entropy_threshold == 0.3
+
+
+def test_a_head_that_was_trained_is_not_tied(tmp_path):
+    """Engines read no head from a checkpoint whose configuration ties it to the embeddings."""
+    for name in ("base", "student"):
+        save(tmp_path / name, make_sdar(tie_word_embeddings=True))
+    adapted = AutoModelForMaskedLM.from_pretrained(tmp_path / "base")
+    adapted.add_adapter(lora(target_modules=["q_proj"], modules_to_save=["lm_head"]), "default")
+    torch.nn.init.normal_(adapted.lm_head.modules_to_save["default"].weight)
+    adapted.save_pretrained(tmp_path / "adapter")
+    DiffusionGenerationConfig(**RULE).save_pretrained(tmp_path / "adapter")
+    for student, is_tied in (("student", True), ("adapter", False)):
+        export_for_engine(tmp_path / student, "sglang", tmp_path / "out" / student)
+        folder = tmp_path / "out" / student
+        assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"] is is_tied
+        names = safe_open(folder / "model.safetensors", "pt").keys()
+        assert ("lm_head.weight" in names) is not is_tied
 
 
 def drop_a_tensor(folder):

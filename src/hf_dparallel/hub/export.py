@@ -29,7 +29,8 @@ ENGINES = (*ARCHITECTURES, "transformers")
 _MASK_TOKEN_IDS = {"sdar": 151669, "sdar_moe": 151669, "llada2_moe": 156895}
 _INSTALL = "pip install --no-deps hf-dparallel && "
 _LOADING = (
-    "python -c 'from transformers import AutoModel; AutoModel.from_pretrained(\"{folder}\", trust_remote_code=True)'"
+    "python -c 'import sys; from transformers import AutoModel; "
+    "AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)' {folder}"
 )
 
 
@@ -93,6 +94,9 @@ def export_for_engine(
         logger.warning(f"`{student}` has no chat template: it can be asked plain prompts only.")
     if getattr(model, "_hf_peft_config_loaded", False):
         model.merge_and_unload()
+        # Engines do not read the weights of a head that is tied.
+        weights = [layer.weight for layer in (model.get_input_embeddings(), model.get_output_embeddings())]
+        model.config.tie_word_embeddings &= weights[0] is weights[1]
     model.generation_config = recipe
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
