@@ -136,6 +136,7 @@ def test_one_token_per_pass_is_plain():
         "max_active_blocks": 1,
         "revocation_threshold": 0.0,
         "editing_threshold": 1.0,
+        "engine": "hf-dparallel",
         "min_commits": 1,
         "commit_order": "confidence",
         "penalty_lambda": 0.0,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.prediction import predict_tokens
 from hf_dparallel.generation.revision.engine import LMDeploy, joint_threshold, low_confidence, without_repetition
 from hf_dparallel.generation.settings import SettingError
@@ -109,6 +110,33 @@ def test_rows_that_enter_later_end_no_other():
     for prompt, row in zip(prompts, rows, strict=True):
         (alone,) = model.generate_many([prompt], **settings)
         assert (alone.tokens.tolist(), alone.nfe) == (row.tokens.tolist(), row.nfe)
+
+
+@pytest.mark.parametrize("settings", [{"engine": "sglang"}, {"engine": "lmdeploy"}])
+def test_the_last_block_is_streamed_and_searched(settings):
+    model, settings = make_sdar(), settings | {"confidence_threshold": 0.3, "max_new_tokens": 13, "stop_at_eos": False}
+    (row,) = model.generate_many(PROMPTS[:1], **settings)
+    streamed, looked_at = [], []
+    streamer = SimpleNamespace(put=lambda value: streamed.extend(value.flatten().tolist()), end=lambda: None)
+
+    def note(input_ids, scores, **kwargs):
+        looked_at.append(input_ids.shape[1])
+        return torch.tensor([False])
+
+    model.generate(torch.tensor(PROMPTS[:1]), streamer=streamer, stopping_criteria=[note], **settings)
+    assert streamed == PROMPTS[0] + row.tokens.tolist()
+    assert looked_at == list(range(4, 17))
+
+
+def test_a_call_takes_another_decoder_than_the_recipe():
+    model = make_sdar()
+    plain = model.generate(torch.tensor(PROMPTS[:1]), max_new_tokens=8)
+    model.generation_config = DiffusionGenerationConfig(engine="sglang", confidence_threshold=0.9, max_new_tokens=8)
+    recipe = model.generation_config.one_token_per_pass()
+    assert torch.equal(model.generate(torch.tensor(PROMPTS[:1]), recipe), plain)
+    with pytest.raises(SettingError, match="or set `engine='hf-dparallel'`"):
+        model.generate(torch.tensor(PROMPTS[:1]), kl_threshold=0.5)
+    model.generate(torch.tensor(PROMPTS[:1]), kl_threshold=0.5, engine="hf-dparallel")
 
 
 @pytest.mark.parametrize("editing", [{}, {"editing_threshold": 0.0}])

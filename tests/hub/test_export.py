@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig, export_for_engine
@@ -151,11 +152,14 @@ def test_a_head_that_was_trained_is_not_tied(tmp_path):
     """Engines read no head from a checkpoint whose configuration ties it to the embeddings."""
     for name in ("base", "student"):
         save(tmp_path / name, make_sdar(tie_word_embeddings=True))
-    adapted = AutoModelForMaskedLM.from_pretrained(tmp_path / "base")
-    adapted.add_adapter(lora(target_modules=["q_proj"], modules_to_save=["lm_head"]), "default")
-    torch.nn.init.normal_(adapted.lm_head.modules_to_save["default"].weight)
-    adapted.save_pretrained(tmp_path / "adapter")
-    DiffusionGenerationConfig(**RULE).save_pretrained(tmp_path / "adapter")
+    settings = {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}
+    adapter = save_adapter(
+        tmp_path / "adapter", lambda: AutoModelForMaskedLM.from_pretrained(tmp_path / "base"), recipe=RULE, **settings
+    )
+    path = adapter / "adapter_model.safetensors"
+    weights = load_file(path)
+    name = next(name for name in weights if "lm_head" in name)
+    save_file(weights | {name: weights[name] + 1}, path)
     for student, is_tied in (("student", True), ("adapter", False)):
         export_for_engine(tmp_path / student, "sglang", tmp_path / "out" / student)
         folder = tmp_path / "out" / student

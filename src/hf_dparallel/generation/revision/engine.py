@@ -38,7 +38,7 @@ class EngineBlocks(RowPart):
         for name, value in config.non_defaults().items():
             is_known = SETTINGS[name].kind in ("length", "cache", "stopping") or self.knows(name)
             if config.is_on(name) and not is_known:
-                remedy = f"{SETTINGS[name].way_without}, or leave `engine` out."
+                remedy = f"{SETTINGS[name].way_without}, or {SETTINGS['engine'].way_without}."
                 raise SettingError(name, value, f"is nothing that {config.engine} does", remedy)
 
     def knows(self, name: str) -> bool:
@@ -199,6 +199,8 @@ class LMDeploy(EngineBlocks):
                 length = self._end(row) if status.num_open == 0 else None
                 status.is_finished = length is not None
                 status.length = status.length_to_eos = status.longest if length is None else length
+                if status.is_finished:
+                    status.num_final = status.length
 
     def _end(self, row: int) -> int | None:
         """The length of the answer, if it ends in the open block, which is full."""
@@ -225,7 +227,8 @@ def engine_blocks(config: Any) -> EngineBlocks:
 
 
 # fmt: off
-add_setting("engine", "revision", str, choices=("sglang", "lmdeploy"), not_with=("compile_config",),
+add_setting("engine", "revision", str, off="hf-dparallel", choices=("hf-dparallel", "sglang", "lmdeploy"),
+    not_with=("compile_config",),
     model={"is_served": "does not know {model}, but SDAR (both engines) and LLaDA2 (SGLang)"},
     source="https://docs.sglang.io",
     help="Decode as this serving engine does, with its tokens in its passes, so that a threshold can be calibrated "
