@@ -11,11 +11,12 @@ from transformers import PreTrainedModel
 
 from .canvas import Canvas, DecodedRow
 from .commit_rules import make_rule
+from .compatibility import check
 from .configuration import DiffusionGenerationConfig
 from .inputs import check_generators
 from .parts import Change, RowPart
 from .prediction import TokenPrediction, predict_tokens
-from .runner import make_runner
+from .runner import CompiledRunner, Runner
 
 
 # Few widths to compile, and little padding.
@@ -37,6 +38,7 @@ class Decoder:
         parts: Sequence[RowPart],
         generator_for: Callable[[int], torch.Generator] | None = None,
     ):
+        check(config, model)
         self.config = config
         self.parts = list(parts)
         self.canvas = Canvas(
@@ -45,7 +47,7 @@ class Decoder:
             whole_blocks=model.is_block_causal,
             revises=any(part.revises for part in parts),
         )
-        self.runner = make_runner(model, self.canvas, self.parts)
+        self.runner = (CompiledRunner if config.compiles else Runner)(model, self.canvas, self.parts)
         self.rule = make_rule(config, self.canvas)
         self.generator_for = generator_for
         self._generators: dict[int, torch.Generator] = {}

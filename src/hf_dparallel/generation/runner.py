@@ -13,7 +13,6 @@ from transformers.masking_utils import create_bidirectional_mask
 from ..attention_masks import block_causal, make_attention_mask
 from .cache import WindowCache
 from .canvas import Canvas
-from .compatibility import check
 from .parts import RowPart
 from .plan import Blocks, Pass, WholeCanvas, Windows
 
@@ -29,7 +28,7 @@ class Runner:
     # The index of all rows in a pass, a tensor; `None` takes them as they are.
     all_rows: Any = None
 
-    def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart] = ()):
+    def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
         self.model, self.canvas, self.parts = model, canvas, parts
         self.lead = int(model.shift_logits)
         implementation = canvas.config.cache_implementation
@@ -153,7 +152,7 @@ class Runner:
 class CompiledRunner(Runner):
     """Runs passes of few shapes by compiled code: every pass computes all rows, in windows of a few lengths."""
 
-    def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart] = ()):
+    def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
         super().__init__(model, canvas, parts)
         self.forward = model.get_compiled_call(canvas.config.compile_config)
         self.planner.uniform = True
@@ -234,9 +233,3 @@ def _borrow_cache(runner: CompiledRunner, new: WindowCache) -> WindowCache:
         cache.allocate(model.config.get_text_config(), model.dtype, model.device)
     weakref.finalize(runner, free.append, cache)
     return cache
-
-
-def make_runner(model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart] = ()) -> Runner:
-    """The runner that the settings ask for, if the model can do that."""
-    check(canvas.config, model)
-    return (CompiledRunner if canvas.config.compiles else Runner)(model, canvas, parts)
