@@ -139,22 +139,33 @@ def test_a_call_takes_another_decoder_than_the_recipe():
     model.generate(torch.tensor(PROMPTS[:1]), kl_threshold=0.5, engine="hf-dparallel")
 
 
+def _prefer(model, token):
+    head = model.lm_head.forward
+    model.lm_head.forward = lambda states: head(states).index_fill(-1, torch.tensor([token]), 1e4)
+
+
 @pytest.mark.parametrize("editing", [{}, {"editing_threshold": 0.0}])
 def test_a_row_that_would_never_end_fails(editing):
     """A model that predicts the mask token keeps SGLang in the block."""
     model = make_sdar()
     settings = {"engine": "sglang", "confidence_threshold": 0.9, "max_new_tokens": 8, "mask_token_id": 63} | editing
     next(model.generate_many(PROMPTS[:1], **settings))
-    head = model.lm_head.forward
-
-    def prefer_mask(hidden_states):
-        logits = head(hidden_states)
-        logits[..., 63] = 1e4
-        return logits
-
-    model.lm_head.forward = prefer_mask
+    _prefer(model, 63)
     with pytest.raises(RuntimeError, match="for ever: the model predicts the mask token in block"):
         next(model.generate_many(PROMPTS[:1], **settings))
+
+
+def test_lmdeploy_keeps_the_mask_token_in_the_answer():
+    """It follows by their state which places are decided, not by their tokens."""
+    rows = []
+    for token in (63, 5):
+        model = make_sdar()
+        _prefer(model, token)
+        settings = {"engine": "lmdeploy", "min_commits": 2, "max_new_tokens": 8, "mask_token_id": 63}
+        rows += model.generate_many(PROMPTS[:1], **settings)
+    masks, others = rows
+    assert masks.tokens.tolist() == [63] * 8 and others.tokens.tolist() == [5] * 8
+    assert (masks.nfe, masks.commit_step.tolist()) == (others.nfe, others.commit_step.tolist())
 
 
 def test_an_edit_may_mask_a_token_again():

@@ -282,15 +282,16 @@ class Canvas(RowTensors):
     ) -> None:
         """Writes the accepted tokens of a pass and counts the pass; all arguments are `(rows, columns)`.
 
-        Where a decided token is accepted it is revised; the mask token takes it back. A row stays in its block also
-        where tokens are `unsettled`, though they are decided.
+        Where a decided token is accepted it is revised; the mask token takes it back, and in place of a mask it is a
+        token like any other. A row stays in its block also where tokens are `unsettled`, though they are decided.
         """
         is_new = torch.zeros_like(self.masked).scatter_(1, columns, accepted)
         self.sequences = torch.where(is_new, self.sequences.scatter(1, columns, tokens), self.sequences)
         self.commit_step = torch.where(is_new, self.nfe[:, None], self.commit_step)
         if self.revises:
             self.num_revisions += (is_new & ~self.masked).sum(dim=1)
-            self.masked = torch.where(is_new, self.sequences == self.config.mask_token_id, self.masked)
+            is_taken_back = ~self.masked & (self.sequences == self.config.mask_token_id)
+            self.masked = torch.where(is_new, is_taken_back, self.masked)
             self.commit_step = self.commit_step.masked_fill(self.masked, -1)
         else:
             self.masked = self.masked ^ is_new

@@ -14,7 +14,7 @@ from transformers.utils import CONFIG_NAME, cached_file, logging
 
 from ..generation.compatibility import check
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
-from ..generation.revision.engine import ARCHITECTURES, engine_blocks
+from ..generation.parts import REVISION_WAYS
 from ..generation.settings import SettingError
 from ..reports import read_json, write_json
 from .facts import ModelFacts
@@ -24,7 +24,7 @@ from .publish import write_companions
 
 logger = logging.get_logger(__name__)
 
-ENGINES = (*ARCHITECTURES, "transformers")
+ENGINES = ("sglang", "lmdeploy", "transformers")
 # What the engines mask with, whatever the checkpoint says. Our plug-in tells SGLang what it says.
 _MASK_TOKEN_IDS = {"sdar": 151669, "sdar_moe": 151669, "llada2_moe": 156895}
 _INSTALL = "pip install --no-deps hf-dparallel && "
@@ -84,7 +84,7 @@ def export_for_engine(
     if engine != "transformers":
         recipe = recipe.updated(engine=engine)
         command, settings = _start(model, resolve(model, recipe, tokenizer), "auto_map" in published)
-        published["architectures"] = [ARCHITECTURES[engine][model.config.model_type]]
+        published["architectures"] = [model.config.served_as[engine]]
     elif len(published) == 2:
         command, settings = _LOADING, {}
     else:
@@ -146,7 +146,7 @@ def _check_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
 def _start(model: PreTrainedModel, config: DiffusionGenerationConfig, has_code: bool) -> tuple[str, dict[str, Any]]:
     """The command that starts the engine of a configuration, and what goes into its YAML file."""
     check(config, model)
-    engine_blocks(config)  # it refuses what the engine does not do
+    REVISION_WAYS["engine"](config)  # it refuses what the engine does not do
     for name in ("stop_strings", "max_time"):
         if config.is_on(name):
             raise SettingError(name, getattr(config, name), "is for each request to say", f"Leave `{name}` out.")

@@ -24,6 +24,8 @@ class PublishedConfigMixin:
     # file, and so are settings that change nothing here: the published code reads both.
     only_supported: Mapping[str, Any] = {}
     only_kept: Mapping[str, Any] = {}
+    # By serving engine, the name of its class for the family.
+    served_as: Mapping[str, str] = {}
 
     def __post_init__(self: PreTrainedConfig, **kwargs):
         published = {**self.only_kept, **self.only_supported}

@@ -89,6 +89,9 @@ class Objective(Hooks):
 
     def token_terms(self, logits: torch.Tensor, targets: torch.LongTensor) -> TokenTerms:
         """The terms of scored tokens from their logits `(num_scored, vocab_size)` and labels `(num_scored,)`."""
+        # First, while the backward pass keeps nothing yet.
+        with torch.no_grad():
+            entropy = entropy_from_logits(logits)
         predicted = logits.argmax(dim=-1)
         # The set of correct predictions is a constant: no gradient flows through its choice (Eq. 6).
         correct = predicted == targets
@@ -98,8 +101,7 @@ class Objective(Hooks):
         ]
         terms += [function(logits, targets) for name, function in self.added_terms.items() if name in self.weights]
         losses, counted = (torch.stack(columns, dim=1) for columns in zip(*terms, strict=True))
-        with torch.no_grad():
-            return TokenTerms(losses, counted, entropy_from_logits(logits), predicted)
+        return TokenTerms(losses, counted, entropy, predicted)
 
     def weigh(self, terms: RowTerms) -> torch.Tensor:
         """Eq. 8 for every row, of shape `(rows,)`: the weighted sum of the terms."""

@@ -16,12 +16,7 @@ from ..prediction import TokenPrediction
 from ..settings import SETTINGS, SettingError, add_setting, settings_called
 
 
-# By engine and `model_type`, the name of the architecture in its table.
-ARCHITECTURES = {
-    "sglang": {"sdar": "SDARForCausalLM", "sdar_moe": "SDARMoeForCausalLM", "llada2_moe": "LLaDA2MoeModelLM"},
-    "lmdeploy": {"sdar": "SDARForCausalLM", "sdar_moe": "SDARMoeForCausalLM"},
-}
-ABILITIES["is_served"] = lambda model, value: model.config.model_type in ARCHITECTURES[value]
+ABILITIES["is_served"] = lambda model, value: value in getattr(model.config, "served_as", ())
 
 
 # What an engine writes in a pass and where, `(rows, tokens)`, and the rows whose block it leaves.
@@ -32,6 +27,8 @@ class EngineBlocks(RowPart):
     """Stays in a block until the engine leaves it, and counts the passes that it computes the prompt in."""
 
     revises = True
+    # Whether the mask token that the model predicts is decided again in the next pass.
+    keeps_masks = False
 
     def __init__(self, config: Any):
         self.config = config
@@ -60,6 +57,8 @@ class EngineBlocks(RowPart):
         canvas, columns = self.canvas, prediction.columns
         masked, editable = canvas.is_open.gather(1, columns), canvas.revisable.gather(1, columns)
         tokens, written, is_over = self.step(prediction, change, masked, editable)
+        if self.keeps_masks:
+            written &= ~masked | (tokens != self.config.mask_token_id)
         return Change(tokens, written, (masked | editable) & ~is_over[:, None])
 
     def step(
@@ -71,6 +70,8 @@ class EngineBlocks(RowPart):
 
 class SGLang(EngineBlocks):
     """SGLang: `LowConfidence`, with editing `JointThreshold`, and with another rule that rule as a plug-in."""
+
+    keeps_masks = True
 
     def __init__(self, config: Any):
         if not any(map(config.is_on, settings_called(THRESHOLD))):

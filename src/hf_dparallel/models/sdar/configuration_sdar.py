@@ -38,6 +38,7 @@ class SDARConfig(PublishedConfigMixin, Qwen3Config):
     model_type = "sdar"
     only_supported = {"use_sliding_window": False}
     only_kept = _KEPT
+    served_as = {"sglang": "SDARForCausalLM", "lmdeploy": "SDARForCausalLM"}
     attribute_map = {"block_length": "block_size"}
 
     hidden_size: int = 4096
@@ -74,6 +75,7 @@ class SDARMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
     model_type = "sdar_moe"
     only_supported = {"use_sliding_window": False}
     only_kept = _KEPT
+    served_as = {"sglang": "SDARMoeForCausalLM", "lmdeploy": "SDARMoeForCausalLM"}
     attribute_map = {"block_length": "block_size", "num_local_experts": "num_experts"}
 
     num_hidden_layers: int = 48
