@@ -122,7 +122,7 @@ def test_imports_have_no_cycle():
 
 # What stands higher may import what stands lower, never the other way round, and nobody imports another of its layer.
 LAYERS = [
-    ("_version", "attention_masks", "certainty", "hashes", "sandbox", "terminal"),
+    ("_version", "attention_masks", "certainty", "hashes", "pass_colors", "sandbox", "terminal"),
     ("environment", "generation"),
     ("models", "data", "serving", "diffusers"),
     ("inspection",),

@@ -8,6 +8,7 @@ import pytest
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.inspection.page import write_page
 from hf_dparallel.inspection.trace import trace_decode
+from hf_dparallel.pass_colors import RAMP
 
 from ..browser import NEEDS_BROWSER, set_window
 from ..helpers import make_llada, make_tokenizer
@@ -250,14 +251,18 @@ def test_tokens_have_names_for_screen_readers(page):
             assert element.accessible_name == name
 
 
-_CONTRAST = """
+_PIXEL = """
 const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-const luminance = color => {
+const pixel = color => {
   canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
-  const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3)
-    .map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+};
+const luminance = color => {
+  const [r, g, b] = pixel(color).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 };
+"""
+_CONTRAST = """
 const behind = node => {
   const color = getComputedStyle(node).backgroundColor;
   return color === "rgba(0, 0, 0, 0)" ? behind(node.parentElement) : color;
@@ -276,9 +281,30 @@ def test_text_is_readable_in_light_and_dark(driver, traces, tmp_path, color_sche
     page = Page(driver, tmp_path / "page.html", traces, color_scheme=color_scheme)
     background = page.find("body")[0].value_of_css_property("background-color")
     assert (background == "rgba(255, 255, 255, 1)") == (color_scheme == "light")
-    contrasts = driver.execute_script(_CONTRAST)
+    contrasts = driver.execute_script(_PIXEL + _CONTRAST)
     assert len(contrasts) > 30 and min(contrasts) >= 4.5
     page.check_logs()
+
+
+_SCALE = """
+const node = document.body.appendChild(document.createElement("p"));
+node.className = "by-pass";
+return [...Array(16).keys()].map(step => {
+  node.style.setProperty("--when", step / 15);
+  const {color, backgroundColor} = getComputedStyle(node);
+  const [ink, ground] = [luminance(color) + 0.05, luminance(backgroundColor) + 0.05];
+  return [pixel(backgroundColor), ground, Math.max(ink, ground) / Math.min(ink, ground)];
+});
+"""
+
+
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+def test_later_passes_are_lighter_and_terminals_have_the_same_colours(driver, traces, tmp_path, color_scheme):
+    Page(driver, tmp_path / "page.html", traces, color_scheme=color_scheme)
+    pixels, grounds, contrasts = zip(*driver.execute_script(_PIXEL + _SCALE), strict=True)
+    assert list(grounds) == sorted(grounds) and min(contrasts) >= 4.5
+    if color_scheme == "light":
+        assert [list(bytes.fromhex(color[1:])) for color in RAMP] == [pytest.approx(pixel, abs=1) for pixel in pixels]
 
 
 @pytest.mark.parametrize("width", [320, 360, 768])

@@ -130,12 +130,12 @@ def test_lines_show_what_stands_after_each_pass():
 
 
 def test_tokens_are_coloured_from_first_to_last_pass():
-    first, last = "\033[38;5;27m", "\033[38;5;196m"
+    first, last = "\033[38;5;233;48;5;146m", "\033[38;5;233;48;5;229m"
     assert printed(print_passes, make_trace(), color=True)[1] == (
         f"pass 2/2  +1    {last}five\033[0m {first}.\033[0m {first}<end>\033[0m"
     )
     title, answer = printed(print_answer, make_trace(), color=True)
-    assert title.startswith("Teacher, 2 passes") and "pass 1 \033[48;5;27m" in title and title.endswith(" pass 2")
+    assert title.startswith("Teacher, 2 passes") and "pass 1 \033[48;5;146m" in title and title.endswith(" pass 2")
     assert answer == f"{last}five\033[0m {first}.\033[0m {first}<end>\033[0m"
     last_line = printed(print_answer, make_trace(commit_step=[0] * 4, nfe=1), color=True)[-1]
     assert last_line.endswith(f"{first}<end>\033[0m")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..pass_colors import CSS
 from .trace import DecodeTrace
 
 
@@ -33,7 +34,7 @@ def render_page(traces: Sequence[DecodeTrace], title: str) -> str:
         raise ValueError("`traces` is empty. Give at least one decode to show.")
     data = json.dumps(page_data(traces), separators=(",", ":"))
     # No text of a model ends the element that holds it: `</script>` needs a `<`.
-    parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c")}
+    parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c"), "__PASS_COLORS__": CSS}
     return re.sub("|".join(parts), lambda found: parts[found[0]], _TEMPLATE.read_text(encoding="utf-8"))
 
 

@@ -4,12 +4,11 @@
 from rich.console import Console
 from rich.text import Text
 
+from ..pass_colors import RAMP, pass_style
 from ..terminal import printable
 from .trace import DecodeTrace
 
 
-# From blue (first pass) over green to red (last), in the 256 colours that every terminal has.
-_RAMP = (27, 33, 39, 45, 50, 48, 46, 82, 118, 154, 190, 226, 220, 214, 208, 202, 196)
 _MASK = "░"
 
 
@@ -17,7 +16,7 @@ def print_answer(trace: DecodeTrace, console: Console | None = None) -> None:
     """Prints the title of a decode, its answer and, where there are colours, a legend of them."""
     console = console or Console()
     title = f"{trace.name}, {trace.nfe} passes, {trace.tokens_per_forward:.2f} tokens per pass"
-    bar = [(" ", f"on color({color})") for color in _RAMP]
+    bar = [(" ", f"on {color}") for color in RAMP]
     has_color = console.color_system is not None and not console.no_color
     legend = Text.assemble("   pass 1 ", *bar, f" pass {trace.nfe}") if has_color else ""
     console.print(Text.assemble(title, legend, "\n", _canvas(trace, trace.nfe)), soft_wrap=True)
@@ -47,12 +46,7 @@ def _canvas(trace: DecodeTrace, number: int) -> Text:
     # The tokens of some tokenizers bring their spaces along. A line stays a line.
     space = Text("" if any(text[:1].isspace() for text in trace.tokens) else " ")
     words = (
-        Text(_MASK) if text is None else Text(printable(text).replace("\n", "\\n"), _color(step, trace.nfe))
+        Text(_MASK) if text is None else Text(printable(text).replace("\n", "\\n"), pass_style(step, trace.nfe))
         for step, text in standing[:end]
     )
     return space.join(words)
-
-
-def _color(step: int, num_passes: int) -> str:
-    """The colour of tokens that a pass committed; of given ones, none."""
-    return "" if step < 0 else f"color({_RAMP[round(step / max(num_passes - 1, 1) * (len(_RAMP) - 1))]})"
