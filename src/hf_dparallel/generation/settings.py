@@ -187,16 +187,16 @@ def settings_called(name: str) -> tuple[str, ...]:
 
 
 def describe_settings() -> str:
-    """The table as Markdown: name, default, allowed values and meaning of each setting, by kind."""
-    lines = ["| Setting | Default | Allowed | Meaning |", "| --- | --- | --- | --- |"]
+    """The table as Markdown: name, default and first sentence of each setting that changes answers, by kind."""
+    lines = ["| Setting | Default | Meaning |", "|---|---|---|"]
     for kind, title in KINDS.items():
-        lines.append(f"| **{title}** | | | |")
-        for name in settings_of(kind):
-            setting = SETTINGS[name]
+        settings = [SETTINGS[name] for name in settings_of(kind) if SETTINGS[name].changes_answer]
+        lines += [f"| **{title}** | | |"] if settings else []
+        for setting in settings:
             default = "–" if setting.default is None else f"`{setting.default!r}`"
-            allowed = ", ".join(f'`"{choice}"`' for choice in setting.choices) or setting.rule
-            source = f" ([paper]({setting.source}))" if setting.source else ""
-            lines.append(f"| `{name}` | {default} | {allowed} | {setting.help}{source} |")
+            source = f" ([source]({setting.source}))" if setting.source else ""
+            text = setting.help.partition(". ")[0].removesuffix(".")
+            lines.append(f"| `{setting.name}` | {default} | {text}{source} |")
     return "\n".join(lines) + "\n"
 
 
@@ -217,22 +217,22 @@ def _shortened(value: Any) -> str:
 # A row a setting: what it is, what it goes with, what it does.
 # fmt: off
 add_setting("max_new_tokens", "length", int, default=256, off=0,
-    help="Length of the canvas of mask tokens behind the prompt. 0 appends none: the mask tokens inside the prompt "
+    help="Length of the canvas, the mask tokens behind the prompt. 0 appends none: the mask tokens inside the prompt "
     "are filled in (infilling).")
 add_setting("block_length", "length", int, default=32, minimum=1, is_swept=True,
     model={"has_room": "is more than the {longest} tokens that {model} was trained for, which decodes whole blocks",
            "routes_tokens": "is not the block that {model} chooses experts for"},
-    help="The canvas is decoded in blocks of this many tokens, from left to right; the last block may be shorter. "
+    help="Tokens of a block; blocks are decoded from left to right. The last one may be shorter. "
     "Block-causal models count blocks from the first token of the prompt, and have a default of their own.")
 add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,
-    help="With any rule: commit at least this many tokens in each pass, the most confident ones.")
+    help="With any rule: at least this many tokens in each pass, the most confident ones.")
 add_setting("max_active_blocks", "blocks", int, off=1, minimum=1, is_swept=True,
     needs=("commit rule with a threshold",), source="https://huggingface.co/papers/2601.07568",
     help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open one is "
     "decided; this needs a commit rule with a threshold.")
 add_setting("block_add_threshold", "blocks", float, default=0.5, noun="a fraction", above_minimum=True, maximum=1,
     is_swept=True,
-    help="Fraction of the last open block that must be decided for the next one to open. At most one opens in a pass.")
+    help="Part of the last open block that must be decided before the next one opens. At most one opens in a pass.")
 add_setting("temperature", "sampling", float, off=0.0, is_swept=True,
     help="0 takes the likeliest token; above 0, tokens are sampled. Certainty is always measured at temperature 1.")
 add_setting("do_sample", "sampling", bool, off=False,
@@ -241,8 +241,7 @@ add_setting("top_k", "sampling", int, off=0, help="Sample among this many likeli
 add_setting("top_p", "sampling", float, off=1.0, noun="a probability", above_minimum=True, maximum=1,
     help="Sample among the likeliest tokens that make up this probability only.")
 add_setting("repetition_penalty", "processing", float, off=1.0, minimum=0.01, maximum=100,
-    help="Lowers the scores of tokens that the row already has, prompt included, as in left-to-right decoding. 1 "
-    "changes nothing.")
+    help="Lowers the scores of tokens that the row already has, prompt included. 1 changes nothing.")
 add_setting("min_new_tokens", "processing", int, off=0, needs=("max_new_tokens",),
     help="No answer ends before it has this many tokens.")
 add_setting("suppress_tokens", "processing", list, off=[], noun="a list of token ids",
@@ -252,8 +251,7 @@ add_setting("bad_words_ids", "processing", list, off=[], items=list,
     help="Words that are never committed, each a list of one token id. A word of several tokens is refused: tokens "
     "are committed in any order, so such a word can come together in a single pass.")
 add_setting("use_cache", "cache", bool, default=False, off=True,
-    help="`False` turns off the cache and the suffix window that a recipe asks for, and the cache that block-causal "
-    "models have by default; `True` changes nothing.")
+    help="`False` turns off the caches and the suffix window of recipe and model. `True` changes nothing.")
 add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "block"),
     source="https://huggingface.co/papers/2505.22618",
     model={"is_native": "needs a model of this package (LLaDA, Dream, SDAR, LLaDA2), and {model} is none",
@@ -261,26 +259,25 @@ add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "bl
            "\"prefix\" and \"dual\" approximate for all others",
            "keeps_activations": "needs `model.eval()`: in training, activation checkpointing drops the keys and "
            "values that are kept"},
-    help="Unset: every pass computes the whole sequence, exactly. `\"prefix\"` keeps keys and values of what precedes "
-    "the open block, `\"dual\"` also of what follows it: both are approximations. `\"block\"` is for block-causal "
-    "models, whose default it is: it keeps keys and values of what precedes the open block, exactly.")
+    help="Keep keys and values: `\"prefix\"` before the open block, `\"dual\"` also behind it, both approximate; "
+    "`\"block\"`, the default of block-causal models, is exact. Unset: every pass computes the whole sequence.")
 add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, needs=("cache_implementation",),
     model={"is_not_block_causal": "makes an approximation better, and the cache of {model} is exact"},
-    help="With a cache: passes after which everything is computed anew inside a block, too. 1 is the exact path.")
+    help="With a cache: compute everything anew after this many passes inside a block, too. 1 is exact.")
 add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_config",),
     source="https://huggingface.co/papers/2508.14148",
     model={"is_not_block_causal": "leaves out masks behind the open blocks, and {model} is block-causal: it computes "
            "none of them anyway"},
-    help="How many masks behind the open blocks a pass computes, and lets the others see; by default all. Fewer are "
-    "faster, and an approximation.")
+    help="Masks behind the open blocks that a pass computes and sees; by default all. Fewer are faster, and an "
+    "approximation.")
 add_setting("stop_at_eos", "stopping", bool, default=True,
-    help="Whether a row is finished once an end token and everything before it are decided; the rest is padding.")
+    help="Whether a row ends once an end token and everything before it are decided. The rest is padding.")
 add_setting("stop_strings", "stopping", list, off=[], noun="a string or a list of strings", items=str,
     needs=("max_new_tokens",),
-    help="A row is finished when its decided text ends with one of these strings. Needs `tokenizer=` in `generate`.")
+    help="A row ends with the first of these strings. Needs `tokenizer=` in `generate`.")
 add_setting("max_time", "stopping", float, noun="a number of seconds", above_minimum=True, needs=("max_new_tokens",),
-    help="Seconds from the entry of a row into the batch, after which it takes part in no further pass: its answer "
-    "ends before its first undecided token.")
+    help="Seconds after which a row ends, from its entry into the batch. Its answer ends before its first undecided "
+    "token.")
 add_setting("num_return_sequences", "output", int, off=1, minimum=1, needs=("temperature",),
     help="Answers to each prompt, next to one another. Needs sampling: without it all of them are equal.")
 add_setting("output_certainty", "output", bool, off=False,

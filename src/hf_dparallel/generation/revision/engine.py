@@ -232,9 +232,9 @@ add_setting("engine", "revision", str, off="hf-dparallel", choices=("hf-dparalle
     not_with=("compile_config",),
     model={"is_served": "does not know {model}, but SDAR (both engines) and LLaDA2 (SGLang)"},
     source="https://docs.sglang.io",
-    help="Decode as this serving engine does, with its tokens in its passes, so that a threshold can be calibrated "
-    "for it here. SGLang takes `confidence_threshold` (`LowConfidence`), with `editing_threshold` (`JointThreshold`), "
+    help="Decode as this serving engine does, to calibrate a threshold for it here. SGLang takes "
+    "`confidence_threshold` (`LowConfidence`), with `editing_threshold` (`JointThreshold`), "
     "or another rule as a plug-in; LMDeploy `confidence_threshold` or `min_commits`.")
 add_setting("penalty_lambda", "revision", float, off=0.0, needs=("engine", "editing_threshold"),
-    help="With SGLang's editing: lowers the logit of the token that stands one place before, against repetitions.")
+    help="With SGLang's editing: lowers the logit of the token one place before, against repetitions.")
 # fmt: on

@@ -15,9 +15,9 @@ from ..prediction import TokenPrediction
     counts_as=("commit rule with a threshold", "revision"), not_with=("revision", "compile_config"),
     model={"takes_embeddings": "feeds mixtures of embeddings, and {model} takes no `inputs_embeds`"},
     source="https://huggingface.co/papers/2604.08302",
-    help="Soft decoding: commit the masked tokens before the first one below this probability. Until the block is "
-    "left, each pass decides all committed tokens anew, and sees them mixed with the mask token. For models that were "
-    "trained for it.")  # fmt: skip
+    help="Soft decoding, for models trained for it: commit the masks before the first one below this probability. "
+    "Until the block is left, each pass decides all committed tokens anew, and sees them mixed with the "
+    "mask token.")  # fmt: skip
 def commit_prefix(prediction, masked, threshold):
     stops = masked & ~(prediction.confidence >= threshold)
     # The masks of a row come first, from left to right.

@@ -131,7 +131,6 @@ add_setting("revocation_threshold", "revision", float, off=0.0, noun="a probabil
            'takes with `attn_implementation="sdpa"`, if at all',
            "is_not_block_causal": "verifies tokens by a second copy of their block, for which {model}, a block-causal "
            "model, has no place"},
-    help="Verified commits: every pass also asks the model for the decided tokens of the open block, each hidden from "
-    "the places that predict it, and masks those again whose probability is below this. Needs a commit rule with a "
-    "threshold, which may then be bolder.")
+    help="Verified commits: predict each decided token of the open block again from all others, and mask it where its "
+    "probability is below this. Needs a commit rule with a threshold, which may then be bolder.")
 # fmt: on

@@ -7,8 +7,8 @@ from ..settings import SettingError, add_setting
 
 @commit_rule("denoising_steps", int, minimum=1, counts_as=(), schedule_of="max_new_tokens", needs=("max_new_tokens",),
     source="https://huggingface.co/papers/2502.09992",
-    help="Commit the most confident tokens on a fixed schedule of this many passes for the whole canvas, spread "
-    "evenly over its tokens. Without any rule, one token in each pass.")  # fmt: skip
+    help="Commit the most confident tokens in this many passes over the whole canvas, evenly. Without any rule, one "
+    "token in each pass.")  # fmt: skip
 class Schedule:
     """Commits a fixed number of tokens in each pass. Passes and tokens that do not divide go to the first ones."""
 
@@ -68,6 +68,5 @@ def scheduled_counts(max_new_tokens: int, block_length: int, denoising_steps: in
 
 # fmt: off
 add_setting("commit_order", "rule options", str, off="confidence", choices=("confidence", "left_to_right"),
-    help="With `denoising_steps`: whether the most confident tokens are committed first, or the first ones "
-    '(`"left_to_right"`).')
+    help='With `denoising_steps`: the most confident tokens first, or the first ones (`"left_to_right"`).')
 # fmt: on

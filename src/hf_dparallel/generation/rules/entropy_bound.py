@@ -7,8 +7,8 @@ from ..commit_rules import commit_rule, most_certain
 
 
 @commit_rule("entropy_bound", float, noun="a number of nats", source="https://huggingface.co/papers/2505.24857",
-    help="Commit the most certain tokens as long as the sum of their entropies, in nats, less the largest, is at most "
-    "this.")  # fmt: skip
+    help="Add entropies, in nats, from the surest token on, leaving out the largest; commit up to this "
+    "sum.")  # fmt: skip
 def commit_by_entropy_bound(prediction, masked, bound):
     # The joint entropy of some tokens is less than the sum of their entropies, by at most that sum less its largest.
     ascending, order = prediction.entropy.masked_fill(~masked, math.inf).sort(dim=-1, stable=True)

@@ -7,8 +7,7 @@ from ..commit_rules import commit_rule, most_certain
 
 
 @commit_rule("entropy_budget", float, noun="a number of nats", source="https://huggingface.co/papers/2509.06949",
-    help="Commit the most certain tokens as long as the sum of their entropies, in nats, is below this, the largest "
-    "included.")  # fmt: skip
+    help="Add entropies, in nats, from the surest token on; commit while the sum is below this.")  # fmt: skip
 def commit_by_entropy_budget(prediction, masked, budget):
     ascending, order = prediction.entropy.masked_fill(~masked, math.inf).sort(dim=-1, stable=True)
     within = masked.new_zeros(masked.shape).scatter_(-1, order, ascending.cumsum(dim=-1) < budget)

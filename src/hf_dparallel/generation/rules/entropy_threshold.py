@@ -5,6 +5,6 @@ from ..commit_rules import commit_rule, most_certain
 
 
 @commit_rule("entropy_threshold", float, noun="a number of nats", source="https://huggingface.co/papers/2509.26488",
-    help="Commit the tokens whose predictive distribution has at most this entropy, in nats.")  # fmt: skip
+    help="Commit the tokens whose prediction has at most this entropy, in nats.")  # fmt: skip
 def commit_by_entropy(prediction, masked, threshold):
     return masked & ((prediction.entropy <= threshold) | most_certain(-prediction.entropy, masked))
