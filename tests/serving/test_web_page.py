@@ -6,6 +6,7 @@ import re
 
 import httpx
 import pytest
+import torch
 
 from hf_dparallel.generation.settings import settings_of
 from hf_dparallel.serving.followers import Draft
@@ -57,6 +58,20 @@ def test_drafts_show_each_pass_and_end_as_the_answer(served, server, settings):
     # Tokens are decided in any order, so drafts show more than the text that is sure.
     if not settings:
         assert any(token["text"] is not None for state in states for token in state[len(state) - 1 :])
+
+
+def test_drafts_say_how_confident_the_masks_are(served, server):
+    ids = served.tokenizer.apply_chat_template(chat(PROBLEMS[3])["messages"], add_generation_prompt=True)["input_ids"]
+    shown = {"output_certainty": True, "return_dict_in_generate": True}
+    out = served.model.generate(torch.tensor([ids]), served.generation_config, **shown)
+    states = redraw(drafts_of(stream(server, chat(PROBLEMS[3]))))
+    told = [
+        (token["confidence"], confidences[place])
+        for state, confidences in zip(states, out.confidences[0].tolist(), strict=False)
+        for place, token in enumerate(state)
+        if token["text"] is None
+    ]
+    assert len(told) > 20 and all(said == round(true, 3) for said, true in told)
 
 
 def test_text_of_drafts(byte_tokenizer):

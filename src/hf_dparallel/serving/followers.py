@@ -26,6 +26,8 @@ class Draft:
     commit_step: list[int]
     # The token before them, if there is one.
     before: list[int] = field(default_factory=list)
+    # By its place in the answer, how probable the likeliest token was for a mask.
+    confidence: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -132,7 +134,13 @@ class DraftReader(Follower):
     def __init__(self, max_tokens: int):
         self.max_tokens = max_tokens
         self._start = 0
+        self._confidence: dict[int, float] = {}
         self._draft: Draft | None = None
+
+    def change(self, canvas: Canvas, row: int, prediction: TokenPrediction, change: Change) -> Change:
+        places = canvas.place[row, prediction.columns[row]].tolist()
+        self._confidence = dict(zip(places, prediction.confidence[row].tolist(), strict=True))
+        return change
 
     def after(self, canvas: Canvas, row: int) -> None:
         first, status = canvas.answer_start(row), canvas.status[row]
@@ -144,7 +152,7 @@ class DraftReader(Follower):
         tokens = canvas.sequences[row, columns]
         commit_step = torch.where(canvas.masked[row, columns], -1, canvas.commit_step[row, columns])
         before = canvas.sequences[row, columns.start - 1 : columns.start] if self._start else tokens[:0]
-        self._draft = Draft(self._start, tokens.tolist(), commit_step.tolist(), before.tolist())
+        self._draft = Draft(self._start, tokens.tolist(), commit_step.tolist(), before.tolist(), self._confidence)
         # The first block may begin in the prompt.
         self._start = max(open_from - first, 0)
 

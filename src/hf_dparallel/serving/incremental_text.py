@@ -69,7 +69,7 @@ class IncrementalText:
 
 
 def say_draft(tokenizer: PreTrainedTokenizerBase, draft: Draft) -> list[dict[str, Any]]:
-    """Returns the text of each token and the pass that committed it; `None` for both where there is a mask.
+    """Returns the text of each token and the pass that committed it; for a mask neither, but its confidence.
 
     If several tokens make up a character, the last of them has the text.
     """
@@ -78,7 +78,8 @@ def say_draft(tokenizer: PreTrainedTokenizerBase, draft: Draft) -> list[dict[str
     before, half = draft.before, list[int]()
     for position, (token, step) in enumerate(zip(draft.tokens, draft.commit_step, strict=True), draft.start):
         if step < 0:
-            said.append({"text": None, "commit_step": None})
+            confidence = draft.confidence.get(position)
+            said.append({"text": None, "commit_step": None, "confidence": confidence and round(confidence, 3)})
             half = []
             continue
         if position and not before:
