@@ -130,6 +130,10 @@ class DatasetFlags(Flags):
         "a file has 'train' only.")
     prompt_column: str | None = flag("Column of texts to ask as a user's message, for instance 'question' in GSM8K.")
     num_samples: int | None = flag("Use the first so many rows only.", minimum=1)
+    raw: bool = flag("Continue texts of the column 'prompt' as they are, without the chat template.", False)
+    # In another group of each command.
+    model: str
+    revision: str | None
 
 
 class PromptFlags(Flags):
@@ -263,6 +267,7 @@ class TrajectoriesFlags(OutputFlags, RayFlags, DecodingFlags, BatchFlags, Datase
         "run that was killed goes on where it stopped when it is started again with the same folder.")
     reward: str = flag(f"{_RIGHT} 'none': keep all.", "numeric", choices=(*_REWARDS, "none"))
     min_reward: float = flag("Keep answers with at least this reward.", 1.0)
+    overwrite: bool = flag("Delete the trajectories of another run that the folder holds.", False)
 
 
 class ServerFlags(RecipeFlags, BatchSizeFlags, ModelFlags):

@@ -309,11 +309,13 @@ def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch):
         (["--dataset", "./missing"], "`dataset=./missing` does not exist"),
         (["--dataset", "questions.jsonl", "--prompt_column", "text"], "`prompt_column=text` is no column"),
         (["--dataset", "questions.jsonl"], "`dataset` needs a column `prompt`"),
+        (["--dataset", "texts.jsonl"], "Add --prompt_column prompt to ask each text as a user's message, or --raw"),
         (["--dataset", "questions.jsonl", "--dataset_split", "dev"], "dev"),
         (["--dataset", "questions.jsonl", "--reward", "math"], "`reward=math` compares with the column `solution`"),
     ],
 )
 def test_bad_datasets_are_1(hf, checkpoint, questions, flags, message):
+    write_jsonl("texts.jsonl", [{"prompt": "1 2", "answer": 3}])
     code, _, err = hf("evaluate", "--model", checkpoint, *flags)
     assert code == 1 and message in last_line(err)
 
@@ -477,9 +479,9 @@ def test_calibrate(hf, asked):
     assert record == {name: value for name, value in figures.items() if name not in ("recipe", "trials")}
     assert record["max_accuracy_drop"] == 0.9 and record["reference"] == {"block_length": 4, "denoising_steps": 8}
 
-    code, _, err = hf(*flags, "--confidence", "0.9999", "--output_dir", "none")
-    assert code == 1 and not list(Path("none").iterdir())
-    assert "For no setting could it be confirmed on 4 prompts that it loses at most 1 points" in last_line(err)
+    code, _, err = hf(*flags, "--model", "none")
+    assert code == 1 and "here 4, and under 230 cannot show" in err and "Give 460 prompts or more" in err
+    assert "or a `max_accuracy_drop` of at least 0.44." in last_line(err)
     code, _, err = hf(*flags, "--num_samples", "1")
     assert code == 1 and "`dataset` must have at least 2 prompts" in err
     code, _, err = hf(*flags, "--max_accuracy_drop", "1")
@@ -507,7 +509,8 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
 
     def evaluate_answers(answerer, dataset, *args):
         seen.append(answerer.config)
-        return Evaluation([True] * len(dataset), [DecodingCost(4, 8, 8, 8)] * len(dataset), seconds=1.0)
+        is_right = answerer.config.entropy_threshold != 3
+        return Evaluation([is_right] * len(dataset), [DecodingCost(4, 8, 8, 8)] * len(dataset), seconds=1.0)
 
     flags = ["--model", tmp_path / "cached", "--dataset", questions, "--prompt_column", "question"]
     flags += ["--sweep", "entropy_threshold=0.5", "--max_accuracy_drop", "0.9", "--output_dir", "out"]
@@ -518,6 +521,9 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
     assert reference.temperature == 0 and reference.max_active_blocks == 1
     assert candidate.cache_implementation == "dual" and candidate.max_active_blocks == 2
     assert DiffusionGenerationConfig.from_pretrained("out").cache_implementation == "dual"
+    code, _, err = hf("calibrate", *flags, "--sweep", "entropy_threshold=3", "--output_dir", "none")
+    assert code == 1 and not list(Path("none").iterdir())
+    assert "For no setting could it be confirmed on 4 prompts that it loses at most 90 points" in last_line(err)
 
 
 def test_an_output_folder_that_cannot_be_made_is_found_before_decoding(hf, asked):
@@ -598,7 +604,7 @@ def test_inspect_shows_both_with_an_adapter_and_draws(hf, checkpoint, questions)
 
 def test_trajectories(hf, questions, asked):
     flags = ["trajectories", *asked, *DECODING, "--output_dir", "out", "--json", "t.json"]
-    code, out, _ = hf(*flags)
+    code, out, err = hf(*flags)
     figures = read_json("t.json")
     kept = datasets.Dataset.from_parquet("out/filtered.parquet")
     assert code == 0
@@ -609,6 +615,10 @@ def test_trajectories(hf, questions, asked):
     assert kept[0]["prompt"] == [{"role": "user", "content": "1 5 2"}] and kept[0]["completion_ids"]
     # Trained on are the rows that were kept.
     assert load_split("out")[:] == kept[:]
+    # Two of the others are shown.
+    shown = err[err.index("Dropped, for example:\n") :].splitlines()
+    assert shown[1:4:2] == ["  0 5 1", "    answer: -1 (reward 0.0)"] and shown[2].startswith("    answered: ")
+    assert len(shown) == 7
 
     assert hf(*flags, "--reward", "none")[0] == 0 and read_json("t.json")["num_kept"] == 8
 
@@ -623,9 +633,10 @@ def test_the_cluster_loads_the_model_and_this_process_filters(hf, checkpoint, mo
     monkeypatch.setattr(trajectories_command, "generate_trajectories_on_ray", on_ray)
     make_prompts(3).to_parquet(tmp_path / "prompts.parquet")
     command = ["trajectories", checkpoint, "--dataset", "prompts.parquet", "--output_dir", "out", "--reward", "none"]
-    command += [*DECODING, "--ray_actors", "5", "--ray_address", "head:6379", "--ray_gpus_per_actor", "0.5"]
+    command += [*DECODING, "--raw", "--ray_actors", "5", "--ray_address", "head:6379", "--ray_gpus_per_actor", "0.5"]
     code, out, _ = hf(*command)
     assert code == 0 and "num_kept            3" in out
+    assert asked.pop("overwrite") is False
     assert asked == {"max_actors": 5, "gpus_per_actor": 0.5, "address": "head:6379"}
     assert len(datasets.Dataset.from_parquet("out/filtered.parquet")) == 3
 

@@ -218,6 +218,18 @@ def test_stale_rows_are_never_returned(tmp_path, changed, difference):
     assert run()[:] == rows[:]
 
 
+def test_another_run_is_overwritten_if_that_is_asked_for(tmp_path):
+    def run(num_prompts):
+        data, settings = make_prompts(num_prompts), {"output_dir": tmp_path, "overwrite": True}
+        return generate_trajectories(make_llada(), make_tokenizer(), data, RECIPE, **settings)
+
+    folder.write_filtered(run(2), tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.name != folder.MANIFEST_NAME}
+    run(2)
+    assert before == {path: path.stat().st_mtime_ns for path in before} and len(before) == 3
+    assert len(run(3)) == 3 and len(list(tmp_path.iterdir())) == 2
+
+
 def test_settings_of_the_output_do_not_make_another_run(tmp_path):
     model, tokenizer, prompts = make_llada(), make_tokenizer(), make_prompts(2)
     rows = generate_trajectories(model, tokenizer, prompts, RECIPE, output_dir=tmp_path)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_dparallel_cli.flags import CalibrateFlags
 
 from .._version import __version__
-from ..evaluation.calibration import Trial, calibrate
+from ..evaluation.calibration import Trial, calibrate, check_num_prompts
 from ..evaluation.decoding import Evaluation, evaluate_answers
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
@@ -47,6 +47,7 @@ def run(flags: CalibrateFlags) -> dict[str, Any]:
     dataset = load_prompts(flags, default_split="train")
     reward_function = get_reward(flags.reward, dataset)
     splits = split_in_half(dataset, flags.seed)
+    check_num_prompts(len(splits["calibration"]), flags.max_accuracy_drop, flags.confidence)
     model, tokenizer = load_model(flags)
     make_folder(flags.output_dir)
     reference, recipes = recipes_to_try(model, tokenizer, candidates, flags.settings)

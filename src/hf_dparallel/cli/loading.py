@@ -150,6 +150,8 @@ def load_prompts(flags: DatasetFlags, default_split: str) -> datasets.Dataset:
     if flags.num_samples is not None:
         dataset = dataset.select(range(min(flags.num_samples, len(dataset))))
     if flags.prompt_column is None:
+        if not flags.raw and _has_texts(dataset):
+            _check_no_template(flags)
         return dataset
     if flags.prompt_column not in dataset.column_names:
         raise ValueError(
@@ -157,6 +159,21 @@ def load_prompts(flags: DatasetFlags, default_split: str) -> datasets.Dataset:
             f"{dataset.column_names}."
         )
     return dataset.map(_ask, input_columns=flags.prompt_column)
+
+
+def _has_texts(dataset: datasets.Dataset) -> bool:
+    return "string" in getattr(dataset.features.get("prompt"), "dtype", "")
+
+
+def _check_no_template(flags: DatasetFlags) -> None:
+    name = path_of(flags.model)
+    with checked_name("model", name):
+        tokenizer = load_tokenizer(name, flags.revision)
+    if tokenizer.chat_template is not None:
+        raise ValueError(
+            f"The column `prompt` of `dataset={flags.dataset}` has texts, and `model={flags.model}` answers messages. "
+            "Add --prompt_column prompt to ask each text as a user's message, or --raw to have it continued as it is."
+        )
 
 
 def load_split(
@@ -207,7 +224,7 @@ def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
     if name == "numeric":
         return numeric_answer_reward
     require("reward=math", "math", "math_verify")
-    if "prompt" in dataset.column_names and isinstance(dataset[0]["prompt"], str):
+    if _has_texts(dataset):
         raise ValueError("`reward=math` judges chats, but the prompts are plain text. Add --prompt_column prompt.")
     from trl.rewards import accuracy_reward
 

@@ -1,22 +1,28 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel trajectories`: a teacher's answers to the prompts of a dataset, of which the right ones are kept."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import datasets
+from transformers import PreTrainedTokenizerBase
 
 from hf_dparallel_cli.flags import TrajectoriesFlags
 
 from ..data.folder import write_filtered
 from ..data.on_ray import generate_trajectories_on_ray
+from ..data.rewards import score_completions
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..demo import path_of
 from ..environment import join_processes
 from ..evaluation.cost import DecodingCost, mean_cost
-from .console import say_table
+from ..terminal import printable
+from .console import note, say_table
 from .loading import (
+    REFERENCE_COLUMNS,
     batch_options,
     get_reward,
     load_model,
@@ -35,6 +41,7 @@ def run(flags: TrajectoriesFlags) -> dict[str, Any] | None:
     reward_function = None if flags.reward == "none" else get_reward(flags.reward, dataset)
     state = join_processes()
     settings: dict[str, Any] = {"output_dir": flags.output_dir, "seed": flags.seed, **batch_options(flags)}
+    settings["overwrite"] = flags.overwrite
     if flags.ray_actors is None:
         model, tokenizer = load_model(flags)
         recipe = resolve_settings(model, given, tokenizer)
@@ -52,16 +59,37 @@ def run(flags: TrajectoriesFlags) -> dict[str, Any] | None:
             address=flags.ray_address,
             **settings,
         )
+    dropped: list[int] = []
     if reward_function is not None:
-        kept = filter_trajectories(rows, tokenizer, reward_function, flags.min_reward)
+        numbered = rows.add_column("_row", list(range(len(rows))))
+        kept = filter_trajectories(numbered, tokenizer, reward_function, flags.min_reward)
+        dropped = sorted(set(numbered["_row"]) - set(kept["_row"]))
+        kept = kept.remove_columns("_row")
     figures = None
     if state.is_main_process:
+        if reward_function is not None and dropped:
+            examples = rows.select(dropped[:2])
+            rewards = score_completions(examples, tokenizer, reward_function)
+            note(describe_dropped(examples, rewards, tokenizer, REFERENCE_COLUMNS[flags.reward]))
         path = write_filtered(kept, Path(flags.output_dir))
         figures = summarize(rows, kept, len(dataset)) | {"file": str(path)}
         say_table(figures)
     # Processes that end without it may abort.
     state.destroy_process_group()
     return figures
+
+
+def describe_dropped(
+    rows: datasets.Dataset, rewards: Sequence[float | None], tokenizer: PreTrainedTokenizerBase, column: str
+) -> str:
+    """Shows some of the answers that were dropped, and why."""
+    lines = ["Dropped, for example:"]
+    for row, reward in zip(rows, rewards, strict=True):
+        texts = (tokenizer.decode(row[ids], skip_special_tokens=True) for ids in ("prompt_ids", "completion_ids"))
+        prompt, answer = (shorten(printable(text), 300) for text in texts)
+        right = shorten(printable(str(row[column])), 100)
+        lines += [f"  {prompt}", f"    answered: {answer or 'nothing'}", f"    {column}: {right} (reward {reward})"]
+    return "\n".join(lines)
 
 
 def summarize(rows: datasets.Dataset, kept: datasets.Dataset, num_prompts: int) -> dict[str, Any]:

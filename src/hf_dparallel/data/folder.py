@@ -105,16 +105,23 @@ class ShardStore:
 
     def check_run(self) -> None:
         """Raises a `ValueError` if the folder belongs to another run."""
-        run, previous = _flat(self.run), _flat(read_run(self.folder) or self.run)
-        changed = [name for name in previous | run if previous.get(name) != run.get(name)]
-        if changed:
+        if changed := self._changed():
             raise ValueError(
                 f"`output_dir={str(self.folder)!r}` holds trajectories of another run, which differs in "
-                f"{', '.join(changed)}. Choose another folder, or delete that one to start over."
+                f"{', '.join(changed)}. Choose another folder, or set `overwrite` to delete them."
             )
 
     def prepare(self) -> None:
-        """Notes in the folder which run it belongs to, and removes damaged shards, which have to be made anew."""
+        """Notes in the folder which run it belongs to.
+
+        Removes another run, and damaged shards, which have to be made anew.
+        """
+        from datasets.config import DATASET_INFO_FILENAME
+
+        if self._changed():
+            for pattern in (MANIFEST_NAME, FILTERED_NAME, DATASET_INFO_FILENAME, _SHARD_PATTERN):
+                for path in self.folder.glob(pattern):
+                    path.unlink()
         is_known = bool(read_run(self.folder))
         self.folder.mkdir(parents=True, exist_ok=True)
         for shard in set(range(self.num_shards)) - set(self.missing()):
@@ -157,6 +164,11 @@ class ShardStore:
             reasons = ", ".join(f"row {row} ({error})" for row, error in failed.items())
             logger.warning(f"{len(failed)} of {self.num_rows} rows could not be decoded and are left out: {reasons}.")
         return concatenate_datasets([Dataset(table) for table in tables])
+
+    def _changed(self) -> list[str]:
+        """In what the run that the folder belongs to is another one."""
+        run, previous = _flat(self.run), _flat(read_run(self.folder) or self.run)
+        return [name for name in previous | run if previous.get(name) != run.get(name)]
 
     def _read(self, shard: int) -> "pyarrow.Table":
         table = _read_rows(self.path(shard))

@@ -47,6 +47,7 @@ def generate_trajectories(
     output_dir: str | os.PathLike | None = None,
     seed: int = 0,
     num_workers: int = 1,
+    overwrite: bool = False,
 ) -> "Dataset":
     r"""
     Lets a model answer the prompts of a dataset.
@@ -79,6 +80,8 @@ def generate_trajectories(
             Seed of the draws with `temperature > 0`; each row has its own, so that they are the same after a restart.
         num_workers (`int`, *optional*, defaults to 1):
             Threads that decode side by side, each `batch_size` prompts: on a CPU faster for small models.
+        overwrite (`bool`, *optional*, defaults to `False`):
+            Delete the trajectories of another run that `output_dir` holds, instead of refusing.
 
     Returns:
         `datasets.Dataset`: the columns of `dataset` and
@@ -104,7 +107,8 @@ def generate_trajectories(
     answerer = Answerer(model, tokenizer, generation_config, batch_size, seed, num_workers)
     with tempfile.TemporaryDirectory() as temporary:
         teacher = {} if output_dir is None else answerer.fingerprint()
-        run = TrajectoryRun(dataset, tokenizer, answerer.config.mask_token_id, output_dir or temporary, teacher)
+        mask_token_id = answerer.config.mask_token_id
+        run = TrajectoryRun(dataset, tokenizer, mask_token_id, output_dir or temporary, teacher, overwrite)
         prompts = list(run.prompts(_share(run.store, state)))
         with contextlib.closing(answerer.rows(prompts, raise_errors=False)) as answers:
             for row, answer in tqdm(answers, "Trajectories", len(prompts), disable=not state.is_main_process):
@@ -168,7 +172,8 @@ def filter_trajectories(
 class TrajectoryRun:
     """The prompts of a run, and the folder that gathers the answers to them, shard by shard.
 
-    `teacher` tells the model that answers apart from others ([`Answerer.fingerprint`]).
+    `teacher` tells the model that answers apart from others ([`Answerer.fingerprint`]); `overwrite` is whether the
+    folder may belong to another run.
     """
 
     def __init__(
@@ -178,6 +183,7 @@ class TrajectoryRun:
         mask_token_id: int,
         folder: str | os.PathLike,
         teacher: dict[str, Any],
+        overwrite: bool,
     ):
         check_new_columns(dataset, _NEW_COLUMNS)
         self.dataset = dataset
@@ -189,7 +195,8 @@ class TrajectoryRun:
             "tokenized prompts": stable_hash(self.prompt_ids),
         }
         self.store = ShardStore(Path(folder), teacher | prompts, len(dataset))
-        self.store.check_run()
+        if not overwrite:
+            self.store.check_run()
         # By shard and row, what waits for the other rows of the shard.
         self._answers: dict[int, dict[int, dict[str, Any]]] = {}
 

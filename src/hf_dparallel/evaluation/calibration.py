@@ -7,6 +7,7 @@ minus the confidence. This is fixed sequence testing along a Pareto front
 ([Learn then Test](https://huggingface.co/papers/2110.01052), [Pareto Testing](https://huggingface.co/papers/2210.07913)).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -68,6 +69,19 @@ def calibrate(
             break
         best = trial
     return best, trials
+
+
+def check_num_prompts(num_prompts: int, max_accuracy_drop: float, confidence: float) -> None:
+    """Raises a `ValueError` if so few prompts cannot confirm anything, even settings that change no answer."""
+    # What `accuracy_drop_p_value` gives for such settings is `(1 - max_accuracy_drop) ** num_prompts`.
+    needed = math.ceil(math.log(1 - confidence) / math.log(1 - max_accuracy_drop))
+    if num_prompts < needed:
+        raise ValueError(
+            f"Settings are confirmed on half of the prompts, here {num_prompts}, and under {needed} cannot show that "
+            f"they lose at most `max_accuracy_drop={max_accuracy_drop}` with `confidence={confidence}`, even if no "
+            f"answer changes. Give {2 * needed} prompts or more, or a `max_accuracy_drop` of at least "
+            f"{1 - (1 - confidence) ** (1 / num_prompts):.2g}."
+        )
 
 
 def _promising(trials: Sequence[Trial], max_accuracy_drop: float) -> list[Trial]:
