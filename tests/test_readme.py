@@ -119,9 +119,7 @@ def check_quickstart(names, printed, folder):
 
 
 def check_inspect(names, printed, folder):
-    assert [trace.nfe for trace in names["traces"]] == [int(out.nfe) for out in names["decodes"].values()]
-    assert "One prompt, two recipes" in (folder / "decode.html").read_text()
-    assert len(list(folder.glob("*.png"))) == 4
+    assert "Entropy threshold 0.5" in (folder / "decode.html").read_text()
 
 
 CHECKS = {"README.md": check_readme, "docs/quickstart.md": check_quickstart, "docs/inspect.md": check_inspect}
