@@ -13,7 +13,7 @@ from .conftest import BASE, edit_json, save_adapter
 PUBLISHED_BASE = "GSAI-ML/LLaDA-8B-Instruct"
 
 
-def test_the_page_runs(hub, tmp_path, monkeypatch, capsys):
+def test_the_page_runs(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     hub.repositories[f"models/{PUBLISHED_BASE}"] = hub.repositories[f"models/{BASE}"]
     folder = save_adapter(tmp_path / "llada-dparallel")
@@ -26,10 +26,8 @@ def test_the_page_runs(hub, tmp_path, monkeypatch, capsys):
 
     shutil.copytree(ROOT / "examples" / "space", tmp_path / "examples" / "space")
 
-    names = run_blocks(ROOT / "docs" / "hub.md")
+    run_blocks(ROOT / "docs" / "hub.md")
 
     space = hub.repository("user/llada-dparallel-demo", "spaces").files()
     assert space.keys() == {"README.md", "answers.py", "app.py", "requirements.txt"}
-    assert capsys.readouterr().out == "0.4\n"
-    assert names["model"].active_adapters() == ["default"]
     assert (tmp_path / "llada-merged" / "model.safetensors").is_file()
