@@ -17,7 +17,7 @@ from hf_dparallel.evaluation.decoding import evaluate_decoding
 
 @pytest.mark.slow
 def test_bundled_teacher_is_right_nine_times_out_of_ten():
-    """On more held-out problems than benchmarks/regression.py takes; docs/results.md has the figure on yet more."""
+    """On more held-out problems than benchmarks/regression.py takes."""
     teacher, tokenizer = load_teacher()
     figures = evaluate_decoding(
         teacher, tokenizer, word_problem_dataset(64, seed=3, split="test"), numeric_answer_reward, batch_size=32
