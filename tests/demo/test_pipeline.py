@@ -94,13 +94,3 @@ def test_the_adapter_and_its_recipe_load_again(demo):
     problems = word_problem_dataset(1, seed=5, split="test")
     figures = evaluate_decoding(student, tokenizer, problems, numeric_answer_reward, recipe)
     assert figures["nfe"] < 64
-
-
-def test_a_block_causal_teacher_is_compared_without_verified_commits(demo, monkeypatch):
-    """Its student cannot be decoded so. (No such teacher is bundled: here the demo is told that its own is one.)"""
-    report, _ = demo
-    rows = dict(zip(("original", "few_step", "confidence", "entropy", "student"), report["rows"], strict=False))
-    assert "verified" not in pipeline._conclusion(rows)
-    recipes = dict.fromkeys(("confidence_threshold", "entropy_threshold", "student"), {"recipe": {}})
-    monkeypatch.setattr(pipeline, "evaluate_settings", lambda *args: [report["rows"][0]])
-    assert list(pipeline._compare(None, None, None, recipes)) == list(rows)
