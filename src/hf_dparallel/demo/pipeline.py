@@ -25,7 +25,7 @@ from ..evaluation.decoding import evaluate_answers
 from ..evaluation.sweep import parse_sweep
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
-from ..inspection.certainty import mean_confidence
+from ..inspection.certainty import certainty_of
 from ..inspection.plots import plot_tradeoff
 from ..inspection.text import print_answer
 from ..inspection.trace import trace_decode
@@ -126,7 +126,8 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         "seconds": round(time.time() - start, 1),
     }
     best_teacher = by_teacher.with_(**best["recipe"])
-    certainty = {"Teacher": _certainty(best_teacher, tuning), "Student": _certainty(best_student, tuning)}
+    prompt_ids = tokenize_prompts(tuning, tokenizer)
+    certainty = {"Teacher": certainty_of(best_teacher, prompt_ids), "Student": certainty_of(best_student, prompt_ids)}
     conclusion = _write_results(report, _conclusion(rows), certainty, output_dir)
     _print_example({"Teacher": by_teacher, "Student": best_student}, held_out.select([0]))
     print(f"\n{conclusion}")
@@ -302,13 +303,6 @@ def _conclusion(rows: dict[str, dict[str, Any]]) -> str:
         f"threshold ({rule}), at {student['accuracy']:.1%} accuracy against {original['accuracy']:.1%}. "
         f"With verified commits it takes {verified['nfe']:.1f}, at {verified['accuracy']:.1%}."
     )
-
-
-def _certainty(answerer: Answerer, problems: "Dataset") -> torch.FloatTensor:
-    """Mean confidence of every position over the first 16 passes, on up to 64 problems."""
-    prompt_ids = tokenize_prompts(problems, answerer.tokenizer)[:64]
-    out = answerer.with_(output_certainty=True).decode(prompt_ids, "Certainty")
-    return mean_confidence(out.confidences, num_passes=16)
 
 
 def _print_example(answerers: dict[str, Answerer], problem: "Dataset") -> None:
