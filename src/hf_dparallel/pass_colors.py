@@ -1,14 +1,16 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The colours of passes: violet for the first, yellow for the last, ever lighter in between."""
 
-# For pages. `--when` goes from 0 for the first pass to 1 for the last. `.ramp` is the whole scale, for a legend.
+# For pages. `--when` goes from 0 for the first pass to 1 for the last; `.ramp` is the whole scale, for a legend. Masks
+# are filled as high as their `--confidence`.
 CSS = """\
-:root { --ink: light-dark(#111111, #ffffff); }
-.by-pass { color: var(--ink); background: light-dark(
+.by-pass { color: light-dark(#111111, #ffffff); background: light-dark(
   oklch(calc(0.76 + 0.19 * var(--when)) 0.1 calc(300 - 200 * var(--when))),
   oklch(calc(0.36 + 0.18 * var(--when)) 0.08 calc(300 - 200 * var(--when)))); }
 .ramp { background: linear-gradient(to right in oklch decreasing hue,
   light-dark(oklch(0.76 0.1 300), oklch(0.36 0.08 300)), light-dark(oklch(0.95 0.1 100), oklch(0.54 0.08 100))); }
+.mask { background: linear-gradient(to top, light-dark(#8a93a3, #7d8798) calc(var(--confidence, 0) * 100%),
+  light-dark(#dfe3e9, #2f343d) 0); }
 """
 # The colours of a light page, for terminals, whose background is not known.
 RAMP = (

@@ -18,6 +18,7 @@ from .command import Command
 
 
 _TABLE = [
+    Command("play", "watch the bundled teacher and its student race, in the browser"),
     Command("demo", "distil the bundled teacher and compare it with its student"),
     Command("trajectories", "let a teacher answer the prompts of a dataset, and keep the right answers", "model"),
     Command("train", "certainty-forcing distillation on trajectories"),

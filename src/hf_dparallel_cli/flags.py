@@ -247,8 +247,6 @@ class TrainFlags(OutputFlags):
     dataset_config: str | None = flag("Configuration (subset) of the dataset.")
     dataset_train_split: str = flag("Split to train on.", "train")
     dataset_test_split: str = flag("Split to evaluate on, if `eval_strategy` is not 'no'.", "test")
-    num_compared: int = flag("Rows that teacher and student answer after the training, side by side: of the split to "
-        "evaluate on, or taken out of the one to train on, at most a tenth of it.", 32, minimum=0)
     drop_long_rows: bool = flag("Drop rows that are longer than max_length; without it they are an error.", False)
     training: dict[str, Any] = declared(training_rows, "training")
     library: dict[str, Any] = declared(library_rows, "of transformers and TRL")
@@ -296,6 +294,11 @@ class ServeFlags(OutputFlags, ServerFlags):
     title = "server"
     forwarded_allow_ips: tuple[str, ...] = flag("Proxies whose X-Forwarded-For says who asks: addresses or networks. "
         "By default there is none.", (), metavar="IP")
+
+
+class PlayFlags(OutputFlags):
+    port: int = flag("Port of the page. 0 takes a free one.", 0, minimum=0, maximum=2**16 - 1)
+    browser: bool = flag("Open the page in a browser; with --no_browser, only its address is printed.", True)
 
 
 class RayServeFlags(ServerFlags):

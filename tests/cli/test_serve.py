@@ -81,6 +81,18 @@ def test_an_address_that_is_in_use_is_said_before_the_model_is_loaded(hf):
     assert code == 1 and "cannot be listened at: " in err
 
 
+@pytest.mark.parametrize(("flags", "screen"), [((), ":0"), (("--no_browser",), ":0"), ((), "")])
+def test_play_opens_the_page_of_the_bundled_models(hf, monkeypatch, flags, screen):
+    opened, served = [], []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("hf_dparallel.cli.play_command.serve", lambda flags, listener: served.append(flags) or {})
+    monkeypatch.setenv("DISPLAY", screen)
+    code, out, _ = hf("play", *flags)
+    assert code == 0 and re.fullmatch(r"http://127\.0\.0\.1:\d+/#play\n", out)
+    assert opened == ([out.strip()] if screen and not flags else [])
+    assert [(flags.model, flags.adapter) for flags in served] == [("demo", ("demo-student",))]
+
+
 def test_a_server_for_everyone_without_key_warns(hf, monkeypatch):
     for flags, warns in ([], False), (["--host", "0.0.0.0"], True), (["--host", "0.0.0.0", "--api_key", "k"], False):
         code, _, err = hf("serve", "./missing", "--port", "0", *flags)

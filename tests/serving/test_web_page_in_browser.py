@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from hf_dparallel.serving.web_page import render_page
+from hf_dparallel.serving.web_page import EXAMPLES, render_page
 
 from ..browser import NEEDS_BROWSER, set_window
 from .conftest import Gate, running, wait_for
@@ -24,11 +24,11 @@ pytestmark = NEEDS_BROWSER
 class Page:
     """The page of a server, in a window of a size."""
 
-    def __init__(self, driver, url, shown=".side", **window):
+    def __init__(self, driver, url, shown=".side", fragment="", **window):
         self.driver = driver
         set_window(driver, **window)
         driver.get_log("browser")
-        driver.get(f"{url}/")
+        driver.get(f"{url}/{fragment}")
         wait_for(lambda: self.texts(shown))
 
     def find(self, selector):
@@ -49,49 +49,58 @@ class Page:
 
         Select(self.find(selector)[0]).select_by_visible_text(text)
 
+    def drag(self, selector, *values):
+        """As a pointer does: a value, then the event."""
+        script = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))"
+        for value in values:
+            self.driver.execute_script(script, self.find(selector)[-1], value)
+
     def check(self, width):
         problems = [entry for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
         assert problems == [] and self.driver.execute_script("return document.documentElement.scrollWidth") <= width
 
 
-def test_a_chat_side_by_side(served, server, driver):
+def test_a_race_and_its_replay(served, server, driver):
     page = Page(driver, server.url, width=1100)
     page.find("#compare")[0].click()
-    assert page.texts(".side:first-child option:checked") == ["demo", "one token per pass"]
-    assert page.texts(".side:last-child option:checked") == ["demo", "recipe: entropy_threshold 0.5"]
+    assert page.texts(".settings option:checked") == ["demo", "one token per pass", "demo", "entropy_threshold"]
     page.ask(PROBLEMS[0])
     page.wait_for_answer(2)
     slow, fast = (alone(served, PROBLEMS[0], **settings) for settings in ({"denoising_steps": 64}, {}))
     assert page.texts(".answer") == [slow[0], fast[0]]
     for cost, (*_, num_tokens, nfe) in zip(page.texts(".cost"), (slow, fast), strict=True):
-        assert cost.startswith(f"{nfe} passes, {num_tokens / nfe:.2f} tokens per pass, ")
+        assert cost.startswith(f"{nfe} passes {num_tokens} tokens, ")
+    fewer = f"{round(slow[3] / fast[3], 1):g}× fewer passes\n{fast[3]} instead of {slow[3]}, the same answer"
+    assert page.texts("#verdict") == [fewer]
     # One colour a pass.
-    colors = driver.execute_script(
-        "return [...document.querySelectorAll('.side:last-child .token')]"
+    look = (
+        "return [...document.querySelectorAll('.side:last-child .by-pass')]"
         ".map(node => [node.title, getComputedStyle(node).backgroundColor])"
     )
-    assert len({title for title, _ in colors}) == len({color for _, color in colors}) > 3
+    shown = driver.execute_script(look)
+    assert len({title for title, _ in shown}) == len({color for _, color in shown}) > 3
     spoken = page.find("#spoken")[0].get_attribute("textContent")
-    assert fast[0] in spoken and "tokens per pass" in spoken
+    assert fast[0] in spoken and "passes" in spoken
     assert driver.switch_to.active_element.get_attribute("id") == "message"
+    for number in (2, 0, 3):
+        page.drag("#pass", number)
+        before = [pair for pair in shown if int(pair[0].removeprefix("pass ")) <= number]
+        assert driver.execute_script(look) == before
+        assert page.texts("#race output") == [f"{number} of {slow[3]}"] and page.find(".mask")
+    # What is confident is filled.
+    filled = "[...document.querySelectorAll('.answer .mask')].map(mask => mask.style.getPropertyValue('--confidence'))"
+    assert len({float(text) for text in driver.execute_script(f"return {filled}")}) > 3
+    page.find("#replay")[0].click()
+    assert page.texts("#replay") == ["Pause"]
+    wait_for(lambda: page.texts("#race output") != [f"3 of {slow[3]}"])
     page.check(1100)
 
 
-def test_the_threshold_is_chosen_and_tokens_light_up(served, driver):
-    with running(served) as server, Gate(served.model) as gate:
-        page = Page(driver, server.url, width=390, height=800, color_scheme="dark")
-        page.choose(".rule", "entropy_threshold")
-        driver.execute_script(
-            "const slider = document.querySelector('.value'); slider.value = 1.5;"
-            "slider.dispatchEvent(new Event('input'))"
-        )
-        assert page.texts("output") == ["1.5"]
-        page.ask(PROBLEMS[1])
-        assert page.texts("#send") == ["Stop"]
-        gate.open.set()
+def test_a_link_opens_with_a_race(served, driver):
+    with running(served) as server:
+        page = Page(driver, server.url, fragment="#play", shown=".user", width=390, height=800, color_scheme="dark")
         page.wait_for_answer()
-        text, _, _, nfe = alone(served, PROBLEMS[1], entropy_threshold=1.5)
-        assert page.texts(".answer") == [text] and page.texts(".cost")[0].startswith(f"{nfe} passes, ")
+        wait_for(lambda: page.texts("#replay") == ["Pause"])
         page.check(390)
 
 
@@ -102,13 +111,14 @@ def test_an_answer_is_stopped_by_the_keyboard(served, driver):
         page = Page(driver, server.url)
         page.ask(PROBLEMS[0])
         wait_for(lambda: server.engine.num_active == 1)
+        assert page.texts("#send") == ["Stop"]
         page.find("#message")[0].send_keys(Keys.ESCAPE)
         page.wait_for_answer()
-        assert page.texts(".cost") == ["Stopped."] and page.texts("#send") == ["Send"]
+        assert page.texts(".cost") == ["stopped"] and page.texts("#send") == ["Send"] and not page.find(".error .cost")
         gate.open.set()
         wait_for(lambda: server.engine.num_active == 0)
         page.find("#clear")[0].click()
-        assert page.texts(".message") == []
+        assert page.texts(".user, .answer") == []
 
 
 def test_text_is_shown_as_it_is_and_errors_in_words(server, driver):
@@ -117,7 +127,8 @@ def test_text_is_shown_as_it_is_and_errors_in_words(server, driver):
     page.ask(hostile)
     page.wait_for_answer()
     assert page.texts(".user") == [hostile] and not page.find("img")
-    page.ask("pens " * 800)
+    driver.execute_script("document.getElementById('message').value = 'pens '.repeat(800)")
+    page.ask("")
     page.wait_for_answer(2)
     assert "together more than the 768" in page.texts(".cost")[1]
     assert httpx.get(f"{server.url}/health").json()["active"] == 0
@@ -135,11 +146,11 @@ def test_a_server_with_a_key_asks_for_it(served, driver):
         assert not page.find("#problem")[0].is_displayed()
 
 
-_DECODING = {"max_new_tokens": 64, "block_length": 32}
+_DECODING = {"max_new_tokens": 64, "block_length": 32, "entropy_threshold": 0.3}
 _MODELS = json.dumps({"data": [{"id": "demo", "parent": None, "decoding": _DECODING}]})
 _PROXY = "<html><h1>Bad gateway</h1></html>"
 _KEY = json.dumps({"error": {"message": "Send the header `Authorization`."}})
-_USAGE = {"choices": [], "usage": {"nfe": 2, "tokens_per_forward": 1.0}}
+_USAGE = {"choices": [], "usage": {"completion_tokens": 2}}
 
 
 def passes(first, last):
@@ -170,7 +181,7 @@ class Fake:
 
             def do_POST(self):
                 fake.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self._answer(fake.chat)
+                self._answer(fake.chat(fake.asked[-1]) if callable(fake.chat) else fake.chat)
 
             def _answer(self, answer):
                 status, parts = answer
@@ -205,7 +216,7 @@ def test_a_long_answer_is_drawn_by_the_frame_and_can_be_read_and_printed(fake, d
         yield from passes(0, 1000)
         half.set()
         rest.wait(30)
-        yield from [*passes(1000, 4000), *answer_of(0)]
+        yield from [*passes(1000, 2000), *answer_of(0)]
 
     fake.chat = 200, slowly()
     with fake.running() as url:
@@ -216,7 +227,7 @@ def test_a_long_answer_is_drawn_by_the_frame_and_can_be_read_and_printed(fake, d
         )
         page.ask("Count.")
         assert half.wait(30)
-        wait_for(lambda: page.texts(".cost") == ["1000 passes …"])
+        wait_for(lambda: page.texts(".cost") == ["1000 passes"])
         # At the end of the page it follows, and the header has made room.
         top, bottom, reached = driver.execute_script(
             "return [document.querySelector('header').getBoundingClientRect().bottom,"
@@ -228,10 +239,10 @@ def test_a_long_answer_is_drawn_by_the_frame_and_can_be_read_and_printed(fake, d
         driver.execute_script("scrollTo(0, 500)")
         rest.set()
         page.wait_for_answer()
-        assert driver.execute_script("return [scrollY, document.querySelectorAll('.token').length]") == [500, 4000]
+        assert driver.execute_script("return [scrollY, document.querySelectorAll('.by-pass').length]") == [500, 2000]
         assert driver.execute_script("return window.draws") < 1000
         pdf = driver.execute_cdp_cmd("Page.printToPDF", {})["data"]
-        assert base64.b64decode(pdf).count(b"/Type /Page\n") > 50
+        assert base64.b64decode(pdf).count(b"/Type /Page\n") > 25
 
 
 @pytest.mark.parametrize(
@@ -267,9 +278,9 @@ def test_answers_that_fail_say_why_and_the_message_can_be_sent_again(fake, drive
         for number, (problem, fake.chat) in enumerate(answers.items(), start=1):
             page.ask("" if number > 1 else "Hello")
             page.wait_for_answer(number)
-            assert page.texts(".cost")[-1] == problem
+            assert page.texts(".cost")[-1] == problem and page.find(".cost .error")
             assert page.find("#message")[0].get_property("value") == "Hello"
-            end = "document.querySelector('.log').lastChild.getBoundingClientRect().bottom"
+            end = "document.querySelector('.log').lastChild.lastChild.getBoundingClientRect().bottom"
             assert driver.execute_script(
                 f"return {end} <= document.querySelector('footer').getBoundingClientRect().top"
             )
@@ -281,11 +292,12 @@ def test_answers_that_fail_say_why_and_the_message_can_be_sent_again(fake, drive
         page.ask("")
         page.wait_for_answer(5)
         assert page.texts(".user") == ["Hello"] * 5 and page.texts(".answer")[-1] == "line 0"
-        assert page.texts(".cost")[-1] == "The answer broke off."
+        assert page.texts(".cost")[-1] == "1 pass The answer broke off."
         assert page.find("#message")[0].get_property("value") == ""
     page.ask("More")
     page.wait_for_answer(6)
     assert page.texts(".cost")[-1] == "The server does not answer. Is it still running?"
+    assert page.find("#message")[0].get_property("value") == "More"
 
 
 def test_the_other_side_goes_on_with_what_was_said(fake, driver):
@@ -298,3 +310,56 @@ def test_the_other_side_goes_on_with_what_was_said(fake, driver):
         page.ask("More")
         page.wait_for_answer(4)
     assert [len(body["messages"]) for body in fake.asked] == [1, 3, 3]
+
+
+def test_examples_are_conversations(fake, driver):
+    with fake.running() as url:
+        page = Page(driver, url)
+        assert page.find("#welcome")[0].is_displayed() and len(page.find("#examples button")) == 6
+        page.ask("Hello")
+        page.wait_for_answer()
+        page.find("#examples button")[3].click()
+        page.wait_for_answer(2)
+        assert page.texts(".user") == EXAMPLES["a follow-up"] and not page.find("#welcome")[0].is_displayed()
+    assert [len(body["messages"]) for body in fake.asked] == [1, 1, 3]
+
+
+def test_a_threshold_is_moved_until_the_answer_breaks(fake, driver):
+    """The question is asked again with the value where the slider rests. An earlier answer is dropped."""
+    late = threading.Event()
+
+    def answer(body):
+        if "stream" not in body:
+            return 200, [json.dumps({"choices": [{"message": {"content": "line 0\nline 1\n"}}]})]
+        return 200, slowly(body.get("entropy_threshold"))
+
+    def slowly(threshold):
+        if threshold == 1:
+            yield from passes(0, 1)
+            late.wait(30)
+        yield from answer_of(2 if threshold in (None, 0.7) else 1)
+
+    fake.chat = answer
+    with fake.running() as url:
+        page = Page(driver, url, width=390, height=800)
+        page.find("summary")[0].click()
+        assert page.texts(".tuned output") == ["0.3"] and "up to ln 2 = 0.69" in page.texts(".help")[0]
+        page.ask("Count.")
+        page.wait_for_answer()
+        for value in (0.7, 1):
+            page.drag(".value", 0.1, 0.2, value)
+            wait_for(lambda value=value: fake.asked[-1].get("entropy_threshold") == value)
+        page.drag(".value", 2)
+        wait_for(lambda: page.texts(".marks i")[1:] == ["●", "●", "✕"])
+        assert page.texts(".help") == ["✕ Another answer than with one token per pass. It changes at 2."]
+        assert page.texts(".answer") == ["line 0"] and page.texts(".by") == ["demo, entropy_threshold 2"]
+        late.set()
+        page.drag(".value", 0.7)
+        wait_for(lambda: page.texts(".answer") == ["line 0\nline 1"])
+        page.ask("More.")
+        page.wait_for_answer(2)
+        page.check(390)
+    values = [body.get("entropy_threshold") for body in fake.asked if "stream" in body]
+    assert values == [None, 0.7, 1, 2, 0.7, 0.7] and sum("stream" not in body for body in fake.asked) == 1
+    said = [message["content"] for message in fake.asked[-1]["messages"]]
+    assert said == ["Count.", "line 0\nline 1\n", "More."]

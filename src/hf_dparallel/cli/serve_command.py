@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from ..serving.engine import Engine
 
 
+# Of the extra `serve`.
+LIBRARIES = ("llguidance", "prometheus_client", "pydantic", "starlette", "uvicorn")
+
+
 def run(flags: ServeFlags) -> dict[str, int]:
     """Serves until it is interrupted or terminated."""
     check_recipe(flags)
-    require("hf-dparallel serve", "serve", "llguidance", "prometheus_client", "pydantic", "starlette", "uvicorn")
+    require("hf-dparallel serve", "serve", *LIBRARIES)
     # Before the model is loaded, which takes minutes.
     listener = bind(flags.host, flags.port)
     if flags.api_key is None and not _is_loopback(listener):

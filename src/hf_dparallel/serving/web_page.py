@@ -1,20 +1,42 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The page that the server shows in a browser: a chat, in one HTML file that needs nothing else."""
+"""The page that the server shows in a browser: a place to try a model, in one HTML file that needs nothing else."""
 
 import base64
 import hashlib
 import json
+import math
 import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..generation.settings import SETTINGS, Setting, settings_of
+from ..pass_colors import CSS
 
 
+# Questions to try, by what they show. Several are one conversation.
+EXAMPLES = {
+    "two steps": ["Mia has 14 pens. She finds 6 more and then sells 5. How many pens are left?"],
+    "six steps": [
+        "Tom has 20 coins. He finds 8 more. Then he loses 5. He gets 10 more. He gives 7 away. He wins 4. Then he "
+        "spends 6. How many coins are left?"
+    ],
+    "eight steps": [
+        "Leo has 12 stamps. He finds 8 more. Then he loses 5. He buys 9 more. He gives 4 away. He gets 7 more. He "
+        "sells 6. He finds 3 more. Then he loses 2. How many stamps are left?"
+    ],
+    "a follow-up": [
+        "There are 18 apples in the basket. 7 are eaten. How many are left?",
+        "Then Emma puts 9 more in. How many now?",
+    ],
+    "number words": ["Sara has seven cookies and bakes twelve more. How many cookies does she have?"],
+    "something else": ["What is the capital of France?"],
+}
 _TEMPLATE = Path(__file__).with_name("web_page.html")
 # Where the slider of a threshold without a largest value ends.
 _LARGEST_ON_SLIDER = 3.0
+# Up to this entropy, the likeliest token has a probability of at least one half.
+_USEFUL = {"entropy_threshold": math.log(2)}
 
 
 @cache
@@ -24,7 +46,9 @@ def render_page() -> tuple[str, dict[str, str]]:
     By its policy a browser runs the script of the page and no other, and lets it speak with this server only.
     """
     rules = {name: _slider(SETTINGS[name]) for name in settings_of("rule") if SETTINGS[name].is_requestable}
-    page = _TEMPLATE.read_text(encoding="utf-8").replace("__RULES__", json.dumps(rules).replace("<", "\\u003c"))
+    page = _TEMPLATE.read_text(encoding="utf-8").replace("__PASS_COLORS__", CSS)
+    for place, data in {"__RULES__": rules, "__EXAMPLES__": EXAMPLES}.items():
+        page = page.replace(place, json.dumps(data).replace("<", "\\u003c"))
     policy = (
         f"default-src 'none'; script-src {_hash_of('script', page)}; style-src {_hash_of('style', page)}; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -43,6 +67,7 @@ def _slider(rule: Setting) -> dict[str, Any]:
         "maximum": rule.maximum if has_maximum else _LARGEST_ON_SLIDER,
         "step": 1 if rule.type is int else 0.05,
         "value": None if rule.type is int else 0.9 if has_maximum else 0.5,
+        "useful": _USEFUL.get(rule.name),
     }
 
 
