@@ -15,18 +15,19 @@ import griffe
 
 _REFERENCE = re.compile(r"\[`(~?)([\w.]+)`\](?![(\[])")
 _ARGUMENT = re.compile(r"^( +\*{0,2}[\w, ]+ \()(.+)(\):)", flags=re.MULTILINE)
+_RETURNED = re.compile(r"^( *Returns:\n +)\[?`~?([^`]+)`\]?(?=:\s)", flags=re.MULTILINE)
 _GROUP_OF_ARGUMENTS = re.compile(r"^ +> .+\n\n?", flags=re.MULTILINE)
 _NOTE = re.compile(r"^> \[!NOTE\]\n((?:> ?.*(?:\n|$))+)", flags=re.MULTILINE)
 
 
 def plain_types(text: str) -> str:
-    """Writes "a ([`~x.B`], *optional*):" as "a (B, optional):"."""
+    """Writes "a ([`~x.B`], *optional*):" as "a (B, optional):", and a returned "`B`:" as "B:"."""
 
     def plain(match: re.Match) -> str:
         types = _REFERENCE.sub(lambda reference: reference[2].rsplit(".", 1)[-1], match[2])
         return match[1] + re.sub("[`*]", "", types) + match[3]
 
-    return _ARGUMENT.sub(plain, _GROUP_OF_ARGUMENTS.sub("", text))
+    return _RETURNED.sub(r"\1\2", _ARGUMENT.sub(plain, _GROUP_OF_ARGUMENTS.sub("", text)))
 
 
 def note_as_admonition(text: str) -> str:

@@ -33,7 +33,7 @@ def commit_rule(name: str, type: type, help: str, **fields: Any) -> Callable:
     masked)`.
 
     Args:
-        name (`str`), type (`type`), help (`str`), fields: the setting, see [`Setting`].
+        name, type, help, fields: the setting, see [`Setting`].
     """
 
     def register(function: Any) -> Any:

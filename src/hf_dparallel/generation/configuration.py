@@ -331,7 +331,7 @@ def _describe_arguments() -> str:
     """The settings in the form of a docstring, by kind."""
     wrapper = textwrap.TextWrapper(119, initial_indent=" " * 12, subsequent_indent=" " * 12, break_long_words=False)
     lines = []
-    for setting in map(SETTINGS.__getitem__, settings_of(*KINDS)):
+    for setting in (SETTINGS[name] for kind in KINDS for name in settings_of(kind)):
         default = f", defaults to `{setting.default!r}`" if setting.default is not None else ""
         text = f"{setting.help} ({setting.rule[0].upper()}{setting.rule[1:]}.) {setting.source}".strip()
         lines += [f"        {setting.name} (`{setting.type.__name__}`, *optional*{default}):", *wrapper.wrap(text)]
