@@ -3,6 +3,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
 from ..attention_masks import block_causal, make_attention_mask
+from .packed_products import packed_products
 from .cache import WindowCache
 from .canvas import Canvas
 from .parts import RowPart
@@ -34,6 +36,8 @@ class Runner:
         implementation = canvas.config.cache_implementation
         self.planner = _PLANNERS[implementation](canvas, self.lead)
         self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if implementation else None
+        # What is compiled has products of its own.
+        self._products = nullcontext() if canvas.config.compiles else packed_products(model)
         self._cached_rows: list[int] = []
         # The masks of passes over all rows, which hold as long as the same columns are seen.
         self._seen: torch.Tensor | None = None
@@ -82,7 +86,8 @@ class Runner:
         if self.cache is not None:
             self.cache.select(self.in_cache(planned))
             inputs["past_key_values"] = self.cache
-        return self.model.score(inputs, planned.scored, forward=self.forward)
+        with self._products:
+            return self.model.score(inputs, planned.scored, forward=self.forward)
 
     def in_cache(self, planned: Pass) -> Pass:
         """The pass with its rows as the cache counts them."""

@@ -33,7 +33,6 @@ from .scoring import (
     select_positions,
     shift_predictions,
 )
-from .vocabulary_head import VocabularyHead
 
 
 _DOWNLOAD_ARGUMENTS = ("cache_dir", "local_files_only", "proxies", "revision", "token")
@@ -72,7 +71,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)  # type: ignore[call-arg]
         self.model = self.backbone_class(config)
-        self.lm_head = VocabularyHead(config.hidden_size, config.vocab_size)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()  # type: ignore[attr-defined]
 
     @classmethod

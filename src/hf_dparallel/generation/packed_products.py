@@ -1,0 +1,90 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Linear layers at the speed of the core: on CPUs, oneDNN multiplies with weights that are packed for it once."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+
+# The processor's cache holds the weights of a smaller model, and memory might not hold the copy of a larger one.
+_FEWEST_WEIGHTS = 10**7
+_MOST_BYTES = 4 * 2**30
+# The rows that a product is expected to have. The numbers are the same for any other.
+_ROWS = 32
+# By weight, as long as it exists: its sums when it was packed, and the packed copy.
+_PACKED = WeakTensorKeyDictionary()
+
+
+def packed_products(model: nn.Module) -> AbstractContextManager:
+    """Inside it, the linear layers of a large model on a CPU multiply with packed copies of their weights.
+
+    To be made for each decoding, and entered for each pass. The copies take as much memory as the weights, and are kept
+    as long as them. `torch.backends.mkldnn.enabled = False` does without.
+    """
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    weights = list({id(layer.weight): layer.weight for layer in layers if _can_be_packed(layer.weight)}.values())
+    is_fit = sum(weight.numel() for weight in weights) >= _FEWEST_WEIGHTS
+    is_fit &= sum(weight.nbytes for weight in weights) <= _MOST_BYTES
+    return _PackedProducts(weights) if is_fit else nullcontext()
+
+
+class _PackedProducts(TorchFunctionMode):
+    """Acts where a layer asks torch for the product, so that hooks and adapters do what they do before and after."""
+
+    def __init__(self, weights: list[nn.Parameter]):
+        super().__init__()
+        # The weight, too: nothing else has its id as long as it exists.
+        self._packed = {id(weight): (weight, _state(weight), _pack(weight)) for weight in weights}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is nn.functional.linear and not kwargs and not torch.is_grad_enabled():
+            input, weight, *bias = args
+            _, state, packed = self._packed.get(id(weight), (None, None, None))
+            is_plain = type(input) is torch.Tensor and input.dtype == weight.dtype and input.numel() > 0
+            if is_plain and packed is not None and state == _state(weight) and not torch.is_autocast_enabled("cpu"):
+                return _multiply(input, packed, *bias)
+        return func(*args, **(kwargs or {}))
+
+
+def _can_be_packed(weight: torch.Tensor) -> bool:
+    mkldnn = torch.backends.mkldnn
+    return (
+        mkldnn.is_available()
+        and mkldnn.enabled
+        # Quantized weights and those that several devices share are of other classes.
+        and type(weight) is nn.Parameter
+        and weight.device.type == "cpu"
+        and (weight.dtype == torch.float32 or weight.dtype == torch.bfloat16 and _has_bfloat16())
+        and weight.is_contiguous()
+        and weight.shape[1] % 4 == 0
+        and not weight.is_inference()
+    )
+
+
+def _has_bfloat16() -> bool:
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def _state(weight: nn.Parameter) -> tuple[int, int]:
+    return weight._version, weight.data_ptr()
+
+
+def _pack(weight: nn.Parameter) -> torch.Tensor:
+    # What writes into `weight.data`, as merging an adapter does, does not count in its version.
+    sums = weight.detach().view(torch.int64).sum(dim=1)
+    old_sums, packed = _PACKED.get(weight, (None, None))
+    if old_sums is None or not torch.equal(old_sums, sums):
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
+        _PACKED[weight] = sums, packed
+    return packed
+
+
+def _multiply(input: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    rows = input.flatten(0, -2)
+    # The sums of a row by itself would be in another order than in a batch.
+    several = rows.expand(2, -1) if len(rows) == 1 else rows
+    output = torch.ops.mkldnn._linear_pointwise(several, packed, bias, "none", [], "")
+    return output[: len(rows)].view(*input.shape[:-1], -1)
