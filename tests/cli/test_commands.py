@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM
 
 import hf_dparallel
 from hf_dparallel import DiffusionGenerationConfig, cli, demo
-from hf_dparallel.cli import trajectories_command
+from hf_dparallel.cli import generate_command, loading, trajectories_command
 from hf_dparallel.cli.loading import load_split, load_tokenizer
 from hf_dparallel.cli.train_command import StudentArguments
 from hf_dparallel.data.trajectories import generate_trajectories
@@ -397,6 +397,30 @@ def test_how_a_model_is_loaded(hf, checkpoint, monkeypatch):
     code, _, err = hf(*ask, "--load_in_4bit")
     assert code == 1 and "`pip install 'hf-dparallel[quantization]'`" in err
     assert hf(*ask, "--device", "nowhere")[0] == 1
+
+
+@pytest.mark.parametrize(
+    "variable, size, expected",
+    [(None, 10**7, 1), ("OMP_NUM_THREADS", 10**7, 2), ("MKL_NUM_THREADS", 10**7, 2), (None, 1, 2)],
+)
+def test_a_small_model_shares_the_cores(hf, checkpoint, monkeypatch, variable, size, expected):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "2")
+    monkeypatch.setattr(loading, "_SMALL_MODEL", size)
+    seen, before = [], torch.get_num_threads()
+    monkeypatch.setattr(
+        generate_command,
+        "answer",
+        lambda *args: seen.append(torch.get_num_threads()) or {"text": "", "nfe": 1, "tokens_per_forward": 1.0},
+    )
+    torch.set_num_threads(2)
+    try:
+        hf("generate", "--model", checkpoint, "--prompt", "5 6")
+        assert (seen, torch.get_num_threads()) == ([expected], 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_generate_reads_files_and_stdin_and_streams(hf, checkpoint, tmp_path, monkeypatch):

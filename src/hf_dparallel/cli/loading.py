@@ -2,9 +2,11 @@
 """Models, datasets and reward functions by the names that users give them."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 # The bundled word problems, as the name of a dataset.
 DEMO = "demo"
 _DEMO_ROWS = 512
+# Parameters of a model that is as fast in one thread as in several.
+_SMALL_MODEL = 10**7
 _FILE_FORMATS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 # The column with the reference answer that each reward function reads.
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
@@ -69,7 +73,22 @@ def load_model(flags: ModelFlags) -> tuple[PreTrainedModel, PreTrainedTokenizerB
         adapter = path_of(flags.adapter)
         with checked_name("adapter", adapter):
             model.load_adapter(adapter)
+    # Workers share the cores by themselves.
+    if not hasattr(flags, "num_workers"):
+        _share_cores(model)
     return model.eval(), tokenizer
+
+
+def _share_cores(model: PreTrainedModel) -> None:
+    """Has a small model computed in one thread until the command ends, unless the user has said in how many.
+
+    Several wait for one another, and a hundred times as long where other programs take their cores.
+    """
+    context = click.get_current_context(silent=True)
+    is_set = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
+    if context is not None and not is_set and model.device.type == "cpu" and model.num_parameters() < _SMALL_MODEL:
+        context.call_on_close(partial(torch.set_num_threads, torch.get_num_threads()))
+        torch.set_num_threads(1)
 
 
 @contextmanager

@@ -21,8 +21,8 @@ _PACKED = WeakTensorKeyDictionary()
 def packed_products(model: nn.Module) -> AbstractContextManager:
     """Inside it, the linear layers of a large model on a CPU multiply with packed copies of their weights.
 
-    To be made for each decoding, and entered for each pass. The copies take as much memory as the weights, and are kept
-    as long as them. `torch.backends.mkldnn.enabled = False` does without.
+    To be made for each decoding, and entered for each pass. The copies take as much memory as the weights, and are
+    kept as long as them. `torch.backends.mkldnn.enabled = False` does without.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     weights = list({id(layer.weight): layer.weight for layer in layers if _can_be_packed(layer.weight)}.values())

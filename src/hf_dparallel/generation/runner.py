@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
 from ..attention_masks import block_causal, make_attention_mask
-from .packed_products import packed_products
 from .cache import WindowCache
 from .canvas import Canvas
+from .packed_products import packed_products
 from .parts import RowPart
 from .plan import Blocks, Pass, WholeCanvas, Windows
 
