@@ -22,6 +22,7 @@ def read_version() -> str:
 def read_description() -> str:
     """Returns the README for the package index: links into the repository, which are dead there, as names of files."""
     text = (HERE / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"^!\[.*\n\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\[([^]]+)\]\(#[^)]*\)", r"\1", text)
     return re.sub(r"\[([^]]+)\]\((?!https?://)([^)#]+)[^)]*\)", r"\1 (`\2`)", text)
 

@@ -1,12 +1,15 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Draws the animation of the README and the pictures of block, commit, cache and verification, as SVG.
+"""Draws the animation of the README, the chart of results and the pictures of the concepts, as SVG.
 
     python scripts/picture_concepts.py
 
-The animation and the commits are real decodes of the bundled teacher and its student.
+The animation and the commits are real decodes of the bundled teacher and its student, the chart is of the last
+`make demo` whose report was kept.
 """
 
 import argparse
+import json
+import math
 from html import escape
 from pathlib import Path
 
@@ -21,6 +24,8 @@ QUESTION = (
 )
 SECONDS_PER_PASS, PAUSE, HOLD = 0.18, 1.0, 5.0
 CHAR, LINE = 8.2, 26
+ROOT = Path(__file__).parents[1]
+REPORT = ROOT / "benchmarks" / "results" / "demo_seed0.json"
 STYLE = """
 svg { --page: #fff; --text: #16181d; --quiet: #555b66; --line: #b9bec8; --mask: #e4e7ec; --bar: #8a93a3;
   --accent: #0b57d0; --first: 0.82; --span: 0.11; --chroma: 0.1; color-scheme: light dark; }
@@ -253,9 +258,58 @@ def draw_verification() -> str:
     )
 
 
+def draw_results(report: Path) -> str:
+    """Accuracy against passes of the tuning problems, for each threshold."""
+    tuning = json.loads(report.read_text())["tuning"]
+    curves = [
+        ("entropy_threshold", "Teacher, entropy threshold", "second"),
+        ("confidence_threshold", "Teacher, confidence threshold", "first"),
+        ("student", "Student, entropy threshold", "third"),
+    ]
+
+    lowest = 2 * math.floor(50 * min(trial["accuracy"] for rule, *_ in curves for trial in tuning[rule]))
+
+    def place(nfe: float, accuracy: float) -> tuple[float, float]:
+        return 64 + 136 * math.log2(nfe / 2), 40 + 192 * (100 - 100 * accuracy) / (100 - lowest)
+
+    parts = []
+    for percent in range(lowest, 101, 2):
+        y = place(2, percent / 100)[1]
+        parts += [
+            f'<line class="given" x1="64" x2="744" y1="{y:g}" y2="{y:g}"/>',
+            text(56, y + 4, f"{percent}%", "small", ' text-anchor="end"'),
+        ]
+    parts += [text(place(passes, 0)[0], 256, str(passes), "small mid") for passes in (2, 4, 8, 16, 32, 64)]
+    parts.append(text(404, 276, "forward passes per answer, fewer is faster", "small mid"))
+    for row, (rule, name, kind) in enumerate(curves):
+        points = [(place(trial["nfe"], trial["accuracy"]), trial["recipe"]) for trial in tuning[rule]]
+        line = " ".join(f"{x:g},{y:g}" for (x, y), _ in points)
+        parts.append(f'<polyline class="{kind}" points="{line}"/>')
+        for (x, y), recipe in points:
+            parts.append(f'<circle class="{kind} dot" cx="{x:g}" cy="{y:g}" r="4.5"/>')
+            (threshold,) = recipe.values()
+            parts.append(text(x + 7, y + (15 if row else -7), f"{threshold:g}", "small"))
+        parts += [
+            f'<circle class="{kind} dot" cx="480" cy="{164 + 22 * row}" r="4.5"/>',
+            text(492, 169 + 22 * row, name),
+        ]
+    x, y = place(tuning["original"]["nfe"], tuning["original"]["accuracy"])
+    parts += [
+        f'<circle class="bar" cx="{x:g}" cy="{y:g}" r="5"/>',
+        text(x - 6, y + 20, "one token per pass", "small", ' text-anchor="end"'),
+    ]
+    style = "".join(
+        f".{kind} {{ stroke: {colour}; fill: none; stroke-width: 2 }} .{kind}.dot {{ fill: {colour} }}\n"
+        for kind, colour in (("first", "#7c6fe0"), ("second", "#2f8fd8"), ("third", "#4f9a1f"))
+    )
+    return picture(
+        770, 290, "Accuracy against passes: the student is left of every threshold of the teacher.", parts, style
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output_dir", type=Path, default=Path(__file__).parents[1] / "docs" / "images")
+    parser.add_argument("--output_dir", type=Path, default=ROOT / "docs" / "images")
     folder = parser.parse_args().output_dir
     canvas = {"max_new_tokens": 64, "block_length": 32}
     teacher = Decode(hf_dparallel.demo.TEACHER, **canvas)
@@ -264,6 +318,7 @@ def main() -> None:
         raise RuntimeError(f"Teacher and student answer differently: {teacher.words} and {student.words}.")
     pictures = {
         "decode": draw_decode(teacher, student),
+        "results": draw_results(REPORT),
         "block": draw_block(),
         "commit": draw_commit(teacher, student, threshold=0.5),
         "cache": draw_cache(),

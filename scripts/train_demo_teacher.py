@@ -13,8 +13,8 @@ without its 1/t weight, which only adds variance at this size). Each batch of 32
 - 4 rows of bare sums, whose results are masked.
 
 The last two are there for the arithmetic. In the first two, a result is rarely masked while its operands are visible:
-1,500 steps of them alone taught phrasing and copying but no sum. docs/demo.md says how long it takes, and shows the
-loss curve and the accuracy.
+1,500 steps of them alone taught phrasing and copying but no sum. docs/research/bundled_model.md says how long it
+takes.
 """
 
 import argparse

@@ -16,29 +16,19 @@ from .helpers import make_llada
 
 
 PAGE = (Path(__file__).parents[1] / "docs" / "migration.md").read_text(encoding="utf-8")
-# Cells of the middle column that are no settings.
-OTHER_CELLS = {"–", "the same names", "`accelerate launch`", "`accelerate launch --config_file`"}
-OTHER_CELLS |= {"`merge_and_unload()` of PEFT"}
 
 
 def settings(heading: str) -> list[str]:
-    """The names, some with a value, in the middle column of the table under a heading."""
-    (section,) = re.findall(rf"^#+ {heading}\n(.*?)(?=^#|\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
-    rows = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("| ")]
-    cells = [row[1].strip() for row in rows[1:] if row[1].strip() not in OTHER_CELLS]
-    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+    """The names, some with a value, in the first column of the table under a heading."""
+    (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^#|\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^\| `([^`]+)` \|", section, flags=re.MULTILINE)
 
 
-DECODING = ["SDAR and TraDo", "Fast-dLLM", *(f"{name}: decoding" for name in ("dParallel", "dllm", "LLaDA2", "DMax"))]
-TRAINING = ["dParallel: training", "dllm: training", "dFactory: training"]
-
-
-@pytest.mark.parametrize("heading", DECODING)
-def test_settings_of_decoding_exist(heading):
+def test_settings_of_decoding_exist():
     known = DiffusionGenerationConfig()
     outputs = {field.name for field in dataclasses.fields(DiffusionGenerationOutput)}
-    found = settings(heading)
-    assert len(found) >= 5
+    found = settings("Decoding")
+    assert len(found) >= 15
     for setting in found:
         if "=" in setting:
             DiffusionGenerationConfig(**eval(f"dict({setting})"))
@@ -46,11 +36,10 @@ def test_settings_of_decoding_exist(heading):
             assert hasattr(known, setting) or setting in outputs, setting
 
 
-@pytest.mark.parametrize("heading", TRAINING)
-def test_settings_of_training_exist(heading):
+def test_settings_of_training_exist():
     kinds = (CertaintyForcingConfig, StudentArguments)
     names = {field.name for kind in kinds for field in dataclasses.fields(kind)} | TrainFlags.rows().keys()
-    found = settings(heading)
+    found = settings("Training")
     assert len(found) >= 10
     for setting in found:
         name = setting.partition("=")[0]

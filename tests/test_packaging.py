@@ -58,6 +58,7 @@ def test_the_description_for_the_index_has_no_link_into_the_repository(wheel):
     links = re.findall(r"\]\(([^)]*)\)", description)
     assert len(links) > 2 and all(link.startswith("https://") for link in links)
     assert "training (`docs/training.md`)" in description
+    assert not re.search(r"^!", description, flags=re.MULTILINE)
 
 
 def test_the_command_and_the_plugin_are_installed(wheel):

@@ -247,6 +247,8 @@ class TrainFlags(OutputFlags):
     dataset_config: str | None = flag("Configuration (subset) of the dataset.")
     dataset_train_split: str = flag("Split to train on.", "train")
     dataset_test_split: str = flag("Split to evaluate on, if `eval_strategy` is not 'no'.", "test")
+    num_compared: int = flag("Rows that teacher and student answer after the training, side by side: of the split to "
+        "evaluate on, or taken out of the one to train on, at most a tenth of it.", 32, minimum=0)
     drop_long_rows: bool = flag("Drop rows that are longer than max_length; without it they are an error.", False)
     training: dict[str, Any] = declared(training_rows, "training")
     library: dict[str, Any] = declared(library_rows, "of transformers and TRL")

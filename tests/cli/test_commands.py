@@ -54,7 +54,7 @@ def asked(checkpoint, questions) -> list[str]:
 
 @pytest.fixture
 def completions(tmp_path) -> str:
-    rows = [{"prompt_ids": [0, n + 2], "completion_ids": [n + 3, n + 4, n + 5, 1]} for n in range(8)]
+    rows = [{"prompt_ids": [0, n + 2], "completion_ids": [n + 3, n + 4, n + 5, 1]} for n in range(20)]
     return write_jsonl(tmp_path / "completions.jsonl", rows)
 
 
@@ -694,7 +694,12 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
     figures = read_json("t.json")
     adapter = read_json("out/adapter_config.json")
     assert code == 0, err
-    assert figures["epoch"] == 2 and figures["output_dir"] == "out"
+    assert figures["epoch"] == 2 and figures["output_dir"] == "out" and "total_flos" not in out
+    # A tenth of the rows was kept for a comparison.
+    rule, table = "entropy_threshold", figures["comparison"]
+    assert [row["method"] for row in table] == ["Teacher, one token per pass", f"Teacher, {rule}", f"Student, {rule}"]
+    assert table[0]["nfe"] == 4 and "On 2 rows that were not trained on. An answer is right if it is the one" in out
+    assert Path("out/certainty.png").is_file() and out.endswith("\nNext: hf-dparallel chat --model out\n")
     assert {"loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy"} <= set(figures)
     assert "consistency_loss" in out
     assert adapter["r"] == 4 and adapter["task_type"] is None and len(adapter["target_modules"]) == 7
@@ -719,9 +724,11 @@ def test_train_resumes_evaluates_and_drops_long_rows(hf, checkpoint, tmp_path):
     code, _, err = hf(*flags, "--num_train_epochs", "1", "--json", "t.json")
     assert code == 0 and "Dropped 1 of 5 rows longer than max_length=16." in err
     assert "eval_loss" in read_json("t.json")
-    code, _, err = hf(*flags, "--num_train_epochs", "2", "--resume_from_checkpoint", "true", "--json", "t.json")
+    assert len(read_json("t.json")["comparison"]) == 3  # with the teacher loaded again, as all weights are trained
+    flags += ["--resume_from_checkpoint", "true", "--num_compared", "0"]
+    code, _, err = hf(*flags, "--num_train_epochs", "2", "--json", "t.json")
     figures = read_json("t.json")
-    assert code == 0 and figures["step"] == 8
+    assert code == 0 and figures["step"] == 8 and "comparison" not in figures
 
 
 def test_demo_names_the_bundled_model_and_problems(hf, monkeypatch, checkpoint):

@@ -17,7 +17,7 @@ from hf_dparallel.evaluation.decoding import evaluate_decoding
 
 @pytest.mark.slow
 def test_bundled_teacher_is_right_nine_times_out_of_ten():
-    """On more held-out problems than benchmarks/regression.py takes; docs/results.md has the figure on yet more."""
+    """On more held-out problems than benchmarks/regression.py takes."""
     teacher, tokenizer = load_teacher()
     figures = evaluate_decoding(
         teacher, tokenizer, word_problem_dataset(64, seed=3, split="test"), numeric_answer_reward, batch_size=32
@@ -94,13 +94,3 @@ def test_the_adapter_and_its_recipe_load_again(demo):
     problems = word_problem_dataset(1, seed=5, split="test")
     figures = evaluate_decoding(student, tokenizer, problems, numeric_answer_reward, recipe)
     assert figures["nfe"] < 64
-
-
-def test_a_block_causal_teacher_is_compared_without_verified_commits(demo, monkeypatch):
-    """Its student cannot be decoded so. (No such teacher is bundled: here the demo is told that its own is one.)"""
-    report, _ = demo
-    rows = dict(zip(("original", "few_step", "confidence", "entropy", "student"), report["rows"], strict=False))
-    assert "verified" not in pipeline._conclusion(rows)
-    recipes = dict.fromkeys(("confidence_threshold", "entropy_threshold", "student"), {"recipe": {}})
-    monkeypatch.setattr(pipeline, "evaluate_settings", lambda *args: [report["rows"][0]])
-    assert list(pipeline._compare(None, None, None, recipes)) == list(rows)

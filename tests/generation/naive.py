@@ -248,6 +248,9 @@ def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tenso
     blind = (place[query] + lead == key) | ((place[query] == 0) & (key == 0))
     in_copy = torch.tensor([i in is_new for i in place.tolist()])
     visible = torch.where(key < len(ids), (query < len(ids)) | ~blind, (query >= len(ids)) & in_copy[key])
+    if model.is_block_causal:
+        block = torch.tensor([*range(len(ids)), *places]) // row.settings["block_length"]
+        visible &= block[key] <= block[query]
     mask = torch.zeros(visible.shape, dtype=model.dtype).masked_fill(~visible, float("-inf"))
     positions = torch.tensor([[*range(len(ids)), *places]])
     logits = model(torch.tensor([inputs]), attention_mask=mask[None, None], position_ids=positions).logits[0]

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A commit rule is one place: the rules of docs/add_a_rule.md are known everywhere once their blocks have run."""
 
-from pathlib import Path
+import re
 from unittest.mock import patch
 
 import pytest
@@ -13,12 +13,11 @@ from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.settings import SETTINGS, describe_settings
 
 from ..helpers import make_llada
-from ..test_readme import python_blocks
+from ..test_readme import ROOT, python_blocks
 from .test_recorded_runs import RECORDINGS, check_runs
 
 
 PAGE = "docs/add_a_rule.md"
-KLASS = Path(commit_rules.__file__).parent / "rules" / "kl_threshold.py"
 
 
 @pytest.fixture
@@ -67,17 +66,14 @@ def test_a_new_rule_decodes(margin_rule):
     assert committed == ((margin >= 0.2) | (margin == margin.max())).tolist()
 
 
-def test_the_page_shows_the_file_of_klass():
-    (_, block) = python_blocks(PAGE)
-    assert KLASS.read_text(encoding="utf-8").partition("\n")[2] == block
-
-
-def test_recorded_runs_of_klass_with_the_block_of_the_page(golden_dir, tables):
+def test_recorded_runs_of_klass_with_the_file_that_the_page_shows(golden_dir, tables):
     settings, rules = tables
     for name in ("kl_threshold", "kl_confidence", "kl_history_length"):
         del settings[name]
     del rules["kl_threshold"]
     with pytest.raises(ValueError, match="Unknown generation setting.*kl_threshold"):
         DiffusionGenerationConfig(kl_threshold=0.1)
-    exec(python_blocks(PAGE)[1], {"__package__": "hf_dparallel.generation.rules", "__name__": "of_the_page"})
+    (shown,) = re.findall(r'^--8<-- "(.+):2"$', (ROOT / PAGE).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    source = (ROOT / shown).read_text(encoding="utf-8")
+    exec(source, {"__package__": "hf_dparallel.generation.rules", "__name__": "of_the_page"})
     check_runs(golden_dir, RECORDINGS["klass"])

@@ -105,7 +105,6 @@ def decode_cases(draw):
     revision = {} if is_guided else revision
     kwargs = {"block_length": block_length, "max_new_tokens": num_new, "pad_token_id": 0}
     if make in (make_sdar, make_llada2):
-        revision = {} if "revocation_threshold" in revision else revision
         kwargs["use_cache"] = draw(st.sampled_from([None, False]))
     else:
         is_infilling = draw(st.sampled_from([False, False, not is_guided]))
@@ -315,6 +314,14 @@ def test_each_way_to_decode_equals_the_naive_loop(make, change):
     """Settings with which tokens are revised in most rows."""
     lengths = {"block_length": 6 if "soft_threshold" in change else 8, "max_new_tokens": 24, "pad_token_id": 0}
     check_case((make, 2, [[2, 3], [4, 5, 6, 7, 8], [9]], lengths | {"eos_token_id": 62} | change, 2))
+
+
+@pytest.mark.parametrize("make", [make_sdar, make_llada2])
+@pytest.mark.parametrize("several", [{}, {"max_active_blocks": 3, "block_add_threshold": 0.25}])
+def test_verified_commits_of_block_causal_models_equal_the_naive_loop(make, several):
+    settings = {"block_length": 8, "max_new_tokens": 24, "pad_token_id": 0, "eos_token_id": 62} | several
+    for rule in ({"entropy_bound": 2.0}, {"confidence_threshold": 0.3}):
+        check_case((make, 2, [[2, 3], [4] * 9, [9]], settings | {"revocation_threshold": 0.9} | rule, 2))
 
 
 ENDS = {"eos_token_id": 62, "pad_token_id": 0}

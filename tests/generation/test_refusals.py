@@ -121,7 +121,6 @@ WRONG_TOGETHER = [
     (make_sdar, {"block_length": 129}, "is more than the 128 tokens"),
     (make_sdar, INFILLING, "fills in mask tokens, and SDAR"),
     (make_sdar, {"input_ids": PROMPT} | INFILLING, "fills in mask tokens, and SDAR"),
-    (make_sdar, {"entropy_threshold": 0.5, "revocation_threshold": 0.5}, "verifies"),
     (make_sdar, {"suffix_length": 3}, "is block-causal: it computes none of them anyway"),
     (make_llada, {"cache_implementation": "block"}, "is not for the attention of LLaDA"),
     (make_llada, {"cache_refresh_interval": 2}, "needs `cache_implementation`"),

@@ -1,10 +1,11 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel train`: certainty-forcing distillation on trajectories."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any, NoReturn
 
 import click
@@ -23,10 +24,12 @@ from hf_dparallel_cli.flags import TrainFlags
 from ..data.dataset import prepare_dataset
 from ..demo import path_of
 from ..training.config import CertaintyForcingConfig
+from ..training.publishing import student_recipe
 from ..training.student import special_token_id
 from ..training.trainer import CertaintyForcingTrainer
-from .console import note, say_table
+from .console import note, say, say_table
 from .loading import DEMO, checked_name, load_split
+from .train_comparison import compare_with_teacher
 
 
 @dataclass
@@ -68,12 +71,14 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
     if training.eval_strategy != "no":
         splits["eval_dataset"] = load(flags.dataset_test_split)
     model, tokenizer = load_student(student)
+    chat: Any = training.chat_template_kwargs  # a dictionary, as the configuration reads it
+    eos_token_id = special_token_id("eos_token_id", model, tokenizer)
+    tokenized = partial(
+        prepare_dataset, processing_class=tokenizer, eos_token_id=eos_token_id, chat_template_kwargs=chat
+    )
     if flags.drop_long_rows:
-        eos_token_id = special_token_id("eos_token_id", model, tokenizer)
-        for name, rows in splits.items():
-            chat: Any = training.chat_template_kwargs  # a dictionary, as the configuration reads it
-            rows = prepare_dataset(rows, name, tokenizer, eos_token_id=eos_token_id, chat_template_kwargs=chat)
-            splits[name] = drop_long_rows(rows, training.max_length)
+        splits = {name: drop_long_rows(tokenized(rows, name), training.max_length) for name, rows in splits.items()}
+    held_out = hold_out(splits, flags.num_compared, training.seed)
     trainer = CertaintyForcingTrainer(
         model=model, args=training, processing_class=tokenizer, peft_config=get_peft_config(student), **splits
     )
@@ -87,11 +92,16 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
     # The last value of everything that was logged.
     figures = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
     figures["output_dir"] = training.output_dir
+    is_split = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     # Processes that end without it may abort.
     trainer.accelerator.end_training()
     if not trainer.is_world_process_zero():
         return None
-    say_table(figures)
+    say_table({name: value for name, value in figures.items() if not name.endswith(("_flos", "_per_second"))})
+    if len(held_out) and not is_split:
+        figures["comparison"] = compare(trainer, lambda: load_student(student)[0], tokenized(held_out, "held_out"))
+    command = "generate --prompt TEXT" if tokenizer.chat_template is None else "chat"
+    say(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")
     return figures
 
 
@@ -110,6 +120,32 @@ def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrain
             **revision,
         )
     return model, tokenizer
+
+
+def hold_out(splits: dict[str, datasets.Dataset], num_rows: int, seed: int) -> datasets.Dataset:
+    """Returns some rows that are not trained on; of the training rows, which then lack them, at most a tenth."""
+    if "eval_dataset" in splits:
+        return splits["eval_dataset"].select(range(min(num_rows, len(splits["eval_dataset"]))))
+    rows = splits["train_dataset"]
+    num_rows = min(num_rows, len(rows) // 10)
+    if not num_rows:
+        return rows.select([])
+    parts = rows.train_test_split(num_rows, seed=seed)
+    splits["train_dataset"] = parts["train"]
+    return parts["test"]
+
+
+def compare(
+    trainer: CertaintyForcingTrainer, load_teacher: Callable[[], PreTrainedModel], rows: datasets.Dataset
+) -> list[dict[str, Any]] | None:
+    """Shows teacher and student side by side. What fails here comes after a training that is saved."""
+    model = trainer.accelerator.unwrap_model(trainer.model).eval()
+    recipe, folder = student_recipe(model, trainer.masking), Path(trainer.args.output_dir)
+    try:
+        return compare_with_teacher(model, load_teacher, trainer.processing_class, recipe, rows, folder)
+    except (ValueError, ArithmeticError, RuntimeError) as error:
+        note(f"The student is saved, but could not be compared with its teacher: {error}")
+        return None
 
 
 def drop_long_rows(rows: datasets.Dataset, max_length: int) -> datasets.Dataset:

@@ -111,7 +111,9 @@ def generate_trajectories(
         run = TrajectoryRun(dataset, tokenizer, mask_token_id, output_dir or temporary, teacher, overwrite)
         prompts = list(run.prompts(_share(run.store, state)))
         with contextlib.closing(answerer.rows(prompts, raise_errors=False)) as answers:
-            for row, answer in tqdm(answers, "Trajectories", len(prompts), disable=not state.is_main_process):
+            # In the first process, $TQDM_DISABLE decides.
+            silent = {} if state.is_main_process else {"disable": True}
+            for row, answer in tqdm(answers, "Trajectories", len(prompts), **silent):
                 run.add(row, as_columns(answer))
         # No collective operation, which would end with an error after ten minutes.
         while run.store.missing():

@@ -25,7 +25,7 @@ from ..evaluation.decoding import evaluate_answers
 from ..evaluation.sweep import parse_sweep
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
-from ..inspection.certainty import mean_confidence
+from ..inspection.certainty import certainty_of
 from ..inspection.plots import plot_tradeoff
 from ..inspection.text import print_answer
 from ..inspection.trace import trace_decode
@@ -107,9 +107,8 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     print("\n4/5  The student: which thresholds keep the teacher's accuracy")
     best = min(recipes.values(), key=lambda point: point["nfe"])
     curves["student"] = evaluate_settings(by_student, tuning, tuning_grid()["entropy_threshold"])
-    if not teacher.is_block_causal:
-        curves["verified"] = evaluate_settings(by_student, tuning, VERIFIED_GRID)
-    recipes = {name: fewest_passes(curve, original["accuracy"]) for name, curve in curves.items()}
+    curves["verified"] = evaluate_settings(by_student, tuning, VERIFIED_GRID)
+    recipes |= {name: fewest_passes(curves[name], original["accuracy"]) for name in ("student", "verified")}
     best_student = by_student.with_(**recipes["student"]["recipe"])
     _recipe(recipes["student"]["recipe"]).save_pretrained(output_dir / "adapter")
 
@@ -127,7 +126,8 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         "seconds": round(time.time() - start, 1),
     }
     best_teacher = by_teacher.with_(**best["recipe"])
-    certainty = {"Teacher": _certainty(best_teacher, tuning), "Student": _certainty(best_student, tuning)}
+    prompt_ids = tokenize_prompts(tuning, tokenizer)
+    certainty = {"Teacher": certainty_of(best_teacher, prompt_ids), "Student": certainty_of(best_student, prompt_ids)}
     conclusion = _write_results(report, _conclusion(rows), certainty, output_dir)
     _print_example({"Teacher": by_teacher, "Student": best_student}, held_out.select([0]))
     print(f"\n{conclusion}")
@@ -256,16 +256,15 @@ def distil(
 def _compare(
     teacher: Answerer, student: Answerer, problems: "Dataset", recipes: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """The methods of the paper's Table 1, and verified commits if they were tried, by short name, one row each."""
+    """The methods of the paper's Table 1 and verified commits, by short name, one row each."""
     methods: dict[str, tuple[str, Answerer, dict[str, Any]]] = {
         "original": ("Teacher, one token per pass", teacher, {}),
         "few_step": ("Teacher, few-step", teacher, {"denoising_steps": MAX_NEW_TOKENS // 4}),
         "confidence": ("Teacher, confidence threshold", teacher, recipes["confidence_threshold"]["recipe"]),
         "entropy": ("Teacher, entropy threshold", teacher, recipes["entropy_threshold"]["recipe"]),
         "student": ("Student (dParallel), entropy threshold", student, recipes["student"]["recipe"]),
+        "verified": ("Student, verified commits", student, recipes["verified"]["recipe"]),
     }
-    if "verified" in recipes:
-        methods["verified"] = ("Student, verified commits", student, recipes["verified"]["recipe"])
     measured = {}
     for title, answerer, settings in methods.values():
         (metrics,) = evaluate_settings(answerer, problems, [settings])
@@ -284,7 +283,7 @@ def _write_results(
         "Teacher, confidence": [tuning["original"], *tuning["confidence_threshold"]],
         "Teacher, entropy": [tuning["original"], *tuning["entropy_threshold"]],
         "Student, entropy": tuning["student"],
-        **({"Student, verified": tuning["verified"]} if "verified" in tuning else {}),
+        "Student, verified": tuning["verified"],
     }
     labelled = {
         curve: [{**point, "label": " ".join(map(str, point["recipe"].values()))} for point in points]
@@ -295,24 +294,15 @@ def _write_results(
 
 
 def _conclusion(rows: dict[str, dict[str, Any]]) -> str:
-    original, student, verified = rows["original"], rows["student"], rows.get("verified")
+    original, student, verified = rows["original"], rows["student"], rows["verified"]
     teacher = min(rows["confidence"], rows["entropy"], key=lambda row: row["nfe"])
     rule = teacher["method"].removeprefix("Teacher, ")
-    text = (
+    return (
         f"The student takes {student['nfe']:.1f} passes an answer: {original['nfe'] / student['nfe']:.1f} times fewer "
         f"than one token per pass and {teacher['nfe'] / student['nfe']:.1f} times fewer than the teacher's best "
-        f"threshold ({rule}), at {student['accuracy']:.1%} accuracy against {original['accuracy']:.1%}."
+        f"threshold ({rule}), at {student['accuracy']:.1%} accuracy against {original['accuracy']:.1%}. "
+        f"With verified commits it takes {verified['nfe']:.1f}, at {verified['accuracy']:.1%}."
     )
-    if verified is None:
-        return text
-    return f"{text} With verified commits it takes {verified['nfe']:.1f}, at {verified['accuracy']:.1%}."
-
-
-def _certainty(answerer: Answerer, problems: "Dataset") -> torch.FloatTensor:
-    """Mean confidence of every position over the first 16 passes, on up to 64 problems."""
-    prompt_ids = tokenize_prompts(problems, answerer.tokenizer)[:64]
-    out = answerer.with_(output_certainty=True).decode(prompt_ids, "Certainty")
-    return mean_confidence(out.confidences, num_passes=16)
 
 
 def _print_example(answerers: dict[str, Answerer], problem: "Dataset") -> None:

@@ -2,6 +2,7 @@
 """Accuracy and cost of a decoding recipe on a dataset of prompts."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -87,14 +88,19 @@ def evaluate_answers(
     dataset: "Dataset",
     reward_funcs: RewardFunction | list[RewardFunction],
     description: str = "Evaluation",
+    prompt_ids: Sequence[list[int]] | None = None,
 ) -> Evaluation:
-    """Like [`evaluate_decoding`], and returns what it averages, prompt by prompt."""
+    """Like [`evaluate_decoding`], and returns what it averages, prompt by prompt.
+
+    `prompt_ids` are the tokenized prompts, if the dataset does not have them as text or messages.
+    """
     from tqdm.auto import tqdm
 
     check_new_columns(dataset, ["completion_ids"])
     check_reward_columns(reward_funcs, dataset.column_names)
     config = answerer.config
-    prompt_ids = tokenize_prompts(dataset, answerer.tokenizer, config.mask_token_id)
+    if prompt_ids is None:
+        prompt_ids = tokenize_prompts(dataset, answerer.tokenizer, config.mask_token_id)
     # Prompts of similar length next to one another need little padding.
     prompts = sorted(enumerate(prompt_ids), key=lambda prompt: len(prompt[1]))
     start = time.perf_counter()

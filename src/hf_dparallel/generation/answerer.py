@@ -150,7 +150,9 @@ class Answerer:
             prompts (`Sequence[list[int]]`): token ids of each prompt.
             description (`str`, *optional*): title of a progress bar.
         """
-        decoded = tqdm(self.rows(enumerate(prompts)), description, len(prompts), disable=description is None)
+        # Where a bar is wanted, $TQDM_DISABLE decides.
+        silent = {"disable": True} if description is None else {}
+        decoded = tqdm(self.rows(enumerate(prompts)), description, len(prompts), **silent)
         answers = dict(decoded)
         rows = [answers[number] for number in range(len(prompts))]
         prompt_ids = [torch.tensor(ids, device=rows[0].tokens.device) for ids in prompts]

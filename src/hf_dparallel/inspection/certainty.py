@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """How certainty grows over the passes of a decode: the numbers behind the pictures of `plots.py`.
 
-Every function reads a [`DiffusionGenerationOutput`] that was made with `output_certainty=True`.
+The functions read a [`DiffusionGenerationOutput`] that was made with `output_certainty=True`.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..data.rewards import RewardFunction, answers_correct
+from ..generation.answerer import Answerer
 from ..generation.output import DiffusionGenerationOutput
 
 
@@ -58,6 +59,12 @@ def mean_confidence(confidences: torch.FloatTensor, num_passes: int) -> torch.Fl
         `torch.FloatTensor` of shape `(num_passes, tokens)`.
     """
     return _hold_last(confidences, num_passes).mean(dim=0)
+
+
+def certainty_of(answerer: Answerer, prompt_ids: Sequence[list[int]]) -> torch.FloatTensor:
+    """Decodes up to 64 prompts, and returns the mean confidence of every position over the first 16 passes."""
+    out = answerer.with_(output_certainty=True).decode(prompt_ids[:64], "Certainty")
+    return mean_confidence(out.confidences, num_passes=16)
 
 
 def token_convergence(

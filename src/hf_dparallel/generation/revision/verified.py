@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from ...attention_masks import Visibility, make_attention_mask
+from ...attention_masks import Visibility, block_causal, make_attention_mask
 from ..commit_rules import commit_by_count
 from ..parts import Change, RowPart, revision_way
 from ..plan import Pass
@@ -34,6 +34,8 @@ class VerificationCopy:
     key_mask: torch.LongTensor
     # How many columns earlier the model predicts a token.
     lead: int
+    # What the model sees of the canvas and the copy in any pass, or everything.
+    within: Visibility | None = None
 
     def make_mask(self, model: PreTrainedModel, num_columns: int) -> Any:
         """The mask of a pass that computes `num_columns` columns of the canvas and the copy."""
@@ -54,7 +56,8 @@ class VerificationCopy:
 
         def is_visible(row, head, query, key):
             is_unseen = (key == target[row, query]) | (key == first[row, query])
-            return torch.where(key < num_keys, ~is_unseen, query >= num_columns)
+            is_seen = torch.where(key < num_keys, ~is_unseen, query >= num_columns)
+            return is_seen if self.within is None else is_seen & self.within(row, head, query, key)
 
         return is_visible
 
@@ -91,11 +94,21 @@ class VerifiedCommits(RowPart):
             is_seen=is_seen,
             key_mask=planned.keys.of(canvas.attention_mask if planned.seen is None else planned.seen),
             lead=lead,
+            within=self._within(planned, copied) if canvas.whole_blocks else None,
         )
         wanted = planned.first + planned.scored
         is_verified = planned._replace(columns=wanted).of(canvas.revisable)
         scored = torch.where(is_verified, planned.length + wanted - columns[:, :1], planned.scored)
         return planned._replace(scored=scored, appended=copy)
+
+    def _within(self, planned: Pass, copied: Pass) -> Visibility:
+        """A block-causal model sees the blocks up to its own, here and in the copy."""
+        position_ids, block_length = self.canvas.position_ids, self.canvas.config.block_length
+        query, key = (
+            torch.cat([part.of(position_ids), copied.of(position_ids)], dim=1) // block_length
+            for part in (planned, planned.keys)
+        )
+        return block_causal(query, key)
 
     def _columns(self) -> torch.LongTensor:
         """The columns of each row's open blocks, as many as the longest has, and the one that predicts the first."""
@@ -128,9 +141,7 @@ add_setting("revocation_threshold", "revision", float, off=0.0, noun="a probabil
     counts_as=("revision",), needs=("commit rule with a threshold",), not_with=("revision", "compile_config"),
     source="https://huggingface.co/papers/2507.18578",
     model={"takes_visibility": "hides tokens from some places of a pass, by a mask of four dimensions that {model} "
-           'takes with `attn_implementation="sdpa"`, if at all',
-           "is_not_block_causal": "verifies tokens by a second copy of their block, for which {model}, a block-causal "
-           "model, has no place"},
+           'takes with `attn_implementation="sdpa"`, if at all'},
     help="Verified commits: predict each decided token of the open block again from all others, and mask it where its "
     "probability is below this. Needs a commit rule with a threshold, which may then be bolder.")
 # fmt: on

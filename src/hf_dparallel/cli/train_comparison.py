@@ -1,0 +1,88 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What a training has come to: the student beside its teacher, on rows that it was not trained on."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import datasets
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_dparallel_cli.flags import BatchFlags
+
+from ..data.rewards import RewardFunction, score_completions
+from ..evaluation.decoding import evaluate_answers
+from ..generation.answerer import Answerer
+from ..generation.configuration import DiffusionGenerationConfig
+from ..inspection.certainty import certainty_of
+from ..inspection.plots import plot_confidence_maps
+from ..reports import make_rows, results_table
+from .console import say
+from .loading import REFERENCE_COLUMNS, batch_options, get_reward
+
+
+def compare_with_teacher(
+    model: PreTrainedModel | PeftModel,
+    load_teacher: Callable[[], PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    recipe: DiffusionGenerationConfig,
+    rows: datasets.Dataset,
+    folder: Path,
+) -> list[dict[str, Any]]:
+    """Prints a table, draws the certainty of both if it can, and returns the rows of the table.
+
+    `rows` have `prompt_ids` and the teacher's `completion_ids`.
+    """
+    longest, config = max(map(len, rows["completion_ids"])), Answerer(model, tokenizer, recipe).config
+    recipe = recipe.updated(max_new_tokens=-(-longest // config.block_length) * config.block_length)
+    told, reward_function = judge(rows, tokenizer)
+    rows, prompt_ids = rows.rename_column("completion_ids", "teacher_ids"), rows["prompt_ids"][:]
+    measured, certainty = {}, {}
+
+    def measure(model: PreTrainedModel, name: str, *recipes: tuple[str, DiffusionGenerationConfig]) -> None:
+        for method, recipe in recipes:
+            answerer = Answerer(model, tokenizer, recipe, **batch_options(BatchFlags()))
+            measured[method] = evaluate_answers(answerer, rows, reward_function, method, prompt_ids).metrics()
+        if find_spec("matplotlib") is not None:
+            certainty[name] = certainty_of(answerer, prompt_ids)
+
+    rule = recipe.commit_rule()
+    with _teacher(model, load_teacher) as teacher:
+        original = Answerer(teacher, tokenizer, recipe).config.one_token_per_pass()
+        measure(teacher, "Teacher", ("Teacher, one token per pass", original), (f"Teacher, {rule}", recipe))
+    measure(model, "Student", (f"Student, {rule}", recipe))
+    table = make_rows(measured)
+    say(f"\nOn {len(rows)} rows that were not trained on. {told}\n\n{results_table(table)}")
+    if certainty:
+        plot_confidence_maps(certainty).savefig(folder / "certainty.png")
+        say(f"\nFigure: {folder / 'certainty.png'}")
+    return table
+
+
+def judge(rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[str, RewardFunction]:
+    """Returns what makes an answer right: the reward that finds the teacher's right, or else that it is the same."""
+    for name in REFERENCE_COLUMNS:
+        with suppress(ValueError, ImportError):
+            reward_function = get_reward(name, rows)
+            if any(score_completions(rows, tokenizer, reward_function)):
+                return f"An answer is right if the reward '{name}' says so.", reward_function
+    return "An answer is right if it is the one in the data.", agreement
+
+
+def agreement(completion_ids: list[list[int]], teacher_ids: list[list[int]], **kwargs) -> list[float | None]:
+    """1.0 where the tokens are the teacher's."""
+    return [float(given == expected) for given, expected in zip(completion_ids, teacher_ids, strict=True)]
+
+
+@contextmanager
+def _teacher(
+    model: PreTrainedModel | PeftModel, load_teacher: Callable[[], PreTrainedModel]
+) -> Iterator[PreTrainedModel | PeftModel]:
+    if isinstance(model, PeftModel):
+        with model.disable_adapter():
+            yield model
+    else:
+        yield load_teacher().to(model.device)
