@@ -18,26 +18,62 @@ from .command import Command
 
 
 _TABLE = [
-    Command("play", "watch the bundled teacher and its student race, in the browser"),
-    Command("demo", "distil the bundled teacher and compare it with its student"),
-    Command("trajectories", "let a teacher answer the prompts of a dataset, and keep the right answers", "model"),
-    Command("train", "certainty-forcing distillation on trajectories"),
-    Command("generate", "answer one prompt", "model"),
-    Command("chat", "talk to a model in the terminal", "model"),
-    Command("serve", "answer requests of OpenAI clients over HTTP", "model"),
+    Command("play", "watch the bundled teacher and its student race, in the browser", "--port 0"),
+    Command("demo", "distil the bundled teacher and compare it with its student", "--output_dir demo_output"),
+    Command(
+        "trajectories",
+        "let a teacher answer the prompts of a dataset, and keep the right answers",
+        "demo --dataset demo --num_samples 64 --output_dir runs/data",
+        "model",
+    ),
+    Command(
+        "train",
+        "certainty-forcing distillation on trajectories",
+        "--model demo --dataset_name runs/data --use_peft --output_dir runs/student",
+    ),
+    Command(
+        "generate",
+        "answer one prompt",
+        "demo-student --prompt 'Mia has 14 pens. Then Mia finds 6 more. How many pens?'",
+        "model",
+    ),
+    Command("chat", "talk to a model in the terminal", "demo-student", "model"),
+    Command("serve", "answer requests of OpenAI clients over HTTP", "demo --adapter demo-student", "model"),
     Command(
         "evaluate",
         "measure accuracy and cost of decoding on a dataset, or with --tasks or --preset on benchmarks",
+        "demo-student --dataset demo --num_samples 64",
         "model",
-        other=Command("evaluate_tasks", "measure accuracy and cost of decoding on benchmarks"),
+        other=Command("evaluate_tasks", "measure accuracy and cost of decoding on benchmarks", ""),
         chosen_by=("tasks", "preset"),
     ),
-    Command("inspect", "step through a decode, in the terminal or on a page, and draw how certainty grows", "model"),
-    Command("calibrate", "find the fastest decoding settings that keep the accuracy", "model"),
-    Command("report", "compare evaluations, if they can be compared", "reports"),
-    Command("export", "write a student for a serving engine, or for the published code of its family", "student"),
-    Command("push", "publish an adapter, a model or trajectories on the Hub, with a card", "path", "repo_id"),
-    Command("env", "show versions and devices, for bug reports"),
+    Command(
+        "inspect",
+        "step through a decode, in the terminal or on a page, and draw how certainty grows",
+        "demo-student --prompt 'Mia has 14 pens and finds 6. How many?' --output_file page.html",
+        "model",
+    ),
+    Command(
+        "calibrate",
+        "find the fastest decoding settings that keep the accuracy",
+        "demo-student --dataset demo --max_accuracy_drop 0.02 --output_dir runs/recipe",
+        "model",
+    ),
+    Command("report", "compare evaluations, if they can be compared", "runs/a runs/b", "reports"),
+    Command(
+        "export",
+        "write a student for a serving engine, or for the published code of its family",
+        "runs/student --engine sglang --output_dir runs/exported",
+        "student",
+    ),
+    Command(
+        "push",
+        "publish an adapter, a model or trajectories on the Hub, with a card",
+        "runs/student user/my-student --dry_run",
+        "path",
+        "repo_id",
+    ),
+    Command("env", "show versions and devices, for bug reports", "--json env.json"),
 ]
 COMMANDS: dict[str, click.Command] = {str(command.name): command for command in _TABLE}
 _PROGRAM = "hf-dparallel"

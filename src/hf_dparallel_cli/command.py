@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from . import flags
 from .flags import Flags
@@ -49,8 +50,18 @@ class Flag(click.Option):
             multiple=is_list,
             metavar="" if self.is_switch else row.more.get("metavar"),
             help=row.more["help"],
+            shell_complete=None if row.more.get("choices") else self._complete,
             **switch,
         )
+
+    def _complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Names of what is bundled, and files or folders, for the shell to list."""
+        kinds = {"FILE": "file", "DATASET": "file", "DIR": "dir", "MODEL": "dir", "ADAPTER": "dir"}
+        kind = kinds.get(self.row.more.get("metavar", ""))
+        bundled = [name for name in self.row.more.get("bundled", ()) if name.startswith(incomplete)]
+        # Where one of these names fits, a shell lists no files.
+        files = [CompletionItem(incomplete, type=kind)] if kind and not bundled else []
+        return [*map(CompletionItem, bundled), *files]
 
 
 def _type_of(row: Row) -> click.ParamType:
@@ -74,6 +85,7 @@ class Command(click.Command):
     Args:
         name (`str`): its name.
         help (`str`): what it does.
+        example (`str`): what one types behind its name.
         positionals (`str`): flags that can also be given without their names, in this order, before all others; the
             last takes all that is left.
         other (`Command`, *optional*): runs instead if one of the flags `chosen_by` is given.
@@ -81,11 +93,19 @@ class Command(click.Command):
     """
 
     def __init__(
-        self, name: str, help: str, *positionals: str, other: "Command | None" = None, chosen_by: Sequence[str] = ()
+        self,
+        name: str,
+        help: str,
+        example: str = "",
+        *positionals: str,
+        other: "Command | None" = None,
+        chosen_by: Sequence[str] = (),
     ):
         usage = " ".join([*map(str.upper, positionals), "[options]"])
         settings = {"max_content_width": 110}
-        super().__init__(name, help=help, short_help=help, options_metavar=usage, context_settings=settings)
+        # What follows \b is not wrapped.
+        text = f"{help}\n\n\b\nExample: hf-dparallel {name} {example}"
+        super().__init__(name, help=text, short_help=help, options_metavar=usage, context_settings=settings)
         self.positionals, self.other, self.chosen_by = positionals, other, chosen_by
         self.kind: type[Flags] = getattr(flags, f"{name.title().replace('_', '')}Flags")
 
@@ -128,6 +148,15 @@ class Command(click.Command):
         if not ctx.resilient_parsing:
             ctx.obj = self._chosen(ctx)
         return rest
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """What a value without a name can be, while only such values are given; else names of flags."""
+        defaults = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+        given = {name for name in ctx.params if ctx.get_parameter_source(name) not in defaults}
+        rest = [name for name in self.positionals if name not in given]
+        if incomplete.startswith("-") or not rest or given - set(self.positionals):
+            return super().shell_complete(ctx, incomplete)
+        return self.own[rest[0]].shell_complete(ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> None:
         """Imports the module of the command, runs it, and writes the figures that it returns."""
@@ -225,7 +254,7 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the flags under their headings, and the names only of those that other libraries declare."""
         groups: dict[str, list[tuple[str, str]]] = {}
-        named: list[str] = []
+        named: dict[str, list[str]] = {"": []}
         for param in self.get_params(ctx):
             spelling, text = param.get_help_record(ctx) or ("", "")
             if isinstance(param, Flag) and "all" not in ctx.meta and "brief" in param.row.more:
@@ -235,14 +264,16 @@ class Command(click.Command):
             if spelling and text:
                 groups.setdefault(title, []).append((spelling, text))
             elif spelling:
-                named.append(name)
+                # Of libraries there are too many to name.
+                named.setdefault(title if title.startswith("of ") else "", []).append(name)
         groups["options"] = groups.pop("options")
         for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records, col_max=24)
-        if named:
+        others = named.pop("") + [f"{len(names)} {title}" for title, names in named.items()]
+        if others:
             with formatter.section("others"):
-                formatter.write_text(f"{', '.join(named)}. `{ctx.command_path} --help_all` describes them.")
+                formatter.write_text(f"{', '.join(others)}. `{ctx.command_path} --help_all` describes them.")
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
@@ -293,6 +324,8 @@ def _quieten(is_quiet: bool) -> None:
         os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     if is_quiet or not sys.stderr.isatty():
         os.environ |= dict.fromkeys(("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
+    # Only for what takes longer, which is not the loading of a small model.
+    os.environ.setdefault("TQDM_DELAY", "1")
     # One for each shard and column, in the middle of ours.
     os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
     if not os.environ.get("HF_DPARALLEL_DEBUG"):

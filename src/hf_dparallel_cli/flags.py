@@ -7,7 +7,8 @@ the batch that suits the device, is `None` here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from copy import copy
 from functools import cache
 from typing import Any
@@ -20,11 +21,12 @@ _RIGHT = (
     "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': it is "
     "mathematically equal to the column 'solution' (needs math-verify)."
 )
-# What help says about flags of transformers and TRL, in a sentence; the others it only names.
+# What help says about declared flags, in a sentence; the others it only names, as those with `brief=""`.
 _DESCRIBED = (
-    "output_dir num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps warmup_steps bf16 "
-    "use_cpu seed report_to eval_strategy save_strategy save_steps resume_from_checkpoint push_to_hub hub_model_id "
-    "dtype attn_implementation load_in_4bit use_peft lora_r lora_alpha lora_target_modules"
+    "max_new_tokens block_length temperature cache_implementation confidence_threshold denoising_steps "
+    "entropy_threshold model_name_or_path learning_rate mask_ratio max_length certainty_temperature certainty_weight "
+    "output_dir num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps bf16 use_cpu seed "
+    "report_to eval_strategy save_steps resume_from_checkpoint push_to_hub dtype load_in_4bit use_peft lora_r"
 )
 
 
@@ -38,7 +40,12 @@ def training_rows() -> list[Row]:
     """The method's own: `CertaintyForcingConfig` with its bases and variants, and what `train` says of the model."""
     package = folder_of("hf_dparallel")
     paths = [package / "cli" / "train_command.py", *sorted((package / "training").rglob("*.py"))]
-    return list({row.name: row for path in paths for row in field_rows(path)}.values())
+    return briefly({row.name: row for path in paths for row in field_rows(path)}.values())
+
+
+def recipe_rows() -> list[Row]:
+    """The settings of decoding."""
+    return briefly(setting_rows())
 
 
 def library_rows() -> list[Row]:
@@ -46,15 +53,24 @@ def library_rows() -> list[Row]:
     own = {row.name for row in training_rows()}
     rows = field_rows(folder_of("transformers") / "training_args.py", "TrainingArguments")
     rows += field_rows(folder_of("trl") / "trainer" / "model_config.py", "ModelConfig")
+    return briefly(row for row in rows if row.name not in own)
+
+
+def briefly(rows: Iterable[Row]) -> list[Row]:
+    """Notes what help says about flags where it is not asked for all."""
+    rows = list(rows)
     for row in rows:
-        row.more["brief"] = row.more["help"].partition(". ")[0] if row.name in _DESCRIBED.split() else ""
-    return [row for row in rows if row.name not in own]
+        # Not at the dot of "Eq. 7".
+        sentence = re.split(r"(?<=\.) (?=[A-Z`])", row.more["help"])[0]
+        row.more["brief"] = sentence if row.name in _DESCRIBED.split() else ""
+    return rows
 
 
 def flag(help: str, default: Any = None, **more: Any) -> Any:
     """Returns a row with what it does and its default. Without one, and without `None` in its type, it is required.
 
-    `more` is `choices`, `minimum`, `maximum`, `metavar`, `needs` and `not_with` (a flag that it needs or excludes).
+    `more` is `choices`, `minimum`, `maximum`, `metavar`, `bundled` (names for a shell to complete), `needs` and
+    `not_with` (a flag that it needs or excludes), and `brief=""` for what help only names.
     """
     return Row("", "", default, {"help": help} | more)
 
@@ -106,26 +122,28 @@ class DemoFlags(OutputFlags):
 class ModelFlags(Flags):
     title = "model"
     model: str = flag("Model or adapter: its name on the Hub, a folder, 'demo' (the bundled teacher) or "
-        "'demo-student'.", metavar="MODEL")
+        "'demo-student'.", metavar="MODEL", bundled=("demo", "demo-student"))
     dtype: str = flag("Type of the weights in memory; 'auto': as in the checkpoint.",
         "auto", choices=("auto", "bfloat16", "float16", "float32"))
     device: str | None = flag("Where the model runs: 'cpu', 'cuda', 'cuda:1' ... By default a GPU, if any.")
-    load_in_4bit: bool = flag("Load the weights in 4 bits (needs bitsandbytes).", False)
-    attn_implementation: str | None = flag("How attention is computed: 'sdpa', 'eager', 'flex_attention' ...")
-    revision: str | None = flag("Branch, tag or commit of the model on the Hub. By default 'main'.")
+    load_in_4bit: bool = flag("Load the weights in 4 bits (needs bitsandbytes).", False, brief="")
+    attn_implementation: str | None = flag("How attention is computed: 'sdpa', 'eager', 'flex_attention' ...",
+        brief="")
+    revision: str | None = flag("Branch, tag or commit of the model on the Hub. By default 'main'.", brief="")
 
 
 class LoadingFlags(ModelFlags):
     title = "model"
     adapter: str | None = flag("Adapter to put on the model: its name on the Hub, or a folder. 'demo-student' is the "
-        "bundled one.")
+        "bundled one.", metavar="ADAPTER", bundled=("demo-student",))
 
 
 class DatasetFlags(Flags):
     title = "data"
     dataset: str = flag("Prompts: a dataset on the Hub, a folder, a .json, .jsonl or .parquet file, or 'demo' for the "
-        "bundled word problems. It has a column 'prompt' or 'messages'; or see --prompt_column.")
-    dataset_config: str | None = flag("Configuration (subset) of the dataset.")
+        "bundled word problems. It has a column 'prompt' or 'messages'; or see --prompt_column.", metavar="DATASET",
+        bundled=("demo",))
+    dataset_config: str | None = flag("Configuration (subset) of the dataset.", brief="")
     dataset_split: str | None = flag("Split of the dataset. By default 'test' to evaluate, 'train' for trajectories; "
         "a file has 'train' only.")
     prompt_column: str | None = flag("Column of texts to ask as a user's message, for instance 'question' in GSM8K.")
@@ -144,7 +162,7 @@ class PromptFlags(Flags):
 
 
 class RecipeFlags(Flags):
-    settings: dict[str, Any] = declared(setting_rows, "settings of decoding")
+    settings: dict[str, Any] = declared(recipe_rows, "settings of decoding")
 
 
 class DecodingFlags(RecipeFlags):
@@ -161,7 +179,7 @@ class BatchSizeFlags(Flags):
 class BatchFlags(BatchSizeFlags):
     title = "batches"
     num_workers: int | None = flag("Threads that decode side by side, each batch_size prompts. By default on a GPU "
-        "one, on a CPU one a core, at most 4. Does not change the answers.", minimum=1)
+        "one, on a CPU one a core, at most 4. Does not change the answers.", minimum=1, brief="")
 
 
 class RewardFlags(Flags):
@@ -179,13 +197,13 @@ class ChatFlags(OutputFlags, DecodingFlags, LoadingFlags):
 
 class FolderFlags(Flags):
     output_dir: str | None = flag("Folder for report.json, which `hf-dparallel report` compares with others, "
-        "report.md and, if several values were tried, curves.png.")
+        "report.md and, if several values were tried, curves.png.", metavar="DIR")
 
 
 class EvaluateFlags(OutputFlags, FolderFlags, DecodingFlags, BatchFlags, RewardFlags, DatasetFlags, LoadingFlags):
     sweep: tuple[str, ...] = flag("Settings to try, each a curve of accuracy against speed: "
         "entropy_threshold=0.1:1.0:0.1 (with both ends) or denoising_steps=16,32,64.", (), metavar="SETTING=VALUES")
-    name: str | None = flag("Name of the model in reports. Default: the adapter, or else the model.")
+    name: str | None = flag("Name of the model in reports. Default: the adapter, or else the model.", brief="")
 
 
 class EvaluateTasksFlags(OutputFlags, FolderFlags, DecodingFlags, BatchSizeFlags, LoadingFlags):
@@ -196,19 +214,20 @@ class EvaluateTasksFlags(OutputFlags, FolderFlags, DecodingFlags, BatchSizeFlags
         choices=("paper-llada", "paper-dream"))
     methods: tuple[str, ...] = flag("Rows of the paper's tables to measure, with --preset, with commas or spaces "
         "between: original, dual-cache, few-step, conf-threshold, consistency-distillation, dparallel. By default "
-        "dparallel, on the model as it is given.", (), needs="preset")
+        "dparallel, on the model as it is given.", (), needs="preset", brief="")
     consistency_adapter: str | None = flag("Adapter of the method consistency-distillation (--adapter is for "
-        "dparallel).", needs="preset")
-    include_path: str | None = flag("Folder with more tasks, as YAML files.", metavar="DIR")
-    num_fewshot: int | None = flag("Solved examples in each prompt.", minimum=0, not_with="preset")
-    limit: float | None = flag("Only the first so many samples of each task; below 1, that share of them.")
-    apply_chat_template: bool = flag("Ask in a chat. Presets always do.", False)
-    system_instruction: str | None = flag("Text that begins each prompt.")
+        "dparallel).", needs="preset", brief="")
+    include_path: str | None = flag("Folder with more tasks, as YAML files.", metavar="DIR", brief="")
+    num_fewshot: int | None = flag("Solved examples in each prompt.", minimum=0, not_with="preset", brief="")
+    limit: float | None = flag("Only the first so many samples of each task; below 1, that share of them.", brief="")
+    apply_chat_template: bool = flag("Ask in a chat. Presets always do.", False, brief="")
+    system_instruction: str | None = flag("Text that begins each prompt.", brief="")
     fewshot_as_multiturn: bool | None = flag("Solved examples as turns of the chat. By default in a chat, without "
-        "--preset.")
-    gen_kwargs: str | None = flag("More decoding settings: name=value,... They win over tasks and flags.")
-    mc_num: int = flag("Masked samples for each log-likelihood.", 128, minimum=1)
-    check_greedy: bool = flag("Decode to see whether an answer is the greedy one, for log-likelihoods.", False)
+        "--preset.", brief="")
+    gen_kwargs: str | None = flag("More decoding settings: name=value,... They win over tasks and flags.", brief="")
+    mc_num: int = flag("Masked samples for each log-likelihood.", 128, minimum=1, brief="")
+    check_greedy: bool = flag("Decode to see whether an answer is the greedy one, for log-likelihoods.", False,
+        brief="")
     allow_code_execution: bool = flag("Let tasks execute programs of the model, each in a sandbox.", False)
 
 
@@ -216,7 +235,8 @@ class InspectFlags(OutputFlags, DecodingFlags, BatchSizeFlags, DatasetFlags, Pro
     output_file: str | None = flag("HTML page to write, to step through the decode in a browser. Without it every "
         "pass is shown in the terminal.", metavar="FILE")
     compare: bool = flag("Show also what the model does without its adapter, in the same settings.", False)
-    dataset: str | None = flag("Prompts for --figures, as for `hf-dparallel evaluate`.", needs="figures")  # type: ignore
+    dataset: str | None = flag("Prompts for --figures, as for `hf-dparallel evaluate`.",  # type: ignore
+        needs="figures", metavar="DATASET", bundled=("demo",))
     figures: str | None = flag("Folder for pictures of how certainty grows over a dataset.", metavar="DIR",
         needs="dataset")
     reward: str | None = flag("Also draw the accuracy of whole answers against their confidence, at the confidence "
@@ -225,28 +245,29 @@ class InspectFlags(OutputFlags, DecodingFlags, BatchSizeFlags, DatasetFlags, Pro
 
 
 class CalibrateFlags(OutputFlags, RecipeFlags, BatchFlags, RewardFlags, DatasetFlags, LoadingFlags):
-    output_dir: str = flag("Folder for the recipe, generation_config.json: for instance the folder of the adapter.")
+    output_dir: str = flag("Folder for the recipe, generation_config.json: for instance the folder of the adapter.",
+        metavar="DIR")
     max_accuracy_drop: float = flag("Accuracy that may be lost against one token per pass; 0.01 is one point.", 0.01)
     confidence: float = flag("Probability that no more is lost on all prompts of this kind.", 0.9)
     sweep: str = flag("Settings to try.", "entropy_threshold=0.1:1.0:0.1", metavar="SETTING=VALUES")
     block_lengths: tuple[int, ...] = flag("Block lengths to try them with; the reference has the first one. Default: "
         "the recipe's.", ())
-    seed: int = flag("Seed of the split of the prompts into two halves.", 0)
+    seed: int = flag("Seed of the split of the prompts into two halves.", 0, brief="")
 
 
 class ReportFlags(OutputFlags):
-    reports: tuple[str, ...] = flag("report.json of each evaluation, or its folder.")
-    output_dir: str | None = flag("Folder for report.json, report.md and curves.png of all together.")
+    reports: tuple[str, ...] = flag("report.json of each evaluation, or its folder.", metavar="DIR")
+    output_dir: str | None = flag("Folder for report.json, report.md and curves.png of all together.", metavar="DIR")
 
 
 class TrainFlags(OutputFlags):
     title = "data"
     dataset_name: str = flag("Trajectories: a dataset on the Hub, a .json, .jsonl or .parquet file, or a folder. From "
         "a folder of `hf-dparallel trajectories` the rows that were kept are taken. It has columns 'prompt_ids' and "
-        "'completion_ids', or 'prompt' and 'completion'.")
-    dataset_config: str | None = flag("Configuration (subset) of the dataset.")
+        "'completion_ids', or 'prompt' and 'completion'.", metavar="DATASET")
+    dataset_config: str | None = flag("Configuration (subset) of the dataset.", brief="")
     dataset_train_split: str = flag("Split to train on.", "train")
-    dataset_test_split: str = flag("Split to evaluate on, if `eval_strategy` is not 'no'.", "test")
+    dataset_test_split: str = flag("Split to evaluate on, if `eval_strategy` is not 'no'.", "test", brief="")
     num_compared: int = flag("Rows that teacher and student answer after the training, side by side: of the split to "
         "evaluate on, or taken out of the one to train on, at most a tenth of it.", 32, minimum=0)
     drop_long_rows: bool = flag("Drop rows that are longer than max_length; without it they are an error.", False)
@@ -259,14 +280,14 @@ class RayFlags(Flags):
     ray_actors: int | None = flag("Decode on a Ray cluster (needs ray), with at most so many actors, each of which "
         "has a model and num_workers CPUs. Does not change the answers.", minimum=1)
     ray_gpus_per_actor: float | None = flag("GPUs of each actor. By default one if the cluster has any, else none.",
-        minimum=0, needs="ray_actors")
+        minimum=0, needs="ray_actors", brief="")
     ray_address: str | None = flag("Address of the cluster. By default $RAY_ADDRESS, else a cluster on this machine, "
-        "else one is started here.", needs="ray_actors")
+        "else one is started here.", needs="ray_actors", brief="")
 
 
 class TrajectoriesFlags(OutputFlags, RayFlags, DecodingFlags, BatchFlags, DatasetFlags, LoadingFlags):
     output_dir: str = flag("Folder for the trajectories: shards of all, and filtered.parquet with the kept rows. A "
-        "run that was killed goes on where it stopped when it is started again with the same folder.")
+        "run that was killed goes on where it stopped when it is started again with the same folder.", metavar="DIR")
     reward: str = flag(f"{_RIGHT} 'none': keep all.", "numeric", choices=(*_REWARDS, "none"))
     min_reward: float = flag("Keep answers with at least this reward.", 1.0)
     overwrite: bool = flag("Delete the trajectories of another run that the folder holds.", False)
@@ -276,7 +297,7 @@ class ServerFlags(RecipeFlags, BatchSizeFlags, ModelFlags):
     title = "server"
     adapter: tuple[str, ...] = flag("Adapters, each [NAME=]ADAPTER: its name on the Hub, a folder, or 'demo-student'. "
         "Requests choose one, or the model itself, by its name as `model`; the first one answers requests that name "
-        "none.", (), metavar="ADAPTER")
+        "none.", (), metavar="ADAPTER", bundled=("demo-student",))
     host: str = flag("Address to listen at. The default is reached from this machine only; 0.0.0.0 is all.",
         "127.0.0.1")
     port: int = flag("Port to listen at. 0 takes a free one.", 8000, minimum=0, maximum=2**16 - 1)
@@ -284,18 +305,18 @@ class ServerFlags(RecipeFlags, BatchSizeFlags, ModelFlags):
     served_model_name: str | None = flag("What clients call the first model. By default as in --adapter, or in "
         "--model.")
     max_waiting: int = flag("Prompts that may wait for one of the batch_size slots; more are refused with status 429.",
-        128, minimum=0)
-    max_request_bytes: int = flag("Length of the longest request.", 2**20, minimum=1)
+        128, minimum=0, brief="")
+    max_request_bytes: int = flag("Length of the longest request.", 2**20, minimum=1, brief="")
     grace_seconds: float = flag("Seconds that answers under way may take when the server is told to stop.",
-        30.0, minimum=0)
+        30.0, minimum=0, brief="")
     log_level: str = flag("'info' logs every request with its status and cost, 'debug' probes, too.",
-        "info", choices=("debug", "info", "warning", "error"))
+        "info", choices=("debug", "info", "warning", "error"), brief="")
 
 
 class ServeFlags(OutputFlags, ServerFlags):
     title = "server"
     forwarded_allow_ips: tuple[str, ...] = flag("Proxies whose X-Forwarded-For says who asks: addresses or networks. "
-        "By default there is none.", (), metavar="IP")
+        "By default there is none.", (), metavar="IP", brief="")
 
 
 class PlayFlags(OutputFlags):
@@ -314,16 +335,17 @@ class RayServeFlags(ServerFlags):
 
 
 class ExportFlags(OutputFlags, RecipeFlags):
-    student: str = flag("Model or adapter: its name on the Hub, or a folder.")
+    student: str = flag("Model or adapter: its name on the Hub, or a folder.", metavar="DIR")
     engine: str = flag("What is to load it; 'transformers' is the published code.",
         choices=("sglang", "lmdeploy", "transformers"))
-    output_dir: str = flag("New folder for the merged weights, the tokenizer and the engine's settings.")
+    output_dir: str = flag("New folder for the merged weights, the tokenizer and the engine's settings.",
+        metavar="DIR")
     base_model: str | None = flag("Base model, whose code is copied. By default what the student says.")
 
 
 class PushFlags(OutputFlags, RecipeFlags):
     path: str = flag("Folder of the adapter or model; or, with --repo_type dataset, the output folder of "
-        "`hf-dparallel trajectories` or a parquet file.")
+        "`hf-dparallel trajectories` or a parquet file.", metavar="DIR")
     repo_id: str = flag("Name of the repository, such as 'user/llada-dparallel'.")
     repo_type: str = flag("What is published.", "model", choices=("model", "dataset"))
     base_model: str | None = flag("Name on the Hub of the base model (for trajectories: the teacher), if it was a "
@@ -335,7 +357,7 @@ class PushFlags(OutputFlags, RecipeFlags):
     dataset_name: str | None = flag("Name on the Hub of the training data, for the card.")
     license: str | None = flag("Identifier of the licence for the card, such as 'mit' or 'apache-2.0'.")
     private: bool = flag("Make the repository private if it is created now.", False)
-    revision: str | None = flag("Branch to push to. It is created if there is none. By default 'main'.")
-    create_pr: bool = flag("Open a pull request instead of pushing directly.", False)
-    commit_message: str | None = flag("Message of the commit.")
+    revision: str | None = flag("Branch to push to. It is created if there is none. By default 'main'.", brief="")
+    create_pr: bool = flag("Open a pull request instead of pushing directly.", False, brief="")
+    commit_message: str | None = flag("Message of the commit.", brief="")
     dry_run: bool = flag("Run the checks, show the card and the files, and send nothing.", False)

@@ -4,6 +4,7 @@
 import dataclasses
 import io
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -65,10 +66,20 @@ def completions(tmp_path) -> str:
 def test_help(hf, command):
     code, out, err = hf(*filter(None, [command]), "--help")
     assert code == 0 and not err
+    # Two screens.
+    assert len(out.splitlines()) <= 104
     if command is None:
         assert all(name in out for name in cli.COMMANDS)
     else:
         assert f"Usage: hf-dparallel {command}" in out and "--config FILE" in out and "--json FILE" in out
+        assert f"  Example: hf-dparallel {command} " in out
+
+
+@pytest.mark.parametrize("command", [*cli.COMMANDS.values()])
+def test_examples_of_help_are_right_usage(command):
+    words = shlex.split(command.help.partition("Example: ")[2])
+    with command.make_context(words[1], words[2:]) as ctx:
+        assert ctx.obj[0] == words[1]
 
 
 _WITHOUT_LIBRARIES = """
@@ -124,11 +135,13 @@ def test_help_is_grouped_and_has_the_positional_arguments(hf):
     help_text = hf("generate", "--help")[1]
     assert "Usage: hf-dparallel generate MODEL [options]" in help_text and "  MODEL, or --model MODEL " in help_text
     titles = re.findall(r"^(\w[\w ]+):$", help_text, flags=re.MULTILINE)
-    assert titles == ["model", "prompt", "settings of decoding", "output", "options"]
+    assert titles == ["model", "prompt", "settings of decoding", "output", "options", "others"]
+    assert "--kl_threshold" not in help_text and " kl_threshold," in help_text
+    assert "--kl_threshold FLOAT" in hf("generate", "--help_all")[1]
     assert "None" not in help_text and "  --max_new_tokens INT " in help_text
     training = hf("train", "--help")[1]
-    assert len(training.splitlines()) < 220 and "--certainty_weight" in training and "ddp_backend" in training
-    assert "--num_train_epochs FLOAT" in training and "--ddp_backend" not in training
+    assert "--certainty_weight" in training and " of transformers and TRL. `hf-dparallel train --help_all`" in training
+    assert "--num_train_epochs FLOAT" in training and "ddp_backend" not in training
     assert "--ddp_backend [nccl|" in hf("train", "--help_all")[1]
 
 
@@ -150,12 +163,22 @@ def test_completion_in_a_shell(hf, monkeypatch):
     for shell in ("bash", "zsh"):
         assert "_HF_DPARALLEL_COMPLETE=" + shell in hf("--completion", shell)[1]
     monkeypatch.setenv("_HF_DPARALLEL_COMPLETE", "bash_complete")
-    cases = {"gen": "generate", "serve demo --adap": "--adapter", "generate m --top_k 3 --dtype bf": "bfloat16"}
+    cases = {
+        "gen": ["plain,generate"],
+        "serve demo --adap": ["plain,--adapter"],
+        "generate m --top_k 3 --dtype bf": ["plain,bfloat16"],
+        "generate de": ["plain,demo", "plain,demo-student"],
+        "generate demo --adapter demo-": ["plain,demo-student"],
+        "serve demo --adapter runs/": ["dir,runs/"],
+        "calibrate demo --dataset ": ["plain,demo"],
+        "export runs/stu": ["dir,runs/stu"],
+        "push runs/student user/": [""],
+    }
     for words, meant in cases.items():
         words = f"hf-dparallel {words}"
         monkeypatch.setenv("COMP_WORDS", words)
         monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
-        assert hf()[1] == f"plain,{meant}\n"
+        assert hf()[1].splitlines() == meant
 
 
 _ASK = ["generate", "demo", "--prompt", "Mia has 3 pens.", "--max_new_tokens", "8", "--block_length", "8"]
@@ -294,10 +317,13 @@ def test_missing_model_is_1(hf, questions, completions, command, model):
     assert f"={model}` does not exist" in last_line(err) and "Traceback" not in err
 
 
-def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch, caplog):
+    # Nobody listens there, which is found once, instead of six times for each of four files.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     code, _, err = hf("generate", "--model", "nobody/nothing", "--prompt", "1")
     assert code == 1 and "error: `model=nobody/nothing` cannot be loaded: " in last_line(err)
+    assert "Retrying" not in err + caplog.text
     code, _, err = hf("generate", "--model", checkpoint, "--adapter", "./nothing", "--prompt", "1")
     assert code == 1 and "`adapter=./nothing` does not exist" in last_line(err)
 
@@ -550,10 +576,10 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
     assert "For no setting could it be confirmed on 4 prompts that it loses at most 90 points" in last_line(err)
 
 
-def test_an_output_folder_that_cannot_be_made_is_found_before_decoding(hf, asked):
+def test_an_output_folder_that_cannot_be_made_is_found_before_decoding(hf, checkpoint):
     Path("file").write_text("")
     for command, flag in (("evaluate", "output_dir"), ("calibrate", "output_dir"), ("inspect", "figures")):
-        code, out, err = hf(command, *asked, f"--{flag}", "file")
+        code, out, err = hf(command, checkpoint, "--dataset", "demo", f"--{flag}", "file")
         assert code == 1 and f"`{flag}=file` cannot be made: File exists. Name another folder." in err
         assert "it/s" not in out
 

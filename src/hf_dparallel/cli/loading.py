@@ -30,6 +30,7 @@ from hf_dparallel_cli.flags import BatchSizeFlags, DatasetFlags, LoadingFlags, M
 from ..data.folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
 from ..data.rewards import numeric_answer_reward
 from ..demo import path_of, word_problem_dataset
+from ..environment import use_cache_if_offline
 from ..evaluation.sweep import parse_sweep
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 
@@ -268,6 +269,7 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
                 f"`{argument}={name}` does not exist, and is no name of a repository on the Hub. Give a folder, or a "
                 "name such as 'GSAI-ML/LLaDA-8B-Instruct'."
             ) from error
+        use_cache_if_offline()
     try:
         yield
     except OSError as error:

@@ -3,6 +3,7 @@
 
 import copy
 import re
+import warnings
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -122,7 +123,10 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
         if peft_config.target_modules is None:
             peft_config.target_modules = default_target_modules(model)
         check_target_modules(model, peft_config.target_modules)
-    return get_peft_model(model, peft_config)
+    with warnings.catch_warnings():
+        # It asks transformers for something by its old name.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        return get_peft_model(model, peft_config)
 
 
 def default_target_modules(model: PreTrainedModel) -> list[str] | str:
