@@ -18,7 +18,7 @@ from .command import Command
 
 
 _TABLE = [
-    Command("play", "watch the bundled teacher and its student race, in the browser", "--port 0"),
+    Command("play", "watch the bundled teacher and its student race, in the browser", "--port 8000"),
     Command("demo", "distil the bundled teacher and compare it with its student", "--output_dir demo_output"),
     Command(
         "trajectories",
