@@ -18,9 +18,10 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 import hf_dparallel
 
 
+# In lines, as the picture has them.
 QUESTION = (
-    "Mia has 14 pens. Then Mia finds 6 more. Later Mia sells 5 pens. Then Mia buys 4 pens. "
-    "How many pens does Mia have now?"
+    "Mia has 14 pens. Then Mia finds 6 more. Later Mia sells 5 pens.",
+    "Then Mia buys 4 pens. How many pens does Mia have now?",
 )
 SECONDS_PER_PASS, PAUSE, HOLD = 0.18, 1.0, 5.0
 CHAR, LINE = 8.2, 26
@@ -75,7 +76,10 @@ class Decode:
         tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
         model = AutoModelForMaskedLM.from_pretrained(folder)
         inputs = tokenizer.apply_chat_template(
-            [{"role": "user", "content": QUESTION}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
+            [{"role": "user", "content": " ".join(QUESTION)}],
+            add_generation_prompt=True,
+            return_dict=True,
+            return_tensors="pt",
         )
         out = model.generate(**inputs, **settings, output_certainty=True, return_dict_in_generate=True)
         answer = out.sequences[0, inputs["input_ids"].shape[1] :].tolist()
@@ -87,8 +91,8 @@ class Decode:
         self.first_entropies = out.entropies[0, 0].tolist()
 
 
-def answer_panel(left: float, top: float, width: float, decode: Decode) -> list[str]:
-    """Masks, and over them the words, each from the end of its pass on."""
+def answer_panel(left: float, top: float, width: float, decode: Decode) -> tuple[list[str], float]:
+    """Masks, and over them the words, each from the end of its pass on; and the place of the last line."""
     parts, x, y = [], left, top
     for index, (word, step) in enumerate(zip(decode.words, decode.steps, strict=True)):
         shown = word.strip()
@@ -107,7 +111,7 @@ def answer_panel(left: float, top: float, width: float, decode: Decode) -> list[
             f'<g class="{moment}">{token}{text(x, y, shown, "mono", fitted)}</g>',
         ]
         x += size
-    return parts
+    return parts, y
 
 
 def counter(x: float, y: float, name: str, decode: Decode) -> list[str]:
@@ -145,20 +149,21 @@ def motion(decodes: dict[str, Decode]) -> str:
 
 def draw_decode(teacher: Decode, student: Decode) -> str:
     """Teacher and student on one problem, side by side."""
-    style = ".count { font-size: 42px; font-weight: 700; } .fewer { font-size: 22px; font-weight: 700; }\n"
-    parts = [text(20, 30, QUESTION, "small", ' textLength="730" lengthAdjust="spacingAndGlyphs"')]
-    sides = (("teacher", "Teacher, one token per pass", teacher, 20), ("student", "Student (dParallel)", student, 410))
+    style = ".count { font-size: 42px; font-weight: 700; } .fewer { font-size: 19px; font-weight: 700; }\n"
+    parts = [text(18, 28 + 20 * row, line) for row, line in enumerate(QUESTION)]
+    sides = (("teacher", "Teacher, one token per pass", teacher, 18), ("student", "Student (dParallel)", student, 332))
     for name, title, decode, left in sides:
-        parts += [text(left, 66, title, "title"), *counter(left, 112, name, decode)]
-        parts += answer_panel(left, 148, 340, decode)
+        parts += [text(left, 84, title, "title"), *counter(left, 130, name, decode)]
+        panel, last = answer_panel(left, 166, 290, decode)
+        parts += panel
     fewer = f"{teacher.nfe / student.nfe:.0f}x fewer passes"
-    parts.append(f'<g class="after-{teacher.nfe}">{text(530, 112, fewer, "fewer")}</g>')
-    height = 148 + LINE * 6
-    parts.append(text(20, height - 16, "Colour: the pass that committed the token, from first", "small"))
-    parts += [box(372 + 14 * index, height - 27, 14, 13, "token", index / 6) for index in range(7)]
-    parts.append(text(478, height - 16, "to last", "small"))
+    parts.append(f'<g class="after-{teacher.nfe}">{text(436, 130, fewer, "fewer")}</g>')
+    height = last + 56
+    parts.append(text(18, height - 16, "Colour: the pass that committed the token, from first", "small"))
+    parts += [box(364 + 14 * index, height - 27, 14, 13, "token", index / 6) for index in range(7)]
+    parts.append(text(470, height - 16, "to last", "small"))
     title = f"The same answer in {teacher.nfe} passes of the teacher and {student.nfe} of the student."
-    return picture(770, height, title, parts, style + motion({"teacher": teacher, "student": student}))
+    return picture(640, height, title, parts, style + motion({"teacher": teacher, "student": student}))
 
 
 def draw_block() -> str:
