@@ -60,7 +60,6 @@ def photograph_page(page: Path, output_dir: Path) -> None:
         set_window(driver, 360, 700, "dark")
         driver.get(page.as_uri())
         show_pass(driver, 12)
-        driver.execute_script("document.querySelectorAll('.prompt').forEach(prompt => { prompt.open = false; })")
         driver.save_screenshot(str(output_dir / "inspect_phone.png"))
     finally:
         driver.quit()

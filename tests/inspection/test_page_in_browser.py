@@ -119,21 +119,27 @@ def check_pass(page, number):
         assert state.startswith(f"After pass {reached} of {trace.nfe}: ")
 
 
-def test_it_opens_with_the_answers_and_what_they_cost(page):
-    last = max(trace.nfe for trace in page.traces)
-    assert page.shown() == last
-    check_pass(page, last)
+def test_it_opens_before_the_first_pass_with_what_the_answers_cost(page):
+    check_pass(page, page.shown())
+    assert page.shown() == 0
     for decode, trace in zip(page.decodes, page.traces, strict=True):
         assert page.find("h2", decode)[0].text == trace.name
         figures = page.find(".figures", decode)[0].text
         assert figures == f"{trace.nfe} forward passes (NFE), {trace.tokens_per_forward:.2f} tokens per forward pass"
         for name, value in trace.settings.items():
             assert f"{name}={value}" in page.find(".settings", decode)[0].text
-        assert page.find(".prompt pre", decode)[0].text == trace.prompt
+        assert page.find(".prompt:not([open]) pre", decode)[0].get_property("textContent") == trace.prompt
         blocks = page.find(".block", decode)
         assert [block.get_attribute("aria-label") for block in blocks] == ["Block 1 of 2", "Block 2 of 2"]
         assert [len(page.find(".token", block)) for block in blocks] == [8, 8]
         assert blocks[0].value_of_css_property("border-top-style") == "solid"
+
+
+def test_blocks_behind_the_end_are_folded(driver, tmp_path):
+    trace = make_trace(commit_step=[1, 0, -1, -1])
+    page = Page(driver, tmp_path / "page.html", [trace, make_trace()])
+    assert [block.is_displayed() for block in page.find(".block")] == [True, False, True, True]
+    assert len(page.find(".unused")) == 1 and len(page.tokens(0)) == 4
 
 
 def test_a_link_may_name_a_pass(driver, traces, tmp_path):
@@ -151,6 +157,7 @@ def test_slider_steps_all_decodes_together(page):
 def test_buttons_step_and_play(page):
     last = max(trace.nfe for trace in page.traces)
     play, back, step = (page.find(f"#{name}")[0] for name in ("play", "back", "step"))
+    page.drag_slider_to(last)
     back.click()
     back.click()
     assert page.shown() == last - 2
@@ -337,7 +344,8 @@ def test_text_of_a_model_does_no_harm(driver, tmp_path):
         settings={"stop_strings": HOSTILE},
     )  # fmt: skip
     write = tmp_path / "page.html"
-    page = Page(driver, write, [trace])
+    page = Page(driver, write, [trace], fragment="#pass=1")
+    page.find("summary")[0].click()
     page.hover(page.tokens(0)[1])
     assert page.details()[1] == [[HOSTILE, "90.0%"], [r"\u{202e}x", "5.0%"]]
     assert [text for text, *_ in page.look(0)] == [HOSTILE, "<b>bold</b>", r"\u{202e}x", "↵"]

@@ -61,10 +61,11 @@ def run(flags: InspectFlags) -> dict[str, Any]:
     report: dict[str, Any] = {}
     if text is not None:
         prompt_ids = encode_prompt(tokenizer, text, flags.raw)
-        names = {"Without adapter": False, "With adapter": True} if flags.compare else {flags.model: True}
+        who = flags.adapter or flags.model
+        names = {"Without adapter": False, "With adapter": True} if flags.compare else {who: True}
         trace = partial(trace_decode, model, tokenizer, prompt_ids, recipe, seed=flags.seed)
         traces = [run_with(model, has_it, partial(trace, name=name)) for name, has_it in names.items()]
-        title = f"{flags.model}: {shorten(text, 60)}"
+        title = f"{who}: {shorten(text, 60)}"
         report["decodes"] = show(traces, flags.output_file, title)
     if dataset is not None and flags.figures is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
