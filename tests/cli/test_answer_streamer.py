@@ -4,6 +4,7 @@
 import io
 import re
 import unicodedata
+from itertools import groupby
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ class Screen:
         self.lines, self.row, self.column = [[]], 0, 0
 
     def feed(self, text: str) -> None:
-        for number, code, char in re.findall(r"\033\[(\d*)([AGJm])|([^\033])", text):
+        for number, code, char in re.findall(r"\033\[([\d;]*)([AGJm])|([^\033])", text):
             if char == "\n":
                 self._next_row()
             elif char == "\r":
@@ -114,6 +115,22 @@ def check_passes(passes, columns, rows):
             assert shown() == plain(decided, draft)
     streamer.end()
     assert shown() == plain(decided) and streamer.text == decided
+
+
+@pytest.mark.parametrize(("lines", "shown"), [("6", "one two\nthree four"), ("2", "one two th\nree four")])
+def test_a_finished_answer_is_coloured_by_pass_and_wrapped_at_words(monkeypatch, lines, shown):
+    for name, value in (("COLUMNS", "10"), ("LINES", lines), ("TERM", "xterm-256color")):
+        monkeypatch.setenv(name, value)
+    out, screen = Terminal(), Screen(10, int(lines))
+    streamer = AnswerStreamer(Characters(), out)
+    for text in ("the prompt", "one two ", "three four"):
+        streamer.put(encode(text))
+    streamer.end()
+    streamer.show_passes([0] * 8 + [1] * 10, 2)
+    screen.feed(out.getvalue())
+    assert screen.text() == shown
+    colors = [color for color, _ in groupby(re.findall(r";48;5;(\d+)m", out.getvalue()))]
+    assert len(colors) == len(set(colors)) == (2 if lines == "6" else 0)
 
 
 def test_a_terminal_may_change_its_width(monkeypatch):

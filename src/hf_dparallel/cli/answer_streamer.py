@@ -4,13 +4,18 @@
 import os
 import shutil
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TextIO
 
 import torch
 from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
 from transformers import PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
+from ..pass_colors import pass_style
 from ..terminal import flow, printable, rows_of
 
 
@@ -58,6 +63,18 @@ class AnswerStreamer(BaseStreamer):
         """Takes the draft back and ends the line."""
         self._write_decided(self._decode(self._tokens))
         self._write("\n")
+
+    def show_passes(self, commit_step: Sequence[int], num_passes: int) -> None:
+        """Writes a finished answer anew, coloured by pass and wrapped at words, if all of it is on the screen."""
+        columns, lines = shutil.get_terminal_size()
+        rows = flow(printable(self.text), 0, columns)[0] + 1
+        texts = [self._decode(self._tokens[:end]).rstrip("\ufffd") for end in range(len(self._tokens) + 1)]
+        pieces = [printable(after[len(before) :]) for before, after in pairwise(texts)]
+        if self._shows_drafts and rows < lines and "".join(pieces) == printable(self.text):
+            styles = (pass_style(step, num_passes) for step in commit_step)
+            self._write(f"\033[{rows}A\033[J")
+            colored = Text.assemble(*zip(pieces, styles, strict=False))
+            Console(file=self._out, width=columns).print(colored)
 
     def _decode(self, tokens: list[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import torch
 import yaml
+from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_cli.command import did_you_mean
@@ -22,6 +23,7 @@ from ..demo import NAMES
 from ..generation.compatibility import longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.settings import SETTINGS
+from ..inspection.text import legend
 from ..reports import write_json
 from .answer_streamer import AnswerStreamer
 from .console import note, say
@@ -48,6 +50,9 @@ def run(flags: ChatFlags) -> dict[str, Any]:
         note(f"Chat with {flags.model}. /help shows the commands.")
         if flags.model in NAMES:
             note("The bundled model knows problems about counting things. Ask it what it can do.")
+        if not flags.quiet:
+            console = Console(stderr=True)
+            console.print(legend(console, "Colours: first pass", "last pass"))
     for line in read_lines():
         try:
             if not chat.take(line):
