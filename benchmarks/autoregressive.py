@@ -9,12 +9,14 @@ A Llama with random weights decodes with transformers' `generate` and its static
 and SDAR of the same shape decode as many tokens with each of their caches. What a pass of theirs costs, over what a
 token of the Llama costs, is the number of tokens that a pass has to commit to be as fast.
 
-On a CPU, one thread computes and its CPU time is taken, which does not depend on what else the machine does.
+On a CPU, one thread computes and its CPU time is taken, which depends less on what else the machine does. What is
+compared is called in turns.
 """
 
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from speed import SHAPES, fixed_recipe, random_model, random_prompts
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hf_dparallel.environment import describe_environment, device_name
+from hf_dparallel.generation.packed_products import packed_products
 from hf_dparallel.reports import markdown_table, write_json
 
 
@@ -35,6 +38,7 @@ TABLES = {
     "Seconds per pass": ("seconds_per_pass", ".3f"),
     "Tokens per pass from which it is faster than the Llama": ("tokens_per_pass_to_pay", ".1f"),
     "Tokens/s, over those of the Llama": ("tokens_per_s_ratio", ".2f"),
+    "Tokens/s, over those of the Llama with packed weights": ("tokens_per_s_ratio_packed", ".2f"),
 }
 
 
@@ -46,6 +50,7 @@ def main() -> None:
     parser.add_argument("--prompt_lengths", type=int, nargs="+", default=[64, 512])
     parser.add_argument("--max_new_tokens", type=int, default=128, help="tokens of an answer, a multiple of 32")
     parser.add_argument("--passes", type=int, default=32, help="passes for an answer, a multiple of its blocks of 32")
+    parser.add_argument("--caches", nargs="+", default=["none", "prefix", "dual", "block"])
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=1, help="decodes that are timed; their median counts")
@@ -98,58 +103,74 @@ def compare(
     arguments: argparse.Namespace,
 ) -> list[dict[str, Any]]:
     """Times all models on prompts of one length; a row for each model and cache."""
-    num_tokens, repeats = arguments.max_new_tokens, arguments.repeats
+    num_tokens, device = arguments.max_new_tokens, llama.device
     prompts = random_prompts(llama, batch_size, prompt_length)
-    llama_seconds = time_llama(llama, prompts, num_tokens, repeats)
-    rows = []
-    for model, cache in ((model, cache) for kind, model in models.items() for cache in CACHES[kind]):
-        config = fixed_recipe(model, num_tokens, BLOCK_LENGTH, None if cache == "none" else cache)
+    decode_llama = llama_decoding(llama, prompts, num_tokens)
+    calls = {"llama": decode_llama, "packed llama": partial(with_packed_products, llama, decode_llama)}
+    passes = {}
+    for kind, cache in ((kind, cache) for kind, caches in CACHES.items() for cache in caches):
+        if cache not in arguments.caches:
+            continue
+        config = fixed_recipe(models[kind], num_tokens, BLOCK_LENGTH, None if cache == "none" else cache)
         # Where everything is computed all passes cost the same, so that one in each block does.
-        passes = num_tokens // BLOCK_LENGTH if cache == "none" else arguments.passes
-        config = config.updated(denoising_steps=passes)
-        seconds = seconds_of(partial(model.generate, prompts, config), repeats, llama.device)
+        passes[kind, cache] = num_tokens // BLOCK_LENGTH if cache == "none" else arguments.passes
+        config = config.updated(denoising_steps=passes[kind, cache])
+        calls[kind, cache] = partial(models[kind].generate, prompts, config)
+    seconds = seconds_of(calls, arguments.repeats, device)
+    rows = []
+    for (kind, cache), count in passes.items():
         row = {
             "batch_size": batch_size,
             "prompt_length": prompt_length,
-            "model": model.config.model_type,
+            "model": models[kind].config.model_type,
             "cache": cache,
-            "seconds_per_pass": seconds / passes,
-            "llama_seconds_per_token": llama_seconds / num_tokens,
+            "seconds_per_pass": seconds[kind, cache] / count,
+            "llama_seconds_per_token": seconds["llama"] / num_tokens,
+            "packed_llama_seconds_per_token": seconds["packed llama"] / num_tokens,
         }
         row["tokens_per_pass_to_pay"] = row["seconds_per_pass"] / row["llama_seconds_per_token"]
-        row["tokens_per_s_ratio"] = num_tokens / arguments.passes / row["tokens_per_pass_to_pay"]
+        tokens_per_s = num_tokens / arguments.passes / row["seconds_per_pass"]
+        row["tokens_per_s_ratio"] = tokens_per_s * row["llama_seconds_per_token"]
+        row["tokens_per_s_ratio_packed"] = tokens_per_s * row["packed_llama_seconds_per_token"]
         rows.append(row)
         print(row, flush=True)
     return rows
 
 
-def time_llama(llama: LlamaForCausalLM, prompts: torch.LongTensor, num_tokens: int, repeats: int) -> float:
-    """Seconds of `generate` with a static cache, which transformers compiles on a GPU."""
-    return seconds_of(
-        lambda: llama.generate(
-            prompts,
-            attention_mask=torch.ones_like(prompts),
-            max_new_tokens=num_tokens,
-            do_sample=False,
-            cache_implementation="static",
-        ),
-        repeats,
-        llama.device,
+def llama_decoding(llama: LlamaForCausalLM, prompts: torch.LongTensor, num_tokens: int) -> Callable[[], Any]:
+    """`generate` with a static cache, which transformers compiles on a GPU."""
+    return partial(
+        llama.generate,
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        max_new_tokens=num_tokens,
+        do_sample=False,
+        cache_implementation="static",
     )
 
 
-def seconds_of(function, repeats: int, device: torch.device) -> float:
-    """Median time of a call."""
-    if device.type == "cpu":
-        return statistics.median(_timed(function, time.process_time) for _ in range(repeats))
+def with_packed_products(model: PreTrainedModel, function: Callable[[], Any]) -> Any:
+    """Calls a function with the products that our models decode with on a CPU."""
+    with packed_products(model):
+        return function()
 
-    def synchronized_time() -> float:
-        torch.cuda.synchronize()
-        return time.perf_counter()
 
-    # Compiles.
-    function()
-    return statistics.median(_timed(function, synchronized_time) for _ in range(repeats))
+def seconds_of(calls: dict[Any, Callable[[], Any]], repeats: int, device: torch.device) -> dict[Any, float]:
+    """Median time of each call, which are made in turns."""
+    clock = time.process_time if device.type == "cpu" else _synchronized_time
+    for function in calls.values():
+        # Compiles, or packs.
+        function()
+    seconds: dict[Any, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, function in calls.items():
+            seconds[name].append(_timed(function, clock))
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def _synchronized_time() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def _timed(function, clock) -> float:

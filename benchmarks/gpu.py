@@ -155,7 +155,8 @@ def llama_decoding(arguments: KitArguments, shape: str) -> Measurements:
 
     def run(batch_size: int) -> dict[str, Any]:
         prompts = random_prompts(llama, batch_size, arguments.prompt_length)
-        seconds = autoregressive.time_llama(llama, prompts, arguments.max_new_tokens, arguments.repeats)
+        calls = {"": autoregressive.llama_decoding(llama, prompts, arguments.max_new_tokens)}
+        seconds = autoregressive.seconds_of(calls, arguments.repeats, llama.device)[""]
         return {"ms_per_token": 1000 * seconds / arguments.max_new_tokens}
 
     for batch_size in arguments.batch_sizes:
