@@ -1,19 +1,23 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Everything there is to measure on a GPU, in stages of at most nine minutes.
+"""Everything there is to measure on a GPU, in stages, for as long as there is one.
 
-    python benchmarks/gpu.py --output_dir gpu_results                        # the stages that are missing there
+    python benchmarks/gpu.py --output_dir gpu_results --seconds 500          # the stages that are missing there
     python benchmarks/gpu.py --output_dir gpu_results --stages 'decode-*'    # some of them
     python benchmarks/gpu.py --output_dir gpu_results --table > gpu.md       # tables of what is there
 
-Needs torch, transformers and peft; pytest for the stage `tests`, bitsandbytes for `train-4bit`, and checkouts for
-`official`. Each stage is a process of its own, so that memory and compiled code of one do not weigh on the next. It
-writes its JSON file when it is over; what it has measured until then is kept beside it, and not measured again when a
-run is broken off and started anew. What fails is recorded in its place. To measure a stage again, delete its file.
+Needs torch, transformers and peft; kernels for `kernels-*`, bitsandbytes for `train-*-4bit`, pytest for `tests`, and
+checkouts for `official-*`. Each stage is a process of its own, so that memory and compiled code of one do not weigh on
+the next, and ends with this one. It writes its JSON file when it is over; what it has measured until then is kept
+beside it, and the next run goes on from there. A stage that was stopped three times without a new row is over. What
+fails is recorded in its place. To measure a stage again, delete its file.
 
 The weights are random, and the models decode on a fixed schedule in as many passes as the paper took on GSM8K.
+`--others` are the figures of another engine: a JSON list of `{"name", "shape", "batch_size", "prompt_length",
+"tokens_per_s"}`, which the table has beside ours.
 """
 
 import contextlib
+import ctypes
 import fnmatch
 import functools
 import json
@@ -22,8 +26,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -41,14 +46,16 @@ from speed import (
     random_model,
     random_prompts,
 )
-from transformers import HfArgumentParser
-from transformers.utils import is_bitsandbytes_available
+from transformers import FineGrainedFP8Config, HfArgumentParser
+from transformers.utils import is_bitsandbytes_available, is_kernels_available
 
 from hf_dparallel.environment import describe_environment, device_name
 from hf_dparallel.reports import markdown_table, write_json
 
 
-STAGE_SECONDS = 540
+MOST_ATTEMPTS = 3
+# An option of Linux: the signal that a process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
 GPU_TESTS = Path(__file__).parents[1] / "tests" / "device" / "test_gpu.py"
 # Passes for 256 tokens: dParallel's on GSM8K (tables 1 and 2 of https://arxiv.org/abs/2509.26488).
 PASSES = {"llada-8b": 30, "dream-7b": 39}
@@ -70,9 +77,11 @@ class KitArguments:
         default_factory=lambda: ["llada-8b", "dream-7b", "sdar-8b"], metadata={"help": "Model shapes."}
     )
     batch_sizes: list[int] = field(default_factory=lambda: [1, 8, 32], metadata={"help": "Prompts decoded together."})
-    prompt_length: int = field(default=64, metadata={"help": "Tokens of a prompt."})
+    prompt_lengths: list[int] = field(default_factory=lambda: [64, 2048], metadata={"help": "Tokens of a prompt."})
     max_new_tokens: int = field(default=256, metadata={"help": "Tokens of an answer."})
     repeats: int = field(default=3, metadata={"help": "Calls that are timed; their median counts."})
+    seconds: float = field(default=86400, metadata={"help": "When to end, whatever is under way."})
+    others: str | None = field(default=None, metadata={"help": "JSON file with figures of another engine."})
     device: str = field(default="cuda", metadata={"help": "cuda, or cpu to try it."})
     dtype: str = field(default="bfloat16", metadata={"help": "Of the weights."})
     against: str | None = field(default=None, metadata={"help": "A checkout of the official dParallel repository."})
@@ -86,24 +95,27 @@ class KitArguments:
 
 def stages(arguments: KitArguments) -> dict[str, Callable[[], Measurements]]:
     """The stages by name, those first that are wanted most."""
-    shapes = arguments.shapes
-    found: dict[str, Callable[[], Measurements]] = {"tests": functools.partial(run_tests, arguments)}
-    found |= {f"decode-{shape}": functools.partial(decoding, arguments, shape) for shape in shapes}
+    shapes, decode_all = arguments.shapes, functools.partial(decoding, arguments)
+    found = {f"decode-{shape}": functools.partial(decode_all, shape) for shape in shapes}
     found |= {f"autoregressive-{shape}": functools.partial(llama_decoding, arguments, shape) for shape in shapes}
-    # Each cache by itself, because compiling takes minutes.
-    compiled = functools.partial(decoding, arguments, compiled=True)
+    # Each by itself, because compiling takes minutes.
     found |= {
-        f"compiled-{shape}-{cache}": functools.partial(compiled, shape, caches=[cache])
-        for shape in shapes
+        f"compiled-{shape}-{cache}-{batch_size}": functools.partial(
+            decode_all, shape, "compiled", [cache], [batch_size]
+        )
+        for batch_size, shape in product(arguments.batch_sizes, shapes)
         for cache in caches_of(shape)
     }
     found |= {f"train-{shape}": functools.partial(training, arguments, shape) for shape in shapes}
+    variants = ["ragged", "fp8"] + ["kernels"] * is_kernels_available()
+    found |= {f"{name}-{shape}": functools.partial(decode_all, shape, name) for name in variants for shape in shapes}
     if is_bitsandbytes_available():
         in_4bit = functools.partial(training, arguments, load_in_4bit=True)
         found |= {f"train-{shape}-4bit": functools.partial(in_4bit, shape) for shape in shapes}
     if arguments.against is not None:
         published = [shape for shape in shapes if SHAPES[shape].model_type in decode.OFFICIAL_FUNCTIONS]
         found |= {f"official-{shape}": functools.partial(official_decoding, arguments, shape) for shape in published}
+    found |= {"tests": functools.partial(run_tests, arguments)}
     return {name: stage for name, stage in found.items() if fnmatch.fnmatch(name, arguments.stages)}
 
 
@@ -118,49 +130,72 @@ def run_tests(arguments: KitArguments) -> Measurements:
     def run() -> dict[str, Any]:
         # Without the repository's own options, some of which need plugins.
         command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-m", "gpu", "-q", str(GPU_TESTS)]
-        result = subprocess.run(command, capture_output=True, text=True, cwd=GPU_TESTS.parents[2])
+        result = subprocess.run(
+            command, capture_output=True, text=True, cwd=GPU_TESTS.parents[2], preexec_fn=end_with_parent
+        )
         return {"exit_code": result.returncode, "output": (result.stdout + result.stderr)[-4000:]}
 
     yield {}, run
 
 
-def decoding(arguments: KitArguments, shape: str, caches: Sequence[str] = (), compiled: bool = False) -> Measurements:
+def decoding(
+    arguments: KitArguments, shape: str, variant: str = "plain", caches: Any = (), batch_sizes: Any = ()
+) -> Measurements:
     """Decoding, beside the least time that it takes to read the weights and to multiply with them."""
     dtype = getattr(torch, arguments.dtype)
     model, machine = random_model(shape, dtype, arguments.device), measure_machine(dtype, arguments.device)
+    if variant == "kernels":
+        model.set_use_kernels(True)
+    if variant == "fp8":
+        model = train.load_quantized(model, FineGrainedFP8Config())
 
-    def run(batch_size: int, cache: str) -> dict[str, Any]:
+    def run(prompt_length: int, batch_size: int, cache: str) -> dict[str, Any]:
         figures = measure_decoding(
             model,
             machine,
             batch_size=batch_size,
-            prompt_length=arguments.prompt_length,
+            prompt_length=prompt_length,
             max_new_tokens=arguments.max_new_tokens,
             block_length=BLOCK_LENGTH,
             passes=arguments.passes(shape),
             cache=None if cache == "none" else cache,
             repeats=arguments.repeats,
-            compiled=compiled,
+            compiled=variant == "compiled",
+            ragged=variant == "ragged",
+            profiled=True,
         )
-        return figures | vars(machine)
+        return figures | vars(machine) | {"clocks": clocks()}
 
-    for batch_size, cache in product(arguments.batch_sizes, caches or caches_of(shape)):
-        of = {"shape": shape, "compiled": compiled, "batch_size": batch_size, "cache": cache}
-        yield of, functools.partial(run, batch_size, cache)
+    every = product(arguments.prompt_lengths, batch_sizes or arguments.batch_sizes, caches or caches_of(shape))
+    for prompt_length, batch_size, cache in every:
+        of = {"prompt_length": prompt_length, "batch_size": batch_size, "cache": cache}
+        yield {"shape": shape, "variant": variant} | of, functools.partial(run, **of)
+
+
+def clocks() -> str | None:
+    """What the driver says of clocks, power and heat, right after a measurement."""
+    query = "--query-gpu=clocks.sm,clocks.max.sm,clocks.mem,power.draw,temperature.gpu"
+    with contextlib.suppress(OSError):
+        command = ["nvidia-smi", query, "--format=csv,noheader"]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return None
 
 
 def llama_decoding(arguments: KitArguments, shape: str) -> Measurements:
     """A Llama of the shape, which transformers decodes with a static cache and compiles."""
     llama = autoregressive.random_llama(shape, getattr(torch, arguments.dtype), arguments.device)
 
-    def run(batch_size: int) -> dict[str, Any]:
-        prompts = random_prompts(llama, batch_size, arguments.prompt_length)
+    def run(prompt_length: int, batch_size: int) -> dict[str, Any]:
+        # What was compiled for other shapes would make all that follows compile for any shape.
+        torch.compiler.reset()
+        prompts = random_prompts(llama, batch_size, prompt_length)
         calls = {"": autoregressive.llama_decoding(llama, prompts, arguments.max_new_tokens)}
         seconds = autoregressive.seconds_of(calls, arguments.repeats, llama.device)[""]
         return {"ms_per_token": 1000 * seconds / arguments.max_new_tokens}
 
-    for batch_size in arguments.batch_sizes:
-        yield {"shape": shape, "batch_size": batch_size}, functools.partial(run, batch_size)
+    for prompt_length, batch_size in product(arguments.prompt_lengths, arguments.batch_sizes):
+        of = {"prompt_length": prompt_length, "batch_size": batch_size}
+        yield {"shape": shape} | of, functools.partial(run, **of)
 
 
 def training(arguments: KitArguments, shape: str, load_in_4bit: bool = False) -> Measurements:
@@ -171,8 +206,8 @@ def training(arguments: KitArguments, shape: str, load_in_4bit: bool = False) ->
         device=arguments.device,
         load_in_4bit=load_in_4bit,
         repeats=arguments.repeats,
-        max_length=arguments.prompt_length + arguments.max_new_tokens,
-        prompt_length=arguments.prompt_length,
+        max_length=arguments.prompt_lengths[0] + arguments.max_new_tokens,
+        prompt_length=arguments.prompt_lengths[0],
         # The official loss is that of LLaDA.
         against=arguments.against if SHAPES[shape].model_type == "llada" else None,
     )
@@ -186,7 +221,7 @@ def official_decoding(arguments: KitArguments, shape: str) -> Measurements:
     settings = SpeedArguments(
         shape=shape,
         passes=[arguments.passes(shape)],
-        prompt_length=arguments.prompt_length,
+        prompt_length=arguments.prompt_lengths[0],
         max_new_tokens=arguments.max_new_tokens,
         dtype=arguments.dtype,
         device=arguments.device,
@@ -205,6 +240,7 @@ def run_here(name: str, measurements: Measurements, folder: Path) -> None:
                 with recorded_error(row):
                     row |= run()
                 result["rows"].append(row)
+                result["attempts"] = 0
                 write(result, folder / f"{name}.unfinished")
     finish(result, folder)
 
@@ -221,20 +257,31 @@ def recorded_error(record: dict[str, Any]) -> Iterator[None]:
         torch.cuda.empty_cache()
 
 
-def run_in_a_process(name: str, folder: Path) -> None:
-    """Runs a stage, and ends it with all that it has started when its time is over."""
+def run_in_a_process(name: str, folder: Path, seconds: float) -> None:
+    """Runs a stage, and ends it with all that it has started when the time is over."""
     command = [sys.executable, __file__, *sys.argv[1:], "--stages", name, "--in_this_process"]
-    process = subprocess.Popen(command, process_group=0)
+    process = subprocess.Popen(command, process_group=0, preexec_fn=end_with_parent)
+    code = None
     try:
-        code = process.wait(STAGE_SECONDS)
-        error = f"The process ended with exit code {code}." if code != 0 else None
+        code = process.wait(seconds)
     except subprocess.TimeoutExpired:
-        error = f"Stopped after {STAGE_SECONDS} s."
+        pass
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    if error is not None:
-        finish(read_unfinished(name, folder) | {"error": error}, folder)
+    result = read_unfinished(name, folder)
+    result["attempts"] = result.get("attempts", 0) + 1
+    if code is None and result["attempts"] < MOST_ATTEMPTS:
+        write(result, folder / f"{name}.unfinished")
+    elif code != 0:
+        error = "Stopped when the time was over" if code is None else f"The process ended with exit code {code}"
+        finish(result | {"error": f"{error}."}, folder)
+
+
+def end_with_parent() -> None:
+    """Asks Linux to end this process when the one that has started it is ended, however that is."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def read_unfinished(name: str, folder: Path) -> dict[str, Any]:
@@ -258,25 +305,40 @@ def write(result: dict[str, Any], path: Path) -> None:
     path.with_suffix(".new").replace(path)
 
 
-def tables(folder: Path) -> str:
+def key_of(row: dict[str, Any]) -> tuple[str, int, int]:
+    """What rows of different engines have in common that are compared."""
+    return row["shape"], row["prompt_length"], row["batch_size"]
+
+
+def tables(folder: Path, others: list[dict[str, Any]]) -> str:
     """All figures of a folder as Markdown, and what could not be measured."""
     results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     if not results:
         raise SystemExit(f"There are no results in {folder}.")
     rows = [{"stage": result["stage"], **row} for result in results for row in result["rows"]]
     measured = [row for row in rows if "error" not in row]
-    of_llama = {(row["shape"], row["batch_size"]): row["ms_per_token"] for row in measured if "ms_per_token" in row}
+    of_llama = {key_of(row): row["ms_per_token"] for row in measured if "ms_per_token" in row}
     decoded = [row for row in measured if "part_of_floor" in row]
     environment = results[0]["environment"]
     parts = [f"{results[0]['device']}, torch {environment['torch']}, transformers {environment['transformers']}"]
     if decoded:
+        nominal = decoded[0].get("nominal_bandwidth")
         parts[0] += (
-            f": reads {decoded[0]['bandwidth'] / 1e9:.0f} GB/s, computes {decoded[0]['flops'] / 1e12:.0f} TFLOP/s"
+            f": reads {decoded[0]['bandwidth'] / 1e9:.0f} GB/s{f' of {nominal / 1e9:.0f}' if nominal else ''}, "
+            f"computes {decoded[0]['flops'] / 1e12:.0f} TFLOP/s"
         )
         parts.append(decoding_table(decoded, of_llama))
     if of_llama:
-        header = ["Llama of the shape", "Batch", "ms/token"]
+        header = ["Llama of the shape", "Prompt", "Batch", "ms/token"]
         parts.append(markdown_table(header, [[*key, f"{ms:.2f}"] for key, ms in of_llama.items()]))
+    if others:
+        header = ["Engine", "Shape", "Prompt", "Batch", "Tokens/s", "Ours, the best"]
+        best = {key_of(row): row["tokens_per_s"] for row in sorted(decoded, key=lambda row: row["tokens_per_s"])}
+        lines = [
+            [row["name"], *key_of(row), f"{row['tokens_per_s']:.0f}", f"{best.get(key_of(row), 0):.0f}"]
+            for row in others
+        ]
+        parts.append(markdown_table(header, lines, num_text_columns=2))
     parts += [training_table(trained)] if (trained := [row for row in measured if "tensors_mb" in row]) else []
     parts += [official_table(compared)] if (compared := [row for row in measured if "threshold" in row]) else []
     parts += [f"Tests: {row['output'].strip().splitlines()[-1]}" for row in measured if "exit_code" in row]
@@ -285,27 +347,27 @@ def tables(folder: Path) -> str:
     return "\n\n".join(parts)
 
 
-def decoding_table(rows: list[dict[str, Any]], of_llama: dict[tuple[str, int], float]) -> str:
+def decoding_table(rows: list[dict[str, Any]], of_llama: dict[tuple[str, int, int], float]) -> str:
     """The last column: from how many tokens in a pass on this is faster than the Llama."""
-    header = ["Shape", "Cache", "Compiled", "Batch", "Passes", "ms/pass", "Tokens/s", "Part of floor", "Memory, GB"]
+    # By title, the figure and its form.
+    columns = {
+        "Passes": ("passes", "d"),
+        "ms/pass": ("ms_per_pass", ".2f"),
+        "Tokens/s": ("tokens_per_s", ".0f"),
+        "Part of floor": ("part_of_floor", ".0%"),
+        "Launches/pass": ("launches", ".0f"),
+        "Waits/pass": ("waits", ".1f"),
+        "Busy": ("busy", ".0%"),
+        "Memory, MB": ("peak_memory_mb", ".0f"),
+    }
     lines = []
     for row in rows:
-        llama = of_llama.get((row["shape"], row["batch_size"]))
-        lines.append(
-            [
-                row["shape"],
-                row["cache"],
-                "yes" if row["compiled"] else "no",
-                row["batch_size"],
-                row["passes"],
-                f"{row['ms_per_pass']:.2f}",
-                f"{row['tokens_per_s']:.0f}",
-                f"{row['part_of_floor']:.0%}",
-                f"{row['peak_memory_mb'] / 1024:.1f}",
-                "" if llama is None else f"{row['ms_per_pass'] / llama:.1f}",
-            ]
-        )
-    return markdown_table([*header, "Pays from, tokens/pass"], lines, num_text_columns=3)
+        llama = of_llama.get(key_of(row))
+        figures = [format(row[name], form) for name, form in columns.values()]
+        setting = [row[name] for name in ("shape", "cache", "variant", "prompt_length", "batch_size")]
+        lines.append([*setting, *figures, "" if llama is None else f"{row['ms_per_pass'] / llama:.1f}"])
+    header = ["Shape", "Cache", "Variant", "Prompt", "Batch", *columns, "Pays from, tokens/pass"]
+    return markdown_table(header, lines, num_text_columns=3)
 
 
 def training_table(rows: list[dict[str, Any]]) -> str:
@@ -355,18 +417,22 @@ def main() -> None:
     (arguments,) = HfArgumentParser(KitArguments).parse_args_into_dataclasses()
     folder = Path(arguments.output_dir)
     if arguments.table:
-        print(tables(folder))
+        others = json.loads(Path(arguments.others).read_text()) if arguments.others else []
+        print(tables(folder, others))
         return
+    end = time.monotonic() + arguments.seconds
+    # What is compiled is found by the next run, too.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str((folder / "compiled").resolve()))
     # A stage does not outlive a run that is ended.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     for name, measurements in stages(arguments).items():
-        if (folder / f"{name}.json").exists():
+        if (folder / f"{name}.json").exists() or time.monotonic() >= end:
             continue
         print(f"== {name}", flush=True)
         if arguments.in_this_process:
             run_here(name, measurements(), folder)
         else:
-            run_in_a_process(name, folder)
+            run_in_a_process(name, folder, end - time.monotonic())
 
 
 if __name__ == "__main__":

@@ -97,7 +97,9 @@ class SpeedArguments:
     dtype: str = field(default="auto", metadata={"help": "auto is bfloat16 on a GPU and float32 on a CPU."})
     device: str = field(default="auto", metadata={"help": "auto is the GPU, if there is one."})
     attn_implementation: str = field(default="sdpa", metadata={"help": "Attention of transformers to use."})
-    compiled: bool = field(default=False, metadata={"help": "Compile the model with transformers' CompileConfig()."})
+    compiled: bool = field(
+        default=False, metadata={"help": "Compile the model with transformers' CompileConfig(dynamic=False)."}
+    )
     repeats: int = field(default=3, metadata={"help": "Decodes that are timed; their median counts."})
 
     def __post_init__(self):
@@ -154,10 +156,12 @@ class Machine:
     Args:
         bandwidth (`float`): bytes per second, read from memory in matrix-vector products.
         flops (`float`): floating-point operations per second in matrix products.
+        nominal_bandwidth (`float`, *optional*): what the driver says of the memory.
     """
 
     bandwidth: float
     flops: float
+    nominal_bandwidth: float | None = None
 
 
 def measure_machine(dtype: torch.dtype, device: str) -> Machine:
@@ -168,18 +172,32 @@ def measure_machine(dtype: torch.dtype, device: str) -> Machine:
     return Machine(
         bandwidth=matrix.nbytes / _best_time(lambda: matrix @ vector, device),
         flops=2 * size * size * (size // 2) / _best_time(lambda: other @ matrix, device),
+        nominal_bandwidth=_nominal_bandwidth() if device == "cuda" else None,
     )
 
 
-def floor_seconds(model: PreTrainedModel, machine: Machine, num_tokens: int, num_scored: int) -> float:
-    """The least time of a pass over `num_tokens` positions with the head on `num_scored`.
+def _nominal_bandwidth() -> float | None:
+    properties = torch.cuda.get_device_properties()
+    # Some builds of torch lack them. Memory moves data twice in a cycle.
+    clock_khz, bits = (getattr(properties, name, None) for name in ("memory_clock_rate", "memory_bus_width"))
+    return 2e3 * clock_khz * bits / 8 if clock_khz and bits else None
 
-    Every weight has to be read once, and every weight is multiplied once for each position; attention is left out.
+
+def floor_seconds(
+    model: PreTrainedModel, machine: Machine, num_tokens: int, num_scored: int, num_keys: int = 0
+) -> float:
+    """The least time of a pass over `num_tokens` positions with the head on `num_scored`, which see `num_keys`.
+
+    Every weight, key and value has to be read once, and every weight is multiplied once for each position; what
+    attention multiplies is left out.
     """
     head = model.lm_head.weight.numel()
     body = sum(parameter.numel() for parameter in model.model.layers.parameters())
     operations = 2 * (body * num_tokens + head * num_scored)
-    return max((body + head) * model.dtype.itemsize / machine.bandwidth, operations / machine.flops)
+    config = model.config
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    read = body + head + 2 * num_keys * config.num_hidden_layers * config.num_key_value_heads * head_dim
+    return max(read * model.dtype.itemsize / machine.bandwidth, operations / machine.flops)
 
 
 def measure_decoding(
@@ -194,14 +212,22 @@ def measure_decoding(
     cache: str | None,
     repeats: int,
     compiled: bool = False,
+    ragged: bool = False,
+    profiled: bool = False,
 ) -> dict[str, Any]:
-    """Decodes random prompts, and returns a row of the table."""
+    """Decodes random prompts, and returns a row of the table.
+
+    Ragged prompts have between half and all of the length. A profiled decode, after the timed ones, counts launches
+    and waits.
+    """
     config = fixed_recipe(model, max_new_tokens, block_length, cache).updated(denoising_steps=passes)
     prompts = random_prompts(model, batch_size, prompt_length)
     device = model.device.type
+    padding = prompt_length * torch.arange(batch_size) // (2 * batch_size) * ragged
+    mask = (torch.arange(prompt_length) >= padding[:, None]).long().to(device)
 
     def decode() -> None:
-        model.generate(prompts, config)
+        model.generate(prompts, config, attention_mask=mask)
 
     # This also warms up.
     with _computed_widths(model) as computed:
@@ -209,26 +235,50 @@ def measure_decoding(
     # Some more where a block-causal model shares a block between prompt and answer.
     passes = len(computed)
     if compiled:
-        config = config.updated(compile_config=CompileConfig())
+        config = config.updated(compile_config=CompileConfig(dynamic=False))
         # Each measurement has its own shapes, and torch compiles only so many.
         torch.compiler.reset()
         memory = measure_peak_memory(decode, device)
         # CUDA graphs are recorded the second time that a shape is met.
         decode()
-    seconds = statistics.median(_timed(decode, device) for _ in range(repeats))
+    times = [_timed(decode, device) for _ in range(repeats)]
+    seconds = statistics.median(times)
     # On average half of a block is still masked.
     num_scored = batch_size * (block_length + 1) // 2
-    floor = sum(floor_seconds(model, machine, batch_size * tokens, num_scored) for tokens in computed)
-    return {
+    # The block cache grows.
+    num_keys = batch_size * (prompt_length + max_new_tokens // (2 if cache == "block" else 1))
+    floor = sum(floor_seconds(model, machine, batch_size * tokens, num_scored, num_keys) for tokens in computed)
+    return (_profile(decode, passes, seconds) if profiled else {}) | {
         "batch_size": batch_size,
         "cache": cache or "none",
         "compiled": compiled,
         "passes": passes,
+        "seconds": times,
         "ms_per_pass": 1000 * seconds / passes,
         "tokens_per_s": batch_size * max_new_tokens / seconds,
         "floor_ms_per_pass": 1000 * floor / passes,
         "part_of_floor": floor / seconds,
         "peak_memory_mb": memory,
+    }
+
+
+def _profile(decode: Callable[[], Any], passes: int, seconds: float) -> dict[str, Any]:
+    """What a pass launches on a GPU, how often it waits for it, and the part of `seconds` in which it is busy."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        decode()
+    averages, on_gpu = profile.key_averages(), torch.profiler.DeviceType.CUDA
+
+    def count(*words: str) -> float:
+        return sum(event.count for event in averages if any(word in event.key for word in words)) / passes
+
+    return {
+        "launches": count("LaunchKernel", "GraphLaunch"),
+        "waits": count("StreamSynchronize", "DeviceSynchronize", "EventSynchronize"),
+        # What launches a kernel has its time, too.
+        "busy": sum(event.self_device_time_total for event in averages if event.device_type == on_gpu) / 1e6 / seconds,
     }
 
 
@@ -349,10 +399,23 @@ def _timed(function: Callable[[], Any], device: str) -> float:
 
 def _best_time(function: Callable[[], Any], device: str) -> float:
     _timed(function, device)
+    if device == "cuda":
+        return _time_on_gpu(function)
     times: list[float] = []
     while sum(times) < _SECONDS_PER_PROBE:
         times.append(_timed(function, device))
     return min(times)
+
+
+def _time_on_gpu(function: Callable[[], Any], count: int = 20) -> float:
+    """Seconds of a call among many, so that neither their launch nor the wait for the last one counts."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(count):
+        function()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1000 / count
 
 
 def _wait(device: str) -> None:

@@ -33,6 +33,7 @@ from speed import (
 )
 from torch.profiler import ProfilerActivity, profile
 from transformers import BitsAndBytesConfig, HfArgumentParser, PreTrainedModel, Trainer
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from hf_dparallel import (
     CertaintyForcingConfig,
@@ -144,13 +145,18 @@ class Step:
 
 
 def load_in_4bit(model: PreTrainedModel) -> PreTrainedModel:
-    """Saves the model and loads it as a QLoRA training does."""
+    """Loads the model as a QLoRA training does."""
     quantization = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=model.dtype,
     )
+    return load_quantized(model, quantization)
+
+
+def load_quantized(model: PreTrainedModel, quantization: QuantizationConfigMixin) -> PreTrainedModel:
+    """Saves the model and loads it quantized."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         settings = {"dtype": model.dtype, "device_map": {"": model.device}}

@@ -67,6 +67,9 @@ def test_floor_of_a_pass(model):
     weights = sum(p.numel() for p in model.model.layers.parameters()) + model.lm_head.weight.numel()
     body = weights - model.lm_head.weight.numel()
     assert floor_seconds(model, Machine(1e6, 1e30), 100, 10) == pytest.approx(4 * weights / 1e6)
+    keys_and_values = 2 * 1000 * 2 * 4 * 16
+    expected = 4 * (weights + keys_and_values) / 1e6
+    assert floor_seconds(model, Machine(1e6, 1e30), 100, 10, num_keys=1000) == pytest.approx(expected)
     expected = 2 * (body * 100 + model.lm_head.weight.numel() * 10) / 1e6
     assert floor_seconds(model, Machine(1e30, 1e6), 100, 10) == pytest.approx(expected)
 
