@@ -8,6 +8,9 @@ from setuptools import find_packages, setup
 
 
 HERE = Path(__file__).parent
+# The address of the repository, "https://...", as soon as there is one. Its documentation is beside it.
+REPOSITORY = None
+PAGES = {"Source": "", "Docs": "/tree/main/docs", "Issues": "/issues", "Changelog": "/blob/main/CHANGELOG.md"}
 
 
 def read_version() -> str:
@@ -88,7 +91,10 @@ setup(
     author="The hf-dparallel authors",
     license="Apache-2.0",
     license_files=["LICENSE"],
-    project_urls={"Paper": "https://huggingface.co/papers/2509.26488"},
+    project_urls={
+        "Paper": "https://huggingface.co/papers/2509.26488",
+        **({name: f"{REPOSITORY}{path}" for name, path in PAGES.items()} if REPOSITORY else {}),
+    },
     keywords=["diffusion language models", "parallel decoding", "distillation", "LLaDA", "Dream", "transformers"],
     package_dir={"": "src"},
     packages=find_packages("src"),

@@ -63,3 +63,9 @@ def ray_cluster(monkeypatch) -> Iterator[None]:
     ray.init(num_cpus=2, object_store_memory=80_000_000, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
+
+
+def pytest_terminal_summary(terminalreporter, config) -> None:
+    left_out = "slow tests (`make test-slow`) and tests for a GPU (`make test-gpu`)"
+    if config.option.markexpr == "not slow and not gpu":
+        terminalreporter.write_line(f"Left out: {left_out}. What was skipped, and why, is below.")
