@@ -35,21 +35,25 @@ def answers(monkeypatch):
 
 def test_both_answers_are_played_pass_by_pass(answers):
     pair = answers.Pair()
-    frames = list(pair.play(QUESTION, 0.5))
-    base, student = zip(*frames, strict=True)
-    answer = pair.answer(QUESTION, pair.recipe.updated(entropy_threshold=0.5))  # the adapter is enabled again
-    assert text_of(student[-1]) == "".join(answer.tokens) and text_of(student[0]) == ""
-    assert answer.nfe < len(frames) - 1 == int(re.search(r"(\d+) passes", base[-1])[1])
-    for number, frame in enumerate(student[: answer.nfe]):
-        assert frame.count("--hue") == sum(0 <= step < number for step in answer.commit_step)
-        assert f">{number} passes<" in frame and "mask" in frame
-    assert set(student[answer.nfe :]) == {student[-1]} and "mask" not in base[-1] + student[-1]
-    fewer = list(pair.play(QUESTION, 0.5, base_too=True))
-    assert len(fewer) < len(frames) and fewer[-1][1] == student[-1]
+    base, student = pair.answers(QUESTION, 0.5)
+    again = pair.answer(QUESTION, pair.recipe.updated(entropy_threshold=0.5))  # the adapter is enabled again
+    assert (again.tokens, again.commit_step) == (student.tokens, student.commit_step)
+    frames = list(map(student.to_html, range(base.nfe + 1)))
+    assert text_of(frames[-1]) == "".join(student.tokens) and text_of(frames[0]) == ""
+    assert 1 < student.nfe < base.nfe and base.to_html(base.nfe).endswith(f">{base.nfe} passes</p>")
+    for number, frame in enumerate(frames[: student.nfe]):
+        assert frame.count("--when") == sum(0 <= step < number for step in student.commit_step)
+        assert re.search(f">{number} pass(es)?<", frame)
+        # Those that nothing is known of yet are empty.
+        filled = [float(text) > 0 for text in re.findall(r"--confidence:([\d.]+)", frame)]
+        assert filled and any(filled) is (number > 0)
+    assert set(frames[student.nfe :]) == {frames[-1]} and "mask" not in frames[-1]
+    fewer, same = pair.answers(QUESTION, 0.5, base_too=True)
+    assert fewer.nfe < base.nfe and same.tokens == student.tokens
 
 
 def test_texts_of_answers_are_texts(answers):
-    shown = answers.Answer(["<b>", ""], [0, -1], 1, 1.0).to_html(1)
+    shown = answers.Answer(["<b>", ""], [0, -1], [[1.0, 1.0]]).to_html(1)
     assert "&lt;b&gt;" in shown and "<b>" not in shown
 
 
@@ -71,8 +75,8 @@ def test_the_page_answers_its_client():
         try:
             client = connect(Client, f"http://127.0.0.1:{port}", server)
             job = client.submit(QUESTION, 0.5, False, api_name="/answer")
-            base, student = job.result(timeout=120)
-            assert text_of(base) and text_of(student) and len(job.outputs()) > 20
+            base, student, *_, fewer = job.result(timeout=120)
+            assert text_of(base) and text_of(student) and len(job.outputs()) > 20 and "times fewer passes" in fewer
             with pytest.raises(Exception, match="Ask a question first"):
                 client.predict(" ", 0.5, False, api_name="/answer")
         finally:

@@ -3,7 +3,6 @@
 
 import html
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -24,31 +23,38 @@ class Answer:
     Args:
         tokens (`list[str]`): the text of each token.
         commit_step (`list[int]`): the pass that decided it, counted from 0; -1 after the end of the answer.
-        nfe (`int`): forward passes.
-        tokens_per_forward (`float`): tokens of the answer over passes.
+        confidences (`list[list[float]]`): of each pass, how confident it was of each token that it had to decide.
     """
 
     tokens: list[str]
     commit_step: list[int]
-    nfe: int
-    tokens_per_forward: float
+    confidences: list[list[float]]
+
+    @property
+    def nfe(self) -> int:
+        """Forward passes."""
+        return len(self.confidences)
 
     def to_html(self, num_passes: int) -> str:
-        """What stands after so many passes, each token in the colour of its pass, and the cost."""
-        spans = [
-            self._span(token, step, num_passes) for token, step in zip(self.tokens, self.commit_step, strict=True)
-        ]
-        cost = f"{min(num_passes, self.nfe)} passes"
-        if num_passes >= self.nfe:
-            cost += f", {self.tokens_per_forward:.1f} tokens per pass"
-        return f'<div class="answer">{"".join(spans)}</div><p class="cost">{cost}</p>'
+        """What stands after so many passes, each token in the colour of its pass, and their number."""
+        num_passes = min(num_passes, self.nfe)
+        spans = [self._span(place, num_passes) for place in range(len(self.tokens))]
+        passes = "pass" if num_passes == 1 else "passes"
+        return f'<div class="answer">{"".join(spans)}</div><p class="cost">{num_passes} {passes}</p>'
 
-    def _span(self, token: str, step: int, num_passes: int) -> str:
+    def _span(self, place: int, num_passes: int) -> str:
+        step, token = self.commit_step[place], self.tokens[place]
         if 0 <= step < num_passes:
+            word, when = token.lstrip(), step / max(self.nfe - 1, 1)
             new = " new" if step == num_passes - 1 < self.nfe - 1 else ""
-            # Neighbouring passes have colours that are told apart.
-            return f'<span class="token{new}" style="--hue:{(260 + 47 * step) % 360}">{html.escape(token)}</span>'
-        return '<span class="token mask"></span>' if num_passes < self.nfe else ""
+            # A space has no colour, which would stand out at the end of a line.
+            space = token[: len(token) - len(word)]
+            return f'{space}<span class="by-pass{new}" style="--when:{when:.3f}">{html.escape(word)}</span>'
+        if step < 0:
+            return ""
+        confidence = self.confidences[num_passes - 1][place] if num_passes else 0.0
+        # It is nan in blocks that no pass has come to.
+        return f'<span class="mask" style="--confidence:{confidence if confidence > 0 else 0:.3f}"></span>'
 
 
 class Pair:
@@ -64,8 +70,8 @@ class Pair:
         self.tokenizer = AutoTokenizer.from_pretrained(self.base, padding_side="left")
         self.recipe = recipe_of(self.model)
 
-    def play(self, question: str, threshold: float, base_too: bool = False) -> Iterator[tuple[str, str]]:
-        """Answers a question without and with the adapter, then yields what stands of both after each pass, as HTML.
+    def answers(self, question: str, threshold: float, base_too: bool = False) -> tuple[Answer, Answer]:
+        """Answers a question without and with the adapter.
 
         Args:
             question (`str`): what is asked.
@@ -79,8 +85,7 @@ class Pair:
             base = self.answer(question, fast if base_too else self.recipe.one_token_per_pass())
         finally:
             self.model.enable_adapters()
-        for num_passes in range(max(base.nfe, student.nfe) + 1):
-            yield base.to_html(num_passes), student.to_html(num_passes)
+        return base, student
 
     def answer(self, question: str, recipe: DiffusionGenerationConfig) -> Answer:
         """Answers a question with the adapter, if it is enabled."""
@@ -88,8 +93,9 @@ class Pair:
         inputs = self.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
         ).to(self.model.device)
-        out = self.model.generate(**inputs, generation_config=recipe, return_dict_in_generate=True)
+        shown = {"return_dict_in_generate": True, "output_certainty": True}
+        out = self.model.generate(**inputs, generation_config=recipe, **shown)
         tokens = out.sequences[0, inputs["input_ids"].shape[1] :].tolist()
         commit_step = out.commit_step[0].tolist()
         texts = [token["text"] or "" for token in say_draft(self.tokenizer, Draft(0, tokens, commit_step))]
-        return Answer(texts, commit_step, out.nfe.item(), out.tokens_per_forward.item())
+        return Answer(texts, commit_step, out.confidences[0, : out.nfe.item()].tolist())
