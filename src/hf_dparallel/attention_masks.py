@@ -2,6 +2,7 @@
 """Attention masks of block-causal models: attention is bidirectional inside a block, and causal across blocks."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask
@@ -72,4 +73,15 @@ def make_attention_mask(
     )
 
 
-__all__ = ["Visibility", "block_causal", "make_attention_mask", "noisy_and_clean"]
+def as_attention_mask(config: PreTrainedConfig, visible: torch.BoolTensor, dtype: torch.dtype) -> Any:
+    """A mask as [`make_attention_mask`] makes it, of the keys that each query sees, `(rows, queries, keys)`."""
+    if config._attn_implementation == "sdpa":
+        return visible[:, None]
+
+    def is_visible(row, head, query, key):
+        return visible[row, query, key]
+
+    return make_attention_mask(config, is_visible, tuple(visible.shape), dtype=dtype, device=visible.device)
+
+
+__all__ = ["Visibility", "as_attention_mask", "block_causal", "make_attention_mask", "noisy_and_clean"]

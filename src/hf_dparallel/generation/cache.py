@@ -41,15 +41,20 @@ class WindowLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         return self._updated(self.keys, key_states), self._updated(self.values, value_states)
 
-    def resize(self, kept_rows: torch.LongTensor, num_rows: int, width: int) -> None:
-        """Keeps `kept_rows`, in this order, makes room for `num_rows`, and fits the left edge to `width`."""
+    def resize(self, kept_rows: torch.LongTensor | None, num_rows: int, width: int) -> None:
+        """Keeps `kept_rows`, by default all, makes room for `num_rows`, and fits the left edge to `width`."""
         self.shape = (num_rows, width)
         if not self.is_initialized:
             return
         for name in ("keys", "values"):
             kept = getattr(self, name)
-            kept = kept[kept_rows.to(kept.device)]
-            kept = pad(kept, (0, 0, width - kept.shape[2], 0, 0, 0, 0, num_rows - len(kept_rows)))
+            # Columns that go are no part of the one copy, which either the index or the padding makes.
+            kept = kept[:, :, max(kept.shape[2] - width, 0) :]
+            if kept_rows is not None:
+                kept = kept[kept_rows.to(kept.device)]
+            missing = (width - kept.shape[2], num_rows - len(kept))
+            if any(missing):
+                kept = pad(kept, (0, 0, missing[0], 0, 0, 0, 0, missing[1]))
             if self.buffers is not None:
                 kept = self.buffers.setdefault((name, num_rows, width), kept).copy_(kept)
                 # Compiled code may then replace a part of it in place.
@@ -129,6 +134,7 @@ class WindowCache(Cache):
     def resize(self, kept_rows: list[int], num_rows: int, width: int, device: torch.device) -> None:
         """Keeps `kept_rows`, in this order, makes room for `num_rows`, and fits the left edge to `width`."""
         # One copy to the device, however many layers there are.
-        index = torch.tensor(kept_rows, dtype=torch.long, device=device)
+        is_all = kept_rows == list(range(self.shape[0]))
+        index = None if is_all else torch.tensor(kept_rows, dtype=torch.long, device=device)
         for layer in self.layers:
             layer.resize(index, num_rows, width)

@@ -9,8 +9,9 @@ changes when rows of other lengths enter and leave. Its *position* counts from t
 included: this one the model is told. Its *place* counts from the first token of the answer.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -63,7 +64,10 @@ class DecodedRow:
 
 
 class RowProgress(NamedTuple):
-    """What no longer changes in a row on its way, up to and including the first end token, and its passes so far."""
+    """What no longer changes in a row on its way, up to and including the first end token, and its passes so far.
+
+    Of the tokens only those that are new.
+    """
 
     tokens: list[int]
     nfe: int
@@ -82,7 +86,7 @@ class RowStatus:
     # Made from the place of the first unsettled token: the tokens before it.
     num_decided: int
     # Made from the place of the first end token: the tokens up to and including it.
-    length_to_eos: int
+    length_to_eos: int = _BEYOND
     is_nan: bool = False
     # Decided tokens that may be revised, how often one was, and the first place of the open blocks.
     num_revisable: int = 0
@@ -119,8 +123,8 @@ class RowTensors:
     # More than any place in the prompt.
     place: torch.LongTensor = _tensor(_BEYOND)
     masked: torch.BoolTensor = _tensor(False)
-    # The masks, and decided tokens that keep their row in its block.
-    unsettled: torch.BoolTensor = _tensor(False)
+    # All but the masks, and but decided tokens that keep their row in its block.
+    settled: torch.BoolTensor = _tensor(True)
     # The pass that decided a token, -1 for none.
     commit_step: torch.LongTensor = _tensor(-1)
     # The probability of each decided token, if it counts after the pass that decided it.
@@ -144,8 +148,16 @@ class Canvas(RowTensors):
     may change.
     """
 
-    # The masks of the open blocks, `(rows, width)`.
+    # The masks of the open blocks, and if it revises their decided tokens, none that the prompt gave: `(rows, width)`.
     is_open: torch.BoolTensor
+    revisable: torch.BoolTensor
+    # Number of columns: the longest prompt with its new tokens, and padding. For compiled code it does not fall when
+    # the row with the longest prompt leaves.
+    width: int
+    # Whether a row has padding.
+    is_padded: bool
+    # 0, 1, ..., `(width,)`.
+    column_ids: torch.LongTensor
 
     def __init__(self, config: Any, width_multiple: int = 1, whole_blocks: bool = False, revises: bool = False):
         self.config = config
@@ -162,25 +174,10 @@ class Canvas(RowTensors):
         self.prompt_lengths: list[int] = []
         self.row_nfe: list[int] = []
         self.status: list[RowStatus] = []
+        self._set_width()
 
     def __len__(self) -> int:
         return len(self.row_ids)
-
-    @property
-    def width(self) -> int:
-        """Number of columns: the longest prompt with its new tokens, and padding.
-
-        For compiled code it does not fall when the row with the longest prompt leaves.
-        """
-        width = max(map(self._length, self.prompt_lengths), default=self.max_new_tokens)
-        if self.width_multiple > 1:
-            self._widest = width = max(self._widest, -(-width // self.width_multiple) * self.width_multiple)
-        return width
-
-    @property
-    def is_padded(self) -> bool:
-        """Whether a row has padding."""
-        return min(map(self._length, self.prompt_lengths)) < self.width
 
     def prompt_start(self, row: int) -> int:
         """The column of the first token that is no padding."""
@@ -201,10 +198,9 @@ class Canvas(RowTensors):
 
     def open_edges(self, row: int) -> tuple[int, int]:
         """The columns at which the open blocks of a row begin and end."""
-        status, length = self.status[row], self.config.block_length
-        origin = self.prompt_start(row) + self._first_position(self.prompt_lengths[row])
-        start, end = origin + status.open_from * length, origin + (status.open_to + 1) * length
-        return max(start, self.prompt_start(row)), min(end, self.width)
+        first, status = self.prompt_start(row), self.status[row]
+        start, end = (self._block_start(row, block) for block in (status.open_from, status.open_to + 1))
+        return first + max(start, 0), min(first + end, self.width)
 
     def add(self, row_ids: list[int], input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
         """Adds rows: left-padded prompts and their attention mask, both `(rows, prompt_length)`."""
@@ -217,13 +213,14 @@ class Canvas(RowTensors):
         block = from_answer.div(self.config.block_length, rounding_mode="floor").masked_fill(attention_mask == 0, -1)
         place = position_ids - (0 if self.is_infilling else prompt_lengths)
         place = place.masked_fill((attention_mask == 0) | (place < 0), _BEYOND)
-        first_block = _first(block, masked)
-        wide = (sequences, attention_mask, position_ids, block, place, masked)
-        added = RowTensors(*wide, unsettled=masked, open_from=first_block, open_to=first_block)
+        wide = (sequences, attention_mask, position_ids, block, place, masked, ~masked)
+        first_block = _first(block, ~masked)
+        added = RowTensors(*wide, open_from=first_block, open_to=first_block)
         is_empty = not self.row_ids
         self.row_ids += row_ids
         self.prompt_lengths += prompt_lengths[:, 0].tolist()
         self.row_nfe += [0] * len(row_ids)
+        self._set_width()
         for each in fields(RowTensors):
             tensor = getattr(added, each.name)
             if tensor is None:
@@ -231,13 +228,15 @@ class Canvas(RowTensors):
                 tensor = torch.full_like(like, fill, dtype=torch.float32 if isinstance(fill, float) else None)
             parts = [tensor] if is_empty else [getattr(self, each.name), tensor]
             setattr(self, each.name, torch.cat([self._fitted(each, part) for part in parts]))
-        self._eos_token_ids = sequences.new_tensor(self.config.eos_token_ids)
+        self.column_ids = torch.arange(self.width, device=sequences.device)
+        if is_empty:
+            self._eos_token_ids = sequences.new_tensor(self.config.eos_token_ids)
         self._read_status(None)
 
     def begin(self, row: int, tokens: list[int]) -> None:
         """Begins the answer of a row that was just added with tokens that are given."""
         self.write(row, 0, tokens)
-        first_block = _first(self.block, self.unsettled)
+        first_block = _first(self.block, self.settled)
         self.open_from[row] = self.open_to[row] = first_block[row]
         self._read_status(None)
 
@@ -247,13 +246,13 @@ class Canvas(RowTensors):
         start = answer.start + place
         columns = slice(start, min(start + len(tokens), answer.stop))
         self.sequences[row, columns] = self.sequences.new_tensor(tokens)[: columns.stop - start]
-        self.masked[row, columns] = self.unsettled[row, columns] = False
+        self.masked[row, columns], self.settled[row, columns] = False, True
         self.commit_step[row, columns] = self.row_nfe[row]
 
     def new_columns(self) -> torch.LongTensor:
         """The columns of the new tokens (when infilling, all), `(rows, columns)`, where rows end with the answer."""
         first = 0 if self.is_infilling else self.width - self.max_new_tokens
-        return torch.arange(first, self.width, device=self.masked.device).expand(len(self), -1)
+        return self.column_ids[first:].expand(len(self), -1)
 
     def open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
         """The columns that a pass may decide, the masks of the open blocks first, and which are masks.
@@ -261,17 +260,11 @@ class Canvas(RowTensors):
         Both are `(rows, columns)`. A row that has fewer of them than another is filled up with others.
         """
         num_columns = max(status.num_open + status.num_revisable for status in self.status)
-        rank = self.is_open.int()
+        rank = self.is_open.view(torch.uint8)
         if self.revises:
-            rank = 2 * rank + self.revisable.int()
+            rank = self.revisable.view(torch.uint8).add(rank, alpha=2)
         columns = rank.argsort(dim=1, descending=True, stable=True)[:, :num_columns]
         return columns, self.is_open.gather(1, columns)
-
-    @property
-    def revisable(self) -> torch.BoolTensor:
-        """The decided tokens of the open blocks, `(rows, width)`; none that the prompt gave."""
-        in_open_blocks = (self.block >= self.open_from[:, None]) & (self.block <= self.open_to[:, None])
-        return in_open_blocks & (self.commit_step >= 0)
 
     def commit(
         self,
@@ -289,31 +282,34 @@ class Canvas(RowTensors):
         self.sequences = torch.where(is_new, self.sequences.scatter(1, columns, tokens), self.sequences)
         self.commit_step = torch.where(is_new, self.nfe[:, None], self.commit_step)
         if self.revises:
-            self.num_revisions += (is_new & ~self.masked).sum(dim=1)
-            is_taken_back = ~self.masked & (self.sequences == self.config.mask_token_id)
+            is_revised = is_new.gt(self.masked)  # new, and was no mask
+            self.num_revisions += is_revised.sum(dim=1)
+            is_taken_back = is_revised & (self.sequences == self.config.mask_token_id)
             self.masked = torch.where(is_new, is_taken_back, self.masked)
             self.commit_step = self.commit_step.masked_fill(self.masked, -1)
         else:
             self.masked = self.masked ^ is_new
-        self.unsettled = self.masked
+        self.settled = ~self.masked
         if unsettled is not None:
-            self.unsettled = self.masked | torch.zeros_like(self.masked).scatter_(1, columns, unsettled)
+            self.settled = ~(self.masked | torch.zeros_like(self.masked).scatter_(1, columns, unsettled))
         self.nfe += 1
         self.step_in_block += 1
         self.row_nfe = [nfe + 1 for nfe in self.row_nfe]
 
-    def advance(self, is_nan: torch.BoolTensor) -> None:
+    def advance(self, num_nan: torch.LongTensor) -> None:
         """Moves each row whose block is decided to its next one, opens further blocks, and informs the host.
 
-        Rows for which the model predicted NaN, `(rows,)`, are finished.
+        Rows for which the model predicted NaN, so many tokens of each, `(rows,)`, are finished.
         """
-        first_block = _first(self.block, self.unsettled)
+        first_block = _first(self.block, self.settled)
         self.step_in_block *= first_block == self.open_from
         self.open_from = first_block
-        self.open_to = torch.maximum(self.open_to, first_block)
-        if self.config.max_active_blocks > 1:
+        if self.config.max_active_blocks == 1:
+            self.open_to = first_block
+        else:
+            self.open_to = torch.maximum(self.open_to, first_block)
             self._open_next_block()
-        self._read_status(is_nan)
+        self._read_status(num_nan)
 
     def end_row(self, row: int, length: int, error: Exception | None = None) -> None:
         """Ends an answer after so many tokens, whatever follows."""
@@ -328,16 +324,18 @@ class Canvas(RowTensors):
             self._keep([row for row, status in enumerate(self.status) if not status.is_finished])
         return results
 
-    def progress(self) -> dict[int, RowProgress]:
-        """How far each row has come, by its number."""
-        first = self._first_answer_start()
-        tokens = self.sequences[:, first:].tolist() if self.row_ids else []
-        progress = {}
+    def progress(self, num_known: Mapping[int, int]) -> dict[int, RowProgress]:
+        """How far each row has come, by its number, since so many of its tokens were known."""
+        parts, counts = [], []
         for row, (row_id, status) in enumerate(zip(self.row_ids, self.status, strict=True)):
-            start = self.answer_start(row) - first
-            final = slice(start, start + min(status.num_final, status.length_to_eos))
-            progress[row_id] = RowProgress(tokens[row][final], self.row_nfe[row])
-        return progress
+            start, known = self.answer_start(row), num_known.get(row_id, 0)
+            counts.append(max(min(status.num_final, status.length_to_eos) - known, 0))
+            if counts[-1]:
+                parts.append(self.sequences[row, start + known :][: counts[-1]])
+        # One wait for the device, and none if nothing is new.
+        tokens = iter(torch.cat(parts).tolist() if parts else [])
+        of_rows = zip(self.row_ids, counts, self.row_nfe, strict=True)
+        return {row_id: RowProgress(list(islice(tokens, count)), nfe) for row_id, count, nfe in of_rows}
 
     def remove(self, row_ids: Collection[int]) -> None:
         """Removes rows that are not finished."""
@@ -352,6 +350,10 @@ class Canvas(RowTensors):
     def _first_answer_start(self) -> int:
         """The first column at which a row has a new token."""
         return min(map(self.answer_start, range(len(self))), default=0)
+
+    def _block_start(self, row: int, block: int) -> int:
+        """The position at which a block begins, below 0 if a part of it is missing."""
+        return self._first_position(self.prompt_lengths[row]) + block * self.config.block_length
 
     def _first_position(self, prompt_length):
         """The position at which the first block with new tokens begins; lengths are an `int` or a tensor.
@@ -385,37 +387,46 @@ class Canvas(RowTensors):
         num_masked = (self.masked & in_last).sum(dim=1)
         # A block may be shorter than the others: the last one, and when infilling the first one.
         is_decided = num_masked <= (1 - self.config.block_add_threshold) * in_last.sum(dim=1)
-        has_room = self.open_to - self.open_from + 1 < self.config.max_active_blocks
+        has_room = self.open_to - self.open_from < self.config.max_active_blocks - 1
         # No mask is beyond the last block.
-        is_last = self.open_to >= self.block[:, -1]
-        self.open_to += (is_decided & has_room & ~is_last).long()
+        self.open_to += is_decided & has_room & (self.open_to < self.block[:, -1])
 
-    def _read_status(self, is_nan: torch.BoolTensor | None) -> None:
+    def _read_status(self, num_nan: torch.LongTensor | None) -> None:
         """The one transfer from the device in each pass."""
-        self.is_open = self.masked & (self.block <= self.open_to[:, None])
-        # An end token that is infilled ends nothing.
-        first_eos = torch.full_like(self.open_from, _BEYOND)
-        if not self.is_infilling:
-            first = self._first_answer_start()
-            is_eos = (self.sequences[:, first:, None] == self._eos_token_ids).any(dim=-1)
-            first_eos = _first(self.place[:, first:], is_eos)
+        self._find_open()
         counts = {
             "open_from": self.open_from,
             "open_to": self.open_to,
             "num_open": self.is_open.sum(dim=1),
-            "num_decided": _first(self.place, self.unsettled),
-            "length_to_eos": first_eos,
+            "num_decided": _first(self.place, self.settled),
         }
-        if is_nan is not None:
-            counts["is_nan"] = is_nan.long()
+        # An end token that is infilled ends nothing.
+        if not self.is_infilling:
+            first = self._first_answer_start()
+            is_no_end = (self.sequences[:, first:, None] != self._eos_token_ids).all(dim=-1)
+            counts["length_to_eos"] = _first(self.place[:, first:], is_no_end)
+        if num_nan is not None:
+            counts["is_nan"] = num_nan
         if self.revises:
             counts["num_revisable"] = self.revisable.sum(dim=1)
             counts["num_revisions"] = self.num_revisions
-            counts["first_open"] = _first(self.place, self.block >= self.open_from[:, None])
-        self.status = [
-            RowStatus(self.answer_length(row), self.config.stop_at_eos, **dict(zip(counts, values, strict=True)))
-            for row, values in enumerate(torch.stack(list(counts.values()), dim=1).tolist())
-        ]
+        numbers = torch.stack(list(counts.values()), dim=1).tolist()
+        self.status = [self._status(row, dict(zip(counts, of_row, strict=True))) for row, of_row in enumerate(numbers)]
+
+    def _status(self, row: int, counts: dict[str, Any]) -> RowStatus:
+        if self.revises:
+            before_answer = self.answer_start(row) - self.prompt_start(row)
+            counts["first_open"] = max(self._block_start(row, counts["open_from"]) - before_answer, 0)
+        return RowStatus(self.answer_length(row), self.config.stop_at_eos, **counts)
+
+    def _find_open(self) -> None:
+        if self.config.max_active_blocks == 1:
+            is_within = self.block == self.open_from[:, None]
+        else:
+            is_within = (self.block >= self.open_from[:, None]) & (self.block <= self.open_to[:, None])
+        self.is_open = self.masked & is_within
+        if self.revises:
+            self.revisable = is_within & (self.commit_step >= 0)
 
     def _result(self, row: int) -> DecodedRow:
         status, answer = self.status[row], self.answer(row)
@@ -439,11 +450,21 @@ class Canvas(RowTensors):
     def _keep(self, rows: list[int]) -> None:
         for name in ("row_ids", "prompt_lengths", "row_nfe", "status"):
             setattr(self, name, [getattr(self, name)[row] for row in rows])
+        self._set_width()
         if rows:
             index = torch.tensor(rows, device=self.masked.device)
             for each in fields(RowTensors):
                 setattr(self, each.name, self._fitted(each, getattr(self, each.name)[index]))
-            self.is_open = self.masked & (self.block <= self.open_to[:, None])
+            self.column_ids = torch.arange(self.width, device=index.device)
+            self._find_open()
+
+    def _set_width(self) -> None:
+        lengths = [self._length(prompt_length) for prompt_length in self.prompt_lengths]
+        self.width = max(lengths, default=self.max_new_tokens)
+        if self.width_multiple > 1:
+            self.width = max(self._widest, -(-self.width // self.width_multiple) * self.width_multiple)
+            self._widest = self.width
+        self.is_padded = min(lengths, default=self.width) < self.width
 
     def _fitted(self, each: Field, tensor: torch.Tensor) -> torch.Tensor:
         """Adds or removes padding on the left."""
@@ -453,6 +474,6 @@ class Canvas(RowTensors):
         return pad(tensor, (self.width - tensor.shape[1], 0), value=fill)
 
 
-def _first(values: torch.LongTensor, marked: torch.BoolTensor) -> torch.LongTensor:
-    """The least of the ascending `values` of each row at its marked columns, more than any if none is marked."""
-    return torch.where(marked, values, _BEYOND).amin(dim=1)
+def _first(values: torch.LongTensor, skipped: torch.BoolTensor) -> torch.LongTensor:
+    """The least of the `values` of each row but at the skipped columns, more than any if all are skipped."""
+    return values.masked_fill(skipped, _BEYOND).amin(dim=1)

@@ -94,17 +94,18 @@ class Decoder:
         # Predict the masked tokens of each row's open blocks, and the decided ones there if they may be revised.
         columns, masked = self.canvas.open_columns()
         prediction = self._predict(columns)
+        prediction.masked = considered = masked
+        if self.canvas.revises:
+            prediction.revisable = self.canvas.revisable.gather(1, columns)
+            considered = masked | prediction.revisable
         # Pick the predictions to commit, by the commit rule; at least one in each row.
         change = Change(prediction.tokens, self.rule(prediction, masked))
-        considered = masked
-        if self.canvas.revises:
-            considered = masked | self.canvas.revisable.gather(1, columns)
         for part in self.parts:
             change = part.change(prediction, change)
         # Write them into the canvas.
         self.canvas.commit(columns, *change)
         # Move on: a row whose block is decided enters its next block, a row whose answer has ended leaves.
-        self.canvas.advance((considered & prediction.entropy.isnan()).any(dim=1))
+        self.canvas.advance((considered & prediction.entropy.isnan()).sum(dim=1))
         for part in self.parts:
             part.after(prediction, change)
 

@@ -93,8 +93,7 @@ class WholeCanvas:
             return canvas.attention_mask if canvas.is_padded or canvas.whole_blocks else None
         if first_end == num_keys and not canvas.is_padded:
             return None
-        columns = torch.arange(canvas.width, device=canvas.sequences.device)
-        return canvas.attention_mask * (columns < self.open_ends() + self.suffix_length)
+        return canvas.attention_mask * (canvas.column_ids < self.open_ends() + self.suffix_length)
 
     def open_ends(self, rows: torch.LongTensor | None = None) -> torch.LongTensor:
         """The column behind the open blocks of each row, `(rows, 1)`, as a tensor."""
@@ -117,9 +116,11 @@ class Windows(WholeCanvas):
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
         canvas = self.canvas
-        self._refreshed = {row_id: last for row_id, last in self._refreshed.items() if row_id in canvas.row_ids}
-        due = [row for row in range(len(canvas)) if self._count_pass(row)]
-        others = [row for row in range(len(canvas)) if row not in set(due)]
+        due: list[int] = []
+        others: list[int] = []
+        before, self._refreshed = self._refreshed, {}
+        for row, row_id in enumerate(canvas.row_ids):
+            (due if self._count_pass(row, *before.get(row_id, (None, None, 0))) else others).append(row)
         seen = self.seen(canvas.width)
         whole = Pass(None, slice(0, max(self.ends())), wanted, canvas.width, seen)
         if not others:
@@ -134,13 +135,11 @@ class Windows(WholeCanvas):
         window = window._replace(scored=(window.scored - columns[:, :1]).clamp(0, columns.shape[1] - 1))
         return [whole, window] if due else [window]
 
-    def _count_pass(self, row: int) -> bool:
-        """Whether the row has to be computed as a whole in this pass."""
-        row_id, status = self.canvas.row_ids[row], self.canvas.status[row]
-        blocks = (status.open_from, status.open_to)
-        *previous, passes = self._refreshed.get(row_id, (None, None, 0))
-        is_due = tuple(previous) != blocks or passes == self.refresh_interval
-        self._refreshed[row_id] = (*blocks, 1 if is_due else passes + 1)
+    def _count_pass(self, row: int, first: int | None, last: int | None, passes: int) -> bool:
+        """Whether the row, so many passes after it was computed as a whole with these open blocks, has to be again."""
+        status = self.canvas.status[row]
+        is_due = (first, last) != (status.open_from, status.open_to) or passes == self.refresh_interval
+        self._refreshed[self.canvas.row_ids[row]] = (status.open_from, status.open_to, 1 if is_due else passes + 1)
         return is_due
 
     def _windows(
@@ -158,9 +157,9 @@ class Windows(WholeCanvas):
         firsts = [min(max(start - self.lead, 0), canvas.width - size) for start, _ in edges]
         is_exact = all((first, first + size) == edge for first, edge in zip(firsts, edges, strict=True))
         numbers = torch.tensor([*due, *others, *firsts, *(start for start, _ in edges), *(end for _, end in edges)])
-        device = canvas.sequences.device
-        order, first, start, end = numbers.to(device).split([len(due) + len(others), *[len(others)] * 3])
-        columns = first[:, None] + torch.arange(size, device=device)
+        sizes = [len(due) + len(others), *[len(others)] * 3]
+        order, first, start, end = numbers.to(canvas.column_ids.device).split(sizes)
+        columns = first[:, None] + canvas.column_ids[:size]
         return order, columns, None if is_exact else (columns >= start[:, None]) & (columns < end[:, None])
 
 
@@ -176,6 +175,9 @@ class Blocks(WholeCanvas):
         super().__init__(canvas, lead)
         # By row, how many columns at its right end are not stored yet.
         self._missing: dict[int, int] = {}
+        # The last columns that were no slice, and what they depend on: the same as long as no row moves on.
+        self._columns: torch.LongTensor
+        self._columns_of: Any = None
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
         canvas = self.canvas
@@ -201,8 +203,12 @@ class Blocks(WholeCanvas):
         columns: torch.LongTensor | slice = shared
         first: int | torch.LongTensor = shared.start
         if self.uniform or shared.stop - shared.start >= 2 * size:
-            first = (self.open_ends(index) - size).clamp(min=0)
-            columns = first + torch.arange(size, device=wanted.device)
+            key = (ends, size)
+            if self._columns_of != key:
+                first = (self.open_ends(index) - size).clamp(min=0)
+                self._columns, self._columns_of = first + canvas.column_ids[:size], key
+            columns = self._columns
+            first = columns[:, :1]
         else:
             size = shared.stop - shared.start
         # Columns that only fill up a row may lie outside.

@@ -14,11 +14,14 @@ from ..certainty import Certainty, measure_certainty
 class TokenPrediction(Certainty):
     """A candidate token at each place, its probability and the entropy (nats), each `(rows, tokens)`.
 
-    Beside them the scores that this was predicted from, `(rows, tokens, vocab_size)`, and the columns of the canvas.
+    Beside them the scores that this was predicted from, `(rows, tokens, vocab_size)`, the columns of the canvas, and
+    where these are masks, and decided tokens that may be revised, of the open blocks, if anything revises.
     """
 
     logits: torch.Tensor
     columns: torch.LongTensor = None
+    masked: torch.BoolTensor = None
+    revisable: torch.BoolTensor = None
 
 
 def predict_tokens(

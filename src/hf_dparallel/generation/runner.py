@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
-from ..attention_masks import block_causal, make_attention_mask
+from ..attention_masks import as_attention_mask
 from .cache import WindowCache
 from .canvas import Canvas
 from .packed_products import packed_products
@@ -130,10 +130,10 @@ class Runner:
         )
 
     def _block_mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
-        columns = planned.columns
-        if planned.rows is not self.all_rows or not isinstance(columns, slice):
+        if planned.rows is not self.all_rows:
             return self._make_block_mask(planned, position_ids)
-        key = (columns.start, columns.stop)
+        columns = planned.columns
+        key = (columns.start, columns.stop) if isinstance(columns, slice) else columns
         if key not in self._masks:
             self._masks = {key: self._make_block_mask(planned, position_ids)}
         return self._masks[key]
@@ -144,14 +144,9 @@ class Runner:
             # The last block sees everything.
             return {"full_attention": None}
         keys = planned.keys
-        return make_attention_mask(
-            self.model.config.get_text_config(),
-            block_causal(position_ids // block_length, keys.of(self.canvas.position_ids) // block_length),
-            (*position_ids.shape, planned.num_keys),
-            key_mask=keys.of(planned.seen),
-            dtype=self.model.dtype,
-            device=position_ids.device,
-        )
+        key_block, query_block = keys.of(self.canvas.position_ids) // block_length, position_ids // block_length
+        visible = keys.of(planned.seen)[:, None].bool() & (key_block[:, None] <= query_block[:, :, None])
+        return as_attention_mask(self.model.config.get_text_config(), visible, self.model.dtype)
 
 
 class CompiledRunner(Runner):

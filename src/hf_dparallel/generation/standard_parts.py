@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from transformers import (
@@ -120,25 +121,31 @@ class CertaintyHistory(RowPart):
         certainty = measure_certainty(logits, canvas.config.mask_token_id)
         masked = (canvas.masked if canvas.predicts_ahead else canvas.is_open).gather(1, columns)
         # Columns without a prediction go to one extra slot, which is cut off below.
-        places = canvas.place.gather(1, columns).masked_fill(~masked, canvas.width)
+        longest = max(map(canvas.answer_length, range(len(canvas))))
+        places = canvas.place.gather(1, columns).masked_fill(~masked, longest).clamp(max=longest)
+        # One row at a time: this is the whole canvas, and a copy of it with the vocabulary is large.
+        likeliest = [self._likeliest(scores) for scores in logits]
+        measured = {
+            "entropies": certainty.entropy,
+            "confidences": certainty.confidence,
+            "candidates": torch.stack([of_row.indices for of_row in likeliest]),
+            "candidate_probabilities": torch.stack([of_row.values for of_row in likeliest]),
+        }
+        recorded = {}
+        for name, values in measured.items():
+            (rows, _, *shape), fill = values.shape, HISTORIES[name][0]
+            index = places.view(*places.shape, *(1 for _ in shape)).expand_as(values)
+            recorded[name] = values.new_full((rows, longest + 1, *shape), fill).scatter_(1, index, values)
+        standing = canvas.sequences.masked_fill(canvas.masked, -1)
         for row, row_id in enumerate(canvas.row_ids):
-            answer, length = canvas.answer(row), canvas.answer_length(row)
-            # One row at a time: this is the whole canvas, and a copy of it with the vocabulary is large.
-            probabilities = torch.softmax(logits[row], dim=-1, dtype=torch.float32)
-            probabilities[:, canvas.config.mask_token_id] = 0
-            likeliest = probabilities.topk(min(NUM_CANDIDATES, logits.shape[-1]), dim=-1)
-            measured = {
-                "entropies": certainty.entropy[row],
-                "confidences": certainty.confidence[row],
-                "candidates": likeliest.indices,
-                "candidate_probabilities": likeliest.values,
-            }
-            recorded = {"standing": canvas.sequences[row, answer].masked_fill(canvas.masked[row, answer], -1)}
-            for name, values in measured.items():
-                empty = values.new_full((length + 1, *values.shape[1:]), HISTORIES[name][0])
-                recorded[name] = empty.index_copy_(0, places[row].clamp(max=length), values)[:length]
-            self._passes.setdefault(row_id, []).append(recorded)
+            of_row = {name: values[row, : canvas.answer_length(row)] for name, values in recorded.items()}
+            self._passes.setdefault(row_id, []).append(of_row | {"standing": standing[row, canvas.answer(row)]})
         return logits
+
+    def _likeliest(self, logits: torch.Tensor) -> Any:
+        probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
+        probabilities[:, self.canvas.config.mask_token_id] = 0
+        return probabilities.topk(min(NUM_CANDIDATES, logits.shape[-1]), dim=-1)
 
     def leave(self, row_id: int) -> dict[str, torch.Tensor]:
         passes = self._passes.pop(row_id, None)

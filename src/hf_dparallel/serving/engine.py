@@ -46,7 +46,8 @@ class Prompt:
     # The adapter that is active in its passes.
     adapter: str | None = None
     followers: list[Follower] = field(default_factory=list)
-    num_sent: int = field(default=0, init=False)
+    # The tokens of the answer that the listener has got.
+    sent: list[int] = field(default_factory=list, init=False)
     settings: tuple[Any, ...] = field(init=False)
 
     def __post_init__(self):
@@ -227,7 +228,8 @@ class Engine:
                 group.decoder.add_prompts(group.entering)
                 group.entering = {}
             finished = {row.index: row for row in group.decoder.step()}
-            progress = group.decoder.canvas.progress()
+            num_sent = {row_id: len(self._active[row_id].sent) for row_id in row_ids}
+            progress = group.decoder.canvas.progress(num_sent)
         except Exception as error:
             # Whatever it is, requests with other settings go on.
             logger.error("A pass failed; the requests in it end with an error.", exc_info=True)
@@ -236,7 +238,7 @@ class Engine:
             return
         self.num_passes += 1
         for row_id, row in finished.items():
-            progress[row_id] = RowProgress(row.tokens[: row.num_tokens].tolist(), row.nfe)
+            progress[row_id] = RowProgress(row.tokens[num_sent[row_id] : row.num_tokens].tolist(), row.nfe)
         self._leave([row_id for row_id in row_ids if self._tell(row_id, *progress[row_id], finished.get(row_id))])
 
     def _fail(self, row_ids: list[int], error: Exception) -> None:
@@ -246,21 +248,21 @@ class Engine:
     def _tell(self, row_id: int, tokens: list[int], nfe: int, finished: DecodedRow | None) -> bool:
         """Sends the tokens that are new, and says whether they are the last."""
         prompt = self._active[row_id]
-        is_last = finished is not None or len(tokens) >= prompt.max_tokens
-        tokens = tokens[: prompt.max_tokens]
-        progress = Progress(tokens[prompt.num_sent :], nfe, error=finished.error if finished else None)
+        num_sent, tokens = len(prompt.sent), (prompt.sent + tokens)[: prompt.max_tokens]
+        is_last = finished is not None or len(tokens) == prompt.max_tokens
+        progress = Progress(tokens[num_sent:], nfe, error=finished.error if finished else None)
         if is_last and progress.error is None:
             ends = bool(tokens) and tokens[-1] in prompt.config.eos_token_ids
             progress.finish_reason = "stop" if ends else "length"
         try:
             for follower in prompt.followers:
-                follower.tell(progress, prompt.num_sent, len(tokens))
+                follower.tell(progress, num_sent, len(tokens))
         except Exception as error:
             logger.error("What follows a prompt has failed.", exc_info=True)
             progress.error = error
         if progress.tokens or progress.draft is not None or progress.is_last:
             self.num_tokens += len(progress.tokens)
-            prompt.num_sent = len(tokens)
+            prompt.sent = tokens
             prompt.listener(progress)
         return progress.is_last
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ...certainty import measure_certainty
+from ...certainty import Certainty, measure_certainty
 from ..parts import Change, RowPart, revision_way
 from ..prediction import TokenPrediction
 from ..settings import add_setting
@@ -28,12 +28,13 @@ class Editing(RowPart):
         if self.config.is_on("engine"):  # which edits in its own way
             return change
         canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
-        masked = canvas.is_open.gather(1, columns)
-        # A replacement is never sampled.
-        likeliest = measure_certainty(prediction.logits, self.config.mask_token_id)
+        masked = prediction.masked
+        likeliest: Certainty = prediction
+        if self.config.temperature:  # A replacement is never sampled.
+            likeliest = measure_certainty(prediction.logits, self.config.mask_token_id)
         differs = likeliest.tokens != canvas.sequences.gather(1, columns)
         is_sure = likeliest.confidence > self.config.editing_threshold
-        edited = canvas.revisable.gather(1, columns) & differs & is_sure
+        edited = prediction.revisable & differs & is_sure
         is_full = ~(masked & ~accepted).any(dim=1)
         canvas.post_steps = (canvas.post_steps + 1).masked_fill(masked.any(dim=1), 0)
         is_over = is_full & (canvas.post_steps >= self.config.max_post_steps)

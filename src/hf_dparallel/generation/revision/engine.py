@@ -54,8 +54,7 @@ class EngineBlocks(RowPart):
             canvas.nfe[row] += count
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
-        canvas, columns = self.canvas, prediction.columns
-        masked, editable = canvas.is_open.gather(1, columns), canvas.revisable.gather(1, columns)
+        masked, editable = prediction.masked, prediction.revisable
         tokens, written, is_over = self.step(prediction, change, masked, editable)
         if self.keeps_masks:
             written &= ~masked | (tokens != self.config.mask_token_id)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..commit_rules import commit_rule, most_certain
+from ..commit_rules import commit_rule
 from ..parts import Change, RowPart, revision_way
 from ..plan import Pass
 from ..prediction import TokenPrediction
@@ -19,9 +19,10 @@ from ..prediction import TokenPrediction
     "Until the block is left, each pass decides all committed tokens anew, and sees them mixed with the "
     "mask token.")  # fmt: skip
 def commit_prefix(prediction, masked, threshold):
-    stops = masked & ~(prediction.confidence >= threshold)
     # The masks of a row come first, from left to right.
-    return masked & ((stops.cumsum(dim=-1) == 0) | most_certain(-prediction.columns.float(), masked))
+    in_prefix = (prediction.confidence >= threshold).cumprod(dim=-1).bool()
+    in_prefix[:, 0] = True
+    return masked & in_prefix
 
 
 @revision_way("soft_threshold")
@@ -50,18 +51,18 @@ class SoftDecoding(RowPart):
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
-        masked = canvas.is_open.gather(1, columns)
-        is_decided = canvas.revisable.gather(1, columns)
-        changed = accepted | (is_decided & (prediction.tokens != canvas.sequences.gather(1, columns)))
-        is_unsure = (masked | is_decided) & (prediction.confidence < self.SURE)
+        considered = prediction.masked | prediction.revisable
+        changed = accepted | (prediction.revisable & (prediction.tokens != canvas.sequences.gather(1, columns)))
+        is_unsure = considered & (prediction.confidence < self.SURE)
         block = canvas.block.gather(1, columns)
         is_same = block[:, :, None] == block[:, None, :]
-        has_changed, has_unsure = ((is_same & marked[:, None, :]).any(dim=2) for marked in (changed, is_unsure))
+        # Whether a token of their block has changed and one is unsure.
+        is_undecided = (is_same & torch.stack([changed, is_unsure])[:, :, None]).any(dim=3).all(dim=0)
         # Steps count since the first open block was entered.
         open_from = canvas.open_from[:, None]
         block_length = (canvas.block == open_from).sum(dim=1)
-        is_over = (canvas.step_in_block + 1 >= block_length)[:, None] & (block == open_from)
-        unsettled = (masked | is_decided) & has_changed & has_unsure & ~is_over
+        may_stay = (canvas.step_in_block + 1 < block_length)[:, None] | (block != open_from)
+        unsettled = considered & is_undecided & may_stay
         canvas.confidence = canvas.confidence.scatter(1, columns, prediction.confidence.to(canvas.confidence.dtype))
         return Change(prediction.tokens, changed, unsettled)
 
@@ -76,7 +77,8 @@ def mix_embeddings(
     """
     of_tokens, of_mask = embeddings(input_ids), embeddings(torch.full_like(input_ids[:1, :1], mask_token_id))
     weights = weights[..., None].to(of_tokens.device)
-    mixed = weights * of_tokens + (1 - weights) * of_mask
-    length = weights * of_tokens.norm(dim=-1, keepdim=True) + (1 - weights) * of_mask.norm(dim=-1, keepdim=True)
+    rest = 1 - weights
+    mixed = weights * of_tokens + rest * of_mask
+    length = weights * of_tokens.norm(dim=-1, keepdim=True) + rest * of_mask.norm(dim=-1, keepdim=True)
     mixed = mixed * (length / (mixed.norm(dim=-1, keepdim=True) + 1e-6))
     return torch.where(weights < 1, mixed.to(of_tokens.dtype), of_tokens)

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from ...attention_masks import Visibility, block_causal, make_attention_mask
+from ...attention_masks import as_attention_mask
 from ..commit_rules import commit_by_count
 from ..parts import Change, RowPart, revision_way
 from ..plan import Pass
@@ -30,36 +30,26 @@ class VerificationCopy:
     position_ids: torch.LongTensor
     columns: torch.LongTensor
     is_seen: torch.BoolTensor
-    # (rows, keys): which columns of the canvas are seen.
+    # (keys,) and (rows, keys): the first columns of the canvas, and which of them are seen.
+    keys: torch.LongTensor
     key_mask: torch.LongTensor
     # How many columns earlier the model predicts a token.
     lead: int
-    # What the model sees of the canvas and the copy in any pass, or everything.
-    within: Visibility | None = None
+    # (rows, all queries, all keys): what the model sees of the canvas and the copy in any pass, or everything.
+    within: torch.BoolTensor | None = None
 
     def make_mask(self, model: PreTrainedModel, num_columns: int) -> Any:
         """The mask of a pass that computes `num_columns` columns of the canvas and the copy."""
-        (rows, length), num_keys = self.columns.shape, self.key_mask.shape[1]
-        return make_attention_mask(
-            model.config.get_text_config(),
-            self._visibility(num_columns, num_keys),
-            (rows, num_columns + length, num_keys + length),
-            key_mask=torch.cat([self.key_mask.bool(), self.is_seen], dim=1),
-            dtype=model.dtype,
-            device=self.key_mask.device,
-        )
-
-    def _visibility(self, num_columns: int, num_keys: int) -> Visibility:
-        # Every model predicts a first token at its own column.
-        unseen = [self.columns + self.lead, self.columns.masked_fill(self.position_ids > 0, -1)]
-        target, first = (pad(columns, (num_columns, 0), value=-1) for columns in unseen)
-
-        def is_visible(row, head, query, key):
-            is_unseen = (key == target[row, query]) | (key == first[row, query])
-            is_seen = torch.where(key < num_keys, ~is_unseen, query >= num_columns)
-            return is_seen if self.within is None else is_seen & self.within(row, head, query, key)
-
-        return is_visible
+        length, column = self.columns.shape[1], self.columns[:, :, None]
+        seen, is_other = self.key_mask[:, None].bool(), self.keys != column
+        if self.lead:
+            # Every model predicts a first token at its own column.
+            is_other = (self.keys != column + self.lead) & (is_other | (self.position_ids > 0)[:, :, None])
+        of_canvas = pad(seen, (0, length)).expand(-1, num_columns, -1)
+        of_copy = torch.cat([seen & is_other, self.is_seen[:, None].expand(-1, length, -1)], dim=2)
+        visible = torch.cat([of_canvas, of_copy], dim=1)
+        visible = visible if self.within is None else visible & self.within
+        return as_attention_mask(model.config.get_text_config(), visible, model.dtype)
 
 
 @revision_way("revocation_threshold")
@@ -92,6 +82,7 @@ class VerifiedCommits(RowPart):
             position_ids=copied.of(canvas.position_ids),
             columns=columns,
             is_seen=is_seen,
+            keys=canvas.column_ids[: planned.num_keys],
             key_mask=planned.keys.of(canvas.attention_mask if planned.seen is None else planned.seen),
             lead=lead,
             within=self._within(planned, copied) if canvas.whole_blocks else None,
@@ -101,26 +92,27 @@ class VerifiedCommits(RowPart):
         scored = torch.where(is_verified, planned.length + wanted - columns[:, :1], planned.scored)
         return planned._replace(scored=scored, appended=copy)
 
-    def _within(self, planned: Pass, copied: Pass) -> Visibility:
+    def _within(self, planned: Pass, copied: Pass) -> torch.BoolTensor:
         """A block-causal model sees the blocks up to its own, here and in the copy."""
         position_ids, block_length = self.canvas.position_ids, self.canvas.config.block_length
         query, key = (
             torch.cat([part.of(position_ids), copied.of(position_ids)], dim=1) // block_length
             for part in (planned, planned.keys)
         )
-        return block_causal(query, key)
+        return key[:, None] <= query[:, :, None]
 
     def _columns(self) -> torch.LongTensor:
         """The columns of each row's open blocks, as many as the longest has, and the one that predicts the first."""
         canvas, lead = self.canvas, int(self.model.shift_logits)
         num_blocks = max(status.open_to - status.open_from + 1 for status in canvas.status)
         length = min(num_blocks * canvas.config.block_length + lead, canvas.width)
-        first = (canvas.block < canvas.open_from[:, None]).sum(dim=1, keepdim=True)
-        return (first - lead).clamp(0, canvas.width - length) + torch.arange(length, device=first.device)
+        start = (canvas.block < canvas.open_from[:, None]).sum(dim=1, keepdim=True)
+        offsets = torch.arange(-lead, length - lead, device=start.device)
+        return start.clamp(lead, canvas.width - length + lead) + offsets
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
-        is_decided = canvas.revisable.gather(1, columns)
+        is_decided = prediction.revisable
         probability = _probability(prediction, canvas.sequences.gather(1, columns))
         is_of_last_pass = canvas.commit_step.gather(1, columns) == canvas.nfe[:, None] - 1
         limit = (is_decided & is_of_last_pass).sum(dim=1) - 1

@@ -14,34 +14,38 @@ class StableAndConfident:
 
     def __init__(self, config, canvas):
         self.config, self.canvas = config, canvas
-        # By row: the places that were open, their distributions, and in how many passes they were stable.
-        self._last = {}
+        # In the last pass: its rows, the places that were open, their distributions, and for how many passes they were
+        # stable, `(rows, tokens)`.
+        self._rows: list[int] = []
+        self._last: tuple = ()
 
     def __call__(self, prediction, masked):
-        self._last = {row_id: last for row_id, last in self._last.items() if row_id in self.canvas.row_ids}
-        stable = masked.new_zeros(masked.shape)
-        for row, row_id in enumerate(self.canvas.row_ids):
-            num_open = self.canvas.status[row].num_open
-            # Counted from the right edge, which no padding moves.
-            places = prediction.columns[row, :num_open] - self.canvas.width
-            probs = prediction.logits[row, :num_open].double().softmax(dim=-1)
-            stable[row, :num_open] = self._stable_passes(row_id, places, probs) >= self.config.kl_history_length
-        ready = masked & stable & (prediction.confidence > self.config.kl_confidence)
+        # Counted from the right edge, which no padding moves. 0 stands for no place.
+        places = (prediction.columns - self.canvas.width).masked_fill(~masked, 0)
+        probs, passes = prediction.logits.double().softmax(dim=-1), places.new_zeros(places.shape)
+        if self._last:
+            last_places, last_probs, last_passes = self._follow_rows()
+            # What is still open was open in the pass before, unless its block has been opened since.
+            is_same = places[:, :, None] == last_places[:, None, :]
+            before = is_same.int().argmax(dim=-1)
+            last_probs = last_probs.take_along_dim(before[..., None], dim=1)
+            divergence = (probs * ((probs + 1e-12).log() - (last_probs + 1e-12).log())).sum(dim=-1)
+            is_stable = (divergence < self.config.kl_threshold) & is_same.any(dim=-1)
+            passes = (last_passes.gather(1, before) + 1) * is_stable
+        self._rows, self._last = list(self.canvas.row_ids), (places, probs, passes)
+        is_stable = passes >= self.config.kl_history_length
+        ready = masked & is_stable & (prediction.confidence > self.config.kl_confidence)
         is_ready = ready.any(dim=-1, keepdim=True)
         return ready | (masked & most_certain(prediction.confidence, masked) & ~is_ready)
 
-    def _stable_passes(self, row_id, places, probs):
-        """In how many passes up to this one the prediction at each of the places was stable."""
-        passes = places.new_zeros(places.shape)
-        if row_id in self._last and len(self._last[row_id][0]):
-            last_places, last_probs, last_passes = self._last[row_id]
-            # What is still open was open in the pass before, unless its block has been opened since.
-            is_same = places[:, None] == last_places
-            before = is_same.int().argmax(dim=-1)
-            divergence = (probs * ((probs + 1e-12).log() - (last_probs[before] + 1e-12).log())).sum(dim=-1)
-            passes = (last_passes[before] + 1) * (divergence < self.config.kl_threshold) * is_same.any(dim=-1)
-        self._last[row_id] = (places, probs, passes)
-        return passes
+    def _follow_rows(self):
+        """What was in the rows of this pass; nothing in those that have entered."""
+        if self._rows == self.canvas.row_ids:
+            return self._last
+        row_of = {row_id: row for row, row_id in enumerate(self._rows)}
+        rows = self._last[0].new_tensor([row_of.get(row_id, -1) for row_id in self.canvas.row_ids])
+        places, *others = (of_rows[rows] for of_rows in self._last)
+        return places.masked_fill(rows[:, None] < 0, 0), *others
 
 
 # fmt: off
