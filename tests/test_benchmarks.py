@@ -51,6 +51,12 @@ def test_every_figure_that_is_off_is_named(regression, path):
                 figures[name] = kept
 
 
+def test_the_time_of_a_pass_outside_of_the_model_is_measured(monkeypatch):
+    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
+    found = runpy.run_path(str(BENCHMARKS / "host_time.py"))["measure"]([2])
+    assert found.keys() == {"dual, 2", "block, 2"} and min(found.values()) > 0
+
+
 def test_the_comparison_with_an_autoregressive_model_runs(monkeypatch, tmp_path, capsys):
     sizes = ["--shape=tiny", "--batch_sizes=2", "--prompt_lengths=32", "--max_new_tokens=32", "--passes=8"]
     monkeypatch.setattr(sys, "argv", ["autoregressive.py", *sizes, "--output", str(tmp_path / "new" / "result.json")])

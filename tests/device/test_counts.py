@@ -53,6 +53,8 @@ SDAR = {
 }
 # Copies from the host for each layer, when rows enter and leave. The aim: none.
 COPIES_BY_LAYER = {"plain": 0, "prefix": 0, "dual": 0, "block": 0}
+# Kernels for each layer, for keys and values: one copy where a row leaves, one where one enters. Two layers, less one.
+LAUNCHES_BY_LAYER = {"plain": 0, "prefix": 4, "dual": 4, "block": 6}
 # Graphs that compiled code records when the same call comes a second time. The aim: none.
 RECORDED_AGAIN = {"plain": 0, "prefix": 0, "dual": 0, "block": 0}
 
@@ -152,7 +154,7 @@ def test_a_stream_of_tokens_and_drafts_waits_once_more(steady_passes):
 def test_copies_for_rows_that_enter_and_leave(name):
     """The rule takes as many passes with any number of layers."""
     settings = COMMON | SETTINGS[name] | {"entropy_threshold": None, "denoising_steps": 8}
-    copies = []
+    copies, launches = [], []
     for num_layers in (1, 2):
         with SimulatedDevices() as devices:
             make_model = make_sdar if name == "block" else make_llada
@@ -160,7 +162,9 @@ def test_copies_for_rows_that_enter_and_leave(name):
             devices.events.clear()
             list(model.generate_many(PROMPTS, batch_size=2, **settings))
         copies.append(devices.count("from_host"))
+        launches.append(sum(event.kind == "launch" and event.where.endswith("resize") for event in devices.events))
     assert copies[1] - copies[0] <= COPIES_BY_LAYER[name]
+    assert launches[1] - launches[0] <= LAUNCHES_BY_LAYER[name]
 
 
 class Region:

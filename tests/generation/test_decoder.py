@@ -1,6 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The decoder as a server uses it: rows that come and go between passes, and how far each has come."""
 
+import sys
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +12,7 @@ from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.generation.standard_parts import CertaintyHistory, Stopwatch, make_parts
 
-from ..helpers import exact_model, make_dream, make_llada
+from ..helpers import exact_model, make_dream, make_llada, make_sdar
 
 
 SETTINGS = {"max_new_tokens": 16, "block_length": 4, "entropy_threshold": 1.0, "pad_token_id": 0}
@@ -59,6 +62,24 @@ def test_rows_that_come_and_go_change_no_other(make, requests, cache, stop_at_eo
         if index in finished:
             row = finished[index]
             assert row.tokens.tolist() == new_tokens and row.nfe == alone.nfe[0] and row.num_tokens == len(answer)
+
+
+@pytest.mark.parametrize(("make", "cache"), [(make_llada, "dual"), (make_sdar, None)])
+def test_the_work_of_the_host_is_linear_in_the_rows(make, cache):
+    """A row costs no more calls of this package's functions among many than among few."""
+    model, counts = make(), []
+
+    def count(frame, event, argument):
+        counts[-1] += event == "call" and "hf_dparallel" in frame.f_code.co_filename
+
+    for rows in (2, 8):
+        counts.append(0)
+        sys.setprofile(count)
+        try:
+            model.generate(torch.full((rows, 3), 2), **(SETTINGS | {"cache_implementation": cache}))
+        finally:
+            sys.setprofile(None)
+    assert counts[1] <= 4 * counts[0]
 
 
 def test_progress_shows_each_token_once_everything_before_it_is_decided(tiny_llada):
