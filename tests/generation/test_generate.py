@@ -302,6 +302,8 @@ def assert_equal_entropies(found, of_passes):
         *({"confidence_threshold": 0.3, "editing_threshold": 0.4, "max_post_steps": steps} for steps in (0, 1, 16)),
         *({"soft_threshold": threshold} for threshold in (0.0, 0.3, 0.95)),
         {"kl_threshold": 0.5, "kl_confidence": 0.1, "kl_history_length": 2},
+        # The first block has a pass more than the others.
+        {"denoising_steps": 13},
         *({"confidence_threshold": 0.5, "suffix_length": length} for length in (0, 3, 16)),
         *(
             {"entropy_threshold": 1.0, "cache_implementation": cache, "cache_refresh_interval": interval}
