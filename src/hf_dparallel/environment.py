@@ -45,17 +45,6 @@ def join_processes() -> "PartialState":
     return PartialState(cpu=not torch.accelerator.is_available())
 
 
-def use_cache_if_offline() -> None:
-    """Where the Hub cannot be reached, has its library read its cache only: it would try six times for each file."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    try:
-        get_session().head(constants.ENDPOINT, timeout=5)
-    except Exception:  # noqa: BLE001  # of the HTTP library of its version, or because it is offline already
-        constants.HF_HUB_OFFLINE = True
-
-
 def describe_hardware(model: "PreTrainedModel") -> dict[str, Any]:
     """Returns what the seconds of a decoding depend on, beside the batch."""
     return {

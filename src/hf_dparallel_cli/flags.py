@@ -18,8 +18,12 @@ from .source import Row, field_rows, folder_of, setting_rows
 
 _REWARDS = ("numeric", "math")
 _RIGHT = (
-    "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': it is "
-    "mathematically equal to the column 'solution' (needs math-verify)."
+    "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': it "
+    "equals the column 'solution' (needs math-verify)."
+)
+_METHODS = (
+    "With --preset, rows of its table: original, dual-cache, few-step, conf-threshold, consistency-distillation, "
+    "dparallel."
 )
 # What help says about declared flags, in a sentence; the others it only names, as those with `brief=""`.
 _DESCRIBED = (
@@ -70,7 +74,7 @@ def flag(help: str, default: Any = None, **more: Any) -> Any:
     """Returns a row with what it does and its default. Without one, and without `None` in its type, it is required.
 
     `more` is `choices`, `minimum`, `maximum`, `metavar`, `bundled` (names for a shell to complete), `needs` and
-    `not_with` (a flag that it needs or excludes), and `brief=""` for what help only names.
+    `not_with` (a flag that it needs or excludes), and `brief`, what help says in short; `""` if it only names it.
     """
     return Row("", "", default, {"help": help} | more)
 
@@ -212,9 +216,8 @@ class EvaluateTasksFlags(OutputFlags, FolderFlags, DecodingFlags, BatchSizeFlags
         "commas or spaces between. With --preset: only these of its tasks.", ())
     preset: str | None = flag("Measure on the benchmarks of the paper with its settings, for LLaDA or Dream.",
         choices=("paper-llada", "paper-dream"))
-    methods: tuple[str, ...] = flag("Rows of the paper's tables to measure, with --preset, with commas or spaces "
-        "between: original, dual-cache, few-step, conf-threshold, consistency-distillation, dparallel. By default "
-        "dparallel, on the model as it is given.", (), needs="preset", brief="")
+    methods: tuple[str, ...] = flag(f"{_METHODS} With commas or spaces between. By default dparallel, on the model as "
+        "it is given.", (), needs="preset", brief=_METHODS)
     consistency_adapter: str | None = flag("Adapter of the method consistency-distillation (--adapter is for "
         "dparallel).", needs="preset", brief="")
     include_path: str | None = flag("Folder with more tasks, as YAML files.", metavar="DIR", brief="")
@@ -228,7 +231,7 @@ class EvaluateTasksFlags(OutputFlags, FolderFlags, DecodingFlags, BatchSizeFlags
     mc_num: int = flag("Masked samples for each log-likelihood.", 128, minimum=1, brief="")
     check_greedy: bool = flag("Decode to see whether an answer is the greedy one, for log-likelihoods.", False,
         brief="")
-    allow_code_execution: bool = flag("Let tasks execute programs of the model, each in a sandbox.", False)
+    allow_code_execution: bool = flag("Let tasks run programs of the model, sandboxed.", False)
 
 
 class InspectFlags(OutputFlags, DecodingFlags, BatchSizeFlags, DatasetFlags, PromptFlags, LoadingFlags):

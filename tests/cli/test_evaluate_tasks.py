@@ -260,7 +260,7 @@ def test_help_names_both_ways_and_all_methods(evaluate):
     assert code == 0 and "--preset [paper-llada|paper-dream]" in out and "--allow_code_execution" in out
     assert "with --tasks or --preset" in " ".join(out.split()) and "--sweep" in out
     # Lines are broken at hyphens, too.
-    assert f"between: {', '.join(METHODS)}." in " ".join(out.split()).replace("- ", "-")
+    assert f"rows of its table: {', '.join(METHODS)}." in " ".join(out.split()).replace("- ", "-")
 
 
 _COMMAND = """

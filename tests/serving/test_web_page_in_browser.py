@@ -35,7 +35,12 @@ class Page:
         return self.driver.find_elements("css selector", selector)
 
     def texts(self, selector):
-        return [node.text for node in self.find(selector)]
+        # Of what is visible, and at once: what the page draws anew between two questions is another node.
+        script = (
+            "return [...document.querySelectorAll(arguments[0])]"
+            ".filter(node => (node.closest('select') ?? node).checkVisibility()).map(node => node.innerText.trim())"
+        )
+        return self.driver.execute_script(script, selector)
 
     def ask(self, text):
         self.find("#message")[0].send_keys(f"{text}\n")
@@ -51,9 +56,12 @@ class Page:
 
     def drag(self, selector, *values):
         """As a pointer does: a value, then the event."""
-        script = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))"
+        script = (
+            "const node = [...document.querySelectorAll(arguments[0])].at(-1);"
+            "node.value = arguments[1]; node.dispatchEvent(new Event('input'))"
+        )
         for value in values:
-            self.driver.execute_script(script, self.find(selector)[-1], value)
+            self.driver.execute_script(script, selector, value)
 
     def check(self, width):
         problems = [entry for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]

@@ -15,7 +15,8 @@ import click
 import datasets
 import torch
 from accelerate import PartialState
-from huggingface_hub.utils import HFValidationError, validate_repo_id
+from huggingface_hub import constants
+from huggingface_hub.utils import HFValidationError, get_session, validate_repo_id
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
@@ -30,7 +31,6 @@ from hf_dparallel_cli.flags import BatchSizeFlags, DatasetFlags, LoadingFlags, M
 from ..data.folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
 from ..data.rewards import numeric_answer_reward
 from ..demo import path_of, word_problem_dataset
-from ..environment import use_cache_if_offline
 from ..evaluation.sweep import parse_sweep
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 
@@ -269,11 +269,26 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
                 f"`{argument}={name}` does not exist, and is no name of a repository on the Hub. Give a folder, or a "
                 "name such as 'GSAI-ML/LLaDA-8B-Instruct'."
             ) from error
-        use_cache_if_offline()
+        _use_cache_if_offline()
     try:
         yield
     except OSError as error:
         raise OSError(f"`{argument}={name}` cannot be loaded: {error}") from error
+
+
+def _use_cache_if_offline() -> None:
+    """Where the Hub cannot be reached, has its library read its cache only until the command ends.
+
+    It would try six times for each file.
+    """
+    context = click.get_current_context(silent=True)
+    if context is None or constants.HF_HUB_OFFLINE:
+        return
+    try:
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception:  # noqa: BLE001  # of the HTTP library of its version
+        context.call_on_close(partial(setattr, constants, "HF_HUB_OFFLINE", False))
+        constants.HF_HUB_OFFLINE = True
 
 
 def _ask(prompt: Any) -> dict[str, Any]:
