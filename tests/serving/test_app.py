@@ -431,14 +431,16 @@ def test_slow_connections_are_closed(served, monkeypatch):
 
 
 def test_a_slow_reader_gets_all_of_it(server, monkeypatch):
-    monkeypatch.setattr(server_module, "_WAIT_TICKS", 1)
+    monkeypatch.setattr(server_module, "_WAIT_TICKS", 20)
+    loop = server.server.servers[0].get_loop()
     with server.connect() as connection:
         request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
         connection.sendall(request * 400 + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         received = b""
         while part := connection.recv(2**18):
             received += part
-            time.sleep(0.01)
+            # A tick for each part, however long that takes. There are more of them than the server waits for.
+            asyncio.run_coroutine_threadsafe(server.server.on_tick(1), loop).result()
     assert received.count(b"HTTP/1.1 200 OK") == 401 and received.endswith(b"</html>\n")
 
 
