@@ -11,8 +11,9 @@ from hf_dparallel.generation.decoder import Decoder
 
 from ..generation.test_around_generate import Recorder
 from ..helpers import left_padded, make_llada, make_sdar
+from ..serving.test_engine import ask, make_prompt
 from ..simulated_device import SimulatedDevices
-from .test_decoding import small_dream, small_llada, small_sdar
+from .test_decoding import SimulatedEngine, small_dream, small_llada, small_sdar
 
 
 @dataclasses.dataclass
@@ -57,6 +58,9 @@ COPIES_BY_LAYER = {"plain": 0, "prefix": 0, "dual": 0, "block": 0}
 LAUNCHES_BY_LAYER = {"plain": 0, "prefix": 4, "dual": 4, "block": 6}
 # Graphs that compiled code records when the same call comes a second time. The aim: none.
 RECORDED_AGAIN = {"plain": 0, "prefix": 0, "dual": 0, "block": 0}
+
+# Waits of an engine outside of its passes, for each of them: where rows enter and leave.
+WAITS_BETWEEN_PASSES = 0.45
 
 SETTINGS = {
     "plain": {},
@@ -148,6 +152,16 @@ def test_a_stream_of_tokens_and_drafts_waits_once_more(steady_passes):
         devices.events.clear()
         decode(model, PROMPTS[1:2], streamer=Recorder())
     assert {counts_of(devices, label).waits for label in steady_passes} == {2}
+
+
+def test_an_engine_hardly_waits_between_passes(steady_passes):
+    engine = SimulatedEngine(small_llada(), 4, 100)
+    settings = [COMMON | {"max_new_tokens": 16} | SETTINGS[name] for name in ("plain", "sampling", "dual")]
+    ask(engine, [make_prompt(engine.model, [2 + n] * (1 + n), **settings[n % 3]) for n in range(6)])
+    engine.close()
+    assert len(steady_passes) > 20
+    waits = engine.devices.count("wait", label=None)
+    assert waits <= WAITS_BETWEEN_PASSES * engine.num_passes, engine.devices.table("wait", label=None)
 
 
 @pytest.mark.parametrize("name", COPIES_BY_LAYER)

@@ -154,18 +154,19 @@ def test_many_prompts(settings):
         assert answers(devices.move(small_llada()), "cuda") == expected
 
 
-def test_the_engine():
+class SimulatedEngine(Engine):
     # A context is of a thread.
-    class SimulatedEngine(Engine):
-        def _run(self):
-            with SimulatedDevices() as self.devices:
-                self.devices.move(self.model)
-                super()._run()
+    def _run(self):
+        with SimulatedDevices() as self.devices:
+            self.devices.move(self.model)
+            super()._run()
 
-        def _enter(self, prompt):
-            prompt.input_ids = prompt.input_ids.to("cuda")
-            super()._enter(prompt)
+    def _enter(self, prompt):
+        prompt.input_ids = prompt.input_ids.to("cuda")
+        super()._enter(prompt)
 
+
+def test_the_engine():
     def answers(engine):
         settings = [
             {"max_new_tokens": 8} | more for more in ({}, {"temperature": 0.8}, {"cache_implementation": "dual"})

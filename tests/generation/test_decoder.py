@@ -21,7 +21,9 @@ prompt = st.lists(st.integers(2, 62), min_size=1, max_size=12)
 
 def make_decoder(model, **settings) -> Decoder:
     config = resolve(model, None, **(SETTINGS | settings))
-    return Decoder(model, config, make_parts(config))
+    decoder = Decoder(model, config, make_parts(config))
+    decoder.canvas.is_followed = True
+    return decoder
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)

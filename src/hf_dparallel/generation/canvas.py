@@ -11,7 +11,6 @@ included: this one the model is told. Its *place* counts from the first token of
 
 from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
-from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -92,6 +91,8 @@ class RowStatus:
     num_revisable: int = 0
     num_revisions: int = 0
     first_open: int = _BEYOND
+    # The tokens themselves, on the host, if they are to be followed.
+    answer: torch.LongTensor = None
     # Why it is not decoded to its end.
     error: Exception | None = None
 
@@ -169,6 +170,8 @@ class Canvas(RowTensors):
         # Whether every pass predicts masks of blocks that are not open yet.
         is_cut_off = config.suffix_length is not None or config.cache_implementation == "dual"
         self.predicts_ahead = not whole_blocks and not is_cut_off
+        # Whether the host gets the tokens of each pass, too, with its one transfer.
+        self.is_followed = False
         self._widest = 0
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
@@ -326,16 +329,11 @@ class Canvas(RowTensors):
 
     def progress(self, num_known: Mapping[int, int]) -> dict[int, RowProgress]:
         """How far each row has come, by its number, since so many of its tokens were known."""
-        parts, counts = [], []
-        for row, (row_id, status) in enumerate(zip(self.row_ids, self.status, strict=True)):
-            start, known = self.answer_start(row), num_known.get(row_id, 0)
-            counts.append(max(min(status.num_final, status.length_to_eos) - known, 0))
-            if counts[-1]:
-                parts.append(self.sequences[row, start + known :][: counts[-1]])
-        # One wait for the device, and none if nothing is new.
-        tokens = iter(torch.cat(parts).tolist() if parts else [])
-        of_rows = zip(self.row_ids, counts, self.row_nfe, strict=True)
-        return {row_id: RowProgress(list(islice(tokens, count)), nfe) for row_id, count, nfe in of_rows}
+        progress = {}
+        for row_id, status, nfe in zip(self.row_ids, self.status, self.row_nfe, strict=True):
+            count = min(status.num_final, status.length_to_eos)
+            progress[row_id] = RowProgress(status.answer[num_known.get(row_id, 0) : count].tolist(), nfe)
+        return progress
 
     def remove(self, row_ids: Collection[int]) -> None:
         """Removes rows that are not finished."""
@@ -394,6 +392,7 @@ class Canvas(RowTensors):
     def _read_status(self, num_nan: torch.LongTensor | None) -> None:
         """The one transfer from the device in each pass."""
         self._find_open()
+        first = self._first_answer_start()
         counts = {
             "open_from": self.open_from,
             "open_to": self.open_to,
@@ -402,7 +401,6 @@ class Canvas(RowTensors):
         }
         # An end token that is infilled ends nothing.
         if not self.is_infilling:
-            first = self._first_answer_start()
             is_no_end = (self.sequences[:, first:, None] != self._eos_token_ids).all(dim=-1)
             counts["length_to_eos"] = _first(self.place[:, first:], is_no_end)
         if num_nan is not None:
@@ -410,8 +408,13 @@ class Canvas(RowTensors):
         if self.revises:
             counts["num_revisable"] = self.revisable.sum(dim=1)
             counts["num_revisions"] = self.num_revisions
-        numbers = torch.stack(list(counts.values()), dim=1).tolist()
-        self.status = [self._status(row, dict(zip(counts, of_row, strict=True))) for row, of_row in enumerate(numbers)]
+        numbers = torch.stack(list(counts.values()), dim=1)
+        if self.is_followed:
+            numbers = torch.cat([numbers, self.sequences[:, first:]], dim=1).cpu()
+        rows = numbers[:, : len(counts)].tolist()
+        self.status = [self._status(row, dict(zip(counts, of_row, strict=True))) for row, of_row in enumerate(rows)]
+        for row, status in enumerate(self.status if self.is_followed else ()):
+            status.answer = numbers[row, len(counts) + self.answer_start(row) - first :]
 
     def _status(self, row: int, counts: dict[str, Any]) -> RowStatus:
         if self.revises:
