@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from peft import LoraConfig
+from peft.helpers import disable_input_dtype_casting
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -69,7 +70,7 @@ def estimate_training_memory(
         config ([`~transformers.PreTrainedConfig`]):
             Of a model of this package.
         dtype (`torch.dtype`, *optional*, defaults to `torch.bfloat16`):
-            Of the weights; those of the adapter are float32.
+            Of the weights; those of the adapter are float32. In half precision the step is one with `bf16=True`.
         batch_size (`int`, *optional*, defaults to 1):
             Sequences on the device at a time.
         max_length (`int`, *optional*, defaults to 384), block_length (`int`, *optional*, defaults to 32):
@@ -161,14 +162,16 @@ def _run_step(
         mask = torch.ones(num_rows, 1, length, length, dtype=torch.bool) if base.is_block_causal else None
         score = Objective().token_terms
 
-        with _LiveMemory(known) as memory:
-            terms = model(
-                input_ids=input_ids,
-                attention_mask=mask,
-                labels=input_ids,
-                logits_to_keep=scored,
-                head_function=score,
-            ).head_output
+        is_half = dtype.itemsize == 2
+        with disable_input_dtype_casting(model, active=is_half), _LiveMemory(known) as memory:
+            with torch.autocast("cpu", dtype, enabled=is_half):
+                terms = model(
+                    input_ids=input_ids,
+                    attention_mask=mask,
+                    labels=input_ids,
+                    logits_to_keep=scored,
+                    head_function=score,
+                ).head_output
             terms.losses.sum().backward()
     sizes = [weight.nbytes for weight in layers]
     return weights, adapter, memory.peak, sum(sizes), max(sizes)

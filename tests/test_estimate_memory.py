@@ -21,21 +21,23 @@ estimate_training_memory = SCRIPT["estimate_training_memory"]
 
 
 CASES = [
-    *itertools.product([make_llada], (False, True), [(1, 8192)]),
-    *itertools.product([make_dream], (False, True), [(3, 512)]),
-    pytest.param(make_sdar, False, (1, 512), marks=pytest.mark.slow),
+    *itertools.product([make_llada], (False, True), [(1, 8192)], [torch.float32]),
+    *itertools.product([make_dream], (False, True), [(3, 512)], [torch.float32]),
+    (make_llada, False, (1, 512), torch.bfloat16),
+    pytest.param(make_sdar, False, (1, 512), torch.float32, marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("make_model", "activation_checkpointing", "sizes"), CASES)
-def test_estimate_is_what_a_step_allocates(tmp_path, make_model, activation_checkpointing, sizes):
+@pytest.mark.parametrize(("make_model", "activation_checkpointing", "sizes", "dtype"), CASES)
+def test_estimate_is_what_a_step_allocates(tmp_path, make_model, activation_checkpointing, sizes, dtype):
     batch_size, vocab_size = sizes
     shape = {"n_layers": 6, "d_model": 64} if make_model is make_llada else {"num_hidden_layers": 6, "hidden_size": 64}
     settings = {"max_length": 96, "block_length": 32}
     trainer = make_trainer(
-        tmp_path, make_model(vocab_size=vocab_size, **shape), peft_config=lora(),
-        activation_checkpointing=activation_checkpointing, **settings,
+        tmp_path, make_model(vocab_size=vocab_size, **shape).to(dtype), peft_config=lora(),
+        activation_checkpointing=activation_checkpointing, bf16=dtype == torch.bfloat16, **settings,
     )  # fmt: skip
+    model = trainer.accelerator.prepare(trainer.model)
     config = trainer.model.get_base_model().config
     # For block-causal models, the estimate takes an answer that fills the row.
     lengths = (1, 95) if make_model is make_sdar else (10, 60)
@@ -46,12 +48,12 @@ def test_estimate_is_what_a_step_allocates(tmp_path, make_model, activation_chec
         trainer.model.activation_checkpointing_enable({"use_reentrant": False})
 
     def step():
-        trainer.compute_loss(trainer.model, batch).backward()
+        trainer.training_step(model, batch, torch.tensor(1.0))
 
     step()
     measured = 2**20 * measure_tensor_memory(step, "cpu")
     estimate = estimate_training_memory(
-        config, dtype=torch.float32, batch_size=batch_size, lora_rank=4,
+        config, dtype=dtype, batch_size=batch_size, lora_rank=4,
         activation_checkpointing=activation_checkpointing, **settings,
     )  # fmt: skip
     assert estimate.activations == pytest.approx(measured, rel=0.1)

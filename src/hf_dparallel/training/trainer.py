@@ -271,6 +271,15 @@ class CertaintyForcingTrainer(PublishingMixin):
             raise FloatingPointError(self._divergence())
         return output
 
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        from peft.helpers import disable_input_dtype_casting
+
+        # Under autocast, a float32 copy of what a layer of LoRA gets is rounded back at once: it only takes memory.
+        configs = getattr(self.model, "peft_config", {}).values()
+        is_lora = all(config.peft_type == "LORA" and not config.use_dora for config in configs)
+        with disable_input_dtype_casting(self.model, active=is_lora and self.accelerator.native_amp):
+            return super().training_step(*args, **kwargs)
+
     def compute_loss(
         self,
         model: nn.Module,
