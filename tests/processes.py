@@ -8,9 +8,10 @@ import atexit
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 from multiprocessing.connection import Connection
+
+from torch.distributed import TCPStore
 
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -89,8 +90,9 @@ def run_program(source: str, *arguments) -> tuple[int, str]:
 
 def run_in_two_processes(source: str, *arguments) -> None:
     """Runs a program in two processes that find each other as under torchrun."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    # As torchrun's agent: a port that is free now may be taken when the first of them listens there.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     ranks = [{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"} for rank in "01"]
     programs = [Program(source, *arguments, **address, **rank) for rank in ranks]
     try:
