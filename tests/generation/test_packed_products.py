@@ -82,9 +82,17 @@ def write_data(model) -> None:
     model.lm_head.weight.data += 1
 
 
-def swap_rows(model) -> None:
-    weight = model.lm_head.weight.data
-    weight.copy_(weight.flip(0))
+def swap(dim):
+    def change(model) -> None:
+        weight = model.lm_head.weight.data
+        weight.copy_(weight.flip(dim))
+
+    return change
+
+
+def store_at_an_odd_place(model) -> None:
+    weight = model.lm_head.weight
+    weight.data = torch.cat([torch.zeros(1), weight.detach().flatten() + 1])[1:].view_as(weight)
 
 
 def load(model) -> None:
@@ -94,7 +102,9 @@ def load(model) -> None:
 CHANGES = {
     "trained": train,
     "written into": write_data,
-    "permuted": swap_rows,
+    "rows permuted": swap(0),
+    "columns permuted": swap(1),
+    "at an odd place": store_at_an_odd_place,
     "loaded": load,
     "another adapter": lambda model: model.set_adapter("a"),
     "no adapter": lambda model: model.disable_adapters(),
@@ -153,12 +163,25 @@ def test_everything_else_is_computed_as_ever(products, monkeypatch):
         inference = nn.Linear(16, 16)
     with torch.no_grad(), packed_products(layer):
         layer(states[:0])
+        layer(states[0])
         with torch.autocast("cpu"):
             assert layer(states).dtype == torch.bfloat16
-    for other in (double, nn.Linear(15, 16), inference, nn.Linear(16, 16, device="meta")):
+    flat = nn.Linear(16, 16)
+    flat.weight = nn.Parameter(flat.weight.detach().flatten())
+    for other in (double, flat, nn.Linear(15, 16), inference, nn.Linear(16, 16, device="meta")):
         assert isinstance(packed_products(other), nullcontext)
     monkeypatch.setattr(module, "_MOST_BYTES", 1023)
     assert isinstance(packed_products(layer), nullcontext) and not products
+
+
+def test_zeros_of_another_type_are_packed_anew():
+    """As the second matrix of a new adapter is, whose sums are the same in every type."""
+    layer = nn.Linear(16, 16, bias=False)
+    nn.init.zeros_(layer.weight)
+    for dtype in (torch.float32, torch.bfloat16, torch.float32):
+        layer.to(dtype)
+        with torch.no_grad(), packed_products(layer):
+            assert not layer(torch.ones(2, 16, dtype=dtype)).any()
 
 
 def test_small_models_are_not_packed(monkeypatch):

@@ -287,7 +287,7 @@ def _use_cache_if_offline() -> None:
     try:
         get_session().head(constants.ENDPOINT, timeout=5)
     except Exception:  # noqa: BLE001  # of the HTTP library of its version
-        context.call_on_close(partial(setattr, constants, "HF_HUB_OFFLINE", False))
+        context.find_root().call_on_close(partial(setattr, constants, "HF_HUB_OFFLINE", False))
         constants.HF_HUB_OFFLINE = True
 
 

@@ -318,6 +318,7 @@ class Canvas(RowTensors):
         """Ends an answer after so many tokens, whatever follows."""
         status = self.status[row]
         status.length, status.is_finished, status.error = length, True, error
+        status.num_final = status.num_decided
 
     def pop_finished(self) -> list[DecodedRow]:
         """Removes the finished rows and returns what was decoded in them."""

@@ -14,7 +14,7 @@ _FEWEST_WEIGHTS = 10**7
 _MOST_BYTES = 4 * 2**30
 # The rows that a product is expected to have. The numbers are the same for any other.
 _ROWS = 32
-# By weight, as long as it exists: its sums when it was packed, and the packed copy.
+# By weight, as long as it exists: what it was when it was packed, and the packed copy.
 _PACKED = WeakTensorKeyDictionary()
 
 
@@ -22,7 +22,8 @@ def packed_products(model: nn.Module) -> AbstractContextManager:
     """Inside it, the linear layers of a large model on a CPU multiply with packed copies of their weights.
 
     To be made for each decoding, and entered for each pass. The copies take as much memory as the weights, and are
-    kept as long as them. `torch.backends.mkldnn.enabled = False` does without.
+    kept as long as them. `torch.backends.mkldnn.enabled = False` does without. What is written into `weight.data`, as
+    merging an adapter does, counts from the next decoding on.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     weights = list({id(layer.weight): layer.weight for layer in layers if _can_be_packed(layer.weight)}.values())
@@ -43,7 +44,8 @@ class _PackedProducts(TorchFunctionMode):
         if func is nn.functional.linear and not kwargs and not torch.is_grad_enabled():
             input, weight, *bias = args
             _, state, packed = self._packed.get(id(weight), (None, None, None))
-            is_plain = type(input) is torch.Tensor and input.dtype == weight.dtype and input.numel() > 0
+            is_plain = type(input) is torch.Tensor and input.dtype == weight.dtype
+            is_plain = is_plain and input.ndim > 1 and input.numel() > 0
             if is_plain and packed is not None and state == _state(weight) and not torch.is_autocast_enabled("cpu"):
                 return _multiply(input, packed, *bias)
         return func(*args, **(kwargs or {}))
@@ -59,7 +61,10 @@ def _can_be_packed(weight: torch.Tensor) -> bool:
         and weight.device.type == "cpu"
         and (weight.dtype == torch.float32 or weight.dtype == torch.bfloat16 and _has_bfloat16())
         and weight.is_contiguous()
+        # It can be read as a matrix of 64-bit integers.
+        and weight.ndim == 2
         and weight.shape[1] % 4 == 0
+        and weight.storage_offset() % 4 == 0
         and not weight.is_inference()
     )
 
@@ -68,17 +73,18 @@ def _has_bfloat16() -> bool:
     return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def _state(weight: nn.Parameter) -> tuple[int, int]:
-    return weight._version, weight.data_ptr()
+def _state(weight: nn.Parameter) -> tuple:
+    return weight._version, weight.data_ptr(), weight.dtype, weight.shape
 
 
 def _pack(weight: nn.Parameter) -> torch.Tensor:
-    # What writes into `weight.data`, as merging an adapter does, does not count in its version.
-    sums = weight.detach().view(torch.int64).sum(dim=1)
-    old_sums, packed = _PACKED.get(weight, (None, None))
-    if old_sums is None or not torch.equal(old_sums, sums):
+    # What is written into `weight.data` does not count in its version. Sums of rows do not change where columns move.
+    bits = weight.detach().view(torch.int64)
+    state, sums = _state(weight), torch.cat([bits.sum(dim=0), bits.sum(dim=1)])
+    old_state, old_sums, packed = _PACKED.get(weight, (None, None, None))
+    if old_state != state or not torch.equal(old_sums, sums):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
-        _PACKED[weight] = sums, packed
+        _PACKED[weight] = state, sums, packed
     return packed
 
 

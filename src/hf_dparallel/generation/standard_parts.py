@@ -52,8 +52,8 @@ def make_parts(
         processing if processing else None,
         CertaintyHistory() if config.output_certainty else None,
         StopCheck(criteria) if criteria else None,
-        DraftStream(streamer) if streamer is not None else None,
         Stopwatch(config.max_time),
+        DraftStream(streamer) if streamer is not None else None,
     ]
     return [part for part in wanted if part is not None]
 

@@ -275,8 +275,9 @@ class CertaintyForcingTrainer(PublishingMixin):
         from peft.helpers import disable_input_dtype_casting
 
         # Under autocast, a float32 copy of what a layer of LoRA gets is rounded back at once: it only takes memory.
+        # Several adapters share one, in which their gradients are added up.
         configs = getattr(self.model, "peft_config", {}).values()
-        is_lora = all(config.peft_type == "LORA" and not config.use_dora for config in configs)
+        is_lora = all(config.peft_type == "LORA" and not config.use_dora for config in configs) and len(configs) == 1
         with disable_input_dtype_casting(self.model, active=is_lora and self.accelerator.native_amp):
             return super().training_step(*args, **kwargs)
 
