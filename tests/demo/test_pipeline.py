@@ -13,6 +13,7 @@ from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
 from hf_dparallel.demo import STUDENT, TEACHER, pipeline, word_problem_dataset
 from hf_dparallel.demo.pipeline import DemoConfig, load_teacher, run_demo
 from hf_dparallel.evaluation.decoding import evaluate_decoding
+from hf_dparallel.serving.web_page import EXAMPLES
 
 
 @pytest.mark.slow
@@ -34,6 +35,25 @@ def test_bundled_student_takes_a_fifth_of_the_passes():
     figures = evaluate_decoding(model, tokenizer, problems, numeric_answer_reward, batch_size=32)
     assert figures["accuracy"] >= 0.9
     assert figures["nfe"] < 64 / 5
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    zip(EXAMPLES, ["15.", "23.", "22.", "11. 20.", "20.", "I only know problems about counting things."], strict=True),
+)
+def test_bundled_student_answers_the_examples_of_the_page(name, ends):
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(STUDENT), AutoTokenizer.from_pretrained(STUDENT)
+    messages, replies = [], []
+    for question in EXAMPLES[name]:
+        messages.append({"role": "user", "content": question})
+        inputs = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+        )
+        tokens = model.generate(**inputs)[0, inputs["input_ids"].shape[1] :]
+        replies.append(tokenizer.decode(tokens, skip_special_tokens=True))
+        messages.append({"role": "assistant", "content": replies[-1]})
+    ends = [ends] if name == "something else" else ends.split()
+    assert all(reply.endswith(end) for reply, end in zip(replies, ends, strict=True)), replies
 
 
 def test_the_folder_of_the_student_is_that_of_an_adapter_and_of_a_model():

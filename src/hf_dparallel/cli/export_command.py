@@ -5,7 +5,7 @@ from typing import Any
 
 from hf_dparallel_cli.flags import ExportFlags
 
-from ..demo import path_of
+from ..demo import STUDENT, TEACHER, path_of
 from ..hub.export import export_for_engine
 from .console import say
 from .loading import read_settings
@@ -13,11 +13,12 @@ from .loading import read_settings
 
 def run(flags: ExportFlags) -> dict[str, Any]:
     """Prints the line that starts the engine."""
+    student = path_of(flags.student)
     launch = export_for_engine(
-        path_of(flags.student),
+        student,
         flags.engine,
         flags.output_dir,
-        base_model=flags.base_model,
+        base_model=flags.base_model or (TEACHER if student == STUDENT else None),
         generation_config=read_settings(flags),
     )
     say(launch)

@@ -55,7 +55,8 @@ def compare_with_teacher(
         measure(teacher, "Teacher", ("Teacher, one token per pass", original), (f"Teacher, {rule}", recipe))
     measure(model, "Student", (f"Student, {rule}", recipe))
     table = make_rows(measured)
-    say(f"\nOn {len(rows)} rows that were not trained on. {told}\n\n{results_table(table)}")
+    count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+    say(f"\nOn {count} that training did not see. {told}\n\n{results_table(table)}")
     if certainty:
         plot_confidence_maps(certainty).savefig(folder / "certainty.png")
         say(f"\nFigure: {folder / 'certainty.png'}")

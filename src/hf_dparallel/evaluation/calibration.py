@@ -77,10 +77,9 @@ def check_num_prompts(num_prompts: int, max_accuracy_drop: float, confidence: fl
     needed = math.ceil(math.log(1 - confidence) / math.log(1 - max_accuracy_drop))
     if num_prompts < needed:
         raise ValueError(
-            f"Settings are confirmed on half of the prompts, here {num_prompts}, and under {needed} cannot show that "
-            f"they lose at most `max_accuracy_drop={max_accuracy_drop}` with `confidence={confidence}`, even if no "
-            f"answer changes. Give {2 * needed} prompts or more, or a `max_accuracy_drop` of at least "
-            f"{1 - (1 - confidence) ** (1 / num_prompts):.2g}."
+            f"Too few prompts. Settings are confirmed on half of them, here {num_prompts}. Fewer than {needed} cannot "
+            f"show that settings lose at most `max_accuracy_drop={max_accuracy_drop}` with `confidence={confidence}`, "
+            f"even if no answer changes. Give {2 * needed} prompts or more, or allow a larger drop."
         )
 
 

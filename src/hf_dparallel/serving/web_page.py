@@ -18,18 +18,16 @@ from ..pass_colors import CSS
 EXAMPLES = {
     "two steps": ["Mia has 14 pens. She finds 6 more and then sells 5. How many pens are left?"],
     "six steps": [
-        "Tom has 20 coins. He finds 8 more. Then he loses 5. He gets 10 more. He gives 7 away. He wins 4. Then he "
-        "spends 6. How many coins are left?"
+        "Tom has 20 coins. He finds 8 more. Then he loses 5. He buys 9 more. Then he loses 7. He finds 4 more. Then "
+        "he loses 6. How many coins are left?"
     ],
     "eight steps": [
-        "Leo has 12 stamps. He finds 8 more. Then he loses 5. He buys 9 more. He gives 4 away. He gets 7 more. He "
-        "sells 6. He finds 3 more. Then he loses 2. How many stamps are left?"
+        "Leo has 12 stamps. Then Leo finds 8 more. Later Leo loses 5 stamps. Then Leo buys 9 more. Later Leo sells 4 "
+        "stamps. Then Leo finds 7 more. Later Leo loses 6 stamps. Then Leo buys 3 more. Later Leo sells 2 stamps. "
+        "How many stamps does Leo have now?"
     ],
-    "a follow-up": [
-        "There are 18 apples in the basket. 7 are eaten. How many are left?",
-        "Then Emma puts 9 more in. How many now?",
-    ],
-    "number words": ["Sara has seven cookies and bakes twelve more. How many cookies does she have?"],
+    "a follow-up": ["Gia has 18 apples and eats 7 of them. How many are left?", "And if she finds 9 more?"],
+    "a sum": ["What is 14 + 6?"],
     "something else": ["What is the capital of France?"],
 }
 _TEMPLATE = Path(__file__).with_name("web_page.html")
