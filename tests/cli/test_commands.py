@@ -534,7 +534,6 @@ def test_calibrate(hf, asked):
 
     code, _, err = hf(*flags, "--model", "none")
     assert code == 1 and "here 4. Fewer than 230 cannot show" in err and "Give 460 prompts or more" in err
-    assert "Give 460 prompts or more" in last_line(err)
     code, _, err = hf(*flags, "--num_samples", "1")
     assert code == 1 and "`dataset` must have at least 2 prompts" in err
     code, _, err = hf(*flags, "--max_accuracy_drop", "1")
