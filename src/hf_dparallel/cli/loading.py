@@ -286,7 +286,8 @@ def _use_cache_if_offline() -> None:
         return
     try:
         get_session().head(constants.ENDPOINT, timeout=5)
-    except Exception:  # noqa: BLE001  # of the HTTP library of its version
+    # Versions of huggingface_hub ask with httpx or with httpx2, whose errors share no class of their own.
+    except Exception:  # noqa: BLE001
         context.find_root().call_on_close(partial(setattr, constants, "HF_HUB_OFFLINE", False))
         constants.HF_HUB_OFFLINE = True
 

@@ -28,7 +28,7 @@ class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
             Share of each head's dimensions that the rotary embedding turns.
         block_length (`int`, *optional*, defaults to 32):
             Tokens of a block: attention is bidirectional inside a block and causal across blocks. The published files
-            do not say, but for those of LLaDA2.2, as `block_size`.
+            do not say it; LLaDA2.2's do, as `block_size`.
         expert_capacity (`int`, *optional*):
             How many experts the tokens of a block share (LLaDA2.2). By default each token chooses of all.
         mask_token_id, eos_token_id (`int`, *optional*, default to 156895 and 156892):
