@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
@@ -105,10 +106,12 @@ def test_a_race_and_its_replay(served, server, driver):
 
 
 def test_a_link_opens_with_a_race(served, driver):
-    with running(served) as server:
+    with running(served, models={name: replace(served, name=name) for name in ("student", "demo")}) as server:
         page = Page(driver, server.url, fragment="#play", shown=".user", width=390, height=800, color_scheme="dark")
-        page.wait_for_answer()
+        page.wait_for_answer(2)
         wait_for(lambda: page.texts("#replay") == ["Pause"])
+        (left, right), (top, other) = zip(*((side.rect["x"], side.rect["y"]) for side in page.find(".side")), strict=True)
+        assert right - left > 180 and top == other
         page.check(390)
 
 
