@@ -360,10 +360,10 @@ def test_a_threshold_is_moved_until_the_answer_breaks(fake, driver):
         for value in (0.7, 1):
             page.drag(".value", 0.1, 0.2, value)
             wait_for(lambda value=value: fake.asked[-1].get("entropy_threshold") == value)
-        page.drag(".value", 2)
+        page.drag(".value", 3)
         wait_for(lambda: page.texts(".marks i")[1:] == ["●", "●", "✕"])
-        assert page.texts(".help") == ["✕ Another answer than with one token per pass. It changes at 2."]
-        assert page.texts(".answer") == ["line 0"] and page.texts(".by") == ["demo, entropy_threshold 2"]
+        assert page.texts(".help") == ["✕ Another answer than with one token per pass. It changes at 3."]
+        assert page.texts(".answer") == ["line 0"] and page.texts(".by") == ["demo, entropy_threshold 3"]
         late.set()
         page.drag(".value", 0.7)
         wait_for(lambda: page.texts(".answer") == ["line 0\nline 1"])
@@ -371,6 +371,6 @@ def test_a_threshold_is_moved_until_the_answer_breaks(fake, driver):
         page.wait_for_answer(2)
         page.check(390)
     values = [body.get("entropy_threshold") for body in fake.asked if "stream" in body]
-    assert values == [None, 0.7, 1, 2, 0.7, 0.7] and sum("stream" not in body for body in fake.asked) == 1
+    assert values == [None, 0.7, 1, 3, 0.7, 0.7] and sum("stream" not in body for body in fake.asked) == 1
     said = [message["content"] for message in fake.asked[-1]["messages"]]
     assert said == ["Count.", "line 0\nline 1\n", "More."]

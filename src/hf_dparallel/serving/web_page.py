@@ -31,7 +31,7 @@ EXAMPLES = {
     "something else": ["What is the capital of France?"],
 }
 _TEMPLATE = Path(__file__).with_name("web_page.html")
-# Where the slider of a threshold without a largest value ends.
+# Where the slider of a threshold without a largest value ends: some answers of the bundled teacher break only above 2.
 _LARGEST_ON_SLIDER = 3.0
 # Up to this entropy, the likeliest token has a probability of at least one half.
 _USEFUL = {"entropy_threshold": math.log(2)}
