@@ -492,6 +492,8 @@ def test_evaluate(hf, asked):
     assert figures["recipe"]["entropy_threshold"] == 1.0
     printed = dict(line.split("  ", 1) for line in out.splitlines())
     assert printed["accuracy"].strip() == "0.5" and "accuracy_interval" in printed
+    code, out, _ = hf("report", "e.json", "e.json")
+    assert code == 0 and "(2): entropy_threshold 1.0 |" in out
 
 
 def test_sweeps_and_their_comparison(hf, checkpoint, asked):

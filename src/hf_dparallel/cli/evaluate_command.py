@@ -69,7 +69,7 @@ def run(flags: EvaluateFlags) -> dict[str, Any]:
         return report
     (metrics,) = measured.values()
     say_table({name: value for name, value in metrics.items() if name not in ("answers", "curve", "recipe")})
-    return metrics | {"dataset": flags.dataset}
+    return metrics | report
 
 
 def recipes_to_try(given: DiffusionGenerationConfig, sweeps: Sequence[str]) -> dict[str, DiffusionGenerationConfig]:
