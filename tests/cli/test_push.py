@@ -7,7 +7,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
 from ..helpers import make_sdar, make_tokenizer
-from ..hub.conftest import BASE, TEACHER
+from ..hub.conftest import BASE, TEACHER, edit_json
 from .conftest import read_json
 
 
@@ -70,6 +70,14 @@ def test_a_dry_run_shows_what_would_be_pushed_without_the_network(hub, adapter, 
     pushed = {name: len(content) for name, content in hub.repository("user/new").files().items()}
     assert read_json("0.json") == {"repo_id": "user/new", "files": pushed}
     assert set(read_json("1.json")["files"]) == {"README.md", "data/train-00000-of-00001.parquet"}
+
+
+def test_a_dry_run_without_a_base_on_the_hub_says_that_a_push_needs_it(hf, adapter):
+    edit_json(adapter / "adapter_config.json", base_model_name_or_path=str(TEACHER))
+    code, out, err = hf("push", adapter, "user/new", "--dry_run")
+    assert code == 0 and "base_model: NAME-OF-THE-BASE-MODEL" in out and "To push, name the base model" in err
+    code, _, err = hf("push", adapter, "user/new")
+    assert code == 1 and "`--base_model GSAI-ML/LLaDA-8B-Instruct`" in err
 
 
 def test_an_answer_of_generate_is_an_example(hub, adapter, hf):

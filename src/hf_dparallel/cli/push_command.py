@@ -22,6 +22,8 @@ from .loading import read_settings
 
 # Flags that say something about a model, and nothing about data.
 _OF_MODELS = ("report", "example", "dataset_name")
+# Shown by a dry run where a push needs the name of the base model.
+_UNNAMED = "NAME-OF-THE-BASE-MODEL"
 
 
 def run(flags: PushFlags) -> dict[str, Any]:
@@ -59,8 +61,11 @@ def _push(flags: PushFlags) -> dict[str, Any]:
     return figures
 
 
-def _files_of_model(path: str, **facts: Any) -> dict[str, Content]:
-    return files_to_push(ModelFacts(Path(path), **facts))
+def _files_of_model(path: str, **about: Any) -> dict[str, Content]:
+    facts = ModelFacts(Path(path), **about)
+    if facts.adapter and facts.base_model is None:
+        facts = ModelFacts(Path(path), **about | {"base_model": _UNNAMED})
+    return files_to_push(facts)
 
 
 def show(files: Mapping[str, Content], repo_id: str) -> dict[str, Any]:
@@ -70,5 +75,7 @@ def show(files: Mapping[str, Content], repo_id: str) -> dict[str, Any]:
         say(card.decode())
     sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in files.items()}
     say_table({name: f"{size:,} bytes" for name, size in sizes.items()})
+    if any(isinstance(it, bytes) and _UNNAMED.encode() in it for it in files.values()):
+        note("To push, name the base model on the Hub with `--base_model NAME`; push it first if it is not there.")
     note(f"Nothing was sent. Not checked: what {repo_id} holds already, and whether you may write to it.")
     return {"repo_id": repo_id, "files": sizes}
