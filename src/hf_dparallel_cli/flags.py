@@ -156,6 +156,7 @@ class DatasetFlags(Flags):
     # In another group of each command.
     model: str
     revision: str | None
+    reward: Any
 
 
 class PromptFlags(Flags):

@@ -305,8 +305,8 @@ def test_bad_files_are_2(hf, tmp_path, text, message):
     "command",
     [
         "generate --prompt 1",
-        "evaluate --dataset questions.jsonl",
-        "trajectories --dataset questions.jsonl --output_dir out",
+        "evaluate --dataset questions.jsonl --prompt_column question",
+        "trajectories --dataset demo --output_dir out",
         "train --dataset_name completions.jsonl",
     ],
 )
@@ -336,11 +336,15 @@ def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch, caplog
     [
         (["--dataset", "missing.jsonl"], "`dataset=missing.jsonl` does not exist"),
         (["--dataset", "./missing"], "`dataset=./missing` does not exist"),
-        (["--dataset", "questions.jsonl", "--prompt_column", "text"], "`prompt_column=text` is no column"),
-        (["--dataset", "questions.jsonl"], "`dataset` needs a column `prompt`"),
+        (["--dataset", "questions.jsonl", "--prompt_column", "text"], "lacks `text`, which is to be asked"),
+        (["--dataset", "questions.jsonl"], "lacks `prompt` or `messages` (or name the column"),
         (["--dataset", "texts.jsonl"], "Add --prompt_column prompt to ask each text as a user's message, or --raw"),
         (["--dataset", "questions.jsonl", "--dataset_split", "dev"], "dev"),
-        (["--dataset", "questions.jsonl", "--reward", "math"], "`reward=math` compares with the column `solution`"),
+        (
+            ["--dataset", "questions.jsonl", "--reward", "math"],
+            "(or name the column of the texts: --prompt_column NAME), and `solution` with the right answers, "
+            "which `reward=math` compares with (rename yours). Its columns are ['question', 'answer'].",
+        ),
     ],
 )
 def test_bad_datasets_are_1(hf, checkpoint, questions, flags, message):

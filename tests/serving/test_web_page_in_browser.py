@@ -110,7 +110,9 @@ def test_a_link_opens_with_a_race(served, driver):
         page = Page(driver, server.url, fragment="#play", shown=".user", width=390, height=800, color_scheme="dark")
         page.wait_for_answer(2)
         wait_for(lambda: page.texts("#replay") == ["Pause"])
-        (left, right), (top, other) = zip(*((side.rect["x"], side.rect["y"]) for side in page.find(".side")), strict=True)
+        (left, right), (top, other) = zip(
+            *((side.rect["x"], side.rect["y"]) for side in page.find(".side")), strict=True
+        )
         assert right - left > 180 and top == other
         page.check(390)
 

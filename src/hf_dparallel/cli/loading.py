@@ -169,16 +169,28 @@ def load_prompts(flags: DatasetFlags, default_split: str) -> datasets.Dataset:
     dataset = load_split(flags.dataset, flags.dataset_config, split, flags.num_samples)
     if flags.num_samples is not None:
         dataset = dataset.select(range(min(flags.num_samples, len(dataset))))
+    _check_columns(flags, dataset.column_names)
     if flags.prompt_column is None:
         if not flags.raw and _has_texts(dataset):
             _check_no_template(flags)
         return dataset
-    if flags.prompt_column not in dataset.column_names:
-        raise ValueError(
-            f"`prompt_column={flags.prompt_column}` is no column of `dataset={flags.dataset}`, which has "
-            f"{dataset.column_names}."
-        )
     return dataset.map(_ask, input_columns=flags.prompt_column)
+
+
+def _check_columns(flags: DatasetFlags, columns: list[str]) -> None:
+    """Raises a `ValueError` for all columns that the rows lack, before anything is decoded."""
+    lacking = []
+    if flags.prompt_column is None and not {"prompt", "messages"} & set(columns):
+        lacking.append("`prompt` or `messages` (or name the column of the texts: --prompt_column NAME)")
+    elif flags.prompt_column not in (None, *columns):
+        lacking.append(f"`{flags.prompt_column}`, which is to be asked (--prompt_column)")
+    reference = REFERENCE_COLUMNS.get(flags.reward or "")
+    if reference not in (None, *columns):
+        lacking.append(
+            f"`{reference}` with the right answers, which `reward={flags.reward}` compares with (rename yours)"
+        )
+    if lacking:
+        raise ValueError(f"`dataset={flags.dataset}` lacks {', and '.join(lacking)}. Its columns are {columns}.")
 
 
 def _has_texts(dataset: datasets.Dataset) -> bool:
@@ -235,12 +247,6 @@ def _read_files(files: list[Path], file_format: str, split: str) -> datasets.Dat
 
 def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
     """Returns the reward function, after checking, before anything is decoded, that it can judge this dataset."""
-    column = REFERENCE_COLUMNS[name]
-    if column not in dataset.column_names:
-        raise ValueError(
-            f"`reward={name}` compares with the column `{column}`, which the dataset lacks: it has "
-            f"{dataset.column_names}. Rename the column that holds the right answers."
-        )
     if name == "numeric":
         return numeric_answer_reward
     require("reward=math", "math", "math_verify")

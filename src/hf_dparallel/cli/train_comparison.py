@@ -65,7 +65,7 @@ def compare_with_teacher(
 
 def judge(rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[str, RewardFunction]:
     """Returns what makes an answer right: the reward that finds the teacher's right, or else that it is the same."""
-    for name in REFERENCE_COLUMNS:
+    for name in [name for name, column in REFERENCE_COLUMNS.items() if column in rows.column_names]:
         with suppress(ValueError, ImportError):
             reward_function = get_reward(name, rows)
             if any(score_completions(rows, tokenizer, reward_function)):
