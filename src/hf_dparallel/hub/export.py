@@ -81,6 +81,9 @@ def export_for_engine(
     given = generation_config.settings() if generation_config else {}
     recipe = recipe_of(model).updated(**given)
     _check_weights(model, tokenizer)
+    if engine not in ("transformers", *getattr(model.config, "served_as", ())):
+        rule, remedy = f"does not know {type(model).__name__}", "Use 'transformers', or `hf-dparallel serve`."
+        raise SettingError("engine", engine, rule, remedy)
     if engine != "transformers":
         recipe = recipe.updated(engine=engine)
         command, settings = _start(model, resolve(model, recipe, tokenizer), "auto_map" in published)
