@@ -239,7 +239,9 @@ class Engine:
             return
         self.num_passes += 1
         for row_id, row in finished.items():
-            progress[row_id] = RowProgress(row.tokens[num_sent[row_id] : row.num_tokens].tolist(), row.nfe)
+            # Of an infilling, what stood between the masks is told, too.
+            end = None if self._active[row_id].config.is_infilling else row.num_tokens
+            progress[row_id] = RowProgress(row.tokens[num_sent[row_id] : end].tolist(), row.nfe)
         self._leave([row_id for row_id in row_ids if self._tell(row_id, *progress[row_id], finished.get(row_id))])
 
     def _fail(self, row_ids: list[int], error: Exception) -> None:
@@ -253,7 +255,7 @@ class Engine:
         is_last = finished is not None or len(tokens) == prompt.max_tokens
         progress = Progress(tokens[num_sent:], nfe, error=finished.error if finished else None)
         if is_last and progress.error is None:
-            ends = bool(tokens) and tokens[-1] in prompt.config.eos_token_ids
+            ends = tokens and tokens[-1] in prompt.config.eos_token_ids and not prompt.config.is_infilling
             progress.finish_reason = "stop" if ends else "length"
         try:
             for follower in prompt.followers:
