@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -161,7 +161,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> None:
         """Imports the module of the command, runs it, and writes the figures that it returns."""
         name, values = ctx.obj
-        _quieten(values.quiet)
+        _quieten(ctx, values.quiet)
         figures = _import(f"hf_dparallel.cli.{name}_command", ctx.command_path).run(values)
         if values.json is not None and figures is not None:
             import_module("hf_dparallel.reports").write_json(figures, values.json)
@@ -233,7 +233,7 @@ class Command(click.Command):
         """Takes what YAML files say as defaults. Their `env` goes to the environment, as in files of TRL."""
         for path in paths:
             values = _read_yaml(path)
-            os.environ.update({name: str(value) for name, value in values.pop("env", {}).items()})
+            _set_variables(ctx, **values.pop("env", {}))
             ctx.default_map = dict(ctx.default_map or {}) | self._texts(values, f"`{path}`")
 
     def _texts(self, values: dict[str, Any], source: str) -> dict[str, Any]:
@@ -317,17 +317,26 @@ def _import(module: str, title: str) -> ModuleType:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def _quieten(is_quiet: bool) -> None:
+def _set_variables(ctx: click.Context, **values: Any) -> None:
+    """Sets variables of the environment until the command ends: the process may go on."""
+    for name, value in values.items():
+        before = os.environ.get(name)
+        back = partial(os.environ.pop, name, None) if before is None else partial(os.environ.update, {name: before})
+        ctx.call_on_close(back)
+        os.environ[name] = str(value)
+
+
+def _quieten(ctx: click.Context, is_quiet: bool) -> None:
     """Silences what says nothing about the user's work: bars in files, and warnings of libraries about themselves."""
-    os.environ[QUIET] = "1" if is_quiet else ""
+    # Of bars: only for what takes longer, which is not the loading of a small model; and none for each shard and
+    # column, in the middle of ours.
+    delay = os.environ.get("TQDM_DELAY", "1")
+    variables = {QUIET: "1" if is_quiet else "", "TQDM_DELAY": delay, "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
     if is_quiet:
-        os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+        variables["TRANSFORMERS_VERBOSITY"] = "error"
     if is_quiet or not sys.stderr.isatty():
-        os.environ |= dict.fromkeys(("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
-    # Only for what takes longer, which is not the loading of a small model.
-    os.environ.setdefault("TQDM_DELAY", "1")
-    # One for each shard and column, in the middle of ours.
-    os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
+        variables |= dict.fromkeys(("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
+    _set_variables(ctx, **variables)
     if not os.environ.get("HF_DPARALLEL_DEBUG"):
         for category in (FutureWarning, DeprecationWarning, UserWarning):
             warnings.filterwarnings("ignore", category=category, module=_LIBRARIES)

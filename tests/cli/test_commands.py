@@ -3,6 +3,7 @@
 
 import dataclasses
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -478,6 +479,7 @@ def test_generate_raw_leaves_the_chat_template_out(hf, checkpoint):
 
 
 def test_flags_override_the_file(hf, checkpoint, tmp_path):
+    environment = dict(os.environ)
     config = {"model": checkpoint, "prompt": "5 6", "max_new_tokens": 8, "block_length": 4, "denoising_steps": 8}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config | {"json": "g.json", "env": {"A_VARIABLE": "1"}}))
     assert hf("generate", "--config", "config.yaml")[0] == 0
@@ -485,6 +487,7 @@ def test_flags_override_the_file(hf, checkpoint, tmp_path):
     assert hf("generate", "--config=config.yaml", "--denoising_steps", "2")[0] == 0
     by_flag = read_json("g.json")
     assert by_flag["nfe"] == 2 < by_file["nfe"]
+    assert os.environ == environment  # of this process, which goes on
 
 
 def test_evaluate(hf, asked):
