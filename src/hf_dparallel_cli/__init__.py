@@ -34,8 +34,9 @@ _TABLE = [
     Command(
         "generate",
         "answer one prompt",
-        "demo-student --prompt 'Mia has 14 pens. Then Mia finds 6 more. How many pens?'",
+        "demo-student 'Mia has 14 pens. Then Mia finds 6 more. How many pens?'",
         "model",
+        "prompt",
     ),
     Command("chat", "talk to a model in the terminal", "demo-student", "model"),
     Command("serve", "answer requests of OpenAI clients over HTTP", "demo --adapter demo-student", "model"),
