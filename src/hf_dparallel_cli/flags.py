@@ -144,7 +144,7 @@ class LoadingFlags(ModelFlags):
 
 class DatasetFlags(Flags):
     title = "data"
-    dataset: str = flag("Prompts: a dataset on the Hub, a folder, a .json, .jsonl or .parquet file, or 'demo' for the "
+    dataset: str = flag("Prompts: a dataset on the Hub, a folder, a .csv, .json, .jsonl or .parquet file, or 'demo', "
         "bundled word problems. It has a column 'prompt' or 'messages'; or see --prompt_column.", metavar="DATASET",
         bundled=("demo",))
     dataset_config: str | None = flag("Configuration (subset) of the dataset.", brief="")

@@ -135,7 +135,10 @@ def test_every_setting_of_decoding_is_a_flag(command):
 
 def test_help_is_grouped_and_has_the_positional_arguments(hf):
     help_text = hf("generate", "--help")[1]
-    assert "Usage: hf-dparallel generate MODEL [options]" in help_text and "  MODEL, or --model MODEL " in help_text
+    assert (
+        "Usage: hf-dparallel generate MODEL PROMPT [options]" in help_text
+        and "  MODEL, or --model MODEL " in help_text
+    )
     titles = re.findall(r"^(\w[\w ]+):$", help_text, flags=re.MULTILINE)
     assert titles == ["model", "prompt", "settings of decoding", "output", "options", "others"]
     assert "--kl_threshold" not in help_text and " kl_threshold," in help_text
@@ -226,7 +229,7 @@ TRAJECTORIES = "trajectories demo --dataset demo --output_dir out"
         ("generate --model m --max_tokens 8", "No such option '--max_tokens'"),
         ("generate --model m --max_new 8", "No such option '--max_new'"),
         ("generate --model m --prompt --raw", "'--prompt' requires an argument"),
-        ("generate m n", "unexpected extra argument"),
+        ("generate m n o", "unexpected extra argument"),
         ("generate --model m --top_k x", "'--top_k': 'x' is not a valid integer"),
         ("generate m --entropy_threshold 1 --confidence_threshold 0.9", "are two commit rules"),
         ("generate --model m --block_length 0", "`block_length` must be a positive integer"),
@@ -339,6 +342,7 @@ def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch, caplog
         (["--dataset", "./missing"], "`dataset=./missing` does not exist"),
         (["--dataset", "questions.jsonl", "--prompt_column", "text"], "lacks `text`, which is to be asked"),
         (["--dataset", "questions.jsonl"], "lacks `prompt` or `messages` (or name the column"),
+        (["--dataset", "texts.csv"], "Its columns are ['text']"),
         (["--dataset", "texts.jsonl"], "Add --prompt_column prompt to ask each text as a user's message, or --raw"),
         (["--dataset", "questions.jsonl", "--dataset_split", "dev"], "dev"),
         (
@@ -350,6 +354,7 @@ def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch, caplog
 )
 def test_bad_datasets_are_1(hf, checkpoint, questions, flags, message):
     write_jsonl("texts.jsonl", [{"prompt": "1 2", "answer": 3}])
+    Path("texts.csv").write_text("text\n1 2\n")
     code, _, err = hf("evaluate", "--model", checkpoint, *flags)
     assert code == 1 and message in last_line(err)
 
@@ -408,7 +413,7 @@ def test_demo_passes_its_settings_on(hf, monkeypatch, tmp_path):
 
 
 def test_generate(hf, checkpoint):
-    code, out, err = hf("generate", "--model", checkpoint, "--prompt", "5 6", *DECODING, "--json", "g.json")
+    code, out, err = hf("generate", checkpoint, "5 6", *DECODING, "--json", "g.json")
     figures = read_json("g.json")
     assert code == 0 and (figures["text"], figures["nfe"]) == answer(checkpoint, "5 6")
     assert figures["tokens_per_forward"] > 0 and figures["latency_s"] > 0
@@ -702,7 +707,7 @@ def test_the_cluster_loads_the_model_and_this_process_filters(hf, checkpoint, mo
     assert len(datasets.Dataset.from_parquet("out/filtered.parquet")) == 3
 
 
-@pytest.mark.parametrize("name", ["bad.json", "empty.json", "bad.parquet", "empty.parquet"])
+@pytest.mark.parametrize("name", ["bad.json", "empty.json", "empty.csv", "bad.parquet", "empty.parquet"])
 def test_files_that_cannot_be_read_are_named(tmp_path, name):
     (tmp_path / name).write_text('{"a": 1}\n{"a"' * ("bad" in name))
     with pytest.raises(ValueError, match=f"{name}` cannot be read as a {name.split('.')[1]} file .*Is it damaged"):

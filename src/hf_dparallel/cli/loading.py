@@ -44,7 +44,7 @@ DEMO = "demo"
 _DEMO_ROWS = 512
 # Parameters of a model that is as fast in one thread as in several.
 _SMALL_MODEL = 10**7
-_FILE_FORMATS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+_FILE_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 # The column with the reference answer that each reward function reads.
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
