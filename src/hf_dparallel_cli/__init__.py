@@ -31,13 +31,7 @@ _TABLE = [
         "certainty-forcing distillation on trajectories",
         "--model demo --dataset_name runs/data --use_peft --output_dir runs/student",
     ),
-    Command(
-        "generate",
-        "answer one prompt",
-        "demo-student 'Mia has 14 pens. Then Mia finds 6 more. How many pens?'",
-        "model",
-        "prompt",
-    ),
+    Command("generate", "answer one prompt", "demo-student 'Mia has 14 pens, finds 6. How many?'", "model", "prompt"),
     Command("chat", "talk to a model in the terminal", "demo-student", "model"),
     Command("serve", "answer requests of OpenAI clients over HTTP", "demo --adapter demo-student", "model"),
     Command(
