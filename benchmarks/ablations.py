@@ -161,6 +161,7 @@ def decodings(max_new_tokens: int) -> dict[str, list[dict[str, Any]]]:
         "several blocks, verified": [{**several, **_verified(*pair)} for pair in verified],
         "soft decoding": [{"soft_threshold": value} for value in (0.0, 0.3, 0.5, 0.8, 0.95)],
         "confidence threshold": [{"confidence_threshold": value} for value in (0.9, 0.8, 0.7, 0.6, 0.5)],
+        "editing 0.5": [{"confidence_threshold": value, "editing_threshold": 0.5} for value in (0.9, 0.7, 0.5)],
         "few steps": [{"denoising_steps": max_new_tokens // 4}],
     }
 
@@ -171,8 +172,10 @@ def _verified(entropy: float, revocation: float) -> dict[str, float]:
 
 def decodes_so(name: str, decoding: str) -> bool:
     """Whether a way to decode is for a model: some are for the teacher, or for students that were trained for it."""
+    is_on_policy = "on_policy_ratio" in VARIANTS.get(name, ("", {}))[1]
     return {
-        "soft decoding": "on_policy_ratio" in VARIANTS.get(name, ("", {}))[1],
+        "soft decoding": is_on_policy,
+        "editing 0.5": is_on_policy,
         "confidence threshold": name == TEACHER,
         "few steps": name in IN_FEW_STEPS,
     }.get(decoding, True)
