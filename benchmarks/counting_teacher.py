@@ -4,38 +4,46 @@
     python benchmarks/counting_teacher.py --output counting.json
     python benchmarks/counting_teacher.py --model demo-student --thresholds --output counting_student.json
 
-Held-out problems of 1 to 3 and of 4 to 8 steps, follow-up questions, and what people typed: sentences of other kinds,
-problems of one step, and whole chats (`counting_prompts.json`), in which the model's own replies are the history.
+Held-out problems of 1 to 3 and of 4 to 8 steps and follow-up questions, and what people typed, in words that the
+training does not have (`counting_prompts.json`): everyday problems, follow-up questions, what is out of reach,
+sentences of other kinds, what visitors of a page tried, and whole chats, with the model's own replies as the history.
+
+What is not right is *garbled* (neither a whole reply of the language nor a refusal), *made up* (it ends with another
+number than the right one, or with one where there is none) or refused.
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
-from datasets import Dataset
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.demo import path_of
 from hf_dparallel.demo.pipeline import BLOCK_LENGTH
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.evaluation.decoding import evaluate_decoding
+from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.generation.configuration import recipe_of
 
 
 # The language of the bundled teacher is not part of the package.
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-from teacher.conversations import MAX_STEPS, REFUSAL
+from teacher.conversations import MAX_STEPS, SMALL_TALK
+from teacher.solutions import OTHER, is_whole
 from teacher.testbed import conversation_dataset, reply_reward
 
 
-# The longest replies to problems of up to three steps have 59 tokens, those of eight 137.
+# The longest replies to problems of up to three steps have 63 tokens, those of eight 152.
 SHORT, LONG = 64, 160
 TYPED = json.loads(Path(__file__).with_name("counting_prompts.json").read_text())
-FIGURES = ("accuracy", "nfe", "tokens_per_forward", "num_prompts")
+
+Messages = list[dict[str, str]]
+# Messages, and what a right reply ends with.
+Prompts = Sequence[tuple[Messages, str]]
 
 
 class Bench:
@@ -44,55 +52,91 @@ class Bench:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: dict[str, Any]):
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
 
-    def evaluate(self, dataset: Dataset, max_new_tokens: int) -> dict[str, float]:
-        """Accuracy and passes."""
-        metrics = evaluate_decoding(self.model, self.tokenizer, dataset, reply_reward, self.recipe(max_new_tokens))
-        return {name: metrics[name] for name in FIGURES}
-
-    def recipe(self, max_new_tokens: int) -> DiffusionGenerationConfig:
+    def evaluate(self, prompts: Prompts, max_new_tokens: int = SHORT) -> tuple[dict[str, Any], list[str]]:
+        """Shares of right, garbled and made-up replies, passes, and what was wrong; and the replies."""
         lengths = {"max_new_tokens": max_new_tokens, "block_length": BLOCK_LENGTH}
-        return recipe_of(self.model).updated(**lengths, **self.settings)
+        answerer = Answerer(self.model, self.tokenizer, recipe_of(self.model).updated(**lengths, **self.settings))
+        texts = [
+            self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            for messages, _ in prompts
+        ]
+        rows = sorted(enumerate(self.tokenizer(texts)["input_ids"]), key=lambda row: len(row[1]))
+        answers = [answer for _, answer in sorted(answerer.rows(rows), key=lambda pair: pair[0])]
+        tokens = [answer.tokens[: answer.num_tokens] for answer in answers]
+        replies = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]
+        verdicts = [verdict(reply, expected) for reply, (_, expected) in zip(replies, prompts, strict=True)]
+        kinds = ("right", "garbled", "made up")
+        figures: dict[str, Any] = {kind: fmean(kind == one for one in verdicts) for kind in kinds}
+        figures["nfe"] = fmean(answer.nfe for answer in answers)
+        figures["tokens_per_forward"] = sum(map(len, tokens)) / sum(answer.nfe for answer in answers)
+        figures["num_prompts"] = len(prompts)
+        figures["wrong"] = [
+            [messages[-1]["content"], reply, kind]
+            for (messages, _), reply, kind in zip(prompts, replies, verdicts, strict=True)
+            if kind != "right"
+        ]
+        return figures, replies
 
-    def abilities(self, num_prompts: int) -> dict[str, dict[str, float]]:
+    def abilities(self, num_prompts: int) -> dict[str, dict[str, Any]]:
         """The figures that the bundled model is to reach."""
-        other = [[{"role": "user", "content": text}] for text in TYPED["other"]]
-        questions, answers = zip(*TYPED["one_step"], strict=True)
-        one_step = [[{"role": "user", "content": text}] for text in questions]
-        groups = {
-            "1 to 3 steps": (conversation_dataset(num_prompts, 1, "test", steps=range(1, 4)), SHORT),
-            "4 to 8 steps": (conversation_dataset(num_prompts, 2, "test", steps=range(4, MAX_STEPS + 1)), LONG),
-            "follow-ups": (conversation_dataset(num_prompts, 3, "test", "follow-up"), SHORT),
-            "other sentences": (Dataset.from_dict({"prompt": other, "answer": [REFUSAL] * len(other)}), SHORT),
-            "typed problems": (Dataset.from_dict({"prompt": one_step, "answer": answers}), SHORT),
+        groups: dict[str, tuple[Prompts, int]] = {
+            "everyday problems": (asked(TYPED["everyday"]), SHORT),
+            "typed problems": (asked(TYPED["one_step"]), SHORT),
+            "out of reach": (asked(TYPED["out_of_reach"]), SHORT),
+            "other sentences": (asked([text, OTHER] for text in TYPED["other"]), SHORT),
+            "visitors": (asked(TYPED["visitors"]), SHORT),
+            "1 to 3 steps": (drawn(num_prompts, 1, steps=range(1, 4)), SHORT),
+            "4 to 8 steps": (drawn(num_prompts, 2, steps=range(4, MAX_STEPS + 1)), LONG),
+            "follow-ups": (drawn(num_prompts, 3, kind="follow-up"), SHORT),
         }
-        return {name: self.evaluate(dataset, max_new_tokens) for name, (dataset, max_new_tokens) in groups.items()}
+        figures = {name: self.evaluate(*group)[0] for name, group in groups.items()}
+        figures["typed follow-ups"] = self.chats(TYPED["follow_ups"])[-1]
+        turns = self.chats(TYPED["chats"])
+        num_turns = sum(turn["num_prompts"] for turn in turns)
+        figures["turns of chats"] = {
+            "right": sum(turn["right"] * turn["num_prompts"] for turn in turns) / num_turns,
+            "num_prompts": num_turns,
+        }
+        return figures
 
-    def chats(self) -> list[list[dict[str, str]]]:
-        """Every turn of every chat: what was asked, what the reply should be, and what it was."""
-        return [self._chat(turns) for turns in TYPED["chats"]]
+    def chats(self, chats: Sequence[Sequence[Sequence[str]]]) -> list[dict[str, Any]]:
+        """The figures of every turn."""
+        histories: list[Messages] = [[] for _ in chats]
+        figures = []
+        for turn in range(max(map(len, chats))):
+            going = [(history, chat[turn]) for history, chat in zip(histories, chats, strict=True) if turn < len(chat)]
+            for history, (question, _) in going:
+                history.append({"role": "user", "content": question})
+            of_turn, replies = self.evaluate([(history, expected) for history, (_, expected) in going])
+            for (history, _), reply in zip(going, replies, strict=True):
+                history.append({"role": "assistant", "content": reply})
+            figures.append(of_turn)
+        return figures
 
-    def growth(self, num_prompts: int) -> dict[str, dict[str, float]]:
+    def growth(self, num_prompts: int) -> dict[str, dict[str, Any]]:
         """Accuracy, passes and tokens per pass by the number of steps."""
         return {
-            str(steps): self.evaluate(conversation_dataset(num_prompts, 4, "test", steps=[steps]), LONG)
+            str(steps): self.evaluate(drawn(num_prompts, 4, steps=[steps]), LONG)[0]
             for steps in range(1, MAX_STEPS + 1)
         }
 
-    def _chat(self, turns: list[list[str]]) -> list[dict[str, str]]:
-        messages: list[dict[str, str]] = []
-        replies = []
-        for question, expected in turns:
-            messages.append({"role": "user", "content": question})
-            inputs = self.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )
-            out = self.model.generate(**inputs, generation_config=self.recipe(SHORT))
-            ids = out[0, inputs["input_ids"].shape[1] :]
-            reply = self.tokenizer.decode(ids, skip_special_tokens=True)
-            messages.append({"role": "assistant", "content": reply})
-            (right,) = reply_reward([reply], [expected])
-            replies.append({"question": question, "expected": expected, "reply": reply, "right": right == 1.0})
-        return replies
+
+def verdict(reply: str, expected: str) -> str:
+    """Right, garbled, made up or refused."""
+    if reply_reward([reply], [expected]) == [1.0]:
+        return "right"
+    if not is_whole(reply, SMALL_TALK):
+        return "garbled"
+    return "made up" if "The answer is" in reply else "refused"
+
+
+def asked(rows: Any) -> Prompts:
+    return [([{"role": "user", "content": text}], expected) for text, expected in rows]
+
+
+def drawn(num_prompts: int, seed: int, **draws: Any) -> Prompts:
+    dataset = conversation_dataset(num_prompts, seed, "test", **draws)
+    return list(zip(dataset["prompt"], dataset["answer"], strict=True))
 
 
 def main() -> None:
@@ -113,12 +157,12 @@ def main() -> None:
     } or {"its own recipe": own}
     report = {
         "abilities": own.abilities(args.num_prompts),
-        "chats": own.chats(),
         "growth": {title: bench.growth(args.num_prompts // 4) for title, bench in growing.items()},
         "environment": describe_environment(),
     }
     args.output.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    print(json.dumps(report["abilities"], indent=2))
+    for name, figures in report["abilities"].items():
+        print(name, {kind: value for kind, value in figures.items() if kind != "wrong"})
 
 
 if __name__ == "__main__":

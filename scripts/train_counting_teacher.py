@@ -1,26 +1,30 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Trains the bundled teacher: a tiny LLaDA for conversations about counting things.
 
-    python scripts/train_demo_teacher.py --output_dir short_teacher
-    python scripts/train_counting_teacher.py --output_dir counting_teacher --init_from short_teacher
+    python scripts/train_counting_teacher.py --output_dir first
+    python scripts/train_counting_teacher.py --output_dir counting_teacher --init_from first --seed 1
 
 The loss is the mean cross-entropy over the scored masked tokens (Eq. 3 of https://huggingface.co/papers/2509.26488
-without its 1/t weight, which only adds variance at this size). The 21 rows of a step are in one of five states:
+without its 1/t weight, which only adds variance at this size). The rows of a step are in one of five states:
 
 - masked uniformly, as in LLaDA's fine-tuning;
 - as semi-autoregressive decoding leaves them: context, a block masked in part or as a whole, then only masks;
 - as left-to-right decoding leaves them: masked from some token on, mostly a number or the start of a sentence, of
   which the next eight are scored;
 - problems whose operands are masked;
-- rows of bare sums, whose results are masked.
+- rows of bare sums, later of questions with the worked answer to another one, whose results are masked: a result
+  follows from its sum, also where the sum is not what the question asks for.
 
 Where a result is masked, so is its copy in the next sum: else the model would read it there and learn to copy and not
-to add. Rows end with the open block and a random number of masked blocks, up to the full length, because that is all
-that decoding shows the model; rows of about the same length are computed together.
+to add. The copy alone may be masked: else it would be added up again. Rows end with the open block and a random number
+of masked blocks, up to the full length, because that is all that decoding shows the model; rows of about the same
+length are computed together.
+
+Forward and backward passes are in bf16, on a copy of the float32 weights, and so is what Muon computes: CPUs with
+instructions for bf16 (AVX512_BF16, AMX) are four times faster in it, others are much slower.
 
 A run that was stopped goes on where it was when the same command is given again. Each step draws its rows from the
-seed and its number, so the result is the same. `before_decay.pt` is the state before the learning rate falls: copied
-over `state.pt`, it lets a run with more steps go on from there.
+seed and its number, so the result is the same.
 """
 
 import argparse
@@ -33,28 +37,41 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from teacher.conversations import Conversation, generate_conversations
+from teacher.conversations import Conversation, draw_change, generate_conversations
+from teacher.solutions import LARGEST_GIVEN, LARGEST_RESULT
 from teacher.tokenizer import build_conversation_tokenizer
 from torch.nn.functional import cross_entropy, pad
 from train_demo_teacher import BLOCK_LENGTH, SUMS_PER_DRILL, split_parameters
 from train_demo_teacher import build_model as build_llada
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_dparallel import LLaDAForMaskedDiffusion
-from hf_dparallel.demo.word_problems import draw_equation
 
 
-NUM_BLOCKS = 8
+# A reply to eight steps has at most 152 tokens where decoding writes it.
+NUM_BLOCKS = 5
 CANVAS = NUM_BLOCKS * BLOCK_LENGTH
-CONVERSATIONS, DRILLS, ROWS_AT_ONCE = 18, 3, 3
-KINDS = {"problem": 0.57, "follow-up": 0.15, "later": 0.06, "sum": 0.03, "small talk": 0.05, "other": 0.14}
-# Most problems have six steps or more, once all lengths occur. The first ones have one step: to find the right
+CONVERSATIONS, TOKENS_AT_ONCE = 20, 2000
+# Rows of bare sums before a third of the steps, and of exchanged answers after it.
+DRILLS, EXCHANGES = 8, 4
+# The embedding of a number starts as its place on circles of these circumferences, and so does its row of the head:
+# sums are rotations there. After 350 steps of sums alone, 37 % of held-out sums were right with a token for each
+# digit, 75 % with tokens for numbers, and 99.8 % on circles (81 % with a tenth of the size).
+CIRCLES = (1, 2, 2.5, 5, 10, 20, 25, 50, 100, 200)
+NUMBER_STD = 0.25
+KINDS = {"problem": 0.55, "follow-up": 0.13, "later": 0.05, "sum": 0.10, "small talk": 0.04, "other": 0.13}
+# By length, the share of the training after which it occurs. The first problems have one step: to find the right
 # number of a question is learned on them in a hundred training steps, and was not on a mixture of all lengths in a
 # thousand.
-STEPS = [0, *(1, 2, 3, 4, 5) * 3, *(6, 7) * 5, *(8,) * 12]
-TRAINING_STEPS_PER_LENGTH = 150
+BEGINNINGS = {0: 0.0, 1: 0.0, 2: 0.0, 3: 0.1, 4: 0.2, 5: 0.2, 6: 0.3, 7: 0.3, 8: 0.3}
+WEIGHTS = {0: 0.2, 1: 3.0, 2: 3.0, 3: 2.0, 4: 0.8, 5: 0.8, 6: 0.8, 7: 0.8, 8: 1.2}
 WARMUP_STEPS = 50
-LEARNING_RATES = {"muon": 0.006, "adamw": 1e-3}
+LEARNING_RATES = {"muon": 0.012, "adamw": 2e-3}
+# The learning rate falls linearly over this last part of the steps.
+DECAY_SHARE = 0.6
+# A run that goes on from another one begins with this share of it, and falls all the way: the full rate undoes in 500
+# steps what the first run learned in its last 5,000.
+FURTHER_SCALE = 0.4
 # The weights that are saved are a moving average over about a hundred steps, which are good before the decay too.
 AVERAGE_DECAY = 0.99
 STEPS_PER_LOG, STEPS_PER_SAVE = 20, 100
@@ -69,46 +86,61 @@ class Row(NamedTuple):
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> LLaDAForMaskedDiffusion:
-    """A LLaDA of 1.4 million parameters, of the shape of the demo's teacher."""
+    """A LLaDA of 2.5 million parameters, of the shape of the short problems' teacher."""
     return build_llada(tokenizer, max_sequence_length=768, max_new_tokens=CANVAS)
 
 
-def copy_weights(model: LLaDAForMaskedDiffusion, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Starts from a teacher of the same shape; words that it does not know keep their random embeddings."""
-    weights = LLaDAForMaskedDiffusion.from_pretrained(folder, dtype=torch.float32).state_dict()
-    old_ids = PreTrainedTokenizerFast.from_pretrained(folder).get_vocab()
-    pairs = [(index, old_ids[word]) for word, index in tokenizer.get_vocab().items() if word in old_ids]
-    new_rows, old_rows = torch.tensor(pairs).T
-    for name, parameter in model.state_dict().items():
-        if parameter.shape == weights[name].shape:
-            parameter.copy_(weights[name])
-        else:
-            parameter[new_rows] = weights[name][old_rows]
+@torch.no_grad()
+def place_numbers(model: LLaDAForMaskedDiffusion, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Numbers that are near each other, or end alike, start with similar embeddings."""
+    first = tokenizer.convert_tokens_to_ids("0")
+    angles = 2 * torch.pi * torch.arange(LARGEST_RESULT + 1)[:, None] / torch.tensor(CIRCLES)
+    places = torch.cat([angles.cos(), angles.sin()], dim=1)
+    for embedding in (model.get_input_embeddings(), model.get_output_embeddings()):
+        axes = torch.randn(places.shape[1], embedding.weight.shape[1]) * NUMBER_STD / len(CIRCLES) ** 0.5
+        embedding.weight[first : first + len(places)] = places @ axes
 
 
-def draw_rows(seed: int, step: int, tokenizer: PreTrainedTokenizerFast) -> list[Row]:
+def draw_rows(seed: int, step: int, progress: float, tokenizer: PreTrainedTokenizerFast) -> list[Row]:
     """The rows of one step, the shortest first."""
     rng = random.Random(f"{seed} {step}")
-    steps = [length for length in STEPS if length <= 1 + step // TRAINING_STEPS_PER_LENGTH]
+    lengths = [length for length, beginning in BEGINNINGS.items() if beginning <= progress]
+    steps = rng.choices(lengths, [WEIGHTS[length] for length in lengths], k=2 * CONVERSATIONS)
     conversations = generate_conversations(rng.getrandbits(32), kinds=KINDS, steps=steps)
     rows = [make_row(conversation, tokenizer, rng) for conversation in islice(conversations, CONVERSATIONS)]
-    rows += [make_row(make_drill(rng), tokenizer, rng) for _ in range(DRILLS)]
-    return sorted(rows, key=lambda row: len(row.ids))
+    drills = (
+        [exchange(rng) for _ in range(EXCHANGES)] if progress > 1 / 3 else [make_drill(rng) for _ in range(DRILLS)]
+    )
+    rows += [make_row(drill, tokenizer, rng) for drill in drills]
+    return sorted((row for row in rows if row), key=lambda row: len(row.ids))
 
 
 def make_drill(rng: random.Random) -> Conversation:
     """Ten sums as the answer to an empty question."""
-    equations = [draw_equation(rng, largest=rng.choice((9, 9, 20))) for _ in range(SUMS_PER_DRILL)]
-    reply = " ".join(f"{a} {sign} {b} = {c} ." for a, sign, b, c in equations)
+    reply = ""
+    for _ in range(SUMS_PER_DRILL):
+        start = rng.randint(0, rng.choice((20, LARGEST_GIVEN, LARGEST_RESULT)))
+        sign, change, total = draw_change(rng, start)
+        reply += f"{start} {sign} {change} = {total} . "
     return Conversation(({"role": "user", "content": ""},), reply, "drill")
 
 
-def make_row(conversation: Conversation, tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Row:
-    """Draws the state in which decoding, or uniform masking, shows a conversation."""
+def exchange(rng: random.Random) -> Conversation:
+    """A problem with the worked answer to another one, which stops where the numbers end about every fourth time."""
+    asked, *others = islice(generate_conversations(rng.getrandbits(32), steps=range(1, 5)), 8)
+    stops = [other for other in others if other.answer is None]
+    answered = stops[0] if stops and rng.random() < 0.5 else others[0]
+    return Conversation(asked.messages, answered.reply, "exchange")
+
+
+def make_row(conversation: Conversation, tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Row | None:
+    """Draws the state in which decoding, or uniform masking, shows a conversation; none if its reply is too long."""
     prompt = tokenizer.apply_chat_template(
         list(conversation.messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
     )["input_ids"][0]
     words = tokenizer(conversation.reply, return_tensors="pt")["input_ids"][0]
+    if len(words) >= CANVAS:
+        return None
     reply = pad(words, (0, CANVAS - len(words)), value=tokenizer.eos_token_id)
     masked, scored, num_blocks = draw_masked(reply, len(words), conversation.kind, tokenizer, rng)
     columns = slice(0, num_blocks * BLOCK_LENGTH)
@@ -126,46 +158,83 @@ def draw_masked(
     """Which tokens of a reply are masked, which of those are scored, and how many blocks the row has."""
     position = torch.arange(CANVAS)
     num_blocks = num_words // BLOCK_LENGTH + 1
-    # A worked answer tells its start, then four numbers a step (6 more: 14 + 6 = 20), and the last result once more.
-    numbers = (reply >= tokenizer.convert_tokens_to_ids("0")).nonzero()[:, 0]
+    numbers = find_numbers(reply, tokenizer)
+    num_steps = int((reply == tokenizer.convert_tokens_to_ids("=")).sum())
     if kind == "drill":
-        masked = torch.isin(position, numbers[2::3])
+        masked = at([result for *_, result in zip(*[iter(numbers)] * 3, strict=True)])
         return masked, masked, num_blocks
-    steps = numbers[1:-1].view(-1, 4) if kind in ("problem", "follow-up") else numbers.new_empty(0, 4)
-    copies = torch.cat([steps[1:, 1], numbers[-1:]])[: len(steps)]
+    # A worked answer tells its start, then four numbers a step (6 more: 14 + 6 = 20), and the last result once more.
+    steps = [numbers[1 + 4 * step : 5 + 4 * step] for step in range(num_steps)]
+    copies = [*(step[1] for step in steps[1:]), *(numbers[-1:] if len(numbers) == 4 * num_steps + 2 else [])]
+    copies = copies[: len(steps)]
+    if kind == "exchange":
+        if rng.random() < 0.7:
+            # Up to a result, or to where an answer goes on or stops.
+            cuts = [step[place] for step in steps for place in (1, 3)]
+            if len(numbers) > 4 * num_steps + 2:
+                cuts = [int((reply == tokenizer.convert_tokens_to_ids(":")).nonzero()[-1]) + 1]
+            cut = rng.choice(cuts)
+            num_blocks = min(cut // BLOCK_LENGTH + 1 + draw_masked_blocks(rng), NUM_BLOCKS)
+            return position >= cut, at([cut]), num_blocks
+        masked = at([*(step[3] for step in steps), *copies])
+        return masked, masked, num_blocks
     draws = torch.rand(CANVAS, generator=torch.Generator().manual_seed(rng.getrandbits(32)))
-    draws[copies] = draws[steps[:, 3]]
+    for step, copied in zip(steps, copies, strict=False):
+        draws[copied] = torch.minimum(draws[copied], draws[step[3]])
     state = rng.random()
-    if state < 0.2 and len(steps):
-        chosen = draws[steps[:, 0]] < rng.choice((0.5, 1.0))
-        chosen[rng.randrange(len(steps))] = True
-        scored = torch.isin(position, steps[chosen][:, [0, 2]])
-        hidden = torch.isin(position, torch.cat([steps[chosen][:, 3], copies[chosen]]))
+    if state < 0.15 and steps:
+        share = rng.choice((0.5, 1.0))
+        chosen = [index for index in range(len(steps)) if rng.random() < share] or [rng.randrange(len(steps))]
+        scored = at([steps[index][place] for index in chosen for place in (0, 2)])
+        hidden = at([steps[index][3] for index in chosen] + [copies[index] for index in chosen if index < len(copies)])
         if rng.random() < 0.5:
-            scored[numbers[0]] = hidden[steps[0, 1]] = True
+            scored, hidden = scored | at(numbers[:1]), hidden | at([steps[0][1]])
         return scored | hidden, scored, num_blocks
-    if state < 0.3:
+    if state < 0.25:
         masked = draws < rng.uniform(0.02, 1.0)
         return masked, masked, num_blocks
-    if state < 0.8:
+    if state < 0.75:
         block = rng.randrange(num_blocks)
         start, end = block * BLOCK_LENGTH, (block + 1) * BLOCK_LENGTH
         # A block that is all masks is where decoding decides what kind of reply it is, and how many steps are left.
-        ratio = torch.where(position < start, rng.choice((0.0, 0.15)), rng.choice((1.0, rng.uniform(0.02, 1.0))))
+        ratio = torch.where(position < start, rng.choice((0.0, 0.0, 0.15)), rng.choice((1.0, rng.uniform(0.02, 1.0))))
         scored = (position < end) & (draws < ratio)
         return scored | (position >= end), scored, min(block + 1 + draw_masked_blocks(rng), NUM_BLOCKS)
-    sentences = (reply == tokenizer.convert_tokens_to_ids(".")).nonzero()[:, 0] + 1
-    cuts = rng.choice([numbers[:1], *steps[:, [0, 3]].T, sentences] if len(steps) else [sentences])
-    cut = int(cuts[rng.randrange(len(cuts))]) if len(cuts) and rng.random() < 0.8 else rng.randint(0, num_words)
+    sentences = ((reply == tokenizer.convert_tokens_to_ids(".")).nonzero()[:, 0] + 1).tolist()
+    firsts = [[step[place] for step in steps] for place in (0, 3)]
+    cuts = rng.choice([numbers[:1], *firsts, sentences] if steps else [sentences])
+    cut = rng.choice(cuts) if cuts and rng.random() < 0.8 else rng.randint(0, num_words)
     masked = position >= cut
     num_blocks = (cut + 7) // BLOCK_LENGTH + 1 + draw_masked_blocks(rng)
     return masked, masked & (position < cut + 8), min(num_blocks, NUM_BLOCKS)
 
 
+def find_numbers(reply: torch.LongTensor, tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """The places of the numbers."""
+    return (reply >= tokenizer.convert_tokens_to_ids("0")).nonzero()[:, 0].tolist()
+
+
+def at(places: list[int]) -> torch.BoolTensor:
+    """A mask of some places."""
+    mask = torch.zeros(CANVAS, dtype=torch.bool)
+    mask[places] = True
+    return mask
+
+
 def draw_masked_blocks(rng: random.Random) -> int:
     """How many masked blocks follow the open one: few most of the time, as each costs as much as a block of text."""
     kind = rng.random()
-    return rng.randint(0, 1) if kind < 0.75 else rng.randint(0, 3) if kind < 0.96 else NUM_BLOCKS
+    return rng.randint(0, 1) if kind < 0.8 else rng.randint(0, 3) if kind < 0.97 else NUM_BLOCKS
+
+
+def split_rows(rows: list[Row]) -> list[list[Row]]:
+    """Rows of about the same length together, so many that they have about `TOKENS_AT_ONCE` tokens with padding."""
+    batches: list[list[Row]] = [[]]
+    for row in rows:
+        if batches[-1] and (len(batches[-1]) + 1) * len(row.ids) > TOKENS_AT_ONCE:
+            batches.append([])
+        batches[-1].append(row)
+    return batches
 
 
 def left_pad(tensors: list[torch.Tensor], value: int | bool) -> torch.Tensor:
@@ -179,14 +248,13 @@ def training_loss(model: LLaDAForMaskedDiffusion, rows: list[Row]) -> torch.Tens
     ids, noisy_ids, scored = (left_pad(list(column), 0) for column in zip(*rows, strict=True))
     attention_mask = left_pad([torch.ones_like(row.ids) for row in rows], 0)
     logits = model(input_ids=noisy_ids, attention_mask=attention_mask, logits_to_keep=scored).logits
-    return cross_entropy(logits, ids[scored], reduction="sum")
+    return cross_entropy(logits.float(), ids[scored], reduction="sum")
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon (https://kellerjordan.github.io/posts/muon/) in float32, all matrices of one shape together.
+    """Muon (https://kellerjordan.github.io/posts/muon/), all matrices of one shape together.
 
-    `torch.optim.Muon` works in bf16, one matrix after the other: on a CPU without instructions for bf16 fifty times
-    slower than this.
+    `torch.optim.Muon` takes one matrix after the other.
     """
 
     def __init__(
@@ -216,12 +284,22 @@ class Muon(torch.optim.Optimizer):
 def orthogonalize(matrices: torch.Tensor) -> torch.Tensor:
     """Matrices of the same singular vectors, all singular values near 1, by five Newton-Schulz steps."""
     is_tall = matrices.shape[1] > matrices.shape[2]
-    wide = matrices.mT if is_tall else matrices
+    wide = (matrices.mT if is_tall else matrices).bfloat16()
     wide = wide / wide.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
         gram = wide @ wide.mT
         wide = 3.4445 * wide + (-4.775 * gram + 2.0315 * gram @ gram) @ wide
-    return wide.mT if is_tall else wide
+    return (wide.mT if is_tall else wide).float()
+
+
+def adapted_weights(folder: Path, tokenizer: PreTrainedTokenizerFast) -> dict[str, torch.Tensor]:
+    """The weights of another run, of which a word that it did not know has those of its unknown word."""
+    weights = torch.load(folder / "state.pt")["average"]
+    known = AutoTokenizer.from_pretrained(folder / "model")
+    rows = known.convert_tokens_to_ids(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[name] = weights[name][rows]
+    return weights
 
 
 class Training:
@@ -232,9 +310,13 @@ class Training:
         torch.manual_seed(args.seed)
         self.tokenizer = build_conversation_tokenizer()
         self.model = build_model(self.tokenizer)
+        place_numbers(self.model, self.tokenizer)
         if args.init_from:
-            copy_weights(self.model, self.tokenizer, args.init_from)
+            self.model.load_state_dict(adapted_weights(args.init_from, self.tokenizer))
         self.average = copy.deepcopy(self.model)
+        self.fast = copy.deepcopy(self.model).bfloat16()
+        # The backward pass of the default takes half of all time here.
+        self.fast.set_attn_implementation("eager")
         matrices, others = split_parameters(self.model)
         self.optimizers = {
             "muon": Muon(matrices, lr=LEARNING_RATES["muon"]),
@@ -248,6 +330,7 @@ class Training:
             state = torch.load(path)
             self.step, self.log = state["step"], state["log"]
             self.model.load_state_dict(state["model"])
+            self.fast.load_state_dict(state["model"])
             self.average.load_state_dict(state["average"])
             for optimizer, saved in zip(self.optimizers.values(), state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
@@ -263,47 +346,51 @@ class Training:
             "step": self.step,
             "log": self.log,
         }
-        is_before_decay = self.step <= self.args.num_steps - self.args.decay_steps
-        for name in ("state.pt", "before_decay.pt") if is_before_decay else ("state.pt",):
-            # An interruption leaves the former checkpoint whole.
-            torch.save(state, folder / "new.pt")
-            (folder / "new.pt").replace(folder / name)
+        # An interruption leaves the former checkpoint whole.
+        torch.save(state, folder / "new.pt")
+        (folder / "new.pt").replace(folder / "state.pt")
         copy.deepcopy(self.average).to(torch.bfloat16).save_pretrained(folder / "model")
         self.tokenizer.save_pretrained(folder / "model")
         (folder / "model" / "training_log.json").write_text("".join(json.dumps(entry) + "\n" for entry in self.log))
 
     def train_step(self) -> tuple[float, int]:
         """Returns the mean loss of the scored tokens, and the number of all tokens."""
-        rows = draw_rows(self.args.seed, self.step, self.tokenizer)
+        progress = 1.0 if self.args.init_from else self.step / self.args.num_steps
+        rows = draw_rows(self.args.seed, self.step, progress, self.tokenizer)
         num_scored = sum(int(row.scored.sum()) for row in rows)
         total = 0.0
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            loss = training_loss(self.model, rows[start : start + ROWS_AT_ONCE]) / num_scored
+        for batch in split_rows(rows):
+            loss = training_loss(self.fast, batch) / num_scored
             loss.backward()
             total += loss.item()
+        for parameter, fast in zip(self.model.parameters(), self.fast.parameters(), strict=True):
+            parameter.grad, fast.grad = fast.grad.float(), None
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for name, optimizer in self.optimizers.items():
             optimizer.param_groups[0]["lr"] = LEARNING_RATES[name] * self._scale()
             optimizer.step()
             optimizer.zero_grad()
         with torch.no_grad():
-            for average, parameter in zip(self.average.parameters(), self.model.parameters(), strict=True):
+            models = (model.parameters() for model in (self.average, self.model, self.fast))
+            for average, parameter, fast in zip(*models, strict=True):
                 average.lerp_(parameter, 1 - AVERAGE_DECAY)
+                fast.copy_(parameter)
         self.step += 1
         return total, sum(len(row.ids) for row in rows)
 
     def _scale(self) -> float:
         """Warm-up, a constant, then a linear decay to zero."""
-        left = self.args.num_steps - self.step
-        return min((self.step + 1) / WARMUP_STEPS, 1.0, left / self.args.decay_steps)
+        left = 1 - self.step / self.args.num_steps
+        if self.args.init_from:
+            return min((self.step + 1) / WARMUP_STEPS, left) * FURTHER_SCALE
+        return min((self.step + 1) / WARMUP_STEPS, 1.0, left / DECAY_SHARE)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output_dir", type=Path, required=True)
-    parser.add_argument("--init_from", type=Path, help="A teacher of the same shape to start from.")
-    parser.add_argument("--num_steps", type=int, default=12000)
-    parser.add_argument("--decay_steps", type=int, default=2000)
+    parser.add_argument("--init_from", type=Path, help="Output folder of a run to go on from, with all kinds of rows.")
+    parser.add_argument("--num_steps", type=int, default=9000)
     parser.add_argument("--seed", type=int, default=0)
     training = Training(parser.parse_args())
     training.load()

@@ -2,40 +2,61 @@
 """Conversations about counting things: the language of the long testbed.
 
 Problems of up to eight steps in varied wording, follow-up questions in a chat, bare sums, small talk, and an honest
-refusal of everything else. The worked answers are those of [`word_problems`], which never name a person or a thing: so
-names and things that the vocabulary does not hold do no harm. A verb or a number that it does not hold does, and is
-refused.
+refusal of everything else. The worked answers never name a person or a thing: so names, things and mistyped words that
+the vocabulary does not hold do no harm.
 """
 
 import random
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hf_dparallel.demo.word_problems import LARGEST_NUMBER, draw_equation, write_solution
-
-from .wording import UNKNOWN, VERBS, Teller, answer_words, as_typed, wording_templates
+from .solutions import LARGEST_GIVEN, LARGEST_RESULT, OTHER, STOP, TOO_LARGE, templates, write_solution
+from .wording import QUESTIONS, UNKNOWN, Teller, as_typed, wording_templates, words_of
 
 
 MAX_STEPS = 8
-# The first phrasing of each part has 62 to 78 %. Where none is much likelier than the others, a model this small
-# decides on words of two that do not fit together.
-FIRST_WEIGHT = 4.0
-# In problems of so many steps and more it has 89 to 95 %. Decoding writes the likeliest phrasing in every step, which
-# is the longest: an answer that is told so throughout, and ends a block later than others, has to be a common sight.
-STEPS_OF_LONG = 6
-FIRST_WEIGHT_OF_LONG = 20.0
-REFUSAL = "I only know problems about counting things ."
 
-_SUMS = (
-    "What is {a} {sign} {b} ?",
-    "{a} {sign} {b} = ?",
-    "How much is {a} {sign} {b} ?",
-    "{a} {sign} {b}",
-    "Please compute {a} {sign} {b} .",
+_NO_SUMS = (
+    "What is {a} times {b} ?",
+    "{a} * {b}",
+    "{a} x {b}",
+    "{a} / {b}",
+    "What is {a} * {b} ?",
+    "Multiply {a} by {b} .",
+    "Divide {a} by {b} .",
+    "What is {a} divided by {b} ?",
+    "What is half of {a} ?",
+    "Is {a} a prime number ?",
+    "What is the square root of {a} ?",
+    "What comes after {a} ?",
+    "Solve x + {a} = {b} for x .",
+    "Which is larger , {a} or {b} ?",
+    "Count to {a} .",
+    "There are {a} bags with {b} {unknown} each . How many {unknown} are there ?",
+    "{unknown} has {a} boxes . Each box holds {b} {unknown} . How many {unknown} does she have ?",
+    "Every {unknown} has {a} {unknown} . How many do {b} {unknown} have ?",
+    "{unknown} pays {a} dollars for each of {b} {unknown} . How much is that ?",
+    "How many days are in {a} weeks ?",
+    "How many {unknown} has a {unknown} ?",
+    "How many {unknown} are in a {unknown} ?",
+    "How old is {unknown} ?",
+    "{unknown} is {a} years old . How old is {unknown} ?",
+    "Share {a} {unknown} among {b} {unknown} .",
+    "How much does a {unknown} cost ?",
+    "How far is it from {unknown} to {unknown} ?",
+    "What time is it ?",
+    "Double {a} .",
+    "{a} percent of {b}",
+    "Who has {a} {unknown} ?",
+    "{a} , {b} , ?",
+    "{a} {b}",
+    "{a} {b} {a}",
+    "{a}",
 )
 # By reply, the texts that it answers.
-_SMALL_TALK = {
+SMALL_TALK = {
     "Hello ! Ask me a problem about counting things .": (
         "Hello",
         "Hello !",
@@ -45,10 +66,20 @@ _SMALL_TALK = {
         "Hey",
         "Good morning",
         "Good evening !",
+        "Good day",
+        "Hello there !",
+        "Hi model",
+        "Hey , what is up ?",
+        "Ok",
+        "Ok .",
+        "Yes",
+        "Nice to meet you .",
+        "Ask me something .",
+        "Test",
         "Hello , how are you ?",
         "How are you ?",
     ),
-    "I solve problems about counting things , of up to 8 steps , with numbers from 0 to 40 . For example : Mia has 14"
+    "I solve problems about counting things , of up to 8 steps , with numbers up to 99 . For example : Mia has 14"
     " pens . Mia finds 6 more . How many pens does Mia have now ?": (
         "What can you do ?",
         "What can I ask you ?",
@@ -61,6 +92,12 @@ _SMALL_TALK = {
         "What should I ask ?",
         "What kind of problems do you solve ?",
         "Can you count ?",
+        "Can you add ?",
+        "How high can you count ?",
+        "How far can you count ?",
+        "What can you count ?",
+        "How does this work ?",
+        "What is this ?",
     ),
     "I am a very small model , and I count things .": (
         "Who are you ?",
@@ -69,6 +106,9 @@ _SMALL_TALK = {
         "Are you a model ?",
         "Tell me about yourself .",
         "Are you a person ?",
+        "How big are you ?",
+        "Who made you ?",
+        "Are you a robot ?",
     ),
     "You are welcome !": (
         "Thanks",
@@ -77,6 +117,12 @@ _SMALL_TALK = {
         "Thanks a lot !",
         "Great , thanks .",
         "Very good !",
+        "Good job !",
+        "Well done !",
+        "That is right .",
+        "Cool",
+        "Nice !",
+        "Thx",
     ),
     "Goodbye !": ("Bye", "Goodbye !", "Bye bye !", "See you later .", "Good night !"),
 }
@@ -87,16 +133,17 @@ _COMMON_WORDS = (
     " think like want love know need go come see look make let please explain because or but with without from for to"
     " of in on at by as than very world day night year time people man woman child dog cat house city country capital"
     " water food color name word number book film music weather today tomorrow best first last one two three s t m re"
-    " ' ( ) \" - + = : ; , . ! ?"
+    " each every hundred thousand million x times divided half double"
+    " ' ( ) \" - + = * / : ; , . ! ?"
 )
-_VERB_FORMS = {word for sign in "+-" for verb in VERBS[sign] for form in verb for word in form.split()} - {"away"}
 
 
 @dataclass(frozen=True)
 class Conversation:
     """Messages up to a question, one right reply to it, and the number that the reply must end with, if any.
 
-    `kind` is `"problem"`, `"follow-up"`, `"sum"`, `"small talk"` or `"other"`.
+    `kind` is `"problem"`, `"follow-up"`, `"sum"`, `"small talk"` or `"other"`. A problem without an answer leads out
+    of the numbers that the model knows; its reply stops there.
     """
 
     messages: tuple[dict[str, str], ...]
@@ -111,11 +158,10 @@ class Conversation:
 
 def conversation_vocabulary() -> list[str]:
     """All words of the language, as they are written, in small letters and with a capital; the numbers last."""
-    texts = [*wording_templates(), *_SUMS, *_SMALL_TALK, *(text for asked in _SMALL_TALK.values() for text in asked)]
-    words = {word for text in [*texts, _COMMON_WORDS, REFUSAL] for word in text.split()}
-    words = {word for word in words if not (word.startswith("{") or word.isdigit())}
-    words |= {word.lower() for word in words} | {word[0].upper() + word[1:] for word in words} | set(answer_words())
-    return sorted(words) + [str(number) for number in range(LARGEST_NUMBER + 1)]
+    texts = [*wording_templates(), *templates(), *_NO_SUMS, *SMALL_TALK]
+    texts += [_COMMON_WORDS, *(text for asked in SMALL_TALK.values() for text in asked)]
+    words = {word for word in words_of(texts) if not word.isdigit()}
+    return sorted(words | {word.lower() for word in words} | {word[0].upper() + word[1:] for word in words})
 
 
 def generate_conversations(
@@ -151,33 +197,33 @@ def _draw_problem(rng: random.Random, steps: Sequence[int]) -> Conversation:
     return _tell_problem(rng, steps, Teller(rng))
 
 
-def _tell_problem(rng: random.Random, steps: Sequence[int], teller: Teller) -> Conversation:
+def _tell_problem(rng: random.Random, steps: Sequence[int], teller: Teller, stops: float = 0.1) -> Conversation:
     num_steps = rng.choice(steps)
-    total = start = rng.randint(0 if num_steps < 2 else 3, LARGEST_NUMBER)
+    total = start = _draw_number(rng, 0 if num_steps < 2 else 3)
     changes = []
     told = {start}
-    for _ in range(num_steps):
+    for step in range(num_steps):
         # The numbers of a problem mostly differ, so that each is found by the one before it, and not by counting.
-        draws = [_draw_change(rng, total) for _ in range(4)]
+        is_stop = step == num_steps - 1 and rng.random() < stops
+        draws = [draw_change(rng, total, is_stop) for _ in range(4)]
         sign, change, total = next((draw for draw in draws if draw[1] not in told), draws[0])
         told.add(change)
         changes.append((sign, change))
-    return _conversation(teller.question(start, changes), _solve(rng, start, changes), "problem", total)
+    return _answered(rng, (), teller.question(start, changes), start, changes, "problem")
 
 
 def _draw_follow_up(rng: random.Random, steps: Sequence[int]) -> Conversation:
     """Some of the questions that lead to the last one have nothing to do with it."""
     teller = Teller(rng)
-    history = _tell_problem(rng, range(4), teller)
-    messages, total = history.turns(), history.answer or 0
+    last = _tell_problem(rng, range(4), teller, stops=0.0)
     for _ in range(rng.choice((1, 1, 1, 2))):
+        messages, total = last.turns(), last.answer or 0
         if rng.random() < 0.2:
             messages += rng.choice((_draw_small_talk, _draw_other))(rng, steps).turns()
-        start = total
-        sign, change, total = _draw_change(rng, start)
-        asked = {"role": "user", "content": teller.follow_up(sign, change)}
-        last = Conversation((*messages, asked), _solve(rng, start, [(sign, change)]), "follow-up", total)
-        messages = last.turns()
+        sign, change, _ = draw_change(rng, total, is_stop=rng.random() < 0.05)
+        last = _answered(rng, messages, teller.follow_up(sign, change), total, [(sign, change)], "follow-up")
+        if last.answer is None:
+            break
     return last
 
 
@@ -189,42 +235,53 @@ def _draw_later(rng: random.Random, steps: Sequence[int]) -> Conversation:
 
 
 def _draw_sum(rng: random.Random, steps: Sequence[int]) -> Conversation:
-    start = rng.randint(0, LARGEST_NUMBER)
-    sign, change, total = _draw_change(rng, start)
-    question = rng.choice(_SUMS).format(a=start, sign=sign, b=change)
-    return _conversation(question, f"{start} {sign} {change} = {total} . The answer is {total} .", "sum", total)
+    start = _draw_number(rng)
+    *first, total = draw_change(rng, start, is_stop=rng.random() < 0.15)
+    changes = [(first[0], first[1])]
+    if 0 <= total <= LARGEST_RESULT and rng.random() < 0.2:
+        changes.append(draw_change(rng, total)[:2])
+    return _answered(rng, (), Teller(rng).sum(start, changes), start, changes, "sum")
 
 
 def _draw_small_talk(rng: random.Random, steps: Sequence[int]) -> Conversation:
-    reply, asked = rng.choice(list(_SMALL_TALK.items()))
-    return _conversation(as_typed(rng.choice(asked), rng), reply, "small talk")
+    reply, asked = rng.choice(list(SMALL_TALK.items()))
+    return _conversation((), as_typed(rng.choice(asked), rng), reply, "small talk")
 
 
 def _draw_other(rng: random.Random, steps: Sequence[int]) -> Conversation:
-    words = _loose_words(rng) if rng.random() < 0.55 else _spoiled_problem(rng)
-    return _conversation(as_typed(" ".join(words), rng), REFUSAL, "other")
+    kind = rng.random()
+    if kind < 0.3:
+        return _conversation((), as_typed(" ".join(_loose_words(rng)), rng), OTHER, "other")
+    if kind < 0.7:
+        teller = Teller(rng)
+        text = rng.choice(rng.choice((_NO_SUMS, QUESTIONS["?"], QUESTIONS["?"])))
+        nouns = rng.choice((UNKNOWN, UNKNOWN, teller.items))
+        numbers = {gap: _draw_number(rng) for gap in "abc"}
+        text = text.format(**numbers, name=teller.name, other=teller.other, items=teller.items, unknown=nouns)
+        return _conversation((), as_typed(text, rng), OTHER, "other")
+    question = rng.choice((_draw_problem, _draw_problem, _draw_sum))(rng, range(1, 4)).messages[0]["content"]
+    if kind < 0.8:
+        return _conversation((), re.sub(r" ?\b\d+", "", question).strip() or "?", OTHER, "other")
+    numbers = list(re.finditer(r"\b\d+", question))
+    if not numbers:
+        return _draw_other(rng, steps)
+    number = rng.choice(numbers)
+    digits = rng.choice((3, 3, 3, 4, 5))
+    round_to = rng.choice((1, 1, 10, 100))
+    large = str(rng.randrange(10 ** (digits - 1), 10**digits, round_to))
+    if rng.random() < 0.08:
+        large = rng.choice(("a hundred", "two hundred", "a thousand", "a million", "one hundred"))
+    question = question[: number.start()] + large + question[number.end() :]
+    return _conversation((), question, TOO_LARGE, "other")
 
 
 def _loose_words(rng: random.Random) -> list[str]:
     share = rng.choice((0.2, 0.5, 0.8))
     known = _COMMON_WORDS.split()
     words = [rng.choice(known) if rng.random() < share else UNKNOWN for _ in range(rng.randint(1, 14))]
-    if rng.random() < 0.4:
-        words.insert(rng.randint(0, len(words)), str(rng.randint(0, LARGEST_NUMBER)))
+    if rng.random() < 0.3:
+        words.insert(rng.randint(0, len(words)), str(rng.randint(0, LARGEST_GIVEN)))
     return [*words, *rng.choice((".", "?", "!", ""))]
-
-
-def _spoiled_problem(rng: random.Random) -> list[str]:
-    """A problem without numbers, with unknown verbs, or with an unknown number."""
-    words = _draw_problem(rng, range(1, 4)).messages[0]["content"].split()
-    numbers = [index for index, word in enumerate(words) if word.isdigit()]
-    verbs = [index for index, word in enumerate(words) if word in _VERB_FORMS]
-    way = rng.choice(("no numbers", "unknown verbs", "unknown number"))
-    if way == "no numbers":
-        return [word for word in words if not word.isdigit()]
-    for index in verbs if way == "unknown verbs" and verbs else [rng.choice(numbers)]:
-        words[index] = UNKNOWN
-    return words
 
 
 _DRAWS: dict[str, Callable[[random.Random, Sequence[int]], Conversation]] = {
@@ -237,16 +294,45 @@ _DRAWS: dict[str, Callable[[random.Random, Sequence[int]], Conversation]] = {
 }
 
 
-def _draw_change(rng: random.Random, total: int) -> tuple[str, int, int]:
-    """Sign, number and the new total; most numbers are small."""
-    _, sign, change, new_total = draw_equation(rng, total, largest=9 if rng.random() < 0.8 else 20)
-    return sign, change, new_total
+def _draw_number(rng: random.Random, smallest: int = 0) -> int:
+    """Half of all numbers are below 25."""
+    return rng.randint(smallest, rng.choice((24, LARGEST_GIVEN)))
 
 
-def _solve(rng: random.Random, start: int, changes: Sequence[tuple[str, int]]) -> str:
-    first_weight = FIRST_WEIGHT if len(changes) < STEPS_OF_LONG else FIRST_WEIGHT_OF_LONG
-    return write_solution(rng, start, changes, first_weight=first_weight)
+def draw_change(rng: random.Random, total: int, is_stop: bool = False) -> tuple[str, int, int]:
+    """Sign, number and the new total, which is out of reach if the problem is to stop here and that can be."""
+    largest = rng.choice((9, 9, 20, LARGEST_GIVEN))
+    sign = "+" if total == 0 else "-" if total >= LARGEST_RESULT else rng.choice("+-")
+    if is_stop and rng.random() < 0.7:
+        sign = "-" if total < LARGEST_GIVEN else "+"
+    room = LARGEST_RESULT - total if sign == "+" else total
+    if is_stop and room < LARGEST_GIVEN:
+        change = rng.randint(room + 1, rng.choice((min(room + 9, LARGEST_GIVEN), LARGEST_GIVEN)))
+    else:
+        change = rng.randint(1, min(largest, room))
+    return sign, change, total + change if sign == "+" else total - change
 
 
-def _conversation(question: str, reply: str, kind: str, answer: int | None = None) -> Conversation:
-    return Conversation(({"role": "user", "content": question},), reply, kind, answer)
+def _answered(
+    rng: random.Random,
+    history: tuple[dict[str, str], ...],
+    question: str,
+    start: int,
+    changes: Sequence[tuple[str, int]],
+    kind: str,
+) -> Conversation:
+    reply, answer = write_solution(rng, start, changes)
+    return _conversation(history, question, reply, kind, answer)
+
+
+def _conversation(
+    history: tuple[dict[str, str], ...], question: str, reply: str, kind: str, answer: int | None = None
+) -> Conversation:
+    return Conversation((*history, {"role": "user", "content": question}), reply, kind, answer)
+
+
+def last_words(conversation: Conversation) -> str:
+    """What a right reply ends with: a number, the sentence where a problem stops, or the whole reply."""
+    if conversation.answer is not None:
+        return str(conversation.answer)
+    return STOP if conversation.reply.endswith(STOP) else conversation.reply

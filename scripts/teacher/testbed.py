@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from hf_dparallel.data.rewards import numeric_answer_reward
 
-from .conversations import MAX_STEPS, Conversation, generate_conversations
+from .conversations import MAX_STEPS, SMALL_TALK, Conversation, generate_conversations, last_words
+from .solutions import is_whole
 
 
 if TYPE_CHECKING:
@@ -36,21 +37,21 @@ def as_dataset(conversations: Iterable[Conversation]) -> "Dataset":
     return Dataset.from_dict(
         {
             "prompt": [list(conversation.messages) for conversation in conversations],
-            "answer": [
-                conversation.reply if conversation.answer is None else str(conversation.answer)
-                for conversation in conversations
-            ],
+            "answer": [last_words(conversation) for conversation in conversations],
         }
     )
 
 
 def reply_reward(completions: list[Any], answer: list[str], **kwargs) -> list[float | None]:
-    """1.0 for a reply that ends with the right number or, where `answer` is a text, has its words; else 0.0."""
+    """1.0 for a whole reply that ends with the right number or, where `answer` is a text, with its words; else 0.0."""
     texts = [completion if isinstance(completion, str) else completion[-1]["content"] for completion in completions]
+    numbers = numeric_answer_reward(texts, answer)
     return [
-        numeric
-        if reference.isdigit()
-        # With and without a space before a mark, as written and as decoded.
-        else float("".join(text.split()) == "".join(reference.split()))
-        for text, reference, numeric in zip(texts, answer, numeric_answer_reward(texts, answer), strict=True)
+        float(is_whole(text, SMALL_TALK) and (number == 1.0 if reference.isdigit() else _ends_with(text, reference)))
+        for text, reference, number in zip(texts, answer, numbers, strict=True)
     ]
+
+
+def _ends_with(text: str, end: str) -> bool:
+    """With and without a space before a mark, as written and as decoded."""
+    return "".join(text.split()).endswith("".join(end.split()))

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The word-level tokenizer of the bundled teacher, with LLaDA's special tokens and chat template."""
+"""The word-level tokenizers of the tiny teachers, with LLaDA's special tokens and chat template."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from .conversations import conversation_vocabulary
+from .solutions import LARGEST_RESULT
 from .wording import vocabulary
 
 
@@ -28,14 +29,30 @@ _CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer(words: Sequence[str] | None = None) -> PreTrainedTokenizerFast:
-    """Returns a tokenizer with one token a word, one a number, one a mark, and one for everything else.
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Returns the tokenizer of the short problems: one token a word, one a number, one a mark, one for all else."""
+    return _wrap(models.WordLevel(_ids(vocabulary()), unk_token="<|unk|>"))
 
-    Args:
-        words (`Sequence[str]`, *optional*): the vocabulary, by default that of the word-problem language.
+
+def build_conversation_tokenizer() -> PreTrainedTokenizerFast:
+    """Returns the tokenizer of the conversations: one token a number up to the largest result.
+
+    A larger number is its first digits, and a token for each further one.
     """
-    words = [*_SPECIAL_TOKENS, "system", "user", "assistant", *(vocabulary() if words is None else words)]
-    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<|unk|>"))
+    pieces = [*conversation_vocabulary(), *map(str, range(LARGEST_RESULT + 1)), *(f"##{digit}" for digit in range(10))]
+    tokenizer = _wrap(models.WordPiece(_ids(pieces), unk_token="<|unk|>"))
+    # A digit alone is shown without the sign that it goes on a number.
+    marks = [*(decoders.Replace(f" {mark}", mark) for mark in ":;"), decoders.Replace("##", "")]
+    tokenizer.backend_tokenizer.decoder = decoders.Sequence([decoders.WordPiece(prefix="##", cleanup=True), *marks])
+    return tokenizer
+
+
+def _ids(words: Sequence[str]) -> dict[str, int]:
+    return {word: index for index, word in enumerate([*_SPECIAL_TOKENS, "system", "user", "assistant", *words])}
+
+
+def _wrap(model: models.Model) -> PreTrainedTokenizerFast:
+    backend = Tokenizer(model)
     # A mark is a token also where people write no space before it.
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return PreTrainedTokenizerFast(
@@ -50,11 +67,3 @@ def build_tokenizer(words: Sequence[str] | None = None) -> PreTrainedTokenizerFa
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
-
-
-def build_conversation_tokenizer() -> PreTrainedTokenizerFast:
-    """Returns the tokenizer of the long testbed, which also writes as people do: no space before a mark."""
-    tokenizer = build_tokenizer(conversation_vocabulary())
-    marks = [decoders.Replace(f" {mark}", mark) for mark in ":;"]
-    tokenizer.backend_tokenizer.decoder = decoders.Sequence([decoders.WordPiece(prefix="##", cleanup=True), *marks])
-    return tokenizer

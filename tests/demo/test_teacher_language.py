@@ -2,6 +2,7 @@
 """The language of the long testbed, its tokenizer and the training of its teacher."""
 
 import argparse
+import json
 import random
 import re
 import runpy
@@ -10,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from teacher.conversations import MAX_STEPS, REFUSAL, Conversation, generate_conversations
+from teacher import wording
+from teacher.conversations import MAX_STEPS, SMALL_TALK, Conversation, generate_conversations, last_words
+from teacher.solutions import LARGEST_GIVEN, LARGEST_RESULT, OTHER, STOP, TOO_LARGE, is_whole
 from teacher.testbed import conversation_dataset, reply_reward
-from teacher.tokenizer import build_conversation_tokenizer, build_tokenizer
-from teacher.wording import UNKNOWN
-
-from hf_dparallel.demo.word_problems import LARGEST_NUMBER
+from teacher.tokenizer import build_conversation_tokenizer
+from teacher.wording import UNKNOWN, VERBS, in_words
 
 from ..helpers import make_llada
 from .test_word_problems import extract_answer
@@ -26,57 +27,121 @@ CONVERSATIONS = list(islice(generate_conversations(seed=0, kinds=KINDS), 1500))
 TOKENIZER = build_conversation_tokenizer()
 TRAINING = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "train_counting_teacher.py"))
 
-LOSING = {
-    "lose", "loses", "lost", "sell", "sells", "sold", "use", "uses", "used", "eat", "eats", "ate", "break", "breaks",
-    "broke", "drop", "drops", "dropped", "away", "steals", "takes",
-}  # fmt: skip
+# Of one word, and of one sign: "take" and "give" are of both.
+SIGNS = {form: sign for sign in "+-" for verb in VERBS[sign] for form in verb if " " not in form}
+SIGNS = {form: sign for form, sign in SIGNS.items() if not form.startswith(("t", "g"))}
+NUMBERS = {in_words(number): number for number in range(100)}
 
 
-def change(clause: str) -> int:
-    """By its words: `-6` for "he loses 6 of them", 0 for a clause without a number."""
-    numbers = re.findall(r"\d+", clause)
-    return int(numbers[0]) * (-1 if LOSING & set(clause.lower().split()) else 1) if numbers else 0
+def numbers(text: str) -> list[int]:
+    """All numbers of a text, also those in words."""
+    words = "|".join(sorted(NUMBERS, key=len, reverse=True))
+    found = re.findall(rf"\b(?:\d+|{words})\b", text.lower())
+    return [NUMBERS[word] if word in NUMBERS else int(word) for word in found]
+
+
+def equations(reply: str) -> list[tuple[int, str, int, int]]:
+    found = re.findall(r"(\d+) ([+-]) (\d+) = (\d+)", reply)
+    return [(int(a), sign, int(b), int(c)) for a, sign, b, c in found]
 
 
 def of_kind(kind: str) -> list[Conversation]:
     return [conversation for conversation in CONVERSATIONS if conversation.kind == kind]
 
 
-def test_answers_follow_from_the_questions():
-    """Recomputed from the words of the question, which the generator does not look at."""
-    for problem in of_kind("problem"):
-        first, *clauses = re.split(r" [.,] | and ", problem.messages[-1]["content"])
-        assert change(first) + sum(map(change, clauses)) == problem.answer == extract_answer(problem.reply), problem
+def test_answers_follow_from_the_questions(monkeypatch):
+    """By the numbers of the question, and where its verbs tell the signs, by these."""
+    monkeypatch.setattr(wording, "WRITTEN_SHARE", 0)
+    num_signs = 0
+    for problem in islice(generate_conversations(seed=0), 700):
+        question = problem.messages[-1]["content"].lower()
+        start, *changes = map(int, re.findall(r"(?:with|have|add|get|count|take|lose) (\d+)", problem.reply))
+        assert sorted([start, *changes]) == sorted(numbers(question)), problem
+        assert problem.answer == extract_answer(problem.reply)
+        if re.search("differ|more do|fewer|than|missing|need", question):
+            continue
+        clauses = re.split(r" [.,?] | and ", question)[1:]
+        signs = [[SIGNS[word] for word in clause.lower().split() if word in SIGNS] for clause in clauses]
+        steps = equations(problem.reply)
+        for clause, sign in zip(clauses, signs, strict=True):
+            told = [step for step in steps if numbers(clause) == [step[2]]]
+            if len(sign) == 1 and len(told) == 1 and numbers(clause) != [start]:
+                assert told[0][1] == sign[0], problem
+                num_signs += 1
+    assert num_signs > 500
+
+
+def test_questions_that_authors_wrote_have_a_gap_for_each_number():
+    for kind, questions in wording.QUESTIONS.items():
+        for question in questions:
+            gaps = "".join(sorted(re.findall("{([a-d])}", question)))
+            expected = "b" if "&" in kind else "abcd"[: len(kind) + 1]
+            assert gaps == expected or (kind == "?" and gaps in "abc"), question
+            assert not re.search(r"\d", question)
 
 
 def test_follow_ups_go_on_from_the_last_answer():
     for chat in of_kind("follow-up"):
         answers = [extract_answer(message["content"]) for message in chat.messages if message["role"] == "assistant"]
         last = [answer for answer in answers if answer is not None][-1]
-        assert last + change(chat.messages[-1]["content"]) == chat.answer == extract_answer(chat.reply), chat
+        assert numbers(chat.reply)[:2] == [last, *numbers(chat.messages[-1]["content"])], chat
         roles = [message["role"] for message in chat.messages]
         assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
 
 
-def test_every_equation_is_right():
+def test_every_equation_is_right_and_every_reply_whole():
     for conversation in CONVERSATIONS:
-        for a, sign, b, c in re.findall(r"(\d+) ([+-]) (\d+) = (\d+)", conversation.reply):
-            assert int(a) + (int(b) if sign == "+" else -int(b)) == int(c)
-            assert 0 <= int(c) <= LARGEST_NUMBER
+        for a, sign, b, c in equations(conversation.reply):
+            assert (a + b if sign == "+" else a - b) == c
+            assert 0 <= c <= LARGEST_RESULT and b <= LARGEST_GIVEN
+        assert is_whole(conversation.reply, SMALL_TALK)
+        assert reply_reward([conversation.reply], [last_words(conversation)]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_right"),
+    [
+        ("We start with 5. Then we take 9 away: we can only count from 0 to 198.", True),
+        ("Now we get 9 more: 5 + 9 = 14. The answer is 14.", False),
+        ("We start with 5. Then we add 9: 5 + 9 = 14.", False),
+        ("We start can only add and take away.", False),
+        (OTHER, True),
+        (TOO_LARGE, True),
+    ],
+)
+def test_a_reply_is_whole_or_garbled(reply, is_right):
+    assert is_whole(reply) == is_right
 
 
 def test_problems_have_as_many_steps_as_asked_for():
     for problem in islice(generate_conversations(seed=1, steps=[MAX_STEPS]), 20):
-        assert problem.reply.count("=") == MAX_STEPS
+        assert problem.reply.count("=") == MAX_STEPS - (problem.answer is None)
 
 
-def test_what_is_unknown_is_refused_only_where_it_matters():
-    """An unknown person or thing does no harm; everything that is refused is no problem, or lacks what it needs."""
+def test_replies_stop_where_the_numbers_end():
+    """Of a question, of a count below zero, and above twice the largest number."""
+    ends = {TOO_LARGE: 0, STOP: 0}
+    for conversation in CONVERSATIONS:
+        largest = max(numbers(conversation.messages[-1]["content"]), default=0)
+        end = last_words(conversation)
+        assert (end == TOO_LARGE) >= (largest > LARGEST_GIVEN), conversation
+        ends[end] = ends.get(end, 0) + 1
+    assert all(ends[end] for end in (TOO_LARGE, STOP))
     assert any(UNKNOWN in problem.messages[-1]["content"] for problem in of_kind("problem"))
-    for other in of_kind("other"):
-        assert (other.reply, other.answer) == (REFUSAL, None)
-        question = other.messages[-1]["content"].lower()
-        assert UNKNOWN in question or len(re.findall(r"\d+", question)) < 2, question
+
+
+def test_what_people_typed_for_the_evaluation_is_not_in_the_training():
+    """Not even with other numbers."""
+    typed = json.loads((Path(__file__).parents[2] / "benchmarks" / "counting_prompts.json").read_text())
+    skeletons = {skeleton(conversation.messages[-1]["content"]) for conversation in CONVERSATIONS}
+    both = {skeleton(text) for text, _ in typed["everyday"]} & skeletons
+    assert all(len(text) < 20 for text in both), both
+    assert len(typed["everyday"]) == 200
+
+
+def skeleton(text: str) -> str:
+    """Its words, whatever the numbers."""
+    return re.sub(r"\d+", "n", "".join(text.lower().rstrip(" .?").split()))
 
 
 def test_every_reply_is_spelled_in_known_tokens_and_fits_the_canvas():
@@ -91,8 +156,9 @@ def test_every_reply_is_spelled_in_known_tokens_and_fits_the_canvas():
     ("typed", "read"),
     [
         ("Gia has 14 stamps. Then, Gia finds 6?", "Gia has 14 stamps . Then , Gia finds 6 ?"),
+        ("198 and 199 and 2500", "198 and 19 ##9 and 25 ##0 ##0"),
         ("mia has 9 pens;and then 3", "mia has 9 pens ; and then 3"),
-        ("Zoë has 41 café 日本 🙂", "<|unk|> has <|unk|> <|unk|> <|unk|> <|unk|>"),
+        ("Zoë has 41 café 日本 🙂", "<|unk|> has 41 <|unk|> <|unk|> <|unk|>"),
         ("", ""),
     ],
 )
@@ -101,8 +167,9 @@ def test_tokenizer_takes_any_text(typed, read):
 
 
 def test_replies_read_as_people_write():
-    ids = TOKENIZER("Now we give 6 away : this makes 14 - 6 = 8 now . Then , in all ; yes ?")["input_ids"]
-    assert TOKENIZER.decode(ids) == "Now we give 6 away: this makes 14 - 6 = 8 now. Then, in all; yes?"
+    ids = TOKENIZER("Now we take 6 away : 114 - 6 = 108 , so that is ; yes ?")["input_ids"]
+    assert TOKENIZER.decode(ids) == "Now we take 6 away: 114 - 6 = 108, so that is; yes?"
+    assert TOKENIZER.decode(TOKENIZER("199")["input_ids"][1]) == "9"
 
 
 def test_same_seed_same_conversations_and_no_question_in_both_splits():
@@ -116,12 +183,13 @@ def test_same_seed_same_conversations_and_no_question_in_both_splits():
 
 
 def test_rewards_of_numbers_and_of_whole_replies():
-    completions = ["so 1 + 2 = 3. The answer is 3.", "The answer is 4.", REFUSAL, "I"]
-    answers = ["3", "3", REFUSAL, REFUSAL]
-    assert reply_reward(completions, answers) == [1.0, 0.0, 1.0, 0.0]
+    solution = "We start with 1 . Then we add 2 : 1 + 2 = 3 . The answer is 3 ."
+    completions = [solution, solution, OTHER, "We", "The answer is 3 ."]
+    answers = ["3", "4", OTHER, OTHER, "3"]
+    assert reply_reward(completions, answers) == [1.0, 0.0, 1.0, 0.0, 0.0]
     messages = [[{"role": "assistant", "content": completion}] for completion in completions]
-    assert reply_reward(messages, answers) == [1.0, 0.0, 1.0, 0.0]
-    assert set(conversation_dataset(3, 0, kind="other")["answer"]) == {REFUSAL}
+    assert reply_reward(messages, answers) == [1.0, 0.0, 1.0, 0.0, 0.0]
+    assert set(conversation_dataset(20, 0, kind="other")["answer"]) <= {OTHER, TOO_LARGE}
 
 
 def test_a_masked_result_does_not_stand_in_the_next_sum():
@@ -130,21 +198,38 @@ def test_a_masked_result_does_not_stand_in_the_next_sum():
     mask = TOKENIZER.mask_token_id
     for problem in islice(generate_conversations(seed=2, steps=[3]), 60):
         row = TRAINING["make_row"](problem, TOKENIZER, rng)
-        text = "".join(f" {token}" for token in TOKENIZER.convert_ids_to_tokens(row.ids[row.ids != 0]))
-        assert problem.reply.split()[:3] == text.split("assistant <|end_header_id|> ")[1].split()[:3]
         assert (row.noisy_ids[row.scored] == mask).all()
-        results = (row.ids == TOKENIZER.convert_tokens_to_ids("=")).nonzero()[:, 0] + 1
-        operands = torch.isin(row.ids, torch.tensor(TOKENIZER.convert_tokens_to_ids(["+", "-"]))).nonzero()[1:, 0] - 1
-        for result, operand in zip(results, operands, strict=False):
-            assert row.noisy_ids[result] != mask or row.noisy_ids[operand] == mask
+        begin = (row.ids == TOKENIZER.convert_tokens_to_ids("assistant")).nonzero()[-1, 0] + 2
+        numbers = TRAINING["find_numbers"](row.ids[begin:], TOKENIZER)
+        hidden = (row.noisy_ids[begin:][numbers] == mask).tolist()
+        told = TOKENIZER.convert_ids_to_tokens(row.ids[begin:][numbers])
+        assert told == re.findall(r"\d+", problem.reply)[: len(told)]
+        for result in range(4, len(numbers) - 4, 4):
+            assert told[result] == told[result + 2]
+            assert hidden[result + 2] or not hidden[result]
+
+
+def test_of_an_exchanged_answer_what_follows_from_its_sums_is_scored():
+    """Results, the first number of a sum, and the beginning of the sentence in which it stops."""
+    rng = random.Random(0)
+    for _ in range(40):
+        problem = TRAINING["exchange"](rng)
+        row = TRAINING["make_row"](problem, TOKENIZER, rng)
+        expected = {str(number) for first, *_, result in equations(problem.reply) for number in (first, result)}
+        assert set(TOKENIZER.convert_ids_to_tokens(row.ids[row.scored])) <= expected | {"we"}
+        assert row.scored.any() or problem.answer is None
 
 
 def test_a_training_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
     Training = TRAINING["Training"]
-    tiny = {"CONVERSATIONS": 3, "DRILLS": 1, "build_model": lambda tokenizer: make_llada(vocab_size=len(tokenizer))}
+    tiny = {
+        "CONVERSATIONS": 3,
+        "DRILLS": 1,
+        "build_model": lambda tokenizer: make_llada(vocab_size=len(tokenizer)),
+    }
     for name, value in tiny.items():
         monkeypatch.setitem(Training.__init__.__globals__, name, value)
-    args = argparse.Namespace(output_dir=tmp_path, init_from=None, num_steps=4, decay_steps=2, seed=0)
+    args = argparse.Namespace(output_dir=tmp_path, init_from=None, num_steps=4, seed=0)
     whole, first, second = Training(args), Training(args), Training(args)
     for training in (whole, whole, whole, first, first):
         training.train_step()
@@ -152,22 +237,18 @@ def test_a_training_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch)
     second.load()
     second.train_step()
     assert second.step == whole.step == 3
-    assert (tmp_path / "before_decay.pt").exists()
     for name, parameter in whole.average.state_dict().items():
         torch.testing.assert_close(second.average.state_dict()[name], parameter, rtol=0, atol=0)
 
 
-def test_a_training_starts_from_the_words_that_a_teacher_knows(tmp_path):
-    tokenizer = build_tokenizer()
-    teacher = TRAINING["build_llada"](tokenizer)
-    for part in (teacher, tokenizer):
-        part.save_pretrained(tmp_path)
+def test_numbers_start_on_circles():
+    """Each has a token of its own; those with the same last digit are alike, and words start as they were."""
     model = TRAINING["build_model"](TOKENIZER)
     before = model.model.embed_tokens.weight.clone()
-    TRAINING["copy_weights"](model, TOKENIZER, tmp_path)
-    torch.testing.assert_close(model.model.layers[3].mlp.up_proj.weight, teacher.model.layers[3].mlp.up_proj.weight)
-    for known in ("Then", "17"):
-        new, old = TOKENIZER.convert_tokens_to_ids(known), tokenizer.convert_tokens_to_ids(known)
-        torch.testing.assert_close(model.lm_head.weight[new], teacher.lm_head.weight[old])
-    hello = TOKENIZER.convert_tokens_to_ids("Hello")
-    torch.testing.assert_close(model.model.embed_tokens.weight[hello], before[hello])
+    TRAINING["place_numbers"](model, TOKENIZER)
+    zero = TOKENIZER.convert_tokens_to_ids("0")
+    assert TOKENIZER.convert_tokens_to_ids([str(number) for number in range(199)]) == list(range(zero, zero + 199))
+    for weight in (model.model.embed_tokens.weight, model.lm_head.weight):
+        likeness = torch.cosine_similarity(weight[zero + 50], weight[zero : zero + 199], dim=-1)
+        assert likeness.argmax() == 50 and likeness[60] > likeness[57]
+    torch.testing.assert_close(model.model.embed_tokens.weight[:zero], before[:zero])
