@@ -25,7 +25,7 @@ def main() -> None:
     args = parser.parse_args()
     driver = open_browser()
     try:
-        set_window(driver, 1100, 560, "light")
+        set_window(driver, 1100, 720, "light")
         driver.get(args.url)
         time.sleep(2)
         if not driver.find_element("css selector", "#compare").is_selected():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from counting_teacher import TYPED, Bench, asked
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
@@ -39,7 +40,7 @@ def test_bundled_student_takes_a_fifth_of_the_passes():
 
 @pytest.mark.parametrize(
     ("name", "ends"),
-    zip(EXAMPLES, ["15.", "23.", "22.", "11. 20.", "20.", "I only know problems about counting things."], strict=True),
+    zip(EXAMPLES, ["15.", "23.", "22.", "11. 20.", "31.", "We can only add and take away."], strict=True),
 )
 def test_bundled_student_answers_the_examples_of_the_page(name, ends):
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(STUDENT), AutoTokenizer.from_pretrained(STUDENT)
@@ -54,6 +55,14 @@ def test_bundled_student_answers_the_examples_of_the_page(name, ends):
         messages.append({"role": "assistant", "content": replies[-1]})
     ends = [ends] if name == "something else" else ends.split()
     assert all(reply.endswith(end) for reply, end in zip(replies, ends, strict=True)), replies
+
+
+def test_bundled_student_never_babbles():
+    """On what visitors of its page typed."""
+    model = AutoModelForMaskedLM.from_pretrained(STUDENT, dtype="float32")
+    figures, _ = Bench(model, AutoTokenizer.from_pretrained(STUDENT), {}).evaluate(asked(TYPED["visitors"]))
+    assert figures["garbled"] == 0.0, figures["wrong"]
+    assert figures["right"] >= 0.85, figures["wrong"]
 
 
 def test_the_folder_of_the_student_is_that_of_an_adapter_and_of_a_model():
@@ -76,8 +85,8 @@ def test_the_folder_of_the_student_is_that_of_an_adapter_and_of_a_model():
 
 def test_bundled_teacher_is_small():
     teacher, _ = load_teacher(torch.float32)
-    assert 1e6 < teacher.num_parameters() < 2e6
-    assert sum(file.stat().st_size for file in Path(TEACHER).iterdir()) < 4e6
+    assert 1e6 < teacher.num_parameters() < 3e6
+    assert sum(file.stat().st_size for file in Path(STUDENT).rglob("*") if file.is_file()) < 8e6
 
 
 @pytest.fixture(scope="module")

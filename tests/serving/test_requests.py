@@ -245,7 +245,7 @@ def test_prompts_that_are_none(served, prompt):
         ("", "`prompt` is empty"),
         ("<|mdm_mask|>", "contains the mask token"),
         ([[3]] * 10, "`prompt` asks for 10 answers. Ask for at most 9"),
-        ([999], "outside the model's vocabulary"),
+        ([99_999], "outside the model's vocabulary"),
         ([-1], "outside the model's vocabulary"),
         ([2**80], "cannot be decoded"),
         ([3] * 705, "together more than the 768"),

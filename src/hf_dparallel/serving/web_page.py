@@ -27,7 +27,7 @@ EXAMPLES = {
         "How many stamps does Leo have now?"
     ],
     "a follow-up": ["Gia has 18 apples and eats 7 of them. How many are left?", "And if she finds 9 more?"],
-    "a sum": ["What is 14 + 6?"],
+    "number words": ["Emma has twenty-three books and buys eight more. How many books does she have?"],
     "something else": ["What is the capital of France?"],
 }
 _TEMPLATE = Path(__file__).with_name("web_page.html")
