@@ -102,6 +102,9 @@ def test_a_race_and_its_replay(served, server, driver):
     page.find("#replay")[0].click()
     assert page.texts("#replay") == ["Pause"]
     wait_for(lambda: page.texts("#race output") != [f"3 of {slow[3]}"])
+    page.drag(".value", 3)
+    wait_for(lambda: page.texts("#verdict")[0].startswith("Another answer\n"))
+    assert page.find("#message")[0].get_attribute("placeholder").startswith("A tiny model")
     page.check(1100)
 
 
