@@ -11,7 +11,7 @@ from peft import PeftModel
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
-from hf_dparallel.demo import STUDENT, TEACHER, pipeline, word_problem_dataset
+from hf_dparallel.demo import STUDENT, TEACHER, path_of, pipeline, word_problem_dataset
 from hf_dparallel.demo.pipeline import DemoConfig, load_teacher, run_demo
 from hf_dparallel.evaluation.decoding import evaluate_decoding
 from hf_dparallel.serving.web_page import EXAMPLES
@@ -81,6 +81,14 @@ def test_the_folder_of_the_student_is_that_of_an_adapter_and_of_a_model():
     assert model(ids).logits.equal(base(ids).logits)
     model.disable_adapters()
     assert not model(ids).logits.equal(base(ids).logits)
+
+
+def test_a_name_that_is_nearly_bundled_is_answered_at_once(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="'demo-studnet', and no model of that name. Did you mean 'demo-student'?"):
+        path_of("demo-studnet")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demos").mkdir()
+    assert path_of("demos") == "demos" and path_of("user/demo-student-8b") == "user/demo-student-8b"
 
 
 def test_bundled_teacher_is_small():
