@@ -64,10 +64,12 @@ def test_pushes_during_the_training_are_complete_and_hold_no_states(hub, tmp_pat
     pushing = {"push_to_hub": True, "hub_model_id": "user/student", "hub_always_push": True}
     trainer = make_trainer(tmp_path / "student", **saving, **pushing)
     trainer.train()
-    assert len(hub.repository("user/student").commits) == 1 + 2  # after each step
+    # After each step, in the background: one that begins late finds the files of the next step, and is the last.
+    num_pushes = len(hub.repository("user/student").commits) - 1
+    assert num_pushes in (1, 2)
     trainer.push_to_hub()
     pushes = list(hub.repository("user/student").commits.values())[1:]
-    assert len(pushes) == 3
+    assert len(pushes) == num_pushes + 1
     for files in pushes:
         assert {"adapter_model.safetensors", "adapter_config.json", "generation_config.json"} <= files.keys()
         assert {"tokenizer.json", "training_summary.json", "custom_generate/generate.py"} <= files.keys()
