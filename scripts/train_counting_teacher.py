@@ -168,16 +168,11 @@ def draw_masked(
     copies = [*(step[1] for step in steps[1:]), *(numbers[-1:] if len(numbers) == 4 * num_steps + 2 else [])]
     copies = copies[: len(steps)]
     if kind == "exchange":
-        if rng.random() < 0.7:
-            # Up to a result, or to where an answer goes on or stops.
-            cuts = [step[place] for step in steps for place in (1, 3)]
-            if len(numbers) > 4 * num_steps + 2:
-                cuts = [int((reply == tokenizer.convert_tokens_to_ids(":")).nonzero()[-1]) + 1]
-            cut = rng.choice(cuts)
-            num_blocks = min(cut // BLOCK_LENGTH + 1 + draw_masked_blocks(rng), NUM_BLOCKS)
-            return position >= cut, at([cut]), num_blocks
-        masked = at([*(step[3] for step in steps), *copies])
-        return masked, masked, num_blocks
+        is_stop = len(numbers) > 4 * num_steps + 2
+        colons = (reply == tokenizer.convert_tokens_to_ids(":")).nonzero()[:, 0].tolist()
+        # What follows from the sums: results, and the token with which an answer goes on or stops.
+        cuts = [colons[-1] + 1] if is_stop else [step[place] for step in steps for place in (1, 3)]
+        return mask_exchange(cuts, at([*(step[3] for step in steps), *copies]), num_blocks, rng)
     draws = torch.rand(CANVAS, generator=torch.Generator().manual_seed(rng.getrandbits(32)))
     for step, copied in zip(steps, copies, strict=False):
         draws[copied] = torch.minimum(draws[copied], draws[step[3]])
@@ -207,6 +202,17 @@ def draw_masked(
     masked = position >= cut
     num_blocks = (cut + 7) // BLOCK_LENGTH + 1 + draw_masked_blocks(rng)
     return masked, masked & (position < cut + 8), min(num_blocks, NUM_BLOCKS)
+
+
+def mask_exchange(
+    cuts: list[int], results: torch.BoolTensor, num_blocks: int, rng: random.Random
+) -> tuple[torch.BoolTensor, torch.BoolTensor, int]:
+    """Mostly all from one of the cuts on, which alone is scored; else the results."""
+    if rng.random() >= 0.7:
+        return results, results, num_blocks
+    cut = rng.choice(cuts)
+    num_blocks = min(cut // BLOCK_LENGTH + 1 + draw_masked_blocks(rng), NUM_BLOCKS)
+    return torch.arange(CANVAS) >= cut, at([cut]), num_blocks
 
 
 def find_numbers(reply: torch.LongTensor, tokenizer: PreTrainedTokenizerFast) -> list[int]:
