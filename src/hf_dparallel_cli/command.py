@@ -29,6 +29,8 @@ _LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
 QUIET = "HF_DPARALLEL_QUIET"
 
 
+# What may stand behind a switch.
+_SWITCH_VALUES = {"true", "false", "1", "0", "yes", "no", "on", "off"}
 _TYPES: dict[str, click.ParamType] = {"int": click.INT, "float": click.FLOAT, "bool": click.BOOL}
 
 
@@ -86,8 +88,7 @@ class Command(click.Command):
         name (`str`): its name.
         help (`str`): what it does.
         example (`str`): what one types behind its name.
-        positionals (`str`): flags that can also be given without their names, in this order, before all others; the
-            last takes all that is left.
+        positionals (`str`): flags that can also be given without their names, in this order.
         other (`Command`, *optional*): runs instead if one of the flags `chosen_by` is given.
         chosen_by (`Sequence[str]`): names of flags of `other`.
     """
@@ -207,20 +208,26 @@ class Command(click.Command):
 
     def _spelled_out(self, ctx: click.Context, words: list[str]) -> Iterator[str]:
         """Writes values without a name, each value of a list, and `--no_name` as `--name=value`, which click reads."""
-        leading = list(takewhile(lambda word: not word.startswith("-"), words)) if self.positionals else []
-        words = words[len(leading) :]
-        for index in reversed(range(min(len(leading), len(self.positionals)))):
-            words = [f"--{self.positionals[index]}", *leading[index:], *words]
-            del leading[index:]
+        unnamed, given = [], set()
         while words:
-            name, is_spelled_out, value = words.pop(0).partition("=")
+            word = words.pop(0)
+            if not word.startswith("-"):
+                unnamed.append(word)
+                continue
+            name, is_spelled_out, value = word.partition("=")
             name = f"--{name[2:].replace('-', '_')}" if name.startswith("--") else name
-            flag = self.flags.get(name[2:])
+            flag = self.flags.get(name.removeprefix("--"))
             switch = self.flags.get(name.removeprefix("--no_"))
+            given.add(flag and flag.name)
             if flag is None and switch is not None and switch.is_switch:
                 yield f"{switch.opts[0]}=false"
-            elif flag is None or flag.is_switch or is_spelled_out:
+            elif flag is None or is_spelled_out:
                 yield name + is_spelled_out + value
+                # Of --config.
+                if not is_spelled_out and words and not words[0].startswith("-"):
+                    yield words.pop(0)
+            elif flag.is_switch:
+                yield f"{name}={words.pop(0)}" if words and words[0].lower() in _SWITCH_VALUES else name
             else:
                 values = list(takewhile(lambda text: not text.startswith("--"), words))
                 if not values and not ctx.resilient_parsing:
@@ -228,6 +235,13 @@ class Command(click.Command):
                 values = values if flag.multiple else values[:1]
                 del words[: len(values)]
                 yield from [f"{name}={each}" for each in values] or [name]
+        for name in self.positionals:
+            if name not in given:
+                values = unnamed if self.flags[name].multiple else unnamed[:1]
+                unnamed = unnamed[len(values) :]
+                yield from (f"--{name}={value}" for value in values)
+        if unnamed and not ctx.resilient_parsing:
+            raise click.UsageError(f"nothing takes {' '.join(unnamed)!r}. Put a text with spaces in quotes", ctx)
 
     def _read_files(self, ctx: click.Context, param: click.Parameter, paths: Sequence[str]) -> None:
         """Takes what YAML files say as defaults. Their `env` goes to the environment, as in files of TRL."""
@@ -338,6 +352,9 @@ def _quieten(ctx: click.Context, is_quiet: bool) -> None:
         variables |= dict.fromkeys(("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
     _set_variables(ctx, **variables)
     if not os.environ.get("HF_DPARALLEL_DEBUG"):
+        ctx.with_resource(warnings.catch_warnings())
         for category in (FutureWarning, DeprecationWarning, UserWarning):
             warnings.filterwarnings("ignore", category=category, module=_LIBRARIES)
-        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+        logger = logging.getLogger("bitsandbytes")
+        ctx.call_on_close(partial(logger.setLevel, logger.level))
+        logger.setLevel(logging.ERROR)

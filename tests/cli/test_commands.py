@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import datasets
@@ -229,7 +230,9 @@ TRAJECTORIES = "trajectories demo --dataset demo --output_dir out"
         ("generate --model m --max_tokens 8", "No such option '--max_tokens'"),
         ("generate --model m --max_new 8", "No such option '--max_new'"),
         ("generate --model m --prompt --raw", "'--prompt' requires an argument"),
-        ("generate m n o", "unexpected extra argument"),
+        ("generate m n o p", "nothing takes 'o p'. Put a text with spaces in quotes"),
+        ("generate m --stream n --seed 2 o", "nothing takes 'o'"),
+        ("train m", "nothing takes 'm'"),
         ("generate --model m --top_k x", "'--top_k': 'x' is not a valid integer"),
         ("generate m --entropy_threshold 1 --confidence_threshold 0.9", "are two commit rules"),
         ("generate --model m --block_length 0", "`block_length` must be a positive integer"),
@@ -469,7 +472,12 @@ def test_generate_reads_files_and_stdin_and_streams(hf, checkpoint, tmp_path, mo
     assert hf(*flags, "--prompt_file", "prompt.txt")[1] == expected
     monkeypatch.setattr(sys, "stdin", io.StringIO("5 6\n"))
     assert hf(*flags)[1] == expected
-    assert hf(*flags, "--prompt", "5 6", "--stream")[:2] == (0, expected)
+    # The prompt needs no name, wherever it stands; a switch may have a value.
+    model, *settings = flags[2:]
+    for words in ([model, *settings, "--stream", "5 6"], [model, "5 6", *settings, "--stream", "no"]):
+        assert hf("generate", *words)[:2] == (0, expected)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert "there is no prompt" in hf(*flags)[2]
     # Drafts, in yellow, are for terminals.
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
@@ -484,7 +492,7 @@ def test_generate_raw_leaves_the_chat_template_out(hf, checkpoint):
 
 
 def test_flags_override_the_file(hf, checkpoint, tmp_path):
-    environment = dict(os.environ)
+    environment, filters = dict(os.environ), list(warnings.filters)
     config = {"model": checkpoint, "prompt": "5 6", "max_new_tokens": 8, "block_length": 4, "denoising_steps": 8}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config | {"json": "g.json", "env": {"A_VARIABLE": "1"}}))
     assert hf("generate", "--config", "config.yaml")[0] == 0
@@ -492,7 +500,7 @@ def test_flags_override_the_file(hf, checkpoint, tmp_path):
     assert hf("generate", "--config=config.yaml", "--denoising_steps", "2")[0] == 0
     by_flag = read_json("g.json")
     assert by_flag["nfe"] == 2 < by_file["nfe"]
-    assert os.environ == environment  # of this process, which goes on
+    assert (os.environ, warnings.filters) == (environment, filters)  # of this process, which goes on
 
 
 def test_evaluate(hf, asked):

@@ -367,7 +367,7 @@ def test_a_configuration_that_is_given_holds(tmp_path):
 
 def test_a_name_that_is_taken_is_refused(tmp_path):
     model = adapted(save_adapter(tmp_path))
-    with pytest.raises(ValueError, match="already exists"):
+    with pytest.raises(ValueError, match="already has the adapter 'default'"):
         model.load_adapter(str(tmp_path))
 
 

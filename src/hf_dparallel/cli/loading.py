@@ -146,6 +146,8 @@ def read_prompt(flags: PromptFlags) -> str:
     source, text = "prompt", flags.prompt
     if flags.prompt_file is not None:
         source, text = f"prompt_file={flags.prompt_file}", Path(flags.prompt_file).read_text(encoding="utf-8")
+    elif text is None and sys.stdin.isatty():
+        raise click.UsageError("there is no prompt. Give it behind the model, in quotes, or pipe it in.")
     elif text is None:
         source, text = "stdin", sys.stdin.read()
     if not text.strip():

@@ -48,8 +48,8 @@ def prepare_dataset(
     if not any(first.keys() >= set(names) for names in _FORMATS):
         raise ValueError(
             f"`{name}` needs the columns `prompt_ids` and `completion_ids` (as `generate_trajectories` makes them), "
-            f"or `prompt` and `completion` (text or messages), or `messages`; it has {sorted(first)}. Rename yours "
-            "with `dataset.rename_columns`."
+            f"or `prompt` and `completion` (text or messages), or `messages`; it has {sorted(first)}. Rename yours, "
+            "or, if it has questions only, let the teacher answer them: `hf-dparallel trajectories`."
         )
     if not first.keys() >= set(TOKENIZED_COLUMNS):
         dataset = _tokenize_dataset(dataset, name, processing_class, eos_token_id, chat_template_kwargs)

@@ -109,8 +109,8 @@ class AdapterLoadingMixin(_Mixed):
         if hotswap == "auto":
             hotswap = getattr(self, "_hotswap_enabled", False) and is_loaded
         if hotswap != is_loaded:
-            state = "already exists" if is_loaded else "is not loaded, so that nothing can take its place"
-            raise ValueError(f"The adapter {name!r} {state}. Give another `adapter_name`.")
+            state = "already has" if is_loaded else "lacks"
+            raise ValueError(f"The model {state} the adapter {name!r}. Leave this one out, or give an `adapter_name`.")
         config = copy.deepcopy(peft_config)
         config.inference_mode = not is_trainable
         put_into(self, config, adapter_state_dict, name, str(peft_model_id or name))

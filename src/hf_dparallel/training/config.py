@@ -77,5 +77,6 @@ class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
         self.require("train_sampling_strategy", not is_grouped, rule, "Leave it out.")
         rule = "would give masked views, where predictions and labels are by sequence"
         self.require("include_for_metrics", "inputs" not in (self.include_for_metrics or []), rule, "Leave it out.")
+        self.require("max_steps", self.max_steps != 0, "trains nothing", "Leave it out, or give a positive number.")
         rule = "has no meaning for certainty-forcing distillation"
         self.require("label_smoothing_factor", self.label_smoothing_factor == 0, rule, "Leave it at 0.")
