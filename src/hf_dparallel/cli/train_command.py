@@ -93,7 +93,10 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
     figures = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
     figures["output_dir"] = training.output_dir
     is_split = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-    # Processes that end without it may abort.
+    # Processes that end without it may abort. What wraps the model goes first: were it the last to hold the group of
+    # processes, it would wait for the group's threads, which wait for the interpreter.
+    trainer.model_wrapped = trainer.model
+    trainer.accelerator.free_memory()
     trainer.accelerator.end_training()
     if not trainer.is_world_process_zero():
         return None
