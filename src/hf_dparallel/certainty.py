@@ -49,7 +49,12 @@ def entropy_from_logits(logits: torch.Tensor, temperature: float = 1.0) -> torch
 
     ```
     """
-    return _entropy(_log_softmax(logits, temperature))
+    # The dtype argument converts inside the kernel, without a float32 copy of the logits.
+    scaled = logits if temperature == 1.0 else logits.float() / temperature
+    log_probs = torch.log_softmax(scaled, dim=-1, dtype=torch.float32)
+    # 0 * -inf would be NaN; with a finite factor the product is 0, and the clamp stops the gradient there.
+    # (Subtracting from zero rather than negating: the entropy of a certain prediction is 0, not -0.)
+    return 0.0 - (log_probs.exp() * log_probs.clamp(min=torch.finfo(torch.float32).min)).sum(dim=-1)
 
 
 def confidence_from_logits(logits: torch.Tensor) -> torch.Tensor:
@@ -139,16 +144,3 @@ def _read_once(
     # The logarithm of probability zero is infinite, and adds nothing.
     mean = weights.mul_(shifted.clamp_(min=torch.finfo(logits.dtype).min)).sum(dim=-1) / total
     return chosen / total, total.log() - mean
-
-
-def _log_softmax(logits: torch.Tensor, temperature: float = 1.0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    if temperature == 1.0:
-        # The dtype argument converts inside the kernel, without a float32 copy of the logits.
-        return torch.log_softmax(logits, dim=-1, dtype=dtype)
-    return torch.log_softmax(logits.to(dtype) / temperature, dim=-1)
-
-
-def _entropy(log_probs: torch.Tensor) -> torch.Tensor:
-    # 0 * -inf would be NaN; with a finite factor the product is 0, and the clamp stops the gradient there.
-    # (Subtracting from zero rather than negating: the entropy of a certain prediction is 0, not -0.)
-    return 0.0 - (log_probs.exp() * log_probs.clamp(min=torch.finfo(torch.float32).min)).sum(dim=-1)

@@ -91,7 +91,7 @@ def test_errors_say_what_helps(tiny_llada, settings, remedy):
 
 def not_of_this_package():
     model = make_llada()
-    model._supports_window_cache = False
+    model.is_native = False
     return model
 
 

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The whole method on the bundled teacher: trajectories, filter, distillation, comparison."""
 
-import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -75,7 +74,10 @@ def load_teacher(
     """Loads a teacher and its tokenizer, by default the bundled one in the dtype in which this CPU decodes faster."""
     path = path or TEACHER
     tokenizer = AutoTokenizer.from_pretrained(path)
-    dtype = dtype if dtype is not None else _faster_dtype()
+    # Twice as fast on CPUs with instructions for it, and slower on all others.
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # of torch 2.12
+    has_bfloat16 = any(map(capabilities.get, ("avx512_bf16", "amx_bf16", "bf16")))
+    dtype = dtype or (torch.bfloat16 if has_bfloat16 else torch.float32)
     return AutoModelForMaskedLM.from_pretrained(path, dtype=dtype).eval(), tokenizer
 
 
@@ -133,27 +135,6 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     print(f"\n{conclusion}")
     print(f"\nReport, picture and adapter are in {output_dir}/ ({report['seconds']:.0f} s).")
     return report
-
-
-@functools.cache
-def _faster_dtype() -> torch.dtype:
-    """Times both, once: bf16 is twice as fast on CPUs with instructions for it, and slower on all others."""
-    tokens = torch.zeros(8, 100, dtype=torch.long)
-    dtypes = (torch.bfloat16, torch.float32)
-    models = {dtype: AutoModelForMaskedLM.from_pretrained(TEACHER, dtype=dtype) for dtype in dtypes}
-    seconds: dict[torch.dtype, list[float]] = {dtype: [] for dtype in dtypes}
-    # In turns, the best of each, and in one thread: what else runs on the machine must not choose, as answers depend
-    # on the choice.
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    for _ in range(8):
-        for dtype, model in models.items():
-            start = time.perf_counter()
-            with torch.no_grad():
-                model(tokens)
-            seconds[dtype].append(time.perf_counter() - start)
-    torch.set_num_threads(num_threads)
-    return min(dtypes, key=lambda dtype: min(seconds[dtype]))
 
 
 def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:

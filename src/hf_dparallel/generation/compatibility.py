@@ -17,7 +17,7 @@ def longest_sequence(model: PreTrainedModel) -> int | None:
 
 # What settings ask of a model, each as a function of the model and the value of the setting.
 ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
-    "is_native": lambda model, value: model._supports_window_cache,
+    "is_native": lambda model, value: model.is_native,
     "is_not_block_causal": lambda model, value: not model.is_block_causal,
     "routes_tokens": lambda model, value: (
         getattr(model.config, "expert_capacity", None) is None or value == model.config.block_length

@@ -33,8 +33,9 @@ class DiffusionGenerationMixin(GenerationMixin):
     """Gives [`generate`] to a masked language model whose `logits[:, i]` score token `i`."""
 
     generation_config_class = DiffusionGenerationConfig
-    # Whether the forward pass takes a [`WindowCache`], masks of four dimensions and static shapes to compile.
-    _supports_window_cache = False
+    # Whether the class is one of this package: it decodes without `enable_diffusion_generation`, and its forward pass
+    # takes a [`WindowCache`], masks of four dimensions and static shapes to compile.
+    is_native = False
     # Whether a mask of four dimensions says for each position which others it sees.
     takes_visibility = False
     # Whether attention is bidirectional only inside the blocks of `config.block_length`, and causal across them.

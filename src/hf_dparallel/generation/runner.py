@@ -102,7 +102,7 @@ class Runner:
             return planned.appended.make_mask(self.model, planned.length)
         if planned.seen is None:
             return None
-        if not self.model._supports_window_cache:
+        if not self.model.is_native:
             return planned.keys.of(planned.seen)
         if self._seen is not planned.seen:
             self._seen, self._masks = planned.seen, {}

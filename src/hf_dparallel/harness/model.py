@@ -3,7 +3,6 @@
 
 from typing import Any
 
-import jinja2
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather
@@ -11,6 +10,7 @@ from lm_eval import utils
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
 from tqdm.auto import tqdm
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -68,6 +68,12 @@ class DiffusionHarnessLM(TemplateLM):
     Raises:
         ValueError: for an unknown setting, or a model without `generate_many`.
     """
+
+    # As for any model of transformers.
+    tokenizer_name = HFLM.tokenizer_name
+    apply_chat_template = HFLM.apply_chat_template
+    chat_template_args: dict[str, Any] = {}
+    gather_object = HFLM.gather_object
 
     def __init__(
         self,
@@ -129,34 +135,12 @@ class DiffusionHarnessLM(TemplateLM):
         bos = self.tokenizer.bos_token_id
         return bos if bos is not None else self.eot_token_id
 
-    @property
-    def tokenizer_name(self) -> str:
-        """The name of the tokenizer, for the harness's cache of prompts."""
-        return self.tokenizer.name_or_path.replace("/", "__")
-
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs) -> list[int]:
         """Token ids. A text that begins with the beginning-of-sequence token does not get another one."""
         if add_special_tokens is None:
             bos = self.tokenizer.bos_token
             add_special_tokens = not (bos and string.startswith(bos))
         return self.tokenizer.encode(string, add_special_tokens=add_special_tokens)
-
-    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A chat as a prompt. If the template refuses the system message, it is left out."""
-
-        def render(messages: list[dict[str, str]]) -> str:
-            return self.tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-            )
-
-        try:
-            return render(chat_history)
-        except jinja2.exceptions.TemplateError:
-            logger.warning_once("The chat template refuses the system message: it is left out.")
-            return render([message for message in chat_history if message["role"] != "system"])
 
     # Requests.
 
@@ -236,14 +220,6 @@ class DiffusionHarnessLM(TemplateLM):
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensors of all processes in one."""
         return gather(tensor)
-
-    def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
-        """The objects of all processes, on process `dst` only."""
-        if self.world_size == 1:
-            return [obj]
-        objects: list[Any] | None = [None] * self.world_size if self.rank == dst else None
-        torch.distributed.gather_object(obj, objects, dst=dst)
-        return objects
 
     def barrier(self) -> None:
         """Waits for the other processes."""

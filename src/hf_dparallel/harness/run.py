@@ -88,11 +88,6 @@ def samples_of(results: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     ]
 
 
-def num_samples_of(results: Mapping[str, Any], name: str) -> int:
-    """How many samples a task or group was measured on."""
-    return sum(results["n-samples"][task]["effective"] for task in tasks_of(results, name))
-
-
 def scores_of(results: Mapping[str, Any], name: str) -> dict[str, float]:
     """The figures of a task or group, by the harness's names: figure, filter."""
     return {

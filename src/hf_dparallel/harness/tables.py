@@ -13,7 +13,7 @@ from .answers import COST_NAMES, tasks_of
 from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, PaperTask, method_settings
 from .request_settings import check_gen_kwargs, without_recipe
-from .run import TaskRunner, num_samples_of, samples_of, scores_of
+from .run import TaskRunner, samples_of, scores_of
 
 
 class Comparison:
@@ -123,15 +123,15 @@ def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _metrics(results: Mapping[str, Any], benchmark: PaperTask) -> dict[str, Any]:
     scores = scores_of(results, benchmark.task)
-    samples = samples_of(results, benchmark.task)
+    samples, tasks = samples_of(results, benchmark.task), tasks_of(results, benchmark.task)
     by_sample = _scores_by_sample(samples, benchmark.metric)
     return {
         "task": benchmark.task,
         "accuracy": scores[benchmark.metric],
         "accuracy_interval": list(bootstrap_interval(by_sample)) if by_sample else None,
         "metric": benchmark.metric,
-        "num_fewshot": results["n-shot"][tasks_of(results, benchmark.task)[0]],
-        "num_samples": num_samples_of(results, benchmark.task),
+        "num_fewshot": results["n-shot"][tasks[0]],
+        "num_samples": sum(results["n-samples"][task]["effective"] for task in tasks),
         "data": stable_hash([(sample["doc_hash"], sample["target_hash"]) for sample in samples]),
         **{figure: scores.pop(f"{figure},none") for figure in COST_NAMES if f"{figure},none" in scores},
         **_conditions(samples),

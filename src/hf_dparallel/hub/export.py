@@ -25,8 +25,6 @@ from .publish import write_companions
 logger = logging.get_logger(__name__)
 
 ENGINES = ("sglang", "lmdeploy", "transformers")
-# What the engines mask with, whatever the checkpoint says. Our plug-in tells SGLang what it says.
-_MASK_TOKEN_IDS = {"sdar": 151669, "sdar_moe": 151669, "llada2_moe": 156895}
 _INSTALL = "pip install --no-deps hf-dparallel && "
 _LOADING = (
     "python -c 'import sys; from transformers import AutoModel; "
@@ -156,7 +154,8 @@ def _start(model: PreTrainedModel, config: DiffusionGenerationConfig, has_code: 
     act = getattr(model.config, "hidden_act", "silu")
     if act != "silu":
         raise ValueError(f"`hidden_act={act!r}` is not computed by {config.engine}, which has 'silu' only.")
-    mask_token_id = _MASK_TOKEN_IDS[model.config.model_type]
+    # The published one: what engines mask with, whatever the checkpoint says. Our plug-in tells SGLang what it says.
+    mask_token_id = type(model.config).mask_token_id
     if config.engine == "lmdeploy":
         return _start_lmdeploy(config, mask_token_id), {}
     return _start_sglang(config, mask_token_id, has_code)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
+from transformers.loss.loss_utils import ForMaskedLMLoss
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import (
     SAFE_WEIGHTS_INDEX_NAME,
@@ -64,7 +65,6 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
     backbone_class: type[nn.Module]
     is_native = True
     takes_visibility = True
-    _supports_window_cache = True
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
@@ -191,7 +191,13 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         else:
             fields["logits"] = self.lm_head(hidden_states)
             if labels is not None:
-                fields["loss"] = _cross_entropy(fields["logits"], labels, num_items_in_batch)
+                if fields["logits"].shape[:-1] != labels.shape:
+                    raise ValueError(
+                        f"`labels` must have one entry for each of the logits, got {tuple(labels.shape)} for "
+                        f"{tuple(fields['logits'].shape[:-1])}. Leave `logits_to_keep` at 0 when you pass labels."
+                    )
+                scored = (fields["logits"], labels.contiguous(), self.config.vocab_size)
+                fields["loss"] = ForMaskedLMLoss(*scored, num_items_in_batch=num_items_in_batch)
         return MaskedDiffusionOutput(**fields)
 
 
@@ -227,16 +233,3 @@ def _refuse_pickles(name: str, kwargs: dict[str, Any]) -> None:
             f"{name!r} has no weights in safetensors. Pickled weights can run code when they are read, and are "
             "refused. If you trust them, pass `use_safetensors=False`, and save the model again."
         )
-
-
-def _cross_entropy(
-    logits: torch.Tensor, labels: torch.LongTensor, num_items_in_batch: int | torch.Tensor | None
-) -> torch.Tensor:
-    if logits.shape[:-1] != labels.shape:
-        raise ValueError(
-            f"`labels` must have one entry for each of the logits, got {tuple(labels.shape)} for "
-            f"{tuple(logits.shape[:-1])}. Leave `logits_to_keep` at 0 when you pass labels."
-        )
-    reduction = "mean" if num_items_in_batch is None else "sum"
-    loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction=reduction)
-    return loss if num_items_in_batch is None else loss / num_items_in_batch

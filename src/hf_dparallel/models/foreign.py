@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..attention_masks import make_attention_mask
+from ..generation.answerer import evaluation_mode
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import vocabulary_size
 from ..generation.mixin import DiffusionGenerationMixin
@@ -143,8 +144,5 @@ def _react_to_the_last(model: PreTrainedModel, attention_mask: torch.Tensor) -> 
 
 
 def _logits(model: PreTrainedModel, **inputs: torch.Tensor) -> torch.Tensor | None:
-    was_training = model.training
-    try:
-        return getattr(model.eval()(**accepted_inputs(model, inputs)), "logits", None)
-    finally:
-        model.train(was_training)
+    with evaluation_mode(model):
+        return getattr(model(**accepted_inputs(model, inputs)), "logits", None)

@@ -23,8 +23,6 @@ Terms = TypeVar("Terms", bound=NamedTuple)
 class ScoringMixin:
     """Gives [`score`] to a model whose forward pass computes the logits of all positions."""
 
-    # Whether the class is one of this package, and decodes without `enable_diffusion_generation`.
-    is_native = False
     # Whether the logits of its forward pass at position i - 1 score token i, as in models that started from an
     # autoregressive checkpoint.
     shift_logits = False
