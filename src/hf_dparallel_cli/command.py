@@ -241,7 +241,8 @@ class Command(click.Command):
                 unnamed = unnamed[len(values) :]
                 yield from (f"--{name}={value}" for value in values)
         if unnamed and not ctx.resilient_parsing:
-            raise click.UsageError(f"nothing takes {' '.join(unnamed)!r}. Put a text with spaces in quotes", ctx)
+            rule = "Flags need their names, and a text with spaces needs quotes"
+            raise click.UsageError(f"nothing takes {' '.join(unnamed)!r}. {rule}", ctx)
 
     def _read_files(self, ctx: click.Context, param: click.Parameter, paths: Sequence[str]) -> None:
         """Takes what YAML files say as defaults. Their `env` goes to the environment, as in files of TRL."""

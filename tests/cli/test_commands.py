@@ -230,7 +230,7 @@ TRAJECTORIES = "trajectories demo --dataset demo --output_dir out"
         ("generate --model m --max_tokens 8", "No such option '--max_tokens'"),
         ("generate --model m --max_new 8", "No such option '--max_new'"),
         ("generate --model m --prompt --raw", "'--prompt' requires an argument"),
-        ("generate m n o p", "nothing takes 'o p'. Put a text with spaces in quotes"),
+        ("generate m n o p", "nothing takes 'o p'. Flags need their names, and a text with spaces needs quotes"),
         ("generate m --stream n --seed 2 o", "nothing takes 'o'"),
         ("train m", "nothing takes 'm'"),
         ("generate --model m --top_k x", "'--top_k': 'x' is not a valid integer"),
@@ -744,6 +744,8 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
     figures = read_json("t.json")
     adapter = read_json("out/adapter_config.json")
     assert code == 0, err
+    again = hf("train", "--model", "out", "--dataset_name", completions, "--output_dir", "more", *TRAINING)
+    assert again[0] == 1 and "`model=out` is an adapter already. Give its base model." in again[2]
     assert figures["epoch"] == 2 and figures["output_dir"] == "out" and "total_flos" not in out
     # A tenth of the rows was kept for a comparison.
     rule, table = "entropy_threshold", figures["comparison"]

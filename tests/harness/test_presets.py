@@ -170,6 +170,8 @@ def check_comparison(folder: Path, preset: str, tasks: list[str]) -> None:
     # Cards show the row of the recipe that is published.
     for steps, method in ((64, "Original"), (16, "Few-step Decoding")):
         assert read_figures(folder / tasks[0] / "report.json", {"denoising_steps": steps})["own"]["method"] == method
+    with pytest.raises(ValueError, match="no figures for this model's recipe, denoising_steps=9"):
+        read_figures(folder / tasks[0] / "report.json", {"denoising_steps": 9})
     with pytest.raises(ValueError, match=f"is of all benchmarks of a preset. Compare .* {folder / tasks[0]}, "):
         read_comparable_report(folder)
 

@@ -122,6 +122,8 @@ def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrain
             **({} if quantization is None else {"quantization_config": quantization}),
             **revision,
         )
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ValueError(f"`model={arguments.model_name_or_path}` is an adapter already. Give its base model.")
     return model, tokenizer
 
 

@@ -128,8 +128,8 @@ def check_base_model(name: str | None, kind: str) -> None:
 def read_figures(path: str | os.PathLike, recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Reads a report: the figures of one model, or `rows` of several.
 
-    Returns `rows`; `own`, the last of them with the commit rule of the recipe, or else the last one; `dataset`; and
-    `num_prompts`, or `None`.
+    Returns `rows`; `own`, the last of them with the commit rule of the recipe, or the last one if they do not say
+    theirs; `dataset`; and `num_prompts`, or `None`.
     """
     report = read_report(path)
     rows = report.get("rows", [{"method": "This model", **report}])
@@ -146,6 +146,11 @@ def read_figures(path: str | os.PathLike, recipe: Mapping[str, Any]) -> dict[str
     known = settings_of("rule")
     rules = [{name: value for name, value in row.get("recipe", {}).items() if name in known} for row in rows]
     matching = [row for row, rule in zip(rows, rules, strict=True) if rule and rule.items() <= recipe.items()]
+    if any(rules) and not matching:
+        own = ", ".join(f"{name}={recipe[name]}" for name in known if recipe.get(name) is not None)
+        raise ValueError(
+            f"`report={path}` has no figures for this model's recipe, {own}. Measure it with `hf-dparallel evaluate`."
+        )
     num_prompts = report.get("num_prompts") or report.get("conditions", {}).get("num_prompts")
     return {"rows": rows, "own": (matching or rows)[-1], "dataset": dataset, "num_prompts": num_prompts}
 
