@@ -29,8 +29,6 @@ _LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
 QUIET = "HF_DPARALLEL_QUIET"
 
 
-# What may stand behind a switch.
-_SWITCH_VALUES = {"true", "false", "1", "0", "yes", "no", "on", "off"}
 _TYPES: dict[str, click.ParamType] = {"int": click.INT, "float": click.FLOAT, "bool": click.BOOL}
 
 
@@ -227,7 +225,7 @@ class Command(click.Command):
                 if not is_spelled_out and words and not words[0].startswith("-"):
                     yield words.pop(0)
             elif flag.is_switch:
-                yield f"{name}={words.pop(0)}" if words and words[0].lower() in _SWITCH_VALUES else name
+                yield f"{name}={words.pop(0)}" if words and words[0].lower() in click.BOOL.bool_states else name
             else:
                 values = list(takewhile(lambda text: not text.startswith("--"), words))
                 if not values and not ctx.resilient_parsing:

@@ -231,7 +231,7 @@ TRAJECTORIES = "trajectories demo --dataset demo --output_dir out"
         ("generate --model m --max_new 8", "No such option '--max_new'"),
         ("generate --model m --prompt --raw", "'--prompt' requires an argument"),
         ("generate m n o p", "nothing takes 'o p'. Flags need their names, and a text with spaces needs quotes"),
-        ("generate m --stream n --seed 2 o", "nothing takes 'o'"),
+        ("generate m --stream now --seed 2 o", "nothing takes 'o'"),
         ("train m", "nothing takes 'm'"),
         ("generate --model m --top_k x", "'--top_k': 'x' is not a valid integer"),
         ("generate m --entropy_threshold 1 --confidence_threshold 0.9", "are two commit rules"),

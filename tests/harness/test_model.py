@@ -10,6 +10,7 @@ import pytest
 import torch
 from lm_eval.api.model import CachingLM
 from lm_eval.api.registry import get_model
+from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
 from peft import LoraConfig, get_peft_model
 from tokenizers import normalizers
@@ -172,12 +173,15 @@ def test_draws_depend_on_the_seed_and_the_request_only():
 
 def test_prompts_are_made_as_the_harness_makes_them():
     lm = make_lm()
+    stand_in = SimpleNamespace(tokenizer=lm.tokenizer, chat_template_args={})
     chat = [{"role": role, "content": str(turn)} for turn, role in enumerate(("system", "user", "assistant"))]
+    for history, prompt in ((chat[:2], True), (chat, False)):
+        assert lm.apply_chat_template(history, prompt) == HFLM.apply_chat_template(stand_in, history, prompt)
     lm.tokenizer.chat_template = (
         "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}"
         "{{ m['content'] }} {% endfor %}"
     )
-    assert lm.apply_chat_template(chat[:2]) == "1 "
+    assert lm.apply_chat_template(chat[:2]) == HFLM.apply_chat_template(stand_in, chat[:2]) == "1 "
     assert lm.chat_template(True) == lm.tokenizer.chat_template
     # A template that begins with the beginning-of-sequence token has made it already.
     lm.tokenizer.add_bos_token = True

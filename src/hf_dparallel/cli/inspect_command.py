@@ -15,6 +15,7 @@ from hf_dparallel_cli.flags import InspectFlags
 
 from ..data.prompts import tokenize_prompts
 from ..generation.answerer import Answerer
+from ..generation.compatibility import has_adapter
 from ..generation.output import DiffusionGenerationOutput
 from ..inspection.certainty import answer_confidence_and_accuracy, committed_confidence
 from ..inspection.page import write_page
@@ -138,11 +139,6 @@ def score_thresholds(
         out = run_with(answerer.model, has_it, partial(decode, prompts, title))
         answers[name].append({"confidence_threshold": threshold, **score(out)})
     return answers
-
-
-def has_adapter(model: PreTrainedModel) -> bool:
-    """Whether an adapter was loaded with the model."""
-    return getattr(model, "_hf_peft_config_loaded", False)
 
 
 def run_with(model: PreTrainedModel, adapter: bool, function: Callable[[], Any]) -> Any:

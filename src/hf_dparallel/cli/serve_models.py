@@ -9,6 +9,7 @@ import click
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..demo import path_of
+from ..generation.compatibility import has_adapter
 from ..generation.configuration import DiffusionGenerationConfig
 from ..serving.engine import set_adapter
 from ..serving.requests import ServedModel
@@ -47,7 +48,7 @@ def served_models(
     `generation_config` has settings over the recipe of each of them.
     """
     # MODEL may be an adapter itself, and is then active.
-    own = model.active_adapters()[0] if getattr(model, "_hf_peft_config_loaded", False) else None
+    own = model.active_adapters()[0] if has_adapter(model) else None
     base = ServedModel(name, model, tokenizer, generation_config, own)
     served = [base]
     for number, (adapter_name, path) in enumerate(adapters.items()):

@@ -23,6 +23,7 @@ from hf_dparallel_cli.flags import TrainFlags
 
 from ..data.dataset import prepare_dataset
 from ..demo import path_of
+from ..generation.compatibility import has_adapter
 from ..training.config import CertaintyForcingConfig
 from ..training.publishing import student_recipe
 from ..training.student import special_token_id
@@ -122,7 +123,7 @@ def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrain
             **({} if quantization is None else {"quantization_config": quantization}),
             **revision,
         )
-    if getattr(model, "_hf_peft_config_loaded", False):
+    if has_adapter(model):
         raise ValueError(f"`model={arguments.model_name_or_path}` is an adapter already. Give its base model.")
     return model, tokenizer
 

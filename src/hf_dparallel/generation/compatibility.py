@@ -15,6 +15,11 @@ def longest_sequence(model: PreTrainedModel) -> int | None:
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
+def has_adapter(model: PreTrainedModel) -> bool:
+    """Whether adapters of PEFT are loaded into the model."""
+    return getattr(model, "_hf_peft_config_loaded", False)
+
+
 # What settings ask of a model, each as a function of the model and the value of the setting.
 ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
     "is_native": lambda model, value: model.is_native,

@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from transformers.dynamic_module_utils import get_relative_imports
 from transformers.utils import CONFIG_NAME, cached_file, logging
 
-from ..generation.compatibility import check
+from ..generation.compatibility import check, has_adapter
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
 from ..generation.parts import REVISION_WAYS
 from ..generation.settings import SettingError
@@ -93,7 +93,7 @@ def export_for_engine(
         raise SettingError("engine", engine, rule, "Name another `base_model`, or use hf-dparallel.")
     if tokenizer.chat_template is None:
         logger.warning(f"`{student}` has no chat template: it can be asked plain prompts only.")
-    if getattr(model, "_hf_peft_config_loaded", False):
+    if has_adapter(model):
         model.merge_and_unload()
         # Engines do not read the weights of a head that is tied.
         weights = [layer.weight for layer in (model.get_input_embeddings(), model.get_output_embeddings())]
@@ -114,7 +114,7 @@ def export_for_engine(
 
 def _base_of(model: PreTrainedModel, student: Path) -> str:
     """The base model that an adapter or a saved model names, or the model itself."""
-    if getattr(model, "_hf_peft_config_loaded", False):
+    if has_adapter(model):
         return model.peft_config[model.active_adapters()[0]].base_model_name_or_path
     said = ModelFacts(student, student.name).summary.get("base_model") if student.is_dir() else None
     return said or str(student)

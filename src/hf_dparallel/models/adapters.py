@@ -15,6 +15,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, WeightTransform
 from transformers.utils.loading_report import LoadStateDictInfo
 
+from ..generation.compatibility import has_adapter
 from ..generation.configuration import recipe_of
 from .adapter_files import AdapterFiles, are_names, config_problems, unfit_for_weights
 
@@ -127,7 +128,7 @@ class AdapterLoadingMixin(_Mixed):
         """Puts the recipe of the active adapter (the first one, if there are several) before the model's own."""
         from peft.tuners.tuners_utils import BaseTunerLayer
 
-        if not getattr(self, "_hf_peft_config_loaded", False):
+        if not has_adapter(self):
             return super().recipes()
         layers = (module for module in self.modules() if isinstance(module, BaseTunerLayer))
         if all(layer.disable_adapters for layer in layers):
@@ -138,7 +139,7 @@ class AdapterLoadingMixin(_Mixed):
     def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
         """Saves the model; of one with adapters, the adapters, and beside them the recipe that is active."""
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
-        if getattr(self, "_hf_peft_config_loaded", False) and kwargs.get("is_main_process", True):
+        if has_adapter(self) and kwargs.get("is_main_process", True):
             recipe_of(self).save_pretrained(save_directory)
 
     def merge_and_unload(self):
@@ -158,7 +159,7 @@ class AdapterLoadingMixin(_Mixed):
         """
         from peft.tuners.tuners_utils import BaseTunerLayer
 
-        if not getattr(self, "_hf_peft_config_loaded", False):
+        if not has_adapter(self):
             raise ValueError("No adapter is loaded, so there is nothing to merge. Call `load_adapter` first.")
         self.generation_config = recipe_of(self)
         how: dict[str, Any] = {"safe_merge": True, "adapter_names": self.active_adapters()}

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..generation.canvas import DecodedRow, RowProgress
+from ..generation.compatibility import has_adapter
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
 from ..generation.settings import SETTINGS
@@ -279,7 +280,7 @@ class Engine:
 
 def set_adapter(model: PreTrainedModel, name: str | None) -> None:
     """Makes one of the adapters of a model the active one, or none of them, if that is not so already."""
-    if not getattr(model, "_hf_peft_config_loaded", False):
+    if not has_adapter(model):
         return
     layer = next(module for module in model.modules() if isinstance(module, BaseTunerLayer))
     if name is None and not layer.disable_adapters:
