@@ -332,7 +332,7 @@ def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch, caplog
     # What transformers makes for an endpoint, it keeps.
     monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)
     code, _, err = hf("generate", "--model", "nobody/nothing", "--prompt", "1")
-    assert code == 1 and "error: `model=nobody/nothing` cannot be loaded: " in last_line(err)
+    assert code == 1 and "error: `model=nobody/nothing` is no folder here, and cannot be loaded: " in last_line(err)
     assert "Retrying" not in err + caplog.text and not huggingface_hub.constants.HF_HUB_OFFLINE
     code, _, err = hf("generate", "--model", checkpoint, "--adapter", "./nothing", "--prompt", "1")
     assert code == 1 and "`adapter=./nothing` does not exist" in last_line(err)
@@ -346,6 +346,9 @@ def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch, caplog
         (["--dataset", "questions.jsonl", "--prompt_column", "text"], "lacks `text`, which is to be asked"),
         (["--dataset", "questions.jsonl"], "lacks `prompt` or `messages` (or name the column"),
         (["--dataset", "texts.csv"], "Its columns are ['text']"),
+        (["--dataset", "names.csv"], "`names.csv` has no rows"),
+        (["--dataset", "empty.jsonl"], "`empty.jsonl` has no rows"),
+        (["--dataset", "texts.txt"], "`dataset=texts.txt` is not read: give a file that ends in .csv, "),
         (["--dataset", "texts.jsonl"], "Add --prompt_column prompt to ask each text as a user's message, or --raw"),
         (["--dataset", "questions.jsonl", "--dataset_split", "dev"], "dev"),
         (
@@ -357,7 +360,9 @@ def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch, caplog
 )
 def test_bad_datasets_are_1(hf, checkpoint, questions, flags, message):
     write_jsonl("texts.jsonl", [{"prompt": "1 2", "answer": 3}])
-    Path("texts.csv").write_text("text\n1 2\n")
+    for name, text in {"texts.csv": "text\n1 2\n", "names.csv": "prompt,my answer\n", "empty.jsonl": ""}.items():
+        Path(name).write_text(text)
+    Path("texts.txt").touch()
     code, _, err = hf("evaluate", "--model", checkpoint, *flags)
     assert code == 1 and message in last_line(err)
 
@@ -715,7 +720,7 @@ def test_the_cluster_loads_the_model_and_this_process_filters(hf, checkpoint, mo
     assert len(datasets.Dataset.from_parquet("out/filtered.parquet")) == 3
 
 
-@pytest.mark.parametrize("name", ["bad.json", "empty.json", "empty.csv", "bad.parquet", "empty.parquet"])
+@pytest.mark.parametrize("name", ["bad.json", "bad.parquet", "empty.parquet"])
 def test_files_that_cannot_be_read_are_named(tmp_path, name):
     (tmp_path / name).write_text('{"a": 1}\n{"a"' * ("bad" in name))
     with pytest.raises(ValueError, match=f"{name}` cannot be read as a {name.split('.')[1]} file .*Is it damaged"):

@@ -223,6 +223,8 @@ def load_split(
     if (path / MANIFEST_NAME).is_file():
         return _read_files(trajectory_files(path), "parquet", split)
     file_format = _FILE_FORMATS.get(path.suffix)
+    if file_format is None and path.is_file():
+        raise ValueError(f"`dataset={name}` is not read: give a file that ends in {', '.join(_FILE_FORMATS)}.")
     if file_format is None:
         with checked_name("dataset", name):
             return datasets.load_dataset(name, config, split=split)
@@ -236,6 +238,9 @@ def _read_files(files: list[Path], file_format: str, split: str) -> datasets.Dat
         dataset = datasets.load_dataset(file_format, data_files=list(map(str, files)), split=split)
     # What an empty file raises is a `StopIteration`.
     except (datasets.exceptions.DatasetGenerationError, ValueError, StopIteration) as error:
+        # A .csv begins with a line of names.
+        if file_format != "parquet" and len(files[0].read_bytes().splitlines()) <= (file_format == "csv"):
+            raise ValueError(f"`{files[0]}` has no rows.") from error
         raise ValueError(
             f"`{files[0]}` cannot be read as a {file_format} file ({error.__cause__ or error!r}). Is it damaged, or "
             "of another format than its name says?"
@@ -278,10 +283,13 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
                 "name such as 'GSAI-ML/LLaDA-8B-Instruct'."
             ) from error
         _use_cache_if_offline()
+    elif (Path(name) / MANIFEST_NAME).is_file():
+        raise ValueError(f"`{argument}={name}` is a folder of trajectories.")
     try:
         yield
     except OSError as error:
-        raise OSError(f"`{argument}={name}` cannot be loaded: {error}") from error
+        where = "" if Path(name).exists() else "is no folder here, and "
+        raise OSError(f"`{argument}={name}` {where}cannot be loaded: {error}") from error
 
 
 def _use_cache_if_offline() -> None:

@@ -55,7 +55,9 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
-        raise OSError(f"`host={host}`, `port={port}` cannot be listened at: {error}. Try another --port.") from error
+        raise OSError(
+            f"`host={host}`, `port={port}` cannot be listened at: {error}. Try another --port or --host."
+        ) from error
     return listener
 
 
