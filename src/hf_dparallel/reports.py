@@ -236,7 +236,8 @@ def results_table(rows: Sequence[Mapping[str, Any]], own: Mapping[str, Any] | No
 
     Accuracies and their differences show their intervals, if there are any. The method of the row `own` is in bold.
     """
-    columns = [column for column in _COLUMNS if column[1] in rows[0]]
+    # One row alone is no faster than another.
+    columns = [column for column in _COLUMNS if column[1] in rows[0] and (column[1] != "speedup" or len(rows) > 1)]
     header = [
         heading + (" (95 %)" if _interval(rows[0], name, factor) else "") for heading, name, factor, _ in columns
     ]

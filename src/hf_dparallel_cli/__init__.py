@@ -58,7 +58,7 @@ _TABLE = [
     Command(
         "export",
         "write a student for a serving engine, or for the published code of its family",
-        "runs/student --engine sglang --output_dir runs/exported",
+        "user/sdar-student --engine sglang --output_dir runs/exported",
         "student",
     ),
     Command(

@@ -268,11 +268,15 @@ class Command(click.Command):
         """Lists the flags under their headings, and the names only of those that other libraries declare."""
         groups: dict[str, list[tuple[str, str]]] = {}
         named: dict[str, list[str]] = {"": []}
+        required: set[str] = set()
         for param in self.get_params(ctx):
             spelling, text = param.get_help_record(ctx) or ("", "")
             if isinstance(param, Flag) and "all" not in ctx.meta and "brief" in param.row.more:
                 text = param.row.more["brief"]
             title, name = getattr(param, "title", "options"), str(param.name)
+            if isinstance(param, Flag) and param.row.is_required:
+                required.add(title)
+                text += "" if name in self.positionals else " [required]"
             spelling = f"{name.upper()}, or {spelling}" if name in self.positionals else spelling.strip()
             if spelling and text:
                 groups.setdefault(title, []).append((spelling, text))
@@ -280,7 +284,7 @@ class Command(click.Command):
                 # Of libraries there are too many to name.
                 named.setdefault(title if title.startswith("of ") else "", []).append(name)
         groups["options"] = groups.pop("options")
-        for title, records in groups.items():
+        for title, records in sorted(groups.items(), key=lambda group: group[0] not in required):
             with formatter.section(title):
                 formatter.write_dl(records, col_max=24)
         others = named.pop("") + [f"{len(names)} {title}" for title, names in named.items()]

@@ -268,7 +268,7 @@ class TrainFlags(OutputFlags):
     title = "data"
     dataset_name: str = flag("Trajectories: a dataset on the Hub, a .json, .jsonl or .parquet file, or a folder. From "
         "a folder of `hf-dparallel trajectories` the rows that were kept are taken. It has columns 'prompt_ids' and "
-        "'completion_ids', or 'prompt' and 'completion'.", metavar="DATASET")
+        "'completion_ids', or 'prompt' and 'completion'.", metavar="DATASET", aliases=("--dataset",))
     dataset_config: str | None = flag("Configuration (subset) of the dataset.", brief="")
     dataset_train_split: str = flag("Split to train on.", "train")
     dataset_test_split: str = flag("Split to evaluate on, if `eval_strategy` is not 'no'.", "test", brief="")
@@ -340,7 +340,8 @@ class RayServeFlags(ServerFlags):
 
 class ExportFlags(OutputFlags, RecipeFlags):
     student: str = flag("Model or adapter: its name on the Hub, or a folder.", metavar="DIR")
-    engine: str = flag("What is to load it; 'transformers' is the published code.",
+    engine: str = flag("What is to load it: SGLang for SDAR and LLaDA2, LMDeploy for SDAR, or 'transformers', the "
+        "published code of the family.",
         choices=("sglang", "lmdeploy", "transformers"))
     output_dir: str = flag("New folder for the merged weights, the tokenizer and the engine's settings.",
         metavar="DIR")

@@ -12,7 +12,7 @@ from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..hashes import dataset_hash
 from ..reports import make_rows, metrics_with_intervals, results_table, write_evaluation
-from .console import make_folder, note, say, say_table
+from .console import make_folder, note, say
 from .loading import (
     REFERENCE_COLUMNS,
     batch_options,
@@ -64,12 +64,8 @@ def run(flags: EvaluateFlags) -> dict[str, Any]:
     if flags.output_dir is not None:
         write_evaluation(report, flags.output_dir)
         note(f"Written to {flags.output_dir}")
-    if flags.sweep:
-        say(results_table(report["rows"]))
-        return report
-    (metrics,) = measured.values()
-    say_table({name: value for name, value in metrics.items() if name not in ("answers", "curve", "recipe")})
-    return metrics | report
+    say(results_table(report["rows"]))
+    return report if flags.sweep else next(iter(measured.values())) | report
 
 
 def recipes_to_try(given: DiffusionGenerationConfig, sweeps: Sequence[str]) -> dict[str, DiffusionGenerationConfig]:

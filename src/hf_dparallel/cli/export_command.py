@@ -8,18 +8,17 @@ from hf_dparallel_cli.flags import ExportFlags
 from ..demo import STUDENT, TEACHER, path_of
 from ..hub.export import export_for_engine
 from .console import say
-from .loading import read_settings
+from .loading import checked_name, read_settings
 
 
 def run(flags: ExportFlags) -> dict[str, Any]:
     """Prints the line that starts the engine."""
     student = path_of(flags.student)
-    launch = export_for_engine(
-        student,
-        flags.engine,
-        flags.output_dir,
-        base_model=flags.base_model or (TEACHER if student == STUDENT else None),
-        generation_config=read_settings(flags),
-    )
+    base_model = flags.base_model or (TEACHER if student == STUDENT else None)
+    given = read_settings(flags)
+    with checked_name("student", student):
+        launch = export_for_engine(
+            student, flags.engine, flags.output_dir, base_model=base_model, generation_config=given
+        )
     say(launch)
     return {"engine": flags.engine, "output_dir": flags.output_dir, "launch": launch}

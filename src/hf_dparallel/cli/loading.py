@@ -287,6 +287,8 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
         raise ValueError(f"`{argument}={name}` is a folder of trajectories.")
     try:
         yield
+    except FileExistsError:  # of an output folder
+        raise
     except OSError as error:
         where = "" if Path(name).exists() else "is no folder here, and "
         raise OSError(f"`{argument}={name}` {where}cannot be loaded: {error}") from error

@@ -102,7 +102,9 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
     if not trainer.is_world_process_zero():
         return None
     say_table({name: value for name, value in figures.items() if not name.endswith(("_flos", "_per_second"))})
-    if len(held_out) and not is_split:
+    if not len(held_out) and flags.num_compared:
+        note("Too few rows to keep some apart: student and teacher are not compared.")
+    elif len(held_out) and not is_split:
         figures["comparison"] = compare(trainer, lambda: load_student(student)[0], tokenized(held_out, "held_out"))
     command = "generate --prompt TEXT" if tokenizer.chat_template is None else "chat"
     say(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")

@@ -80,7 +80,7 @@ def export_for_engine(
     recipe = recipe_of(model).updated(**given)
     _check_weights(model, tokenizer)
     if engine not in ("transformers", *getattr(model.config, "served_as", ())):
-        rule, remedy = f"does not know {type(model).__name__}", "Use 'transformers', or `hf-dparallel serve`."
+        rule, remedy = f"does not know {type(model).__name__}", "Use `hf-dparallel serve`."
         raise SettingError("engine", engine, rule, remedy)
     if engine != "transformers":
         recipe = recipe.updated(engine=engine)
