@@ -266,9 +266,9 @@ class ReportFlags(OutputFlags):
 
 class TrainFlags(OutputFlags):
     title = "data"
-    dataset_name: str = flag("Trajectories: a dataset on the Hub, a .json, .jsonl or .parquet file, or a folder. From "
-        "a folder of `hf-dparallel trajectories` the rows that were kept are taken. It has columns 'prompt_ids' and "
-        "'completion_ids', or 'prompt' and 'completion'.", metavar="DATASET", aliases=("--dataset",))
+    dataset_name: str = flag("Trajectories: a dataset on the Hub, a folder, or a .csv, .json, .jsonl or .parquet file."
+        " Of a folder of `hf-dparallel trajectories` the kept rows are taken. It has columns 'prompt_ids' and "
+        "'completion_ids', or 'prompt' and 'completion', or 'messages'.", metavar="DATASET", aliases=("--dataset",))
     dataset_config: str | None = flag("Configuration (subset) of the dataset.", brief="")
     dataset_train_split: str = flag("Split to train on.", "train")
     dataset_test_split: str = flag("Split to evaluate on, if `eval_strategy` is not 'no'.", "test", brief="")

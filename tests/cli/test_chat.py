@@ -96,7 +96,7 @@ def test_an_answer_without_length_is_refused_at_once(talk):
 
 
 def test_clear_exit_and_save(talk):
-    code, out, err = talk("5 6", "/save chat.json", "/clear", "/save empty.json", "/exit", "7")
+    code, out, err = talk("5 6", "/save chat.json", "/clear", "/save empty.json", "exit", "7")
     assert code == 0 and len(out) == 1 and "Saved in chat.json." in err
     saved = read_json("chat.json")
     assert saved["messages"] == [{"role": "user", "content": "5 6"}, {"role": "assistant", "content": out[0]}]

@@ -138,13 +138,13 @@ class Chat:
         self._resolved(config)
 
     def take(self, line: str) -> bool:
-        """Answers a message or obeys a command; `False` after `/quit`."""
+        """Answers a message or obeys a command; `False` after `/quit`, also without its slash."""
+        if line.removeprefix("/") in ("exit", "quit"):
+            return False
         if not line.startswith("/"):
             self._answer(line)
             return True
         command, *values = line.split(maxsplit=2)
-        if command in ("/quit", "/exit"):
-            return False
         if command == "/set" and len(values) == 2:
             self._set(*values)
         elif command == "/set":
