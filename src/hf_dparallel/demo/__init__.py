@@ -23,7 +23,7 @@ def path_of(name: str) -> str:
     Raises:
         ValueError: if there is no such folder, and the name is nearly one of ours.
     """
-    for close in get_close_matches(name, NAMES, n=1, cutoff=0.7):
+    for close in get_close_matches(name, NAMES, n=1, cutoff=0.8):
         if name != close and not Path(name).exists():
             raise ValueError(f"There is no folder {name!r}, and no model of that name. Did you mean {close!r}?")
     return NAMES.get(name, name)
