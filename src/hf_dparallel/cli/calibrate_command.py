@@ -131,4 +131,4 @@ def table(trials: Sequence[Trial]) -> str:
             drop, p_value = trial.accuracy_drop.get(split), trial.p_value.get(split)
             cells += [f"{100 * drop:+.1f}", f"{p_value:.3f}"] if drop is not None else ["", ""]
         rows.append(cells)
-    return markdown_table(["Settings", "Passes", "Drop, points", "p", "Drop confirmed, points", "p"], rows)
+    return markdown_table(["Settings", "Passes", "Drop, points", "p", "Drop confirmed, points", "p confirmed"], rows)

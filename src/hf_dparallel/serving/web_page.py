@@ -58,7 +58,7 @@ def _slider(rule: Setting) -> dict[str, Any]:
     """The values among which a commit rule can be tried."""
     has_maximum = rule.type is float and rule.maximum <= 1
     return {
-        "help": rule.help,
+        "help": rule.help.replace("`", ""),
         # At least one pass a block and at most one a token; the model's recipe says how many those are.
         "is_schedule": rule.type is int,
         "minimum": 0.05 if rule.above_minimum else rule.minimum,
