@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .evaluation.aup import accuracy_under_parallelism
-from .evaluation.intervals import bootstrap_interval
+from .evaluation.intervals import bootstrap_interval, wilson_interval
 
 
 if TYPE_CHECKING:
@@ -111,15 +111,16 @@ def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def metrics_with_intervals(answers: "Evaluation") -> dict[str, Any]:
-    """The means of [`evaluate_decoding`], their 95 % bootstrap intervals, and as `answers` what each prompt gave."""
+    """The means of [`evaluate_decoding`], their 95 % intervals, and as `answers` what each prompt gave."""
     nfe = [cost.nfe for cost in answers.costs]
+    metrics = answers.metrics()
     by_prompt: dict[str, Sequence[float]] = {
-        "accuracy": answers.is_correct,
         "nfe": nfe,
         "tokens_per_forward": [cost.tokens_per_forward for cost in answers.costs],
     }
     return {
-        **answers.metrics(),
+        **metrics,
+        "accuracy_interval": list(wilson_interval(metrics["accuracy"], len(nfe))),
         **{f"{name}_interval": list(bootstrap_interval(values)) for name, values in by_prompt.items()},
         "answers": {
             "is_correct": [int(correct) for correct in answers.is_correct],

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hf_dparallel.evaluation.intervals import accuracy_drop_p_value, bootstrap_interval
+from hf_dparallel.evaluation.intervals import accuracy_drop_p_value, bootstrap_interval, wilson_interval
 
 
 def outcomes(lost: int, gained: int, num: int) -> tuple[list[bool], list[bool]]:
@@ -101,3 +101,12 @@ def test_a_method_that_loses_nothing_is_accepted():
 def test_drop_out_of_range(max_drop):
     with pytest.raises(ValueError, match=r"`max_drop` must be above 0 and below 1, got"):
         accuracy_drop_p_value([True], [True], max_drop)
+
+
+def test_an_interval_of_few_cases_is_wide_also_where_all_agree():
+    # By hand: the ends are where a score test with z = 1.96 just does not reject.
+    for fraction, count in ((0.75, 4), (1.0, 4), (0.0, 9), (0.5, 200)):
+        for end in wilson_interval(fraction, count):
+            deviation = 1.96 * math.sqrt(end * (1 - end) / count) if 0 < end < 1 else 0.0
+            assert abs(fraction - end) == pytest.approx(deviation, abs=1e-9)
+    assert wilson_interval(1.0, 4)[0] == pytest.approx(0.51, abs=1e-3)

@@ -5,12 +5,13 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.cost import DecodingCost
-from hf_dparallel.evaluation.intervals import bootstrap_interval
+from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.generation import mixin
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
@@ -134,9 +135,11 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
         *[("Original", 1.0), ("Few-step Decoding", 0.0)] * 3,
         *[("Original", 1.0), ("Few-step Decoding", 0.5)],
     ]
-    # As for all other accuracies, the bootstrap; the last one is one of two.
+    # As for all other accuracies; the last one is one of two.
     scores = [[1] * 3, [0] * 3, [1] * 7, [0] * 7, [1] * 2, [0] * 2, [1] * 2, [0, 1]]
-    assert [row["accuracy_interval"] for row in rows] == [list(bootstrap_interval(values)) for values in scores]
+    assert [row["accuracy_interval"] for row in rows] == [
+        list(wilson_interval(fmean(values), len(values))) for values in scores
+    ]
     assert [row["num_samples"] for row in rows[::2]] == [3, 7, 2, 2]
     few_step = rows[1]
     assert (few_step["nfe"], few_step["speedup"]) == (16, pytest.approx(4.0))
@@ -192,7 +195,7 @@ def test_a_benchmark_without_scores_by_sample_has_no_interval():
     }
     benchmark = PaperTask("t", "T", 0.5, "m,f")
     figures = tables._metrics(results, benchmark)
-    assert figures["accuracy_interval"] == list(bootstrap_interval([0, 1, 1, 0]))
+    assert figures["accuracy_interval"] == list(wilson_interval(0.5, 4))
     assert figures["answers"] == {"is_correct": [0, 1, 1, 0]}
     del results["samples"]["t"][0]["m"]
     figures = tables._metrics(results, benchmark)

@@ -1,8 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""How far measurements on a sample can be trusted: bootstrap intervals, and a test of a drop in accuracy."""
+"""How far measurements on a sample can be trusted: intervals, and a test of a drop in accuracy."""
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,17 @@ def bootstrap_interval(
     draws = np.random.default_rng(seed).integers(len(sample), size=(num_resamples, len(sample)))
     low, high = np.quantile(sample[draws].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def wilson_interval(fraction: Any, count: Any) -> tuple[Any, Any]:
+    """95 % interval of a fraction of `count` independent cases, numbers or tensors, by the score test (Wilson 1927).
+
+    Where all cases agree, a bootstrap would say that all others will.
+    """
+    squared = 1.96**2 / count
+    center = (fraction + squared / 2) / (1 + squared)
+    half = (squared * (fraction * (1 - fraction) + squared / 4)) ** 0.5 / (1 + squared)
+    return center - half, center + half
 
 
 def accuracy_drop_p_value(reference: Sequence[bool], candidate: Sequence[bool], max_drop: float) -> float:

@@ -3,10 +3,11 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ..environment import describe_environment, describe_hardware
-from ..evaluation.intervals import bootstrap_interval
+from ..evaluation.intervals import wilson_interval
 from ..hashes import stable_hash
 from ..reports import results_table, write_evaluation, write_report
 from .answers import COST_NAMES, tasks_of
@@ -128,7 +129,7 @@ def _metrics(results: Mapping[str, Any], benchmark: PaperTask) -> dict[str, Any]
     return {
         "task": benchmark.task,
         "accuracy": scores[benchmark.metric],
-        "accuracy_interval": list(bootstrap_interval(by_sample)) if by_sample else None,
+        "accuracy_interval": list(wilson_interval(fmean(by_sample), len(by_sample))) if by_sample else None,
         "metric": benchmark.metric,
         "num_fewshot": results["n-shot"][tasks[0]],
         "num_samples": sum(results["n-samples"][task]["effective"] for task in tasks),

@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..data.rewards import RewardFunction, answers_correct
+from ..evaluation.intervals import wilson_interval
 from ..generation.answerer import Answerer
 from ..generation.output import DiffusionGenerationOutput
 
@@ -35,16 +36,6 @@ class Reliability:
     confidence: torch.FloatTensor
     accuracy: torch.FloatTensor
     count: torch.LongTensor
-
-
-def wilson_interval(
-    fraction: torch.FloatTensor, count: torch.LongTensor
-) -> tuple[torch.FloatTensor, torch.FloatTensor]:
-    """95 % interval of a fraction of `count` independent cases, by the score test (Wilson 1927)."""
-    squared = 1.96**2 / count
-    center = (fraction + squared / 2) / (1 + squared)
-    half = (squared * (fraction * (1 - fraction) + squared / 4)).sqrt() / (1 + squared)
-    return center - half, center + half
 
 
 def mean_confidence(confidences: torch.FloatTensor, num_passes: int) -> torch.FloatTensor:
@@ -111,11 +102,10 @@ def answer_confidence_and_accuracy(
     """
     completion_ids = [tokens[tokens >= 0].tolist() for tokens in committed_tokens(out)]
     accuracy = fmean(answers_correct(dataset, completion_ids, tokenizer, reward_funcs))
-    ends = wilson_interval(torch.tensor(accuracy), torch.tensor(len(dataset)))
     return {
         "confidence": committed_confidence(out).mean().item(),
         "accuracy": accuracy,
-        "accuracy_interval": [end.item() for end in ends],
+        "accuracy_interval": list(wilson_interval(accuracy, len(dataset))),
     }
 
 

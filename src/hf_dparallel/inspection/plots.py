@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ..evaluation.intervals import wilson_interval
 from ..generation.output import DiffusionGenerationOutput
-from .certainty import Reliability, mean_confidence, prediction_reliability, token_convergence, wilson_interval
+from .certainty import Reliability, mean_confidence, prediction_reliability, token_convergence
 
 
 if TYPE_CHECKING:
