@@ -47,7 +47,8 @@ def run(flags: ChatFlags) -> dict[str, Any]:
     model, tokenizer = load_model(flags)
     chat = Chat(model, tokenizer, given, flags.seed, flags.system_prompt)
     if sys.stdin.isatty():
-        note(f"Chat with {flags.model}. /help shows the commands.")
+        name = f"{flags.adapter} on {flags.model}" if flags.adapter else flags.model
+        note(f"Chat with {name}. /help shows the commands.")
         if flags.model in NAMES:
             note("The bundled model knows problems about counting things. Ask it what it can do.")
         if not flags.quiet:

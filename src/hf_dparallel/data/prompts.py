@@ -47,6 +47,10 @@ def tokenize_prompts(
 
 def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
     """Raises a `ValueError` if a dataset already has one of the columns that would be added to it."""
+    if not hasattr(dataset, "column_names"):
+        raise TypeError(
+            f"`dataset` must be a `datasets.Dataset`, got {type(dataset).__name__}. Use `datasets.Dataset.from_list`."
+        )
     taken = [name for name in new if name in dataset.column_names]
     if taken:
         raise ValueError(

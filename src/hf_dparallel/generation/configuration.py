@@ -4,6 +4,7 @@
 import copy
 import textwrap
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -91,7 +92,7 @@ class DiffusionGenerationConfig(GenerationConfig):
     def from_generation_config(cls, config: GenerationConfig) -> "DiffusionGenerationConfig":
         """Reads a config object that a caller made. Unlike in a file, an unknown setting is an error."""
         if not isinstance(config, GenerationConfig):
-            remedy = "Pass settings as keyword arguments: `generate(..., **settings)`."
+            remedy = "Make one of settings: `DiffusionGenerationConfig(**settings)`."
             raise SettingError("generation_config", config, "must be a `GenerationConfig`", remedy)
         if isinstance(config, cls):
             config.validate()
@@ -318,6 +319,8 @@ def _check_known(settings: Iterable[str]) -> None:
     unknown = sorted(name or "''" for name in {*settings} - {*_KNOWN, *SETTINGS} if not name.startswith("_"))
     if unknown:
         remedies = [_remedy(name) for name in unknown if name in _OUR_NAMES]
+        close = [get_close_matches(name, SETTINGS, n=1) for name in unknown if name not in _OUR_NAMES]
+        remedies += [f"Did you mean `{name}`?" for (name,) in filter(None, close)]
         remedies = remedies or [f"Diffusion decoding knows {', '.join(SETTINGS)}."]
         raise ValueError(" ".join([f"Unknown generation setting(s): {', '.join(unknown)}.", *remedies]))
 
