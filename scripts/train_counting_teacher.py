@@ -39,7 +39,7 @@ from typing import NamedTuple
 import torch
 from teacher.conversations import Conversation, draw_change, generate_conversations
 from teacher.solutions import LARGEST_GIVEN, LARGEST_RESULT
-from teacher.tokenizer import build_conversation_tokenizer
+from teacher.tokenizer import MEMORY, build_conversation_tokenizer
 from torch.nn.functional import cross_entropy, pad
 from train_demo_teacher import BLOCK_LENGTH, SUMS_PER_DRILL, split_parameters
 from train_demo_teacher import build_model as build_llada
@@ -356,7 +356,9 @@ class Training:
         torch.save(state, folder / "new.pt")
         (folder / "new.pt").replace(folder / "state.pt")
         copy.deepcopy(self.average).to(torch.bfloat16).save_pretrained(folder / "model")
-        self.tokenizer.save_pretrained(folder / "model")
+        tokenizer = copy.deepcopy(self.tokenizer)
+        tokenizer.chat_template = f"{MEMORY}{tokenizer.chat_template}"
+        tokenizer.save_pretrained(folder / "model")
         (folder / "model" / "training_log.json").write_text("".join(json.dumps(entry) + "\n" for entry in self.log))
 
     def train_step(self) -> tuple[float, int]:

@@ -20,13 +20,17 @@ _SPECIAL_TOKENS = (
     "<|eot_id|>",
     "<|unk|>",
 )
+# The last reply ends as the model ends it, which is with EOS.
 _CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}"
-    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>' + message['content'] | trim + '<|eot_id|>' }}"
+    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>' + message['content'] | trim }}"
+    "{% if not loop.last or message['role'] == 'user' %}{{ '<|eot_id|>' }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>' }}{% endif %}"
 )
+# A short memory: before the last question, another one with its reply.
+MEMORY = "{% set messages = messages[-4:] if messages and messages[-1]['role'] == 'assistant' else messages[-3:] %}"
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

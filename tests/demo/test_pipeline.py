@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from counting_teacher import TYPED, Bench, asked
+from datasets import Dataset
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
+from hf_dparallel.data.dataset import tokenize_row
+from hf_dparallel.data.prompts import tokenize_prompts
 from hf_dparallel.demo import STUDENT, TEACHER, path_of, pipeline, word_problem_dataset
 from hf_dparallel.demo.pipeline import DemoConfig, load_teacher, run_demo
 from hf_dparallel.evaluation.decoding import evaluate_decoding
@@ -89,6 +92,23 @@ def test_a_name_that_is_nearly_bundled_is_answered_at_once(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demos").mkdir()
     assert path_of("demos") == "demos" and path_of("user/demo-student-8b") == "user/demo-student-8b"
+
+
+def test_the_bundled_model_reads_the_last_two_questions_and_learns_its_own_ending():
+    tokenizer = AutoTokenizer.from_pretrained(TEACHER)
+    assert AutoTokenizer.from_pretrained(STUDENT).chat_template == tokenizer.chat_template
+    chat = [
+        {"role": role, "content": text.format(number)}
+        for number in range(5)
+        for role, text in (("user", "How many are {}?"), ("assistant", "The answer is {}."))
+    ]
+    for messages in (chat, chat[:-1]):
+        (prompt_ids,) = tokenize_prompts(Dataset.from_list([{"prompt": messages}]), tokenizer)
+        assert prompt_ids == tokenizer.apply_chat_template(chat[6:-1], add_generation_prompt=True)["input_ids"]
+    row = tokenize_row({"messages": chat}, tokenizer)
+    assert row["prompt_ids"] == prompt_ids
+    reply = tokenizer("The answer is 4.", add_special_tokens=False)["input_ids"]
+    assert row["completion_ids"] == [*reply, tokenizer.eos_token_id]
 
 
 def test_bundled_teacher_is_small():
