@@ -24,6 +24,7 @@ from hf_dparallel import DiffusionGenerationConfig, cli, demo
 from hf_dparallel.cli import generate_command, loading, trajectories_command
 from hf_dparallel.cli.loading import load_split, load_tokenizer
 from hf_dparallel.cli.train_command import StudentArguments
+from hf_dparallel.cli.train_comparison import judge
 from hf_dparallel.data.trajectories import generate_trajectories
 from hf_dparallel.demo.pipeline import DemoConfig
 from hf_dparallel.evaluation.cost import DecodingCost
@@ -795,6 +796,12 @@ def test_train_resumes_evaluates_and_drops_long_rows(hf, checkpoint, tmp_path):
     code, _, err = hf(*flags, "--num_train_epochs", "2", "--json", "t.json")
     figures = read_json("t.json")
     assert code == 0 and figures["step"] == 8 and "comparison" not in figures
+
+
+def test_an_answer_is_the_one_in_the_data_if_its_text_is():
+    rows = datasets.Dataset.from_list([{"prompt_ids": [2], "completion_ids": [5, 0, 1]}])
+    _, agreement = judge(rows, make_tokenizer())
+    assert agreement([[5, 1], [5, 6, 1]], teacher_ids=[[5, 0, 1], [5, 1]]) == [1.0, 0.0]
 
 
 def test_demo_names_the_bundled_model_and_problems(hf, monkeypatch, checkpoint):

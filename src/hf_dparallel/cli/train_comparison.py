@@ -70,12 +70,13 @@ def judge(rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[s
             reward_function = get_reward(name, rows)
             if any(score_completions(rows, tokenizer, reward_function)):
                 return f"An answer is right if the reward '{name}' says so.", reward_function
+
+    # A chat template may end an answer with a token that the teacher does not write.
+    def agreement(completion_ids: list[list[int]], teacher_ids: list[list[int]], **kwargs) -> list[float | None]:
+        texts = (tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in (completion_ids, teacher_ids))
+        return [float(given.strip() == expected.strip()) for given, expected in zip(*texts, strict=True)]
+
     return "An answer is right if it is the one in the data.", agreement
-
-
-def agreement(completion_ids: list[list[int]], teacher_ids: list[list[int]], **kwargs) -> list[float | None]:
-    """1.0 where the tokens are the teacher's."""
-    return [float(given == expected) for given, expected in zip(completion_ids, teacher_ids, strict=True)]
 
 
 @contextmanager
