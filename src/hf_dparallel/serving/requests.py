@@ -186,7 +186,7 @@ def _read_prompt(prompt: Any, config: DiffusionGenerationConfig, served: ServedM
     if longest is not None and len(ids) + config.max_new_tokens > longest:
         raise RequestError(
             f"`{field}` has {len(ids)} tokens and the answer may have {config.max_new_tokens}, together more "
-            f"than the {longest} that the model was trained for. Shorten the prompt, or lower "
+            f"than the {longest} that the model was trained for. Shorten the conversation, or lower "
             "`max_tokens` and `max_new_tokens`.",
             field,
             code="context_length_exceeded",
