@@ -473,8 +473,9 @@ def test_messages_are_tokenized(tmp_path):
     prompt = [{"role": "user", "content": "Ana has 3 apples ."}]
     completion = [{"role": "assistant", "content": "The answer is 3 ."}]
     bare = {"chat_template": "{% for message in messages %}{{ message['content'] }} {% endfor %}"}
-    both = {"prompt": prompt, "completion": completion}
-    for columns, settings, end in [(both, {}, " <|eot_id|>"), ({"messages": prompt + completion}, bare, "")]:
+    closed = {"chat_template": "{% for message in messages %}{{ message['content'] }} <|eot_id|>{% endfor %}"}
+    both, chat = {"prompt": prompt, "completion": completion}, {"messages": prompt + completion}
+    for columns, settings, end in [(both, {}, ""), (both, closed, " <|eot_id|>"), (chat, bare, "")]:
         rows = Dataset.from_list([columns])
         row = text_trainer(tmp_path, rows, max_length=48, chat_template_kwargs=settings).train_dataset[0]
         templated = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True, **settings)
