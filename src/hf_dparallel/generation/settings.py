@@ -250,7 +250,7 @@ add_setting("bad_words_ids", "processing", list, off=[], items=list,
     noun="a list of lists of one token id each (a word of several tokens cannot be kept out)",
     help="Words that are never committed, each a list of one token id. A word of several tokens is refused: tokens "
     "are committed in any order, so such a word can come together in a single pass.")
-add_setting("use_cache", "cache", bool, off=True,
+add_setting("use_cache", "cache", bool, default=False, off=True,
     help="`False` turns off the caches and the suffix window of recipe and model. `True` changes nothing.")
 add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "block"),
     source="https://huggingface.co/papers/2505.22618",
