@@ -114,14 +114,11 @@ def metrics_with_intervals(answers: "Evaluation") -> dict[str, Any]:
     """The means of [`evaluate_decoding`], their 95 % intervals, and as `answers` what each prompt gave."""
     nfe = [cost.nfe for cost in answers.costs]
     metrics = answers.metrics()
-    by_prompt: dict[str, Sequence[float]] = {
-        "nfe": nfe,
-        "tokens_per_forward": [cost.tokens_per_forward for cost in answers.costs],
-    }
     return {
         **metrics,
         "accuracy_interval": list(wilson_interval(metrics["accuracy"], len(nfe))),
-        **{f"{name}_interval": list(bootstrap_interval(values)) for name, values in by_prompt.items()},
+        "nfe_interval": list(bootstrap_interval(nfe)),
+        "tokens_per_forward_interval": list(bootstrap_interval([cost.tokens_per_forward for cost in answers.costs])),
         "answers": {
             "is_correct": [int(correct) for correct in answers.is_correct],
             "nfe": nfe,
