@@ -4,9 +4,10 @@
     python benchmarks/counting_teacher.py --output counting.json
     python benchmarks/counting_teacher.py --model demo-student --thresholds --output counting_student.json
 
-Held-out problems of 1 to 3 and of 4 to 8 steps and follow-up questions, and what people typed, in words that the
-training does not have (`counting_prompts.json`): everyday problems, follow-up questions, what is out of reach,
-sentences of other kinds, what visitors of a page tried, and whole chats, with the model's own replies as the history.
+Held-out problems of 1 to 3 steps, alone and as the third of a chat, and of 4 to 8 steps, follow-up questions, and what
+people typed, in words that the training does not have (`counting_prompts.json`): everyday problems, follow-up
+questions, what is out of reach, sentences of other kinds, and what visitors of a page tried. The *blind* prompts are
+by an author who had seen neither the language nor the other prompts, and nobody read them while the language grew.
 
 What is not right is *garbled* (neither a whole reply of the language nor a refusal), *made up* (it ends with another
 number than the right one, or with one where there is none) or refused.
@@ -81,36 +82,32 @@ class Bench:
         """The figures that the bundled model is to reach."""
         groups: dict[str, tuple[Prompts, int]] = {
             "everyday problems": (asked(TYPED["everyday"]), SHORT),
-            "typed problems": (asked(TYPED["one_step"]), SHORT),
             "out of reach": (asked(TYPED["out_of_reach"]), SHORT),
             "other sentences": (asked([text, OTHER] for text in TYPED["other"]), SHORT),
             "visitors": (asked(TYPED["visitors"]), SHORT),
+            "blind": (asked(TYPED["blind"]), SHORT),
             "1 to 3 steps": (drawn(num_prompts, 1, steps=range(1, 4)), SHORT),
             "4 to 8 steps": (drawn(num_prompts, 2, steps=range(4, MAX_STEPS + 1)), LONG),
             "follow-ups": (drawn(num_prompts, 3, kind="follow-up"), SHORT),
         }
         figures = {name: self.evaluate(*group)[0] for name, group in groups.items()}
-        figures["typed follow-ups"] = self.chats(TYPED["follow_ups"])[-1]
-        turns = self.chats(TYPED["chats"])
-        num_turns = sum(turn["num_prompts"] for turn in turns)
-        figures["turns of chats"] = {
-            "right": sum(turn["right"] * turn["num_prompts"] for turn in turns) / num_turns,
-            "num_prompts": num_turns,
-        }
+        asked_in_turn = [(messages[-1]["content"], expected) for messages, expected in groups["1 to 3 steps"][0]]
+        figures["third problem of a chat"] = self.chats([*zip(*[iter(asked_in_turn)] * 3, strict=False)])
+        figures["typed follow-ups"] = self.chats(TYPED["follow_ups"])
+        figures["blind follow-ups"] = self.chats(TYPED["blind_follow_ups"])
         return figures
 
-    def chats(self, chats: Sequence[Sequence[Sequence[str]]]) -> list[dict[str, Any]]:
-        """The figures of every turn."""
+    def chats(self, chats: Sequence[Sequence[tuple[str, str]]]) -> dict[str, Any]:
+        """The figures of the last turn of chats of the same length, with the model's own replies before it."""
         histories: list[Messages] = [[] for _ in chats]
-        figures = []
-        for turn in range(max(map(len, chats))):
-            going = [(history, chat[turn]) for history, chat in zip(histories, chats, strict=True) if turn < len(chat)]
-            for history, (question, _) in going:
+        figures: dict[str, Any] = {}
+        for turn in zip(*chats, strict=True):
+            for history, (question, _) in zip(histories, turn, strict=True):
                 history.append({"role": "user", "content": question})
-            of_turn, replies = self.evaluate([(history, expected) for history, (_, expected) in going])
-            for (history, _), reply in zip(going, replies, strict=True):
+            prompts = [(history, expected) for history, (_, expected) in zip(histories, turn, strict=True)]
+            figures, replies = self.evaluate(prompts)
+            for history, reply in zip(histories, replies, strict=True):
                 history.append({"role": "assistant", "content": reply})
-            figures.append(of_turn)
         return figures
 
     def growth(self, num_prompts: int) -> dict[str, dict[str, Any]]:

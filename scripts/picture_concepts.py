@@ -290,13 +290,16 @@ def draw_results(report: Path) -> str:
         points = [(place(trial["nfe"], trial["accuracy"]), trial["recipe"]) for trial in tuning[rule]]
         line = " ".join(f"{x:g},{y:g}" for (x, y), _ in points)
         parts.append(f'<polyline class="{kind}" points="{line}"/>')
-        for (x, y), recipe in points:
+        free = 0.0
+        for (x, y), recipe in sorted(points, key=lambda point: point[0]):
             parts.append(f'<circle class="{kind} dot" cx="{x:g}" cy="{y:g}" r="4.5"/>')
             (threshold,) = recipe.values()
-            parts.append(text(x + 7, y + (15 if row else -7), f"{threshold:g}", "small"))
+            if x > free:
+                free = x + 22
+                parts.append(text(x + 7, y + (15 if row else -7), f"{threshold:g}", "small"))
         parts += [
-            f'<circle class="{kind} dot" cx="480" cy="{164 + 22 * row}" r="4.5"/>',
-            text(492, 169 + 22 * row, name),
+            f'<circle class="{kind} dot" cx="100" cy="{164 + 22 * row}" r="4.5"/>',
+            text(112, 169 + 22 * row, name),
         ]
     x, y = place(tuning["original"]["nfe"], tuning["original"]["accuracy"])
     parts += [

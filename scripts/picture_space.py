@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--url", default="http://127.0.0.1:7860", help="address of the page")
     parser.add_argument("--output_dir", default="docs/images")
-    parser.add_argument("--passes", type=int, default=64, help="passes of the base model to wait for")
+    parser.add_argument("--passes", type=int, default=63, help="passes of the base model to wait for")
     args = parser.parse_args()
     driver = open_browser()
     try:

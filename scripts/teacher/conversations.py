@@ -157,11 +157,15 @@ class Conversation:
 
 
 def conversation_vocabulary() -> list[str]:
-    """All words of the language, as they are written, in small letters and with a capital; the numbers last."""
+    """All words of the language, in small letters."""
     texts = [*wording_templates(), *templates(), *_NO_SUMS, *SMALL_TALK]
     texts += [_COMMON_WORDS, *(text for asked in SMALL_TALK.values() for text in asked)]
-    words = {word for word in words_of(texts) if not word.isdigit()}
-    return sorted(words | {word.lower() for word in words} | {word[0].upper() + word[1:] for word in words})
+    return sorted({word.lower() for word in words_of(texts) if not word.isdigit()})
+
+
+def reply_capitals() -> list[str]:
+    """The words of replies that have a capital."""
+    return sorted(word for word in words_of([*templates(), *SMALL_TALK]) if word != word.lower())
 
 
 def generate_conversations(
@@ -176,8 +180,9 @@ def generate_conversations(
         seed (`int`): seed of the random draws.
         split (`str`, *optional*, defaults to `"train"`): `"train"` or `"test"`. About one conversation in ten belongs
             to the test split, by a hash of its text, so that no seed gives it in both. Small talk is in both.
-        kinds (`Mapping`, *optional*): by kind, how often it is drawn: those of [`Conversation`], and `"later"`, in
-            which one of them follows upon another. Problems alone by default.
+        kinds (`Mapping`, *optional*): by kind, how often it is drawn: those of [`Conversation`], `"limit"`, a problem
+            that leads out of reach, and `"later"` and `"chat"`, where one of them follows upon another. Problems alone
+            by default.
         steps (`Sequence`, *optional*): how many steps a problem may have, drawn evenly.
     """
     if split not in ("train", "test"):
@@ -212,6 +217,10 @@ def _tell_problem(rng: random.Random, steps: Sequence[int], teller: Teller, stop
     return _answered(rng, (), teller.question(start, changes), start, changes, "problem")
 
 
+def _draw_limit(rng: random.Random, steps: Sequence[int]) -> Conversation:
+    return _tell_problem(rng, steps, Teller(rng), stops=1.0)
+
+
 def _draw_follow_up(rng: random.Random, steps: Sequence[int]) -> Conversation:
     """Some of the questions that lead to the last one have nothing to do with it."""
     teller = Teller(rng)
@@ -234,6 +243,12 @@ def _draw_later(rng: random.Random, steps: Sequence[int]) -> Conversation:
     return Conversation((*first.turns(), *last.messages), last.reply, last.kind, last.answer)
 
 
+def _draw_chat(rng: random.Random, steps: Sequence[int]) -> Conversation:
+    first = rng.choice((_draw_problem, _draw_problem, _draw_follow_up, _draw_small_talk, _draw_other))
+    last = rng.choice((_draw_problem, _draw_problem, _draw_problem, _draw_sum, _draw_other))(rng, range(1, 5))
+    return Conversation((*first(rng, range(1, 5)).turns()[-2:], *last.messages), last.reply, last.kind, last.answer)
+
+
 def _draw_sum(rng: random.Random, steps: Sequence[int]) -> Conversation:
     start = _draw_number(rng)
     *first, total = draw_change(rng, start, is_stop=rng.random() < 0.15)
@@ -249,30 +264,37 @@ def _draw_small_talk(rng: random.Random, steps: Sequence[int]) -> Conversation:
 
 
 def _draw_other(rng: random.Random, steps: Sequence[int]) -> Conversation:
-    kind = rng.random()
-    if kind < 0.3:
+    kind, teller = rng.random(), Teller(rng)
+    if kind < 0.2:
         return _conversation((), as_typed(" ".join(_loose_words(rng)), rng), OTHER, "other")
-    if kind < 0.7:
-        teller = Teller(rng)
-        text = rng.choice(rng.choice((_NO_SUMS, QUESTIONS["?"], QUESTIONS["?"])))
+    if kind < 0.65:
+        text = rng.choice(rng.choice((_NO_SUMS, QUESTIONS["?"], QUESTIONS["?"], QUESTIONS["?"])))
         nouns = rng.choice((UNKNOWN, UNKNOWN, teller.items))
-        numbers = {gap: _draw_number(rng) for gap in "abc"}
+        numbers = {gap: _draw_number(rng) for gap in "abcdxy"}
         text = text.format(**numbers, name=teller.name, other=teller.other, items=teller.items, unknown=nouns)
         return _conversation((), as_typed(text, rng), OTHER, "other")
+    if kind < 0.71:
+        return _conversation((), teller.unclear(_draw_number(rng), _draw_number(rng, 1)), OTHER, "other")
     question = rng.choice((_draw_problem, _draw_problem, _draw_sum))(rng, range(1, 4)).messages[0]["content"]
-    if kind < 0.8:
+    if kind < 0.76:
         return _conversation((), re.sub(r" ?\b\d+", "", question).strip() or "?", OTHER, "other")
     numbers = list(re.finditer(r"\b\d+", question))
     if not numbers:
         return _draw_other(rng, steps)
     number = rng.choice(numbers)
-    digits = rng.choice((3, 3, 3, 4, 5))
-    round_to = rng.choice((1, 1, 10, 100))
-    large = str(rng.randrange(10 ** (digits - 1), 10**digits, round_to))
+    reply, instead = TOO_LARGE, _too_large(rng)
+    if kind < 0.84:
+        reply, instead = OTHER, rng.choice(("some", "a few", "several", f"{number[0]} . {rng.randint(1, 9)}"))
+    question = question[: number.start()] + instead + question[number.end() :]
+    return _conversation((), question, reply, "other")
+
+
+def _too_large(rng: random.Random) -> str:
     if rng.random() < 0.08:
-        large = rng.choice(("a hundred", "two hundred", "a thousand", "a million", "one hundred"))
-    question = question[: number.start()] + large + question[number.end() :]
-    return _conversation((), question, TOO_LARGE, "other")
+        return rng.choice(("a hundred", "two hundred", "a thousand", "a million", "one hundred"))
+    digits = rng.choice((3, 3, 3, 4, 5))
+    number = rng.randrange(10 ** (digits - 1), 10**digits, rng.choice((1, 1, 10, 100)))
+    return f"{number:,}" if rng.random() < 0.2 else str(number)
 
 
 def _loose_words(rng: random.Random) -> list[str]:
@@ -286,8 +308,10 @@ def _loose_words(rng: random.Random) -> list[str]:
 
 _DRAWS: dict[str, Callable[[random.Random, Sequence[int]], Conversation]] = {
     "problem": _draw_problem,
+    "limit": _draw_limit,
     "follow-up": _draw_follow_up,
     "later": _draw_later,
+    "chat": _draw_chat,
     "sum": _draw_sum,
     "small talk": _draw_small_talk,
     "other": _draw_other,

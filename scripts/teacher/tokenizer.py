@@ -3,10 +3,10 @@
 
 from collections.abc import Sequence
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from .conversations import conversation_vocabulary
+from .conversations import conversation_vocabulary, reply_capitals
 from .solutions import LARGEST_RESULT
 from .wording import vocabulary
 
@@ -29,8 +29,17 @@ _CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>' }}{% endif %}"
 )
-# A short memory: before the last question, another one with its reply.
-MEMORY = "{% set messages = messages[-4:] if messages and messages[-1]['role'] == 'assistant' else messages[-3:] %}"
+# A short memory: before the last question, the last one that was answered with a number.
+MEMORY = (
+    "{% set size = 2 if messages and messages[-1]['role'] == 'assistant' else 1 %}"
+    "{% set memory = namespace(messages=[]) %}"
+    "{% for message in messages[:-size] %}"
+    "{% if message['role'] == 'assistant' and 'The answer is' in message['content'] %}"
+    "{% set memory.messages = messages[loop.index0 - 1 : loop.index0 + 1] %}"
+    "{% endif %}"
+    "{% endfor %}"
+    "{% set messages = memory.messages + messages[-size:] %}"
+)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -41,10 +50,14 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 def build_conversation_tokenizer() -> PreTrainedTokenizerFast:
     """Returns the tokenizer of the conversations: one token a number up to the largest result.
 
-    A larger number is its first digits, and a token for each further one.
+    A larger number is its first digits, and a token for each further one. All is read in small letters, but for the
+    words that replies write with a capital.
     """
-    pieces = [*conversation_vocabulary(), *map(str, range(LARGEST_RESULT + 1)), *(f"##{digit}" for digit in range(10))]
+    numbers = [*map(str, range(LARGEST_RESULT + 1)), *(f"##{digit}" for digit in range(10))]
+    pieces = [*conversation_vocabulary(), *reply_capitals(), *numbers]
     tokenizer = _wrap(models.WordPiece(_ids(pieces), unk_token="<|unk|>"))
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.add_tokens([AddedToken(word, normalized=False, single_word=True) for word in reply_capitals()])
     # A digit alone is shown without the sign that it goes on a number.
     marks = [*(decoders.Replace(f" {mark}", mark) for mark in ":;"), decoders.Replace("##", "")]
     tokenizer.backend_tokenizer.decoder = decoders.Sequence([decoders.WordPiece(prefix="##", cleanup=True), *marks])
@@ -52,13 +65,15 @@ def build_conversation_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _ids(words: Sequence[str]) -> dict[str, int]:
-    return {word: index for index, word in enumerate([*_SPECIAL_TOKENS, "system", "user", "assistant", *words])}
+    # A role of the chat template may be a word of the language too.
+    pieces = dict.fromkeys([*_SPECIAL_TOKENS, "system", "user", "assistant", *words])
+    return {piece: index for index, piece in enumerate(pieces)}
 
 
 def _wrap(model: models.Model) -> PreTrainedTokenizerFast:
     backend = Tokenizer(model)
-    # A mark is a token also where people write no space before it.
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    # A mark or a number is a token also where people write no space beside it.
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Digits()])
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token="<|startoftext|>",

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from hf_dparallel.demo import word_problems
 
+from .solutions import LARGEST_GIVEN
+
 
 # How often a problem, or a follow-up question, is one of those that authors wrote.
-WRITTEN_SHARE = 0.4
+WRITTEN_SHARE = 0.6
 # A word that the vocabulary does not hold: a person, a thing or a place that the model has never heard of.
 UNKNOWN = "qwx"
 
@@ -128,6 +130,8 @@ _ENDS = (
     "how many {items} are there ?", "how many remain ?", "how many {items} remain ?", "how many are {place} now ?",
     "how many is that ?", "how many {do} {subject} have ?", "how many are there ?", "how many {items} now ?",
 )  # fmt: skip
+# Of which none tells the sign.
+_NEUTRAL_ENDS = [end for end in _ENDS if "left" not in end and "remain" not in end]
 _ENDS_OF = {
     "+": (
         "how many in total ?", "how many in all ?", "how many altogether ?", "how many {items} in total ?",
@@ -237,7 +241,7 @@ def _read_questions() -> dict[str, list[str]]:
     """What authors who saw nothing of the rest wrote, by what solves it, with a space between all words and marks.
 
     Keys: the signs of a problem's changes, `"&+"` and `"&-"` for questions that follow another one, and `"?"` where
-    no sum answers.
+    no sum answers. The gaps `{x}` and `{y}` are for numbers that do not matter.
     """
     questions = defaultdict(list)
     for line in Path(__file__).with_name("questions.txt").read_text().splitlines():
@@ -311,8 +315,8 @@ class Teller:
         written = QUESTIONS.get("".join(sign for sign, _ in changes))
         if written and self.rng.random() < WRITTEN_SHARE:
             numbers = dict(zip("abcd", (start, *(change for _, change in changes)), strict=False))
-            text = self._fill(self.rng.choice(written), **numbers)
-        elif len(changes) == 1 and form < 0.25 and (changes[0][0] == "+" or changes[0][1] <= start):
+            return self._written(self.rng.choice(written), **numbers)
+        if len(changes) == 1 and form < 0.25 and (changes[0][0] == "+" or changes[0][1] <= start):
             text = self._two_numbers(start, *changes[0])
         elif 1 <= len(changes) <= 2 and form < 0.45:
             signs, is_list = "".join(sign for sign, _ in changes), self.rng.random() < 0.2
@@ -325,11 +329,16 @@ class Teller:
         """One change more."""
         rng = self.rng
         if rng.random() < WRITTEN_SHARE:
-            return mistyped(self._fill(rng.choice(QUESTIONS[f"&{sign}"]), b=change), rng)
+            return self._written(rng.choice(QUESTIONS[f"&{sign}"]), b=change)
         if rng.random() < 0.2:
             return mistyped(rng.choice(_SHORT_FOLLOW_UPS[sign]).format(b=change), rng)
         text = rng.choice(_FOLLOW_UPS).format(step=self._clause(sign, change), end=self._end(sign))
         return mistyped(text.replace("? if", "if"), rng)
+
+    def unclear(self, start: int, change: int) -> str:
+        """Nobody can tell whether the change adds or takes away."""
+        verb, end = self.rng.choice((UNKNOWN, f"{UNKNOWN} {UNKNOWN}")), self._fill(self.rng.choice(_NEUTRAL_ENDS))
+        return as_typed(f"{self._start(start)} . {self.pronoun} {verb} {change} . {end}", self.rng)
 
     def sum(self, start: int, changes: Changes) -> str:
         """Bare numbers."""
@@ -341,6 +350,13 @@ class Teller:
             text = text.replace("{b}", f"{{b}} {sign} {change}")
         text = text.format(a=start, sign=changes[0][0], b=changes[0][1])
         return mistyped(text.replace("+", "plus").replace("-", "minus") if is_spoken else text, self.rng)
+
+    def _written(self, text: str, **numbers: int) -> str:
+        """A question of an author, of which only what is counted may be an unknown word: any other may decide."""
+        irrelevant = {gap: self.rng.randint(1, LARGEST_GIVEN) for gap in "xy"}
+        counted = set(re.findall(r"{[a-d]} (\w+s)\b", text)) - _SIGN_WORDS if self.rng.random() < 0.4 else ()
+        words = [UNKNOWN if word in counted else word for word in text.split()]
+        return mistyped(self._fill(" ".join(words), **numbers, **irrelevant), self.rng, text.lower().split())
 
     def _two_numbers(self, start: int, sign: str, change: int) -> str:
         """What two have together, or what one has more than the other."""
@@ -441,18 +457,23 @@ def in_words(number: int) -> str:
     return _TENS[number // 10 - 2] + (f" - {_UNITS[number % 10]}" if number % 10 else "")
 
 
-def mistyped(text: str, rng: random.Random) -> str:
-    """Now and then, words of a problem are unknown, others stand before them, and its numbers are words."""
+def mistyped(text: str, rng: random.Random, vital: Iterable[str] = ()) -> str:
+    """Now and then, words of a problem are unknown, others stand before them, and its numbers are words.
+
+    Words that are vital, or may tell the sign, stay.
+    """
     share = rng.choice((0.0, 0.0, 0.06, 0.15))
     if share:
-        words = text.split()
+        words, vital = text.split(), _SIGN_WORDS.union(vital)
         for index, word in enumerate(words):
             if word.isalpha() and rng.random() < share:
-                is_vital = word.lower() in _SIGN_WORDS or rng.random() < 0.4
+                is_vital = word.lower() in vital or rng.random() < 0.4
                 words[index] = f"{rng.choice(_FILLERS)} {word}" if is_vital else UNKNOWN
         text = " ".join(words)
     if rng.random() < 0.1:
-        text = re.sub(r"\b\d\d?\b", lambda number: in_words(int(number[0])), text)
+        hyphen = rng.choice((" - ", " - ", " "))
+        text = re.sub(r"\b\d\d?\b", lambda number: in_words(int(number[0])).replace(" - ", hyphen), text)
+        text = text.replace("twelve ", "a dozen ") if rng.random() < 0.5 else text
     return as_typed(text, rng)
 
 

@@ -470,7 +470,7 @@ def test_health_and_shutdown(served):
         server.post(chat(PROBLEMS[0]))
         health = httpx.get(f"{server.url}/health").json()
         assert (health["status"], health["slots"], health["active"], health["prompts"]) == ("ok", 2, 0, 1)
-        assert health["tokens"] > 10 and health["passes"] > 5
+        assert health["tokens"] > 5 and health["passes"] > 1
         server.engine.close()
         assert httpx.get(f"{server.url}/health").status_code == 503
         answer = server.post(chat("x"))

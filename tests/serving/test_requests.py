@@ -62,7 +62,11 @@ def test_messages_reach_the_model_as_they_are_written(byte_tokenizer, monkeypatc
     assert ids == [*letters, byte_tokenizer.eos_token_id] * 2
 
 
-def test_the_developer_is_the_system(served):
+def test_the_developer_is_the_system(served, monkeypatch):
+    # That of the bundled model leaves such messages out.
+    monkeypatch.setattr(
+        served.tokenizer, "chat_template", "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
+    )
     asked = [
         chat(served, messages=[{"role": role, "content": "How"}, *CHAT["messages"]])
         for role in ("system", "developer")
