@@ -45,8 +45,9 @@ _TABLE = [
     Command(
         "inspect",
         "step through a decode, in the terminal or on a page, and draw how certainty grows",
-        "demo-student --prompt 'Mia has 14 pens and finds 6. How many?' --output_file page.html",
+        "demo-student 'Mia has 14 pens and finds 6. How many?' --output_file page.html",
         "model",
+        "prompt",
     ),
     Command(
         "calibrate",
@@ -166,6 +167,8 @@ def fail(title: str, error: click.UsageError) -> int:
 
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        text = f"`{error.filename}`: {error.strerror}."
     if isinstance(error, _EXPECTED_ERRORS) and text:
         return text
     return f"{type(error).__name__}: {text} (HF_DPARALLEL_DEBUG=1 shows where)"

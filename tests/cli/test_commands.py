@@ -735,6 +735,23 @@ def test_files_that_cannot_be_read_are_named(tmp_path, name):
         load_split(str(tmp_path / name))
 
 
+def test_what_is_not_there_is_named(hf, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "5 6"}')
+    with pytest.raises(ValueError, match="has the split 'train' only, not 'test'. Leave the split out"):
+        load_split(str(rows), split="test")
+    assert f"`model={rows}` is a file. Give its folder." in hf("generate", rows, "5 6")[2]
+    assert "`nofile.txt`: No such file or directory." in hf("generate", "demo", "--prompt_file", "nofile.txt")[2]
+    assert "`device=gpu` cannot be used: " in hf("generate", "demo", "5 6", "--device", "gpu")[2]
+
+
+def test_an_infilled_prompt_is_the_answer(hf):
+    prompt = "We start with 5. Then we take 3 away: 5 - 3 = <|mdm_mask|>. The answer is <|mdm_mask|>."
+    code, out, err = hf("generate", "demo", prompt, "--raw", "--max_new_tokens", 0)
+    assert (code, out.strip()) == (0, prompt.replace("<|mdm_mask|>", "2"))
+    assert "Empty" not in err
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "{}", "[" * 100_000])
 def test_broken_adapters_are_named(tmp_path, content):
     (tmp_path / "adapter_config.json").write_text(content)

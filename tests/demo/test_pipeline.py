@@ -86,6 +86,15 @@ def test_the_folder_of_the_student_is_that_of_an_adapter_and_of_a_model():
     assert not model(ids).logits.equal(base(ids).logits)
 
 
+def test_a_saved_copy_of_the_student_is_loaded_again(tmp_path):
+    model = AutoModelForMaskedLM.from_pretrained(STUDENT)
+    weight = next(weight for name, weight in model.named_parameters() if "lora_B" in name)
+    weight.data += 1.0
+    model.save_pretrained(tmp_path)
+    ids = torch.arange(3, 20)[None]
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path)(ids).logits.equal(model(ids).logits)
+
+
 def test_a_name_that_is_nearly_bundled_is_answered_at_once(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="'demo-studnet', and no model of that name. Did you mean 'demo-student'?"):
         path_of("demo-studnet")

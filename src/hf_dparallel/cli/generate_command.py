@@ -52,10 +52,12 @@ def answer(
         return_dict_in_generate=True,
     )
     seconds = time.perf_counter() - start
+    # An infilled prompt is its own answer.
+    begin = 0 if recipe.is_infilling else len(prompt_ids)
     if streamer is not None and not recipe.is_infilling:
         streamer.show_passes(out.commit_step[0].tolist(), out.nfe.item())
     return {
-        "text": tokenizer.decode(out.sequences[0, len(prompt_ids) :], skip_special_tokens=True),
+        "text": tokenizer.decode(out.sequences[0, begin:], skip_special_tokens=True),
         **{name: getattr(out, name).item() for name in ("nfe", "tokens_per_forward", "num_revisions")},
         "latency_s": seconds,
     }

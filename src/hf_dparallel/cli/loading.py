@@ -51,7 +51,7 @@ REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
 def load_model(flags: ModelFlags) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns the model, on this process's device and with its adapter, and the tokenizer."""
-    device = torch.device(flags.device) if flags.device else PartialState().device
+    device = _device(flags.device) if flags.device else PartialState().device
     name = path_of(flags.model)
     weights: dict[str, Any] = {}
     if flags.load_in_4bit:
@@ -78,6 +78,15 @@ def load_model(flags: ModelFlags) -> tuple[PreTrainedModel, PreTrainedTokenizerB
     if not hasattr(flags, "num_workers"):
         _share_cores(model)
     return model.eval(), tokenizer
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # which of them depends on how torch was built
+        raise ValueError(
+            f"`device={name}` cannot be used: {error}. Without --device, the best one is used."
+        ) from error
 
 
 def _share_cores(model: PreTrainedModel) -> None:
@@ -173,7 +182,7 @@ def load_prompts(flags: DatasetFlags, default_split: str) -> datasets.Dataset:
         dataset = dataset.select(range(min(flags.num_samples, len(dataset))))
     _check_columns(flags, dataset.column_names)
     if flags.prompt_column is None:
-        if not flags.raw and _has_texts(dataset):
+        if not flags.raw and has_texts(dataset):
             _check_no_template(flags)
         return dataset
     return dataset.map(_ask, input_columns=flags.prompt_column)
@@ -195,7 +204,8 @@ def _check_columns(flags: DatasetFlags, columns: list[str]) -> None:
         raise ValueError(f"`dataset={flags.dataset}` lacks {', and '.join(lacking)}. Its columns are {columns}.")
 
 
-def _has_texts(dataset: datasets.Dataset) -> bool:
+def has_texts(dataset: datasets.Dataset) -> bool:
+    """Whether the prompts are plain text, which no chat template is for."""
     return "string" in getattr(dataset.features.get("prompt"), "dtype", "")
 
 
@@ -234,6 +244,8 @@ def load_split(
 
 
 def _read_files(files: list[Path], file_format: str, split: str) -> datasets.Dataset:
+    if split.partition("[")[0] not in ("train", "all"):
+        raise ValueError(f"`{files[0]}` has the split 'train' only, not {split!r}. Leave the split out.")
     try:
         dataset = datasets.load_dataset(file_format, data_files=list(map(str, files)), split=split)
     # What an empty file raises is a `StopIteration`.
@@ -257,7 +269,7 @@ def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
     if name == "numeric":
         return numeric_answer_reward
     require("reward=math", "math", "math_verify")
-    if _has_texts(dataset):
+    if has_texts(dataset):
         raise ValueError("`reward=math` judges chats, but the prompts are plain text. Add --prompt_column prompt.")
     from trl.rewards import accuracy_reward
 
@@ -283,6 +295,8 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
                 "name such as 'GSAI-ML/LLaDA-8B-Instruct'."
             ) from error
         _use_cache_if_offline()
+    elif Path(name).is_file():
+        raise ValueError(f"`{argument}={name}` is a file. Give its folder.")
     elif (Path(name) / MANIFEST_NAME).is_file():
         raise ValueError(f"`{argument}={name}` is a folder of trajectories.")
     try:

@@ -29,7 +29,7 @@ from ..training.publishing import student_recipe
 from ..training.student import special_token_id
 from ..training.trainer import CertaintyForcingTrainer
 from .console import note, say, say_table
-from .loading import DEMO, checked_name, load_split
+from .loading import DEMO, checked_name, has_texts, load_split
 from .train_comparison import compare_with_teacher
 
 
@@ -79,6 +79,10 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
     )
     if flags.drop_long_rows:
         splits = {name: drop_long_rows(tokenized(rows, name), training.max_length) for name, rows in splits.items()}
+    if has_texts(splits["train_dataset"]) and tokenizer.chat_template is not None:
+        note(
+            "The column `prompt` has texts, which are trained on without the chat template. For a chat, give messages."
+        )
     held_out = hold_out(splits, flags.num_compared, training.seed)
     trainer = CertaintyForcingTrainer(
         model=model, args=training, processing_class=tokenizer, peft_config=get_peft_config(student), **splits
@@ -106,7 +110,9 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
         note("Too few rows to keep some apart: student and teacher are not compared.")
     elif len(held_out) and not is_split:
         figures["comparison"] = compare(trainer, lambda: load_student(student)[0], tokenized(held_out, "held_out"))
-    command = "generate --prompt TEXT" if tokenizer.chat_template is None else "chat"
+    command = "chat"
+    if has_texts(splits["train_dataset"]) or tokenizer.chat_template is None:
+        command = "generate --raw --prompt TEXT"
     say(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")
     return figures
 

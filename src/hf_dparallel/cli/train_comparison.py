@@ -76,7 +76,7 @@ def judge(rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[s
         texts = (tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in (completion_ids, teacher_ids))
         return [float(given.strip() == expected.strip()) for given, expected in zip(*texts, strict=True)]
 
-    return "An answer is right if it is the one in the data.", agreement
+    return "An answer is right if it is the one in the data, word for word.", agreement
 
 
 @contextmanager

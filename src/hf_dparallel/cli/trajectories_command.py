@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from textwrap import shorten
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..demo import path_of
 from ..environment import join_processes
 from ..evaluation.cost import DecodingCost, mean_cost
 from ..terminal import printable
-from .console import note, say_table
+from .console import note, say, say_table
 from .loading import (
     REFERENCE_COLUMNS,
     batch_options,
@@ -74,6 +75,8 @@ def run(flags: TrajectoriesFlags) -> dict[str, Any] | None:
         path = write_filtered(kept, Path(flags.output_dir))
         figures = summarize(rows, kept, len(dataset)) | {"file": str(path)}
         say_table(figures)
+        model, data = quote(flags.model), quote(flags.output_dir)
+        say(f"\nNext: hf-dparallel train --model {model} --dataset {data} --use_peft --output_dir runs/student")
     # Processes that end without it may abort.
     state.destroy_process_group()
     return figures

@@ -15,7 +15,7 @@ _MASK = "░"
 def print_answer(trace: DecodeTrace, console: Console | None = None) -> None:
     """Prints the title of a decode, its answer and, where there are colours, a legend of them."""
     console = console or Console()
-    title = f"{trace.name}, {trace.nfe} passes, {trace.tokens_per_forward:.2f} tokens per pass"
+    title = f"{trace.name}, {trace.nfe} pass{'es' * (trace.nfe != 1)}, {trace.tokens_per_forward:.2f} tokens per pass"
     colors = Text.assemble("   ", legend(console, "pass 1", f"pass {trace.nfe}"))
     colors.rstrip()
     text = Text.assemble(title, colors, "\n", _canvas(trace, trace.nfe))

@@ -102,7 +102,7 @@ class Monitor:
         line = f"{client} {scope['method']} {scope['path']} {status} {seconds:.2f} s"
         if usage is not None:
             tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
-            line += f", {state['model']}, {tokens}, {usage['nfe']} passes"
+            line += f", {state['model']}, {tokens}, {usage['nfe']} pass{'es' * (usage['nfe'] != 1)}"
         if "error" in state:
             line += f": {state['error']}"
         # What a client writes shall not look like lines of the log.
