@@ -778,7 +778,7 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
     assert again[0] == 1 and "`model=out` is an adapter already. Give its base model." in again[2]
     assert figures["epoch"] == 2 and figures["output_dir"] == "out" and "total_flos" not in out
     # A tenth of the rows was kept for a comparison.
-    rule, table = "entropy_threshold", figures["comparison"]
+    rule, table = "entropy_threshold 0.5", figures["comparison"]
     assert [row["method"] for row in table] == ["Teacher, one token per pass", f"Teacher, {rule}", f"Student, {rule}"]
     assert table[0]["nfe"] == 4 and "On 2 rows that training did not see. An answer is right if it is the one" in out
     assert Path("out/certainty.png").is_file() and out.endswith("\nNext: hf-dparallel chat --model out\n")

@@ -185,7 +185,7 @@ BAD_INPUTS = [
     ({"input_ids": PROMPT, "attention_mask": torch.tensor([[1, 1, 0]])}, "Row 0 is padded on the right .*side='left'"),
     ({"input_ids": torch.eye(2).long(), "attention_mask": torch.tensor([[1, 1], [0, 0]])}, "0 everywhere in row 1"),
     ({"input_ids": torch.tensor([[2, MASK]])}, r"mask token \(63\) in row 0, and 8 .* Set `max_new_tokens=0`"),
-    ({"input_ids": PROMPT, "max_new_tokens": 0}, r"fills in the mask tokens \(63\) of the prompt, .* has none"),
+    ({"input_ids": PROMPT, "max_new_tokens": 0}, r"fills in the masks of the prompt, .* has none \(token 63\)"),
     ({"input_ids": PROMPT, "mask_token_id": 99}, "`mask_token_id=99` is outside the model's vocabulary of 64"),
     ({"input_ids": PROMPT, "eos_token_id": [1, 63]}, "`mask_token_id=63` is the end or padding token"),
     ({"input_ids": PROMPT, "pad_token_id": 63}, "`mask_token_id=63` is the end or padding token"),

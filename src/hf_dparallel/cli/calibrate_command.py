@@ -76,7 +76,8 @@ def run(flags: CalibrateFlags) -> dict[str, Any]:
     recipe_of(model).updated(**flags.settings | best.settings).save_pretrained(flags.output_dir)
     # Beside the recipe, what it promises.
     write_json(record, Path(flags.output_dir, CALIBRATION_NAME))
-    say(f"\n{describe(best.settings)} keeps the accuracy and is written to {flags.output_dir}.")
+    given = " ".join(f"--{name} {value}" for name, value in best.settings.items())
+    say(f"\n{describe(best.settings)} keeps the accuracy and is written to {flags.output_dir}. As flags: {given}.")
     return {"recipe": best.settings, **record, "trials": tried}
 
 

@@ -49,7 +49,8 @@ def compare_with_teacher(
         if find_spec("matplotlib") is not None:
             certainty[name] = certainty_of(answerer, prompt_ids)
 
-    rule = recipe.commit_rule()
+    rule = str(recipe.commit_rule())
+    rule = f"{rule} {getattr(recipe, rule)}"
     with _teacher(model, load_teacher) as teacher:
         original = Answerer(teacher, tokenizer, recipe).config.one_token_per_pass()
         measure(teacher, "Teacher", ("Teacher, one token per pass", original), (f"Teacher, {rule}", recipe))

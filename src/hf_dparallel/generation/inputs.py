@@ -167,8 +167,8 @@ def _check_masks(input_ids: torch.LongTensor, attention_mask: torch.Tensor, conf
             f"{config.max_new_tokens} new tokens are to follow. Set `max_new_tokens=0` to fill in the masks."
         )
     if config.is_infilling and not has_masks.any():
-        rule = f"fills in the mask tokens ({token_id}) of the prompt, and `input_ids` has none"
-        raise SettingError("max_new_tokens", 0, rule, "Raise it to append new tokens.")
+        rule = f"fills in the masks of the prompt, and `input_ids` has none (token {token_id})"
+        raise SettingError("max_new_tokens", 0, rule, "Raise `max_new_tokens` to append new tokens.")
 
 
 def _check_padding(input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
