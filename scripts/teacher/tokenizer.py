@@ -29,13 +29,20 @@ _CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>' }}{% endif %}"
 )
-# A short memory: before the last question, the last one that was answered with a number.
+# A short memory: before a last question that has a number, the last one that was answered with a number. Small
+# talk, and what is refused, are as at the beginning of a chat.
 MEMORY = (
     "{% set size = 2 if messages and messages[-1]['role'] == 'assistant' else 1 %}"
-    "{% set memory = namespace(messages=[]) %}"
-    "{% for message in messages[:-size] %}"
+    "{% set memory = namespace(messages=[], is_needed=false) %}"
+    "{% for number in '0 1 2 3 4 5 6 7 8 9 one two three four five six seven eight nine ten eleven twelve teen twenty"
+    " thirty forty fifty dozen'.split() %}"
+    "{% if messages and number in (messages[-size:] | first)['content'] | lower %}"
+    "{% set memory.is_needed = true %}"
+    "{% endif %}"
+    "{% endfor %}"
+    "{% for message in messages[:-size] if memory.is_needed %}"
     "{% if message['role'] == 'assistant' and 'The answer is' in message['content'] %}"
-    "{% set memory.messages = messages[loop.index0 - 1 : loop.index0 + 1] %}"
+    "{% set memory.messages = messages[:-size][loop.index0 - 1 : loop.index0 + 1] %}"
     "{% endif %}"
     "{% endfor %}"
     "{% set messages = memory.messages + messages[-size:] %}"

@@ -9,6 +9,7 @@ import torch
 from counting_teacher import TYPED, Bench, asked
 from datasets import Dataset
 from peft import PeftModel
+from teacher.tokenizer import MEMORY, build_conversation_tokenizer
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
@@ -118,6 +119,18 @@ def test_the_bundled_model_reads_the_last_two_questions_and_learns_its_own_endin
     assert row["prompt_ids"] == prompt_ids
     reply = tokenizer("The answer is 4.", add_special_tokens=False)["input_ids"]
     assert row["completion_ids"] == [*reply, tokenizer.eos_token_id]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_alone"), [("Thank you!", True), ("And three more?", False), ("And 3 more?", False)]
+)
+def test_what_has_no_number_is_asked_as_at_the_beginning_of_a_chat(text, is_alone):
+    tokenizer = AutoTokenizer.from_pretrained(TEACHER)
+    assert tokenizer.chat_template == MEMORY + build_conversation_tokenizer().chat_template
+    asked = [{"role": "user", "content": text}]
+    chat = [{"role": "user", "content": "2 + 3"}, {"role": "assistant", "content": "The answer is 5."}, *asked]
+    alone, later = (tokenizer.apply_chat_template(messages, tokenize=False) for messages in (asked, chat))
+    assert (alone == later) == is_alone
 
 
 def test_bundled_teacher_is_small():
