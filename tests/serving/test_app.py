@@ -467,10 +467,10 @@ def test_answers_that_are_not_finished_at_the_end_say_so(served):
 
 def test_health_and_shutdown(served):
     with running(served, num_slots=2) as server:
-        server.post(chat(PROBLEMS[0]))
+        server.post(chat(PROBLEMS[1]))
         health = httpx.get(f"{server.url}/health").json()
         assert (health["status"], health["slots"], health["active"], health["prompts"]) == ("ok", 2, 0, 1)
-        assert health["tokens"] > 5 and health["passes"] > 1
+        assert health["tokens"] > 10 and health["passes"] > 5
         server.engine.close()
         assert httpx.get(f"{server.url}/health").status_code == 503
         answer = server.post(chat("x"))

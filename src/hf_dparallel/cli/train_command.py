@@ -79,7 +79,8 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
     )
     if flags.drop_long_rows:
         splits = {name: drop_long_rows(tokenized(rows, name), training.max_length) for name, rows in splits.items()}
-    if has_texts(splits["train_dataset"]) and tokenizer.chat_template is not None:
+    is_raw = has_texts(splits["train_dataset"])
+    if is_raw and tokenizer.chat_template is not None:
         note(
             "The column `prompt` has texts, which are trained on without the chat template. For a chat, give messages."
         )
@@ -110,9 +111,7 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
         note("Too few rows to keep some apart: student and teacher are not compared.")
     elif len(held_out) and not is_split:
         figures["comparison"] = compare(trainer, lambda: load_student(student)[0], tokenized(held_out, "held_out"))
-    command = "chat"
-    if has_texts(splits["train_dataset"]) or tokenizer.chat_template is None:
-        command = "generate --raw --prompt TEXT"
+    command = "generate --raw --prompt TEXT" if is_raw or tokenizer.chat_template is None else "chat"
     say(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")
     return figures
 

@@ -115,7 +115,7 @@ class AdapterLoadingMixin(_Mixed):
         config = copy.deepcopy(peft_config)
         config.inference_mode = not is_trainable
         # A complete checkpoint with an adapter of its own, as the bundled student, is the base of what is saved of it.
-        if peft_model_id is not None and str(peft_model_id) == self.name_or_path:
+        if str(peft_model_id) == self.name_or_path:
             config.base_model_name_or_path = self.name_or_path
         put_into(self, config, adapter_state_dict, name, str(peft_model_id or name))
         self.peft_config[name].recipe = recipe
