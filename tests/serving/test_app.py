@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import http.client
 import json
 import subprocess
 import threading
@@ -286,9 +287,10 @@ def test_api_key(served):
                 refused = httpx.request(method, f"{server.url}{path}", headers=headers, json=chat("x"))
                 assert refused.status_code == 401 and refused.json()["error"]["code"] == "invalid_api_key"
         assert httpx.get(f"{server.url}/health").status_code == 200
-        headers = {"Authorization": "Bearer sécret".encode("latin-1")}
-        for path in ("/v1/models", "/metrics"):
-            assert httpx.get(f"{server.url}{path}", headers=headers).status_code == 200
+        for scheme, status in (("Bearer ", 200), ("bearer ", 200), ("BEARER ", 200), ("", 401), ("Basic ", 401)):
+            headers = {"Authorization": f"{scheme}sécret".encode("latin-1")}
+            for path in ("/v1/models", "/metrics"):
+                assert httpx.get(f"{server.url}{path}", headers=headers).status_code == status, scheme
         with server.client("wrong") as client:
             with pytest.raises(openai.AuthenticationError, match="The API key is missing or wrong"):
                 client.models.list()
@@ -303,6 +305,8 @@ def test_errors_have_the_form_of_openai(client):
         "param": "presence_penalty",
         "code": None,
     }
+    with pytest.raises(openai.BadRequestError, match=r"`reasoning_effort=low` is not supported\."):
+        client.chat.completions.create(**chat("x"), reasoning_effort="low")
 
 
 @pytest.mark.parametrize(
@@ -324,6 +328,14 @@ def test_bodies_that_are_refused(server, content, content_type, status, message)
     headers = {"Content-Type": content_type} if content_type else {}
     answer = httpx.post(f"{server.url}/v1/chat/completions", content=content, headers=headers)
     assert answer.status_code == status and message in answer.json()["error"]["message"]
+
+
+def test_a_client_that_sends_its_whole_body_first_is_told_that_it_is_too_long(server):
+    address = server.url.removeprefix("http://")
+    connection = http.client.HTTPConnection(address)
+    with contextlib.closing(connection):
+        connection.request("POST", "/v1/completions", b" " * 2**24, {"Content-Type": "application/json"})
+        assert connection.getresponse().status == 413
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405)])
@@ -463,6 +475,16 @@ def test_answers_that_are_not_finished_at_the_end_say_so(served):
             gate.open.set()
             events = list(filter(None, lines))
     assert json.loads(events[-1].removeprefix("data: "))["error"]["message"] == "The server is shutting down."
+
+
+def test_a_reader_that_waits_beyond_the_end_leaves_no_traceback(served, monkeypatch, capsys):
+    monkeypatch.setattr(server_module, "_LAST_SECONDS", 0.2)
+    with running(served, grace_seconds=0.0) as server, server.connect() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 900)
+        wait_for(lambda: any(each.flow.write_paused for each in server.server.server_state.connections))
+        server.server.should_exit = True
+        wait_for(lambda: not server.server.server_state.tasks)
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_health_and_shutdown(served):

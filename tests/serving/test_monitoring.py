@@ -27,7 +27,7 @@ def figures(url: str) -> dict[str, float]:
 def test_requests_are_logged_and_counted(served, lines):
     with running(served) as server:
         usage = server.post(chat(PROBLEMS[0])).json()["usage"]
-        server.post(chat(PROBLEMS[0]) | {"stream": True})
+        streamed = server.post(chat(PROBLEMS[0]) | {"stream": True})
         server.post(chat("x") | {"max_tokens": "secret"})
         server.post(chat("x") | {"\n127.0.0.1 POST forged": 1})
         httpx.get(f"{server.url}/health")
@@ -36,8 +36,10 @@ def test_requests_are_logged_and_counted(served, lines):
     cost = rf"demo, {usage['prompt_tokens']} \+ {usage['completion_tokens']} tokens, {usage['nfe']} passes"
     whole, stream, refused, forged, missing = lines()
     for line in (whole, stream):
-        assert re.fullmatch(rf"127\.0\.0\.1 POST /v1/chat/completions 200 \d+\.\d\d s, {cost}", line)
-    assert re.fullmatch(r"127\.0\.0\.1 POST /v1/chat/completions 400 .* s: `max_tokens` is refused", refused)
+        assert re.fullmatch(rf"req_\w{{32}} 127\.0\.0\.1 POST /v1/chat/completions 200 \d+\.\d\d s, {cost}", line)
+    # A client that reports an answer can name its line.
+    assert stream.startswith(streamed.headers["x-request-id"]) and not whole.startswith(stream.split()[0])
+    assert re.fullmatch(r"req_\w+ 127\.0\.0\.1 POST /v1/chat/completions 400 .* s: `max_tokens` is refused", refused)
     assert "\n" not in forged and " GET /none 404 " in missing
     assert found['hf_dparallel_requests_total{model="demo",status="200"}'] == 2
     assert found['hf_dparallel_requests_total{model="demo",status="400"}'] == 2

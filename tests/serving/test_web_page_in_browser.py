@@ -146,7 +146,7 @@ def test_text_is_shown_as_it_is_and_errors_in_words(server, driver):
     driver.execute_script("document.getElementById('message').value = 'pens '.repeat(800)")
     page.ask("")
     page.wait_for_answer(2)
-    assert "together more than the 768" in page.texts(".cost")[1]
+    assert "maximum context length is 768 tokens" in page.texts(".cost")[1]
     assert httpx.get(f"{server.url}/health").json()["active"] == 0
 
 

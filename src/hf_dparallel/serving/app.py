@@ -36,8 +36,10 @@ from .web_page import render_page
 
 AnswerObjects = CompletionObjects | ResponsesObjects
 
-# How long a client may take to send a body.
+# How long a client may take to send a body, and how much of one that is too long is read and thrown away: clients that
+# send all of it before they read would meet a closed connection instead of the refusal.
 _BODY_SECONDS = 30
+_MOST_BYTES = 2**26
 
 
 class PendingRequest:
@@ -260,8 +262,8 @@ class Api:
     def _authorize(self, request: Request) -> None:
         if self.api_key is None:
             return
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not secrets.compare_digest(given.encode(), self.api_key.encode()):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self.api_key.encode()):
             raise RequestError(
                 "The API key is missing or wrong. Send the header `Authorization: Bearer KEY`.",
                 status=401,
@@ -273,17 +275,21 @@ class Api:
         # Another type could be sent from a page of another site that is open in a browser on this machine.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError("The body must be JSON. Send the header `Content-Type: application/json`.", status=415)
-        received = b""
+        received, size = b"", 0
         try:
             async with asyncio.timeout(_BODY_SECONDS):
                 async for part in request.stream():
-                    received += part
-                    if len(received) > self.max_request_bytes:
-                        message = f"The body is longer than {self.max_request_bytes} bytes. Send a shorter prompt."
-                        raise RequestError(message, status=413)
+                    size += len(part)
+                    if size <= self.max_request_bytes:
+                        received += part
+                    elif size > _MOST_BYTES:
+                        break
         except TimeoutError as error:
             message = f"The body did not arrive within {_BODY_SECONDS} seconds. Send it at once."
             raise RequestError(message, status=408) from error
+        if size > self.max_request_bytes:
+            message = f"The body is longer than {self.max_request_bytes} bytes. Send a shorter prompt."
+            raise RequestError(message, status=413)
         return received
 
     def _describe(self, served: ServedModel) -> dict[str, Any]:

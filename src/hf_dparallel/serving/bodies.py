@@ -159,6 +159,7 @@ class _Unsupported(_Fields):
     modalities: Annotated[Any, _only(["text"])] = None
     store: Annotated[Any, _only(False)] = None
     service_tier: Annotated[Any, _only("auto", "default")] = None
+    reasoning_effort: Annotated[Any, _only("none")] = None
 
 
 class Body(_Unsupported):

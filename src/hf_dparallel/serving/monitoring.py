@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What operators see of a server: a line for each request in the log, and figures in the format of Prometheus."""
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -67,7 +68,7 @@ class Metrics(Collector):
 
 
 class Monitor:
-    """ASGI middleware that logs and counts what the application answers.
+    """ASGI middleware that logs and counts what the application answers, and gives each request an id.
 
     An endpoint says more of a request in `request.state`: `model` (its name), `usage` (a function that returns what it
     has cost so far) and `error`.
@@ -82,24 +83,28 @@ class Monitor:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         state, status, start = scope.setdefault("state", {}), 500, time.perf_counter()
+        request_id = f"req_{secrets.token_hex(16)}"
 
         async def send_and_look(message: dict[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
             await send(message)
 
         try:
             await self.app(scope, receive, send_and_look)
         finally:
-            self._record(scope, state, status, time.perf_counter() - start)
+            self._record(request_id, scope, state, status, time.perf_counter() - start)
 
-    def _record(self, scope: dict[str, Any], state: dict[str, Any], status: int, seconds: float) -> None:
+    def _record(
+        self, request_id: str, scope: dict[str, Any], state: dict[str, Any], status: int, seconds: float
+    ) -> None:
         usage = state["usage"]() if "usage" in state else None
         if scope["method"] == "POST":
             self.metrics.add(state.get("model", ""), status, seconds, usage)
         client = scope["client"][0] if scope.get("client") else "-"
-        line = f"{client} {scope['method']} {scope['path']} {status} {seconds:.2f} s"
+        line = f"{request_id} {client} {scope['method']} {scope['path']} {status} {seconds:.2f} s"
         if usage is not None:
             tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
             line += f", {state['model']}, {tokens}, {usage['nfe']} pass{'es' * (usage['nfe'] != 1)}"

@@ -184,10 +184,10 @@ def _read_prompt(prompt: Any, config: DiffusionGenerationConfig, served: ServedM
         raise RequestError(f"`{field}` is empty. Give it at least one token.", field)
     longest = longest_sequence(served.model)
     if longest is not None and len(ids) + config.max_new_tokens > longest:
+        # In OpenAI's words, by which clients tell that a model with a longer context is needed.
         raise RequestError(
-            f"`{field}` has {len(ids)} tokens and the answer may have {config.max_new_tokens}, together more "
-            f"than the {longest} that the model was trained for. Shorten the conversation, or lower "
-            "`max_tokens` and `max_new_tokens`.",
+            f"This model's maximum context length is {longest} tokens. `{field}` has {len(ids)} and the answer may "
+            f"have {config.max_new_tokens}. Shorten the conversation, or lower `max_tokens` and `max_new_tokens`.",
             field,
             code="context_length_exceeded",
         )

@@ -68,7 +68,8 @@ class Server(uvicorn.Server):
             ws="none",
             # The application has a line for each request that says more.
             access_log=False,
-            timeout_graceful_shutdown=math.ceil(grace_seconds + _LAST_SECONDS),
+            # Later than connections end, so that uvicorn cancels no task, which would leave a traceback of each.
+            timeout_graceful_shutdown=math.ceil(grace_seconds + _LAST_SECONDS) + 1,
             # By default no proxy is believed.
             **{"log_level": "warning", "forwarded_allow_ips": []} | settings,
         )
@@ -87,5 +88,13 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Unfinished answers then end with an error, so that a client knows that they are not whole.
-        asyncio.get_running_loop().call_later(self.grace_seconds, self.engine.stop)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.grace_seconds, self.engine.stop)
+        loop.call_later(self.grace_seconds + _LAST_SECONDS, self._abort)
         await super().shutdown(sockets)
+
+    def _abort(self) -> None:
+        """Ends the connections whose clients do not read the end of their answers."""
+        connections: list[Any] = list(self.server_state.connections)
+        for connection in connections:
+            connection.transport.abort()
