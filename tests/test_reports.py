@@ -142,7 +142,9 @@ def test_differences_are_taken_prompt_by_prompt():
     rows = compare_reports({"a": make_report(), "b": other})["rows"]
     assert [row["method"] for row in rows[1:3]] == ["a: entropy_threshold 0.9", "b: entropy_threshold 0.5"]
     assert list(curves_of(rows)) == ["a: entropy_threshold", "b: entropy_threshold"]
-    assert rows[0]["accuracy_difference_interval"] == rows[1]["accuracy_difference_interval"] == [0.0, 0.0]
+    # A row differs from itself by nothing; another that agrees on four prompts may still differ on others.
+    assert rows[0]["accuracy_difference_interval"] == [0.0, 0.0]
+    assert rows[1]["accuracy_difference"] == 0.0 and rows[1]["accuracy_difference_interval"][1] > 0.4
     # One lost and one gained: no difference of the means, yet no certainty either.
     assert rows[2]["accuracy_difference"] == 0.0
     assert rows[2]["accuracy_difference_interval"][0] < -0.3 and rows[2]["accuracy_difference_interval"][1] > 0.3

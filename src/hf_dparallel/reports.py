@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .evaluation.aup import accuracy_under_parallelism
-from .evaluation.intervals import bootstrap_interval, wilson_interval
+from .evaluation.intervals import bootstrap_interval, paired_interval, wilson_interval
 
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def read_comparable_report(path: str | os.PathLike) -> dict[str, Any]:
 def compare_reports(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Puts the rows of several reports, given by name, into one: `rows`, `conditions` and `differing_hardware`.
 
-    Each row gets the difference of its accuracy to the first row of all, prompt by prompt, with a bootstrap interval.
+    Each row gets the difference of its accuracy to the first row of all, prompt by prompt, with its 95 % interval.
     Latencies are kept, and speed-ups counted from the first row, if all were measured on the same hardware in the same
     way; else `differing_hardware` names what differs. Other prompts, references, rewards or canvases are refused.
     """
@@ -219,7 +219,7 @@ def _compared(name: str, row: Mapping[str, Any], baseline: Mapping[str, Any]) ->
         "method": f"{name}: {row['method']}",
         "curve": f"{name}: {row['curve']}",
         "accuracy_difference": float(differences.mean()),
-        "accuracy_difference_interval": list(bootstrap_interval(differences)),
+        "accuracy_difference_interval": [0.0, 0.0] if row is baseline else list(paired_interval(differences)),
     }
     if "latency_s" in row and "latency_s" in baseline:
         compared["speedup"] = baseline["latency_s"] / row["latency_s"]

@@ -39,6 +39,16 @@ def test_the_mask_token_is_no_candidate():
     assert out.entropies.isinf().any() and not (out.candidates == MASK).any()
 
 
+def test_a_small_vocabulary_has_fewer_candidates():
+    model = make_llada(vocab_size=4, mask_token_id=3, eos_token_id=0, pad_token_id=0)
+    # Of the second row nothing is predicted.
+    ids = torch.tensor([[1, 3, 2], [1, 2, 2]])
+    out = model.generate(ids, max_new_tokens=0, output_certainty=True, return_dict_in_generate=True)
+    assert out.candidates.shape == out.candidate_probabilities.shape == (2, 1, 3, 5)
+    assert sorted(out.candidates[0, 0, 1].tolist()) == [-1, -1, 0, 1, 2]
+    assert out.candidate_probabilities[0, 0, 1].isnan().tolist() == [False] * 3 + [True] * 2
+
+
 def test_of_masks_inside_prompts(tiny_llada):
     ids, attention_mask = left_padded([[2, 3, MASK, 4, MASK], [MASK, 5]])
     out = tiny_llada.generate(

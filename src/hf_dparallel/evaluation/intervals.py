@@ -14,9 +14,7 @@ _NUM_NUISANCE_VALUES = 64
 def bootstrap_interval(
     values: Sequence[float], level: float = 0.95, num_resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean: where it would lie with other prompts of the same kind.
-    For the difference of two methods on the same prompts, `values` are the differences.
-    """
+    """Percentile bootstrap interval of the mean: where it would lie with other prompts of the same kind."""
     sample = np.asarray(values, dtype=float)
     draws = np.random.default_rng(seed).integers(len(sample), size=(num_resamples, len(sample)))
     low, high = np.quantile(sample[draws].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
@@ -32,6 +30,17 @@ def wilson_interval(fraction: Any, count: Any) -> tuple[Any, Any]:
     center = (fraction + squared / 2) / (1 + squared)
     half = (squared * (fraction * (1 - fraction) + squared / 4)) ** 0.5 / (1 + squared)
     return center - half, center + half
+
+
+def paired_interval(differences: Sequence[int]) -> tuple[float, float]:
+    """95 % interval of the difference in accuracy of two methods: -1, 0 or 1 for each prompt.
+
+    Where they agree on all prompts, it is bounded by how often they may differ on others ([`wilson_interval`]).
+    """
+    if any(differences):
+        return bootstrap_interval(differences)
+    most = wilson_interval(0.0, len(differences))[1]
+    return -most, most
 
 
 def accuracy_drop_p_value(reference: Sequence[bool], candidate: Sequence[bool], max_drop: float) -> float:

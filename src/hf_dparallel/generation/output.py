@@ -34,8 +34,8 @@ class DiffusionGenerationOutput(ModelOutput):
             pass, NaN elsewhere: what the commit rules compare with their thresholds, after logits processors. The
             entropy is infinite where the model prefers the mask token. Returned with `output_certainty=True`.
         candidates (`torch.LongTensor` of shape `(batch_size, num_passes, max_new_tokens, 5)`, *optional*):
-            The likeliest tokens of the same predictions, the likeliest first, -1 elsewhere. The mask token, which is
-            never committed, is left out.
+            The likeliest tokens of the same predictions, the likeliest first, -1 elsewhere and where the vocabulary
+            has fewer. The mask token, which is never committed, is left out.
         candidate_probabilities (`torch.FloatTensor` of the shape of `candidates`, *optional*):
             Their probabilities, NaN elsewhere.
         standing (`torch.LongTensor` of shape `(batch_size, num_passes, max_new_tokens)`, *optional*):

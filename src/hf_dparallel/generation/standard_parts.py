@@ -133,9 +133,9 @@ class CertaintyHistory(RowPart):
         }
         recorded = {}
         for name, values in measured.items():
-            (rows, _, *shape), fill = values.shape, HISTORIES[name][0]
+            fill, shape = HISTORIES[name]
             index = places.view(*places.shape, *(1 for _ in shape)).expand_as(values)
-            recorded[name] = values.new_full((rows, longest + 1, *shape), fill).scatter_(1, index, values)
+            recorded[name] = values.new_full((len(values), longest + 1, *shape), fill).scatter_(1, index, values)
         standing = canvas.sequences.masked_fill(canvas.masked, -1)
         for row, row_id in enumerate(canvas.row_ids):
             of_row = {name: values[row, : canvas.answer_length(row)] for name, values in recorded.items()}
@@ -145,7 +145,7 @@ class CertaintyHistory(RowPart):
     def _likeliest(self, logits: torch.Tensor) -> Any:
         probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
         probabilities[:, self.canvas.config.mask_token_id] = 0
-        return probabilities.topk(min(NUM_CANDIDATES, logits.shape[-1]), dim=-1)
+        return probabilities.topk(min(NUM_CANDIDATES, logits.shape[-1] - 1), dim=-1)
 
     def leave(self, row_id: int) -> dict[str, torch.Tensor]:
         passes = self._passes.pop(row_id, None)

@@ -173,7 +173,7 @@ def _predictions(out: DiffusionGenerationOutput, row: int, step: int, text_of: _
     columns = zip(positions.tolist(), *(values[positions].tolist() for values in of_pass), strict=True)
     return {
         position: Prediction(
-            entropy, confidence, [(text_of(t), p) for t, p in zip(tokens, probabilities, strict=True)]
+            entropy, confidence, [(text_of(t), p) for t, p in zip(tokens, probabilities, strict=True) if t >= 0]
         )
         for position, entropy, confidence, tokens, probabilities in columns
     }
