@@ -407,7 +407,7 @@ def test_env(hf):
     code, out, _ = hf("env", "--json", "figures/env.json")
     figures = read_json("figures/env.json")
     assert code == 0
-    assert f"- torch: {torch.__version__}" in out and "- hf_dparallel: 0.1.0" in out
+    assert f"- torch: {torch.__version__}" in out and f"- hf_dparallel: {hf_dparallel.__version__}" in out
     assert set(figures) >= {"transformers", "peft", "trl", "datasets", "evaluate", "accelerate", "huggingface_hub"}
     assert set(figures) >= {"python", "platform", "cpu_count", "gpus", "bf16_on_gpu"}
 

@@ -169,6 +169,17 @@ def test_rows_that_fail_are_left_out_and_not_tried_again(small_shards, monkeypat
         monkeypatch.setattr(Answerer, "rows", no_rows)
 
 
+def test_rows_that_all_fail_end_the_run_unless_they_are_a_rest(small_shards):
+    """A whole shard tells of the weights, a short one at the end of its prompts, and the others are done."""
+    model, tokenizer = make_llada(), make_tokenizer()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[9] = torch.nan
+    rows = Dataset.from_dict({"prompt": ["5 6"] * 4 + ["7"] * 2})
+    assert len(generate_trajectories(model, tokenizer, rows, RECIPE)) == 4
+    with pytest.raises(FloatingPointError, match="NaN in all rows from 0 to 1"):
+        generate_trajectories(model, tokenizer, rows.select([4, 5]), RECIPE)
+
+
 def test_answers_come_as_they_are_finished():
     model, tokenizer = make_llada(), make_tokenizer()
     prompts = enumerate(tokenizer(make_prompts(12)["prompt"][:])["input_ids"])

@@ -21,6 +21,8 @@ def predicted(entropy=None, confidence=None):
 
 
 ENTROPY = predicted(torch.tensor([[0.4, 0.6, 0.0, 0.5], [0.0] * 4, [3.0, 2.0, 5.0, 4.0]]))
+# Exact in binary.
+QUARTERS = torch.tensor([0.75, 0.75, 0.25, 0.25]).expand(3, -1)
 CONFIDENCE = predicted(confidence=torch.tensor([[0.9, 0.8, 1.0, 0.6], [1.0] * 4, [0.1, 0.2, 0.3, 0.2]]))
 
 
@@ -38,6 +40,9 @@ CONFIDENCE = predicted(confidence=torch.tensor([[0.9, 0.8, 1.0, 0.6], [1.0] * 4,
         (commit_by_confidence_factor, CONFIDENCE, 0.5, [[0], [], [2]]),
         (commit_by_confidence_factor, CONFIDENCE, 0.7, [[0, 1], [], [2]]),
         (commit_by_confidence_factor, CONFIDENCE, 1.7, [[0, 1, 3], [], [2]]),
+        # Below the factor, not at it: 3 * 0.25 = 0.75.
+        (commit_by_confidence_factor, predicted(confidence=QUARTERS), 0.75, [[0], [], [0]]),
+        (commit_by_confidence_factor, predicted(confidence=QUARTERS), 0.76, [[0, 1], [], [0, 1]]),
     ],
 )
 def test_what_a_rule_commits(rule, prediction, value, committed):

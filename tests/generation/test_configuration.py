@@ -108,7 +108,9 @@ def test_use_cache_says_something_only_where_it_is_refused(tiny_llada, tmp_path)
     assert above.suffix_length is above.cache_refresh_interval is None
     # Callers of all models pass True.
     tiny_llada.generation_config = DiffusionGenerationConfig(use_cache=False)
-    assert resolve(tiny_llada, DiffusionGenerationConfig(use_cache=True), cache_implementation="dual") is not None
+    assert (
+        resolve(tiny_llada, DiffusionGenerationConfig(use_cache=True), cache_implementation="dual").use_cache is None
+    )
     assert resolve(tiny_llada, DiffusionGenerationConfig(use_cache=True)).use_cache is False
     # What comes from a model's configuration is about its training.
     (tmp_path / "generation_config.json").write_text(json.dumps({"_from_model_config": True, **refused}))

@@ -46,14 +46,15 @@ def test_steps_of_sglang(golden_dir):
 def test_steps_of_lmdeploy(golden_dir):
     for step, known, logits, _ in read_steps(golden_dir, "lmdeploy"):
         state, size = torch.tensor(step["state"]), step["block_length"]
-        part = LMDeploy.__new__(LMDeploy)
-        part.config = SimpleNamespace(
-            temperature=0.0,
-            confidence_threshold=step["confidence_threshold"],
-            min_commits=max(1, size // (step["denoising_steps"] or size)),
-            commit_order="left_to_right" if step["strategy"] == "sequential" else "confidence",
-            is_on=lambda name, step=step: step["strategy"] == "low_confidence_dynamic",
-        )
+        if step["strategy"] == "low_confidence_dynamic":
+            rule = {"confidence_threshold": step["confidence_threshold"]}
+        else:
+            rule = {
+                "denoising_steps": size,
+                "min_commits": max(1, size // (step["denoising_steps"] or size)),
+                "commit_order": "left_to_right" if step["strategy"] == "sequential" else "confidence",
+            }
+        part = LMDeploy(DiffusionGenerationConfig(max_new_tokens=size, block_length=size, engine="lmdeploy", **rule))
         columns = torch.arange(size).expand_as(known)
         prediction = predict_tokens(logits, step["mask_id"], columns=columns)
         tokens, written, is_over = part.step(prediction, None, state == 0, state == 1)

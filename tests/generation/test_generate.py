@@ -4,7 +4,6 @@
 import contextlib
 import itertools
 import math
-import sys
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 
 from hf_dparallel import enable_diffusion_generation
 from hf_dparallel.generation import mixin, standard_parts
+from hf_dparallel.generation.parts import RowPart
 from hf_dparallel.generation.prediction import predict_tokens
 from hf_dparallel.generation.standard_parts import make_parts
 from hf_dparallel.serving.followers import Following
@@ -146,14 +146,16 @@ def decode_cases(draw):
     return Case(make, layers, prompts, kwargs | revision, draw(st.integers(1, 3)), *end, forms)
 
 
-class PassClock:
-    """Tells the time in passes: it goes on where a pass is over."""
+class PassClock(RowPart):
+    """Tells the time in passes, as the first part of a decode: it goes on where a pass is over."""
 
     now = 0
 
     def perf_counter(self):
-        self.now += sys._getframe(1).f_code.co_name == "after"
         return self.now
+
+    def after(self, prediction, change):
+        self.now += 1
 
 
 class Matcher(SimpleNamespace):
@@ -190,18 +192,19 @@ class Matcher(SimpleNamespace):
         return bytes(200 * self.form.fits(self.at, token) for token in range(64))
 
 
-def with_forms(forms):
+def with_forms(forms, clock):
     """Makes the parts of a decode, and has its rows follow their forms."""
     schemas = [form and CompiledSchema(Matcher(form=form), Matcher(form=form)) for form in forms]
     followers = {row: [JsonAnswer(schema)] for row, schema in enumerate(schemas) if schema is not None}
     following = Following(lambda row: followers.get(row, []))
-    return lambda *args, **kwargs: [*make_parts(*args, **kwargs), following]
+    return lambda *args, **kwargs: [clock, *make_parts(*args, **kwargs), following]
 
 
 @contextlib.contextmanager
 def decoding(forms):
     """Time counts passes, and rows follow their forms."""
-    with patch.object(standard_parts, "time", PassClock()), patch.object(mixin, "make_parts", with_forms(forms)):
+    clock = PassClock()
+    with patch.object(standard_parts, "time", clock), patch.object(mixin, "make_parts", with_forms(forms, clock)):
         yield
 
 

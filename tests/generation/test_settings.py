@@ -232,10 +232,10 @@ def test_the_docs_have_the_table():
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_every_setting_says_what_it_is(name):
     setting = SETTINGS[name]
-    assert setting.kind in KINDS and setting.help.endswith((".", "?")) and (setting.rule or setting.choices)
+    assert setting.kind in KINDS and setting.help.endswith((".", "?"))
     assert name in DiffusionGenerationConfig.__doc__
     assert setting.read(setting.default) == setting.default
-    assert json.dumps(setting.default) is not None
+    assert json.loads(json.dumps(setting.default)) == setting.default
 
 
 def test_an_error_says_which_setting_it_is_about():

@@ -236,6 +236,26 @@ def test_clients_take_turns_however_many_settings_one_of_them_sends(model, make_
     assert gate.widths[:10].count(16 + 3) == 5
 
 
+def test_a_new_client_cannot_make_up_for_the_time_before(model, make_engine):
+    gate, engine = Gate(model), make_engine()
+    busy, late = (
+        make_prompt(model, ids, client=client, entropy_threshold=threshold, stop_at_eos=False)
+        for ids, client, threshold in (([6], "busy", 0.0), ([6, 3, 4], "late", 1e-9))
+    )
+    listener = busy.listener
+
+    def listen(progress):
+        listener(progress)
+        if progress.nfe == 8:  # the end of a block, where new tokens come for sure
+            engine.submit([late])
+
+    busy.listener = listen
+    engine.submit([busy])
+    gate.open.set()
+    assert listener.ended.wait(30) and late.listener.ended.wait(30)
+    assert gate.widths[:8] == [16 + 1] * 8 and gate.widths[8:16].count(16 + 1) == 4
+
+
 def test_giving_up_frees_slots_and_places_in_the_queue(model, make_engine):
     gate, engine = Gate(model), make_engine(num_slots=2, max_waiting=2)
     prompts = [make_prompt(model, [n, 3]) for n in range(6, 10)]

@@ -44,6 +44,16 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path, d
     assert last_complete_checkpoint(str(tmp_path)) == str(last)
 
 
+def test_a_checkpoint_is_whole_when_all_processes_have_written_their_states(tmp_path, monkeypatch):
+    trainer, seen = make_trainer(tmp_path, save_strategy="steps", save_steps=1, rows=2), []
+    files = [tmp_path / "checkpoint-1" / name for name in ("rng_state.pth", "trainer_state.json")]
+    monkeypatch.setattr(
+        trainer.accelerator, "wait_for_everyone", lambda: seen.append([file.exists() for file in files])
+    )
+    trainer.train()
+    assert [True, False] in seen and all(file.exists() for file in files)
+
+
 def test_other_settings_of_a_resumed_run_are_told(tmp_path, caplog):
     last, saving = str(tmp_path / "checkpoint-1"), {**SAVING, "peft_config": lora(), "rows": 2}
     make_trainer(tmp_path, near_steps=2, **saving).train()

@@ -58,7 +58,7 @@ def generate_trajectories(
     return the whole dataset.
 
     A row whose decoding fails, because the logits of the model are NaN, is left out: a warning says which, and a
-    restart does not try it again. If not one row of a shard can be decoded, its error ends the run.
+    restart does not try it again. If not one row of a whole shard can be decoded, its error ends the run.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -95,7 +95,7 @@ def generate_trajectories(
         ValueError: if the dataset is empty, has no prompt column, or has a prompt that is empty or contains the mask
             token; if `output_dir` holds another run: of another model, dataset, tokenizer, recipe or seed; or if
             several processes do not share it.
-        FloatingPointError: if not one row of a shard can be decoded.
+        FloatingPointError: if not one row of a whole shard can be decoded.
     """
     from accelerate import PartialState
     from tqdm.auto import tqdm
@@ -221,6 +221,7 @@ class TrajectoryRun:
         from datasets import Dataset, Features, List, Value, concatenate_datasets
 
         failed = {row: answer["error"] for row, answer in answers.items() if "error" in answer}
+        # A whole shard, as the first one is: a last one of a few rows may fail by its prompts.
         if len(failed) == len(self.store.rows(0)):
             raise FloatingPointError(
                 f"The logits of the model are NaN in all rows from {min(failed)} to {max(failed)}. Check the weights "
