@@ -18,7 +18,7 @@ from transformers import GenerationConfig, pipeline
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.generation.settings import KINDS, SETTINGS, SettingError, describe_settings
+from hf_dparallel.generation.settings import KINDS, SETTINGS, SettingError, settings_of
 
 from ..helpers import make_llada, make_tokenizer
 
@@ -222,6 +222,20 @@ def test_the_table_needs_neither_torch_nor_transformers():
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def describe_settings() -> str:
+    """The table as Markdown: name, default and first sentence of each setting that changes answers, by kind."""
+    lines = ["| Setting | Default | Meaning |", "|---|---|---|"]
+    for kind, title in KINDS.items():
+        settings = [SETTINGS[name] for name in settings_of(kind) if SETTINGS[name].changes_answer]
+        lines += [f"| **{title}** | | |"] if settings else []
+        for setting in settings:
+            default = "–" if setting.default is None else f"`{setting.default!r}`"
+            source = f" ([source]({setting.source}))" if setting.source else ""
+            text = setting.help.partition(". ")[0].removesuffix(".")
+            lines.append(f"| `{setting.name}` | {default} | {text}{source} |")
+    return "\n".join(lines) + "\n"
 
 
 def test_the_docs_have_the_table():

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def run(flags: EvaluateTasksFlags) -> dict[str, Any] | None:
     """Prints scores and costs, and writes results, samples and a report."""
     read_settings(flags)
-    flags.tasks, flags.methods = _names("tasks", flags.tasks), _names("methods", flags.methods)
+    chosen = {name: _names(name, getattr(flags, name)) for name in ("tasks", "methods")}
+    flags = EvaluateTasksFlags(**vars(flags) | chosen)
     if flags.limit is not None and not 0 < flags.limit < math.inf:
         raise click.UsageError(f"`limit` must be above 0 and finite, got {flags.limit}.")
     require("evaluate --tasks", "eval", "lm_eval")

@@ -31,11 +31,10 @@ def run(flags: PushFlags) -> dict[str, Any]:
     if flags.repo_type == "model" and "engine" in flags.settings:
         with TemporaryDirectory() as folder:
             path = str(Path(folder, "student"))
-            flags.base_model = flags.base_model or ModelFacts(Path(flags.path), flags.repo_id).base_model
-            about = {"base_model": flags.base_model, "generation_config": read_settings(flags)}
-            export_for_engine(flags.path, flags.settings["engine"], path, **about)  # type: ignore[arg-type]
-            flags.path = path
-            return _push(flags)
+            base_model = flags.base_model or ModelFacts(Path(flags.path), flags.repo_id).base_model
+            about: dict[str, Any] = {"base_model": base_model, "generation_config": read_settings(flags)}
+            export_for_engine(flags.path, flags.settings["engine"], path, **about)
+            return _push(PushFlags(**vars(flags) | {"path": path, "base_model": base_model}))
     return _push(flags)
 
 

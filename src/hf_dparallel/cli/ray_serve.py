@@ -18,7 +18,7 @@ from hf_dparallel_cli.command import Command
 from hf_dparallel_cli.flags import ServerFlags
 
 from .loading import batch_options
-from .serve_command import check_recipe, make_server
+from .serve_command import api_key, check_recipe, make_server
 
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Replica:
         check_recipe(flags)
         host = _get_global_client().http_config.host
         is_loopback = host in ("127.0.0.1", "localhost", "::1")
-        if flags.api_key is None and not is_loopback:
+        if api_key(flags) is None and not is_loopback:
             raise ValueError(
                 f"Anyone who reaches {host}, where Ray Serve listens, could use this server, as it has no key. Set "
                 "`runtime_env: {env_vars: {HF_DPARALLEL_API_KEY: ...}}` of the application, or have Ray Serve listen "
@@ -64,8 +64,6 @@ def app(values: dict[str, Any]) -> serve.Application:
         if flags.api_key is not None:
             raise click.UsageError("`api_key` would be kept by Ray. Set $HF_DPARALLEL_API_KEY of the replicas.")
         check_recipe(flags)
-        # A key of this process is as little for Ray to keep. Each replica looks for its own.
-        flags.api_key = None
         if flags.min_replicas > flags.max_replicas:
             raise click.UsageError(
                 f"`min_replicas` must be at most `max_replicas`, got {flags.min_replicas} and {flags.max_replicas}."

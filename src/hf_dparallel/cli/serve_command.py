@@ -32,19 +32,23 @@ def run(flags: ServeFlags) -> dict[str, int]:
     require("hf-dparallel serve", "serve", *LIBRARIES)
     # Before the model is loaded, which takes minutes.
     listener = bind(flags.host, flags.port)
-    if flags.api_key is None and not _is_loopback(listener):
+    if api_key(flags) is None and not _is_loopback(listener):
         note(f"Warning: anyone who reaches {flags.host} can use this server. Set --api_key.")
     return serve(flags, listener)
 
 
 def check_recipe(flags: ServerFlags) -> None:
-    """Refuses settings that contradict one another or that a server cannot follow, and looks for the API key."""
+    """Refuses settings that contradict one another or that a server cannot follow."""
     read_settings(flags)
-    flags.api_key = flags.api_key or os.environ.get("HF_DPARALLEL_API_KEY") or None
     if "max_time" in flags.settings:
         raise click.UsageError(
             "`max_time` ends answers of `generate`; the clients of a server give up by themselves. Remove it."
         )
+
+
+def api_key(flags: ServerFlags) -> str | None:
+    """Returns the key that clients must send, by the flags or the environment of this process."""
+    return flags.api_key or os.environ.get("HF_DPARALLEL_API_KEY") or None
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -98,9 +102,10 @@ def make_server(flags: ServerFlags, is_loopback: bool) -> "tuple[list[str], Engi
     models = served_models(name, model, tokenizer, by_name, read_settings(flags))
     engine = Engine(model, batch_options(flags)["batch_size"], flags.max_waiting)
     # The names by which this machine calls itself, where being on it is all that a client needs.
-    is_open = flags.api_key is not None or not is_loopback
+    key = api_key(flags)
+    is_open = key is not None or not is_loopback
     hosts = None if is_open else ["localhost", "127.0.0.1", "[::1]", flags.host]
-    return list(models), engine, make_app(models, engine, flags.api_key, flags.max_request_bytes, hosts)
+    return list(models), engine, make_app(models, engine, key, flags.max_request_bytes, hosts)
 
 
 def _log_to_stderr(level: str) -> None:

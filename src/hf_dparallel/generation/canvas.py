@@ -216,9 +216,18 @@ class Canvas(RowTensors):
         block = from_answer.div(self.config.block_length, rounding_mode="floor").masked_fill(attention_mask == 0, -1)
         place = position_ids - (0 if self.is_infilling else prompt_lengths)
         place = place.masked_fill((attention_mask == 0) | (place < 0), _BEYOND)
-        wide = (sequences, attention_mask, position_ids, block, place, masked, ~masked)
         first_block = _first(block, ~masked)
-        added = RowTensors(*wide, open_from=first_block, open_to=first_block)
+        added = RowTensors(
+            sequences=sequences,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            block=block,
+            place=place,
+            masked=masked,
+            settled=~masked,
+            open_from=first_block,
+            open_to=first_block,
+        )
         is_empty = not self.row_ids
         self.row_ids += row_ids
         self.prompt_lengths += prompt_lengths[:, 0].tolist()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .prediction import TokenPrediction
 
 _RULES: dict[str, Any] = {}
-# What most rules are, and what several blocks at once and revision need: rules that commit as many tokens as fit.
-THRESHOLD = "commit rule with a threshold"
+# The group of most rules, which several blocks at once and revision need: rules that commit as many tokens as fit.
+THRESHOLD = "threshold"
 # About the least number of float32.
 _LEAST = -3e38
 

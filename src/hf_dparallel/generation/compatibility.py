@@ -77,7 +77,7 @@ def _check_others(setting: Setting, config: Any) -> None:
 
 def _spoken(need: str) -> str:
     if need not in SETTINGS:
-        return f"a {need}"
+        return f"a commit rule with a {need}"
     off = SETTINGS[need].off
     return f"`{need}`" if off is None else f"`{need}` other than {off!r}"
 

@@ -139,22 +139,25 @@ def _check_vocabulary(input_ids: torch.LongTensor, vocab_size: int, config: Diff
             f"`input_ids[{row}, {column}]` is {input_ids[row, column].item()}, outside the model's vocabulary of "
             f"{vocab_size} tokens. Use the tokenizer that belongs to the model."
         )
-    banned = [*config.suppress_tokens, *(token_id for (token_id,) in config.bad_words_ids)]
+    banned = {
+        "suppress_tokens": config.suppress_tokens,
+        "bad_words_ids": [token_id for (token_id,) in config.bad_words_ids],
+    }
     special = {
         "mask_token_id": [config.mask_token_id],
         "eos_token_id": config.eos_token_ids,
         "pad_token_id": [config.padding_token_id],
-        "suppress_tokens` or `bad_words_ids": banned,
     }
-    for name, token_ids in special.items():
+    for name, token_ids in (special | banned).items():
         for token_id in token_ids:
             if not 0 <= token_id < vocab_size:
                 rule = f"is outside the model's vocabulary of {vocab_size} tokens"
-                raise SettingError(name, token_id, rule, "Set the id that the model was trained with.")
+                remedy = "Remove it." if name in banned else "Set the id that the model was trained with."
+                raise SettingError(name, token_id, rule, remedy)
     if config.mask_token_id in (*config.eos_token_ids, config.padding_token_id):
         rule = "is the end or padding token, too"
         raise SettingError("mask_token_id", config.mask_token_id, rule, "Set the one that is wrong.")
-    if len({*banned, config.mask_token_id}) >= vocab_size:
+    if len({config.mask_token_id}.union(*banned.values())) >= vocab_size:
         raise ValueError("`suppress_tokens` and `bad_words_ids` leave no token to decode. Remove some.")
 
 

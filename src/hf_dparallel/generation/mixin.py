@@ -217,11 +217,11 @@ class DiffusionGenerationMixin(GenerationMixin):
         parts = make_parts(config, logits_processor, stopping_criteria, tokenizer=tokenizer)
         decoder = Decoder(self, config, parts, generator_for)
 
-        def check(prompt: torch.Tensor) -> torch.LongTensor:
+        def checked_prompt(prompt: torch.Tensor) -> torch.LongTensor:
             # On the host, so that no check waits for the device.
             return check_prompts(prompt.cpu(), None, config, self)[0].to(input_device(self))
 
-        return SlotDecoder(decoder, prompts, batch_size, check)
+        return SlotDecoder(decoder, prompts, batch_size, checked_prompt)
 
     def generate_batch(self, *args, **kwargs):
         """Refused: the inherited method decodes from left to right. Use [`generate_many`]."""

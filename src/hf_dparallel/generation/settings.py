@@ -186,20 +186,6 @@ def settings_called(name: str) -> tuple[str, ...]:
     return (name,) if name in SETTINGS else tuple(one for one in SETTINGS if name in SETTINGS[one].counts_as)
 
 
-def describe_settings() -> str:
-    """The table as Markdown: name, default and first sentence of each setting that changes answers, by kind."""
-    lines = ["| Setting | Default | Meaning |", "|---|---|---|"]
-    for kind, title in KINDS.items():
-        settings = [SETTINGS[name] for name in settings_of(kind) if SETTINGS[name].changes_answer]
-        lines += [f"| **{title}** | | |"] if settings else []
-        for setting in settings:
-            default = "–" if setting.default is None else f"`{setting.default!r}`"
-            source = f" ([source]({setting.source}))" if setting.source else ""
-            text = setting.help.partition(". ")[0].removesuffix(".")
-            lines.append(f"| `{setting.name}` | {default} | {text}{source} |")
-    return "\n".join(lines) + "\n"
-
-
 def _as_python(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_as_python(item) for item in value]
@@ -227,7 +213,7 @@ add_setting("block_length", "length", int, default=32, minimum=1, is_swept=True,
 add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,
     help="With any rule: at least this many tokens in each pass, the most confident ones.")
 add_setting("max_active_blocks", "blocks", int, off=1, minimum=1, is_swept=True,
-    needs=("commit rule with a threshold",), source="https://huggingface.co/papers/2601.07568",
+    needs=("threshold",), source="https://huggingface.co/papers/2601.07568",
     help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open one is "
     "decided; this needs a commit rule with a threshold.")
 add_setting("block_add_threshold", "blocks", float, default=0.5, noun="a fraction", above_minimum=True, maximum=1,

@@ -83,28 +83,26 @@ class Monitor:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         state, status, start = scope.setdefault("state", {}), 500, time.perf_counter()
-        request_id = f"req_{secrets.token_hex(16)}"
+        state["id"] = f"req_{secrets.token_hex(16)}"
 
         async def send_and_look(message: dict[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", state["id"].encode())]
             await send(message)
 
         try:
             await self.app(scope, receive, send_and_look)
         finally:
-            self._record(request_id, scope, state, status, time.perf_counter() - start)
+            self._record(scope, state, status, time.perf_counter() - start)
 
-    def _record(
-        self, request_id: str, scope: dict[str, Any], state: dict[str, Any], status: int, seconds: float
-    ) -> None:
+    def _record(self, scope: dict[str, Any], state: dict[str, Any], status: int, seconds: float) -> None:
         usage = state["usage"]() if "usage" in state else None
         if scope["method"] == "POST":
             self.metrics.add(state.get("model", ""), status, seconds, usage)
         client = scope["client"][0] if scope.get("client") else "-"
-        line = f"{request_id} {client} {scope['method']} {scope['path']} {status} {seconds:.2f} s"
+        line = f"{state['id']} {client} {scope['method']} {scope['path']} {status} {seconds:.2f} s"
         if usage is not None:
             tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
             line += f", {state['model']}, {tokens}, {usage['nfe']} pass{'es' * (usage['nfe'] != 1)}"

@@ -44,7 +44,7 @@ class Editing(RowPart):
 
 # fmt: off
 add_setting("editing_threshold", "revision", float, off=1.0, noun="a probability", maximum=1, is_swept=True,
-    counts_as=("revision",), needs=("commit rule with a threshold",), not_with=("revision", "compile_config"),
+    counts_as=("revision",), needs=("threshold",), not_with=("revision", "compile_config"),
     source="https://huggingface.co/papers/2602.08676",
     help="Editing, for models trained for it: replace decided tokens of the open block where the model predicts "
     "another with more than this probability. 1 replaces nothing. Needs a commit rule with a threshold.")

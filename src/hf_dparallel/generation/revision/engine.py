@@ -75,7 +75,7 @@ class SGLang(EngineBlocks):
     def __init__(self, config: Any):
         if not any(map(config.is_on, settings_called(THRESHOLD))):
             remedy = "Set `confidence_threshold=0.95`, its default, or find one with `hf-dparallel calibrate`."
-            raise SettingError("engine", "sglang", f"needs a {THRESHOLD}", remedy)
+            raise SettingError("engine", "sglang", f"needs a commit rule with a {THRESHOLD}", remedy)
         super().__init__(config)
         # By row, the states that its blocks have been in.
         self._states: dict[int, set] = {}

@@ -12,7 +12,7 @@ from ..prediction import TokenPrediction
 
 
 @commit_rule("soft_threshold", float, noun="a probability", maximum=1,
-    counts_as=("commit rule with a threshold", "revision"), not_with=("revision", "compile_config"),
+    counts_as=("threshold", "revision"), not_with=("revision", "compile_config"),
     model={"takes_embeddings": "feeds mixtures of embeddings, and {model} takes no `inputs_embeds`"},
     source="https://huggingface.co/papers/2604.08302",
     help="Soft decoding, for models trained for it: commit the masks before the first one below this probability. "

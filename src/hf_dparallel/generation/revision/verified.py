@@ -130,7 +130,7 @@ def _probability(prediction: TokenPrediction, tokens: torch.LongTensor) -> torch
 
 # fmt: off
 add_setting("revocation_threshold", "revision", float, off=0.0, noun="a probability", maximum=1, is_swept=True,
-    counts_as=("revision",), needs=("commit rule with a threshold",), not_with=("revision", "compile_config"),
+    counts_as=("revision",), needs=("threshold",), not_with=("revision", "compile_config"),
     source="https://huggingface.co/papers/2507.18578",
     model={"takes_visibility": "hides tokens from some places of a pass, by a mask of four dimensions that {model} "
            'takes with `attn_implementation="sdpa"`, if at all'},
