@@ -5,8 +5,10 @@ Pages are found by their names. The Python blocks of a page run one after the ot
 before: nothing is given to them, made smaller or replaced but names on the Hub.
 """
 
+import inspect
 import itertools
 import json
+import pydoc
 import re
 import shlex
 from collections.abc import Mapping
@@ -293,8 +295,19 @@ def test_every_page_can_be_reached():
     assert linked >= set(PAGES) - {"README.md"}
 
 
+def test_the_api_page_names_everything_public_by_its_shortest_path():
+    entries = re.findall(r"^::: (\S+)$", read("docs/api.md"), flags=re.MULTILINE)
+    assert all(pydoc.locate(entry) is not None for entry in entries)
+    public = {name: getattr(hf_dparallel, name) for name in dir(hf_dparallel) if name[0] != "_"}
+    things = {name: it for name, it in public.items() if inspect.isclass(it) or inspect.isfunction(it)}
+    ours = {name for name, it in things.items() if it.__module__.startswith("hf_dparallel.")}
+    assert {entry.removeprefix("hf_dparallel.") for entry in entries} >= ours
+    longer = [entry for entry in entries if entry.count(".") > 1 and entry.rpartition(".")[2] in ours]
+    assert not longer
+
+
 @pytest.mark.slow
 def test_the_site_shows_no_placeholder_and_no_raw_reference(tmp_path):
     build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
     api = (tmp_path / "api" / "index.html").read_text(encoding="utf-8")
-    assert "block_length" in api and not re.findall(r"\{settings\}|`\]\[|<code>`", api)
+    assert "block_length" in api and not re.findall(r"\{settings\}|`\]\[|<code>`|default:\s", api)
