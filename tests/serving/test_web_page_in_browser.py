@@ -69,6 +69,16 @@ class Page:
         assert problems == [] and self.driver.execute_script("return document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize(("height", "position"), [(800, "static"), (900, "sticky")])
+def test_open_settings_scroll_away_where_the_window_is_low(server, driver, height, position):
+    """They would take a third of it, and the question pass under them."""
+    page = Page(driver, server.url, width=1100, height=height)
+    read = "return getComputedStyle(document.querySelector('header')).position"
+    assert driver.execute_script(read) == position
+    page.find("#panels summary")[0].click()
+    assert driver.execute_script(read) == "sticky"
+
+
 def test_a_race_and_its_replay(served, server, driver):
     page = Page(driver, server.url, width=1100)
     page.find("#compare")[0].click()
