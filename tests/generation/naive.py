@@ -330,10 +330,12 @@ def _factor(row, guesses, value, probs):
 
 def _count(row, guesses, value, probs):
     length, block_length = row.settings["max_new_tokens"], row.settings["block_length"]
-    if row.settings["whole_blocks"]:
+    if row.settings["whole_blocks"] and length % block_length:
         counts = scheduled_counts(block_length, block_length, round(value * block_length / length))[0]
     else:
-        counts = scheduled_counts(length, block_length, value)[row.first]
+        # The tokens behind the last whole block are decided as those in it.
+        counts = scheduled_counts(length, block_length, value)
+        counts = counts[min(row.first, len(counts) - 1)]
     from_left = row.settings.get("commit_order") == "left_to_right"
     order = sorted(guesses, key=lambda i: i if from_left else -guesses[i].probability)
     return set(order[: counts[min(row.step, len(counts) - 1)]])

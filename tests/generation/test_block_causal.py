@@ -50,14 +50,24 @@ def test_without_padding_a_pass_has_no_mask(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("denoising_steps", "passes"), [(4, [1, 1, 1, 1]), (7, [2] * 4), (8, [2] * 4), (16, [3, 4, 4, 4])]
+    ("denoising_steps", "passes"), [(4, [1, 1, 1, 1]), (7, [2, 2, 2, 1]), (8, [2] * 4), (16, [3, 4, 4, 4])]
 )
-def test_one_schedule_for_all_blocks(denoising_steps, passes):
-    """Also for the first, which has fewer masks."""
+def test_a_schedule_counts_for_whole_blocks(denoising_steps, passes):
+    """Also in the first, which has fewer masks."""
     run, settings = {"prompt_ids": [2, 3, 4, 5, 6]}, {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False}
     (row,) = make_sdar().generate_many([run["prompt_ids"]], denoising_steps=denoising_steps, **settings)
     blocks = torch.tensor(steps_in_block(row, run, 4)).split([3, 4, 4, 4, 1])
     assert [int(block.max()) for block in blocks[:4]] == passes
+
+
+@pytest.mark.parametrize(
+    ("max_new_tokens", "denoising_steps", "passes"), [(8, 2, 2), (8, 3, 3), (8, 5, 5), (12, 7, 7), (6, 3, 4)]
+)
+def test_behind_whole_blocks_a_schedule_takes_its_passes(max_new_tokens, denoising_steps, passes):
+    """Unless the answer ends inside a block: then each block has the same number of them, rounded."""
+    settings = {"max_new_tokens": max_new_tokens, "denoising_steps": denoising_steps, "stop_at_eos": False}
+    out = make_sdar().generate(torch.arange(2, 10)[None], return_dict_in_generate=True, **settings)
+    assert out.nfe.item() == passes
 
 
 def test_a_block_may_be_as_long_as_the_longest_sequence():

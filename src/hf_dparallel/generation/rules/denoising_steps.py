@@ -8,8 +8,7 @@ from ..settings import SettingError, add_setting
 @commit_rule("denoising_steps", int, minimum=1, counts_as=(), schedule_of="max_new_tokens", needs=("max_new_tokens",),
     source="https://huggingface.co/papers/2502.09992",
     help="Commit the most confident tokens in this many passes over the whole canvas, evenly. Without any rule, one "
-    "token in each pass. Block-causal models take `denoising_steps * block_length / max_new_tokens` passes, rounded, "
-    "in every block, so that their sum may differ.")  # fmt: skip
+    "token in each pass. Block-causal models may take others where prompt or answer end inside a block.")  # fmt: skip
 class Schedule:
     """Commits a fixed number of tokens in each pass. Passes and tokens that do not divide go to the first ones."""
 
@@ -17,8 +16,8 @@ class Schedule:
         self.canvas = canvas
         self.order = config.commit_order
         length, block_length, steps = config.max_new_tokens, config.block_length, config.denoising_steps
-        if canvas.whole_blocks:
-            # One schedule for all blocks: the first and the last have masks beside the answer, or lack some.
+        if canvas.whole_blocks and length % block_length:
+            # One schedule for all blocks: the last has masks behind the answer.
             steps, length = round(steps * block_length / length), block_length
         self.counts = scheduled_counts(length, block_length, steps)
         self._table = None
