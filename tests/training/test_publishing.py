@@ -10,15 +10,20 @@ from huggingface_hub import ModelCard
 from peft import LoraConfig
 from safetensors.torch import load
 from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
+from transformers.utils import logging
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, DiffusionGenerationConfig
-from hf_dparallel.generation.configuration import recipe_of
-from hf_dparallel.training.masking import Masking
+from hf_dparallel.generation.configuration import recipe_of, resolve
+from hf_dparallel.generation.settings import settings_of
 from hf_dparallel.training.publishing import student_recipe
 
-from ..helpers import make_llada
+from ..helpers import make_dataset, make_llada
+from ..helpers import make_trainer as make_plain_trainer
 from ..hub.conftest import BASE, TEACHER, hub  # noqa: F401
 from ..hub.server import Repository
+
+
+RULES = set(settings_of("rule"))
 
 
 def make_trainer(folder, model=None, **settings) -> CertaintyForcingTrainer:
@@ -55,7 +60,7 @@ def test_a_trained_adapter_is_published_with_what_is_known_of_it(hub, tmp_path):
     for text in ("4 sequences. 4 of 9 trajectories were kept.", "| `certainty_weight` | 3.0 |", "| `steps` | 2 |"):
         assert text in re.sub(" +", " ", card.text)
     model = AutoModelForMaskedLM.from_pretrained("user/student")
-    recipe = {"max_new_tokens": 160, "block_length": 4, "entropy_threshold": 0.5}
+    recipe = {"max_new_tokens": 4, "block_length": 4, "entropy_threshold": 0.5}
     assert {name: getattr(recipe_of(model), name) for name in recipe} == recipe
 
 
@@ -129,12 +134,38 @@ def test_a_base_model_in_a_folder_is_refused_before_the_training(hub, tmp_path):
         assert str(TEACHER).encode() not in hub.repository("user/student").files()[name]
 
 
-def test_the_saved_recipe_is_the_models_or_the_papers():
+@pytest.mark.parametrize(
+    ("own", "settings", "saved"),
+    [
+        ({}, {}, {"entropy_threshold": 0.5, "block_length": 8, "max_new_tokens": 16}),
+        # A canvas of the teacher's, for which the student was not trained.
+        ({"confidence_threshold": 0.7, "max_new_tokens": 256}, {},
+         {"confidence_threshold": 0.7, "max_new_tokens": 16}),
+        ({"confidence_threshold": 0.7, "block_length": 4}, {},
+         {"confidence_threshold": 0.7, "block_length": 4, "max_new_tokens": 12}),
+        ({"denoising_steps": 64}, {}, {"denoising_steps": 64}),
+        # A teacher is not taught to be certain.
+        ({}, {"certainty_weight": 0.0}, {"block_length": 8, "max_new_tokens": 16}),
+    ],
+)  # fmt: skip
+def test_the_saved_recipe_is_the_models_or_the_papers_for_answers_as_long_as_trained(tmp_path, own, settings, saved):
     model = make_llada()
-    masking = Masking(block_length=12)
-    assert student_recipe(model, masking).settings() == {"block_length": 12, "entropy_threshold": 0.5}
-    model.generation_config = DiffusionGenerationConfig(confidence_threshold=0.7, block_length=32)
-    assert student_recipe(model, masking).settings() == {"confidence_threshold": 0.7, "block_length": 32}
+    model.generation_config = DiffusionGenerationConfig(**own)
+    rows = [{"prompt_ids": [2], "completion_ids": [3] * length} for length in (4, 11, 2)]
+    trainer = make_plain_trainer(tmp_path, model, train_dataset=rows, block_length=8, **settings)
+    assert student_recipe(trainer).settings() == saved
+    # Keywords, and what is decoded without any.
+    assert resolve(model, student_recipe(trainer), max_new_tokens=20, denoising_steps=20).max_new_tokens == 20
+    assert resolve(model, student_recipe(trainer)).commit_rule() == next(iter({*saved} & RULES), "denoising_steps")
+
+
+def test_the_longest_answer_of_streamed_data_is_not_known(tmp_path, caplog):
+    logging.warning_once.cache_clear()
+    trainer = make_plain_trainer(tmp_path, train_dataset=make_dataset(2).to_iterable_dataset(), max_steps=1)
+    assert student_recipe(trainer).max_new_tokens is None
+    assert "`model.generation_config.max_new_tokens`" in caplog.text
+    trainer.model.generation_config.max_new_tokens = 12
+    assert student_recipe(trainer).max_new_tokens == 12
 
 
 def test_every_saved_folder_says_what_it_is(tmp_path):

@@ -153,7 +153,7 @@ def compare(
 ) -> list[dict[str, Any]] | None:
     """Shows teacher and student side by side. What fails here comes after a training that is saved."""
     model = trainer.accelerator.unwrap_model(trainer.model).eval()
-    recipe, folder = student_recipe(model, trainer.masking), Path(trainer.args.output_dir)
+    recipe, folder = student_recipe(trainer), Path(trainer.args.output_dir)
     try:
         return compare_with_teacher(model, load_teacher, trainer.processing_class, recipe, rows, folder)
     except (ValueError, ArithmeticError, RuntimeError) as error:

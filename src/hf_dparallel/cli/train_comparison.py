@@ -36,8 +36,7 @@ def compare_with_teacher(
 
     `rows` have `prompt_ids` and the teacher's `completion_ids`.
     """
-    longest, config = max(map(len, rows["completion_ids"])), Answerer(model, tokenizer, recipe).config
-    recipe = recipe.updated(max_new_tokens=-(-longest // config.block_length) * config.block_length)
+    config = Answerer(model, tokenizer, recipe).config
     told, reward_function = judge(rows, tokenizer)
     rows, prompt_ids = rows.rename_column("completion_ids", "teacher_ids"), rows["prompt_ids"][:]
     measured, certainty = {}, {}
@@ -49,10 +48,10 @@ def compare_with_teacher(
         if find_spec("matplotlib") is not None:
             certainty[name] = certainty_of(answerer, prompt_ids)
 
-    rule = str(recipe.commit_rule())
-    rule = f"{rule} {getattr(recipe, rule)}"
+    rule = str(config.commit_rule())
+    rule = f"{rule} {getattr(config, rule)}"
     with _teacher(model, load_teacher) as teacher:
-        original = Answerer(teacher, tokenizer, recipe).config.one_token_per_pass()
+        original = config.one_token_per_pass()
         measure(teacher, "Teacher", ("Teacher, one token per pass", original), (f"Teacher, {rule}", recipe))
     measure(model, "Student", (f"Student, {rule}", recipe))
     table = make_rows(measured)

@@ -13,9 +13,11 @@ from huggingface_hub import CommitInfo, run_as_future
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import HubStrategy, has_length
+from transformers.utils import logging
 
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
+from ..generation.settings import SETTINGS
 from ..hub.card import TAGS
 from ..hub.facts import ModelFacts, check_base_model
 from ..hub.files import SUMMARY_NAME, hub_name
@@ -28,6 +30,8 @@ from .variants import MaskingSettings
 
 if TYPE_CHECKING:
     from peft import PeftModel
+
+logger = logging.get_logger(__name__)
 
 # Beside the settings that CertaintyForcingConfig adds.
 _RECORDED_SETTINGS = ("learning_rate", "lr_scheduler_type", "seed")
@@ -45,6 +49,13 @@ class PublishingMixin(Trainer):
     def masking(self) -> Masking:
         """The settings of the masks, whoever has made the collator."""
         return self.data_collator if isinstance(self.data_collator, Masking) else self.args
+
+    @functools.cached_property
+    def longest_completion(self) -> int | None:
+        """The tokens of the longest completion that is trained on; `None` for streamed data, where it is not known."""
+        if not has_length(self.train_dataset):
+            return None
+        return max(len(row["completion_ids"]) for row in self.train_dataset)
 
     def create_model_card(self, model_name: str | None = None, **kwargs) -> None:
         """Writes the card of what is saved in `output_dir`, unless there is one that you have written.
@@ -121,7 +132,7 @@ class PublishingMixin(Trainer):
 
     def _write_companions(self, folder: Path, *copies: Path, model_name: str | None = None, **kwargs) -> None:
         """Writes all that a published model has beside its weights."""
-        recipe, summary = student_recipe(self.model, self.masking), training_summary(self)
+        recipe, summary = student_recipe(self), training_summary(self)
         for target in {folder, *copies}:
             recipe.save_pretrained(target)
             (target / SUMMARY_NAME).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
@@ -148,13 +159,30 @@ def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | 
         ) from error
 
 
-def student_recipe(model: "PreTrainedModel | PeftModel", masking: Masking) -> DiffusionGenerationConfig:
-    """The model's own settings; without a commit rule among them, the paper's, with the blocks of the training."""
-    recipe = recipe_of(base_model(model))
-    if recipe.commit_rule() is not None:
+def student_recipe(trainer: PublishingMixin) -> DiffusionGenerationConfig:
+    """Returns the model's own settings, with a canvas as long as the longest answer of the training, in whole blocks.
+
+    Without a commit rule among them, it has the paper's, with the blocks of the training.
+    """
+    recipe, masking = recipe_of(base_model(trainer.model)), trainer.masking
+    rule = recipe.commit_rule()
+    if rule is None:
+        # The paper's threshold, for students of its method; what is not taught to be certain is a teacher.
+        threshold = 0.5 if trainer.args.certainty_weight else None
+        recipe = recipe.updated(entropy_threshold=threshold, block_length=masking.block_length)
+    elif SETTINGS[rule].schedule_of:
+        # Steps of a canvas of its own.
         return recipe
-    # The paper's threshold, for students of its method.
-    return recipe.updated(entropy_threshold=0.5, block_length=masking.block_length)
+    longest, block_length = trainer.longest_completion, recipe.block_length or masking.block_length
+    if longest is not None:
+        return recipe.updated(max_new_tokens=-(-longest // block_length) * block_length)
+    if trainer.train_dataset is not None and recipe.max_new_tokens is None:
+        logger.warning_once(
+            "The saved recipe has no `max_new_tokens`, because the longest answer of streamed data is not known, and "
+            "answers of another length than the trained ones can be wrong. Set "
+            "`model.generation_config.max_new_tokens` to the length of the longest one."
+        )
+    return recipe
 
 
 def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
