@@ -20,11 +20,17 @@ from transformers import (
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.trainer_utils import HPSearchBackend
 
-from hf_dparallel import CertaintyForcingTrainer, DataCollatorForSemiAutoregressiveMasking, certainty_forcing_loss
+from hf_dparallel import (
+    CertaintyForcingTrainer,
+    DataCollatorForSemiAutoregressiveMasking,
+    DiffusionGenerationConfig,
+    certainty_forcing_loss,
+)
+from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.models.base import MaskedDiffusionOutput
 from hf_dparallel.training.objective import TokenTerms
 from hf_dparallel.training.publishing import student_recipe, training_summary
-from hf_dparallel.training.student import base_model
+from hf_dparallel.training.student import base_model, special_token_id
 
 from ..helpers import (
     EOS,
@@ -39,6 +45,7 @@ from ..helpers import (
     make_rows,
     make_sdar,
     make_sdar_moe,
+    make_tokenizer,
     make_trainer,
     weights_of,
 )
@@ -452,7 +459,8 @@ def test_a_ratio_that_cannot_grow_is_refused(tmp_path, settings):
 
 def text_trainer(tmp_path, rows, **settings):
     tokenizer = build_tokenizer()
-    args, model = make_args(tmp_path, **settings), make_llada(vocab_size=len(tokenizer))
+    ids = {"vocab_size": len(tokenizer), "mask_token_id": tokenizer.mask_token_id}
+    args, model = make_args(tmp_path, **settings), make_llada(**ids)
     return CertaintyForcingTrainer(model, args, train_dataset=rows, processing_class=tokenizer)
 
 
@@ -592,6 +600,23 @@ def test_missing_special_token(tmp_path, name):
     message = f"`{name}` is needed, but neither `processing_class` nor the configuration of LLaDAForMaskedDiffusion"
     with pytest.raises(ValueError, match=message):
         make_trainer(tmp_path, model)
+
+
+def test_training_and_decoding_have_the_same_mask_token(tmp_path):
+    """The model's, also where the tokenizer names another one; the end is the tokenizer's, as in transformers."""
+    tokenizer, model = make_tokenizer(), make_llada()
+    tokenizer.mask_token, tokenizer.eos_token = "5", "6"
+    for recipe, mask in (({}, MASK), ({"mask_token_id": 62}, 62)):
+        model.generation_config = DiffusionGenerationConfig(**recipe)
+        trainer = CertaintyForcingTrainer(
+            model, make_args(tmp_path), make_dataset(2), make_dataset(2), processing_class=tokenizer
+        )
+        assert trainer.data_collator.mask_token_id == resolve(model, None, tokenizer).mask_token_id == mask
+        assert trainer.data_collator.eos_token_id == tokenizer.eos_token_id
+        trainer.train()
+        assert tokenizer.eos_token_id in resolve(model, None, tokenizer).eos_token_ids
+    model.config.mask_token_id = model.generation_config.mask_token_id = None
+    assert special_token_id("mask_token_id", model, tokenizer) == tokenizer.mask_token_id
 
 
 def test_first_of_several_eos_tokens(tmp_path):

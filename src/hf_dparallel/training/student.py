@@ -76,9 +76,15 @@ def base_model(model: "PreTrainedModel | PeftModel") -> PreTrainedModel:
 def special_token_id(
     name: str, model: "PreTrainedModel | PeftModel", processing_class: PreTrainedTokenizerBase | None
 ) -> int:
-    """The `mask_token_id` or `eos_token_id` (`name`) of the tokenizer, or else of the model's configuration."""
+    """Returns the `mask_token_id` (`name`) that decoding has, or the `eos_token_id`, which is the tokenizer's first.
+
+    The Trainer makes the tokenizer's end the model's, but not its mask.
+    """
     base = base_model(model)
-    sources = (processing_class, base.config, getattr(base, "generation_config", None))
+    recipes = base.recipes() if hasattr(base, "recipes") else [getattr(base, "generation_config", None)]
+    sources = [*recipes, base.config, processing_class]
+    if name == "eos_token_id":
+        sources.reverse()
     token_id = configuration.special_token_id(name, *sources)
     if token_id is None:
         raise ValueError(
