@@ -5,6 +5,7 @@ import pytest
 import torch
 from datasets import Dataset
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import EarlyStoppingCallback
 
 from hf_dparallel import CertaintyForcingTrainer, DecodingCallback, DiffusionGenerationConfig, evaluate_decoding
 from hf_dparallel.evaluation import callback as callback_module
@@ -13,11 +14,17 @@ from ..helpers import lora, make_args, make_dataset, make_llada, make_prompts, m
 from .test_decoding import RECIPE, reward_of_the_text
 
 
-def make_trainer(tmp_path, **settings):
+def make_trainer(tmp_path, model=None, model_init=None, callbacks=None, **settings):
     defaults = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "save_strategy": "steps"}
-    args = make_args(tmp_path, **(defaults | settings))
     return CertaintyForcingTrainer(
-        make_llada(), args, make_dataset(6), make_dataset(3), make_tokenizer(), peft_config=lora()
+        model or (None if model_init else make_llada()),
+        make_args(tmp_path, **(defaults | settings)),
+        make_dataset(6),
+        make_dataset(3),
+        make_tokenizer(),
+        peft_config=lora(),
+        callbacks=callbacks,
+        model_init=model_init,
     )
 
 
@@ -40,6 +47,31 @@ def test_decodes_with_the_adapter_as_it_is_and_logs_to_the_trackers(tmp_path):
     recorded = events.Scalars("eval/decoding_tokens_per_forward")
     assert [event.step for event in recorded] == [1, 2, 3]
     assert recorded[-1].value == pytest.approx(expected["tokens_per_forward"])
+
+
+def test_decodes_the_model_that_is_trained_now(tmp_path):
+    """With `model_init`, each training makes another one."""
+    trainer = make_trainer(tmp_path, model_init=lambda: make_llada(), max_steps=2, save_strategy="no")
+    trainer.add_callback(DecodingCallback(trainer, make_prompts(10), reward_of_the_text, RECIPE))
+    for _ in range(2):
+        trainer.train()
+        expected = evaluate_decoding(
+            trainer.model, trainer.processing_class, make_prompts(10), reward_of_the_text, RECIPE
+        )
+        logged = [entry for entry in trainer.state.log_history if "eval_decoding_nfe" in entry][-1]
+        for name in ("nfe", "tokens_per_forward"):
+            assert logged[f"eval_decoding_{name}"] == pytest.approx(expected[name], rel=1e-6)
+
+
+def test_early_stopping_that_was_there_before_sees_the_score(tmp_path, monkeypatch):
+    figures = {"accuracy": 1.0, "nfe": 1.0, "tokens_per_forward": 2.0, "num_prompts": 4}
+    monkeypatch.setattr(callback_module, "evaluate_answers", lambda *_, **__: SimpleNamespace(metrics=lambda: figures))
+    stopping = {"metric_for_best_model": "decoding_score", "greater_is_better": True, "save_strategy": "no"}
+    trainer = make_trainer(tmp_path, callbacks=[EarlyStoppingCallback(1)], **stopping)
+    trainer.add_callback(DecodingCallback(trainer, make_prompts(4), reward_of_the_text, RECIPE))
+    trainer.train()
+    # Of three steps; the second one has no better score.
+    assert trainer.state.global_step == 2
 
 
 def test_does_not_disturb_the_training(tmp_path):

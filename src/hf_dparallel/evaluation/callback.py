@@ -79,13 +79,17 @@ class DecodingCallback(TrainerCallback):
         _check_trainer(trainer, len(dataset))
         check_new_columns(dataset, ["completion_ids"])
         check_reward_columns(reward_funcs, dataset.column_names)
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        self.answerer = Answerer(model, trainer.processing_class, generation_config, batch_size)
+        self.answerer = Answerer(trainer.model, trainer.processing_class, generation_config, batch_size)
         tokenize_prompts(dataset, trainer.processing_class, self.answerer.config.mask_token_id)
         self.trainer = trainer
         self.dataset = dataset
         self.reward_funcs = reward_funcs
         self.min_accuracy = min_accuracy
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        # To the front: early stopping, which the trainer was made with, reads the metrics that are added here.
+        callbacks = self.trainer.callback_handler.callbacks
+        callbacks.insert(0, callbacks.pop(callbacks.index(self)))
 
     def on_evaluate(self, args, state, control, metrics: dict[str, float], **kwargs):
         # The Trainer evaluates each of several data sets on its own: once is enough.
@@ -100,8 +104,10 @@ class DecodingCallback(TrainerCallback):
     def _decode(self) -> dict[str, float]:
         trainer = self.trainer
         share = self.dataset.shard(trainer.args.world_size, trainer.args.process_index)
-        # A copy resolves its recipe anew, now that the model is in evaluation mode, where it may have a cache.
-        metrics = evaluate_answers(replace(self.answerer), share, self.reward_funcs, "Decoding").metrics()
+        # Each training may have made a new model. The copy resolves its recipe anew, now that the model is in
+        # evaluation mode, where it may have a cache.
+        answerer = replace(self.answerer, model=trainer.model)
+        metrics = evaluate_answers(answerer, share, self.reward_funcs, "Decoding").metrics()
         sums = torch.tensor([len(share) * metrics[name] for name in _AVERAGED], device=trainer.args.device)
         means = (trainer.accelerator.reduce(sums) / len(self.dataset)).tolist()
         averages = dict(zip(_AVERAGED, means, strict=True))
