@@ -721,6 +721,30 @@ def test_a_model_is_made_for_each_training(tmp_path):
         trainer._hp_search_setup(SimpleNamespace(params={"block_length": 8}))
 
 
+def test_a_search_minimizes_the_evaluation_loss(tmp_path, monkeypatch):
+    """The default of transformers is the sum of all other metrics, `eval_masked_accuracy` among them."""
+    trainer = make_trainer(tmp_path, eval_dataset=make_dataset(2))
+    monkeypatch.setattr(Trainer, "hyperparameter_search", lambda self, *args, **kwargs: (*args, kwargs))
+    _, objective, *others = trainer.hyperparameter_search(n_trials=3, backend="optuna")
+    metrics = trainer.evaluate()
+    assert objective(metrics) == metrics["eval_loss"] and others == [3, "minimize", {"backend": "optuna"}]
+    assert trainer.hyperparameter_search(print, sum, 2, "maximize") == (print, sum, 2, "maximize", {})
+    for direction, data in (("maximize", make_dataset(2)), ("minimize", {"a": make_dataset(2)})):
+        trainer.eval_dataset = data
+        with pytest.raises(ValueError, match="`compute_objective` must be given"):
+            trainer.hyperparameter_search(direction=direction)
+
+
+def test_a_searched_seed_is_the_seed_of_the_masks(tmp_path):
+    trainer = make_trainer(tmp_path, eval_dataset=make_dataset(2), seed=3)
+    trainer.hp_search_backend, trainer.hp_space = HPSearchBackend.OPTUNA, lambda trial: trial.params
+    for params, seed in ({"learning_rate": 0.1}, 3), ({"seed": 5}, 5), ({"data_seed": 7}, 7):
+        trainer._hp_search_setup(SimpleNamespace(params=params))
+        assert trainer.data_collator.seed == seed
+    # The trials are compared on the same masks.
+    assert trainer._eval_collator.seed == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

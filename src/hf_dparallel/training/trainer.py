@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,9 +230,29 @@ class CertaintyForcingTrainer(PublishingMixin):
         model.add_model_tags(self._tag_names)
         return model
 
+    def hyperparameter_search(
+        self, hp_space=None, compute_objective=None, n_trials=20, direction="minimize", *args, **kwargs
+    ):
+        r"""
+        Searches, see [`~transformers.Trainer.hyperparameter_search`]. By default `eval_loss` is minimized.
+
+        Raises:
+            ValueError: if `compute_objective` is needed and not given: to maximize, or with several evaluation sets.
+        """
+        if compute_objective is None and (direction != "minimize" or isinstance(self.eval_dataset, dict)):
+            raise ValueError(
+                f"`compute_objective` must be given with direction={direction!r} or several evaluation sets: by "
+                "default `eval_loss` is minimized. Pass `compute_objective=lambda metrics: metrics[NAME]`."
+            )
+        objective = compute_objective or itemgetter("eval_loss")
+        return super().hyperparameter_search(hp_space, objective, n_trials, direction, *args, **kwargs)
+
     def _hp_search_setup(self, trial: Any) -> None:
         before = {field.name: getattr(self.args, field.name) for field in dataclasses.fields(MaskingSettings)}
+        seed = _mask_seed(self.args)
         super()._hp_search_setup(trial)
+        if _mask_seed(self.args) != seed:
+            self.data_collator.seed = _mask_seed(self.args)
         for name, value in before.items():
             rule = f"cannot be searched: the masks of this trainer are drawn with {value!r}"
             self.args.require(name, getattr(self.args, name) == value, rule, "Make a trainer for each value.")
@@ -497,5 +518,10 @@ def _default_collator(
             )
         settings |= {"block_causal": True, "block_length": block_length}
     settings |= {name: special_token_id(name, model, processing_class) for name in ("mask_token_id", "eos_token_id")}
-    seed = args.seed if args.data_seed is None else args.data_seed
-    return DataCollatorForSemiAutoregressiveMasking(seed=seed, vocab_size=vocabulary_size(base), **settings)
+    return DataCollatorForSemiAutoregressiveMasking(
+        seed=_mask_seed(args), vocab_size=vocabulary_size(base), **settings
+    )
+
+
+def _mask_seed(args: CertaintyForcingConfig) -> int:
+    return args.seed if args.data_seed is None else args.data_seed
