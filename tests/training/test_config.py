@@ -20,6 +20,13 @@ def test_defaults_are_as_in_the_paper():
     assert parse().to_dict() == config.to_dict()
 
 
+@pytest.mark.parametrize("steps", [4, 0.5])
+def test_a_constant_rate_is_warmed_up_to_if_asked_for(steps):
+    assert CertaintyForcingConfig("out", warmup_steps=steps).lr_scheduler_type == "constant_with_warmup"
+    assert parse("--warmup_steps", str(steps)).lr_scheduler_type == "constant_with_warmup"
+    assert CertaintyForcingConfig("out", warmup_steps=steps, lr_scheduler_type="cosine").lr_scheduler_type == "cosine"
+
+
 @pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])
 def test_activation_checkpointing_by_both_of_its_names(name):
     assert CertaintyForcingConfig("out").activation_checkpointing is True
@@ -76,6 +83,8 @@ def test_help_is_printed(capsys):
         ({"train_sampling_strategy": "group_by_length"}, "changes nothing: all rows are padded to `max_length`"),
         ({"include_for_metrics": ["inputs"]}, "would give masked views, .*Leave it out."),
         ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor=0.1` has no meaning .* Leave it at 0."),
+        ({"max_steps": 0}, "`max_steps=0` trains nothing."),
+        ({"num_train_epochs": 0}, "`num_train_epochs=0` trains nothing."),
     ],
 )
 def test_bad_settings(settings, message):

@@ -309,6 +309,22 @@ def test_evaluation_has_fixed_masks_and_does_not_disturb_training(tmp_path):
     assert sum(logs[0][:4]) != pytest.approx(sum(logs[0][4:]), rel=1e-6)
 
 
+class OneMore(CertaintyForcingTrainer):
+    def compute_loss(self, *args, **kwargs):
+        loss = super().compute_loss(*args, **kwargs)
+        return (loss[0] + 1, loss[1]) if isinstance(loss, tuple) else loss + 1
+
+
+@pytest.mark.parametrize("compute_metrics", [None, lambda prediction: {"accuracy": 1.0}])
+def test_a_term_of_ones_own_is_in_the_evaluation_loss(tmp_path, compute_metrics):
+    args, data = make_args(tmp_path, per_device_eval_batch_size=2), make_dataset(5, seed=1)
+    losses = [
+        cls(make_llada(), args, eval_dataset=data, compute_metrics=compute_metrics).evaluate()["eval_loss"]
+        for cls in (CertaintyForcingTrainer, OneMore)
+    ]
+    assert losses[1] == pytest.approx(losses[0] + 1)
+
+
 def test_several_evaluation_sets(tmp_path):
     datasets = {"a": make_dataset(3, seed=1), "b": make_dataset(2, seed=2)}
     metrics = make_trainer(tmp_path, eval_dataset=datasets).evaluate()

@@ -32,7 +32,8 @@ class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
         weight_decay (`float`, *optional*, defaults to `0.01`):
             Weight decay of the optimizer; biases and norms are exempt.
         lr_scheduler_type (`str` or [`~transformers.SchedulerType`], *optional*, defaults to `"constant"`):
-            The learning rate scheduler type to use. See `SchedulerType` for all possible values.
+            The learning rate scheduler type to use. See `SchedulerType` for all possible values. With `warmup_steps`,
+            `"constant"` is `"constant_with_warmup"`.
         logging_steps (`float`, *optional*, defaults to `10`):
             Log every X update steps. An integer, or a float in [0, 1): a ratio of the total training steps.
         activation_checkpointing (`bool`, *optional*, defaults to `True` unless `gradient_checkpointing` is set):
@@ -69,6 +70,8 @@ class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
         if self.activation_checkpointing is None and self.gradient_checkpointing is None:
             self.activation_checkpointing = True
         super().__post_init__()
+        if self.warmup_steps and self.lr_scheduler_type == "constant":
+            self.lr_scheduler_type = SchedulerType.CONSTANT_WITH_WARMUP
 
     def check(self) -> None:
         super().check()
@@ -77,6 +80,8 @@ class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
         self.require("train_sampling_strategy", not is_grouped, rule, "Leave it out.")
         rule = "would give masked views, where predictions and labels are by sequence"
         self.require("include_for_metrics", "inputs" not in (self.include_for_metrics or []), rule, "Leave it out.")
-        self.require("max_steps", self.max_steps != 0, "trains nothing", "Leave it out, or give a positive number.")
+        remedy = "Leave it out, or give a positive number."
+        self.require("max_steps", self.max_steps != 0, "trains nothing", remedy)
+        self.require("num_train_epochs", self.num_train_epochs > 0 or self.max_steps > 0, "trains nothing", remedy)
         rule = "has no meaning for certainty-forcing distillation"
         self.require("label_smoothing_factor", self.label_smoothing_factor == 0, rule, "Leave it at 0.")

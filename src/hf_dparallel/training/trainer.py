@@ -384,9 +384,9 @@ class CertaintyForcingTrainer(PublishingMixin):
         """Evaluates, and adds our metrics to the metrics of the [`~transformers.Trainer`]."""
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         metrics = self._metrics["eval"].drain()
-        if metrics:
+        if metrics and type(self).compute_loss is CertaintyForcingTrainer.compute_loss:
             # The Trainer averages over batches, and takes rows for sequences when it drops the repeated ones of the
-            # last batch. These sums are over sequences.
+            # last batch. These sums are over sequences, but know nothing of a term that a subclass adds.
             metrics["loss"] = sum(weight * metrics[f"{name}_loss"] for name, weight in self.args.weights.items())
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
