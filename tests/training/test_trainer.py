@@ -393,6 +393,25 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, workers, persistent,
             assert torch.equal(weight, expected[name]), (step, name)
 
 
+def test_a_streamed_run_is_resumed_within_a_later_pass(tmp_path):
+    def run(folder, max_steps, checkpoint=None):
+        # Four batches a pass, two of them a step: the passes end with steps 2 and 4.
+        rows = make_dataset(8).to_iterable_dataset(num_shards=2).shuffle(seed=0, buffer_size=4)
+        settings = {"mask_ratio": "random", "gradient_accumulation_steps": 2, "max_steps": max_steps}
+        saving = {"save_strategy": "no" if checkpoint else "steps", "save_steps": 1}
+        trainer = make_trainer(folder, peft_config=lora(), train_dataset=rows, **settings, **saving)
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        assert trainer.state.global_step == max_steps
+        return weights_of(trainer.model)
+
+    whole = run(tmp_path, 5)
+    run(tmp_path / "shorter", 3)
+    # In the second pass, at its end, and in the second pass of a run of fewer steps.
+    for checkpoint in ("checkpoint-3", "checkpoint-4", "shorter/checkpoint-3"):
+        resumed = run(tmp_path / "resumed", 5, tmp_path / checkpoint)
+        assert all(torch.equal(weight, whole[name]) for name, weight in resumed.items()), checkpoint
+
+
 @pytest.mark.parametrize("make_model", [make_llada, make_dream])
 def test_a_whole_model_is_resumed_and_the_best_checkpoint_loaded(tmp_path, make_model):
     """LLaDA is saved under its published names, and has others in memory."""

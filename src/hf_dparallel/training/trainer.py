@@ -4,6 +4,7 @@
 import dataclasses
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 from pathlib import Path
@@ -20,8 +21,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainerCallback,
+    TrainerState,
     set_seed,
 )
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import CONFIG_NAME, logging
 
@@ -426,6 +429,18 @@ class CertaintyForcingTrainer(PublishingMixin):
             + (f"{last} is from before that. " if last else "")
             + "Lower `learning_rate`, or train in bfloat16 instead of float16."
         )
+
+    def _init_training_state(
+        self, max_steps: int, num_update_steps: int, num_epochs: int, checkpoint: str | None, trial: Any
+    ) -> tuple[int, int]:
+        trained = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
+        # The Trainer counts the steps of streamed data, whose passes have an unknown length, as if they were one pass.
+        if checkpoint is None or num_epochs != sys.maxsize:
+            return trained
+        saved = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
+        part, epoch = math.modf(saved.epoch)
+        batches = round(part * saved.max_steps * self.args.gradient_accumulation_steps)
+        return int(epoch), 0 if self.args.ignore_data_skip else batches
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         is_ours = isinstance(self.model, MaskedDiffusionModel) and Path(resume_from_checkpoint, CONFIG_NAME).is_file()
