@@ -86,6 +86,9 @@ for name in ("trl", "datasets", "evaluate"):
 import hf_dparallel.training.trainer
 print("trl" in sys.modules)
 print(*dir(hf_dparallel))
+before = set(globals())
+from hf_dparallel import *
+print(*set(globals()) - before - {"before"})
 """
 
 
@@ -111,6 +114,14 @@ def test_importing_the_trainer_does_not_import_trl(imports):
 
 def test_public_names_are_listed_before_they_are_imported(imports):
     assert {"CertaintyForcingTrainer", "LLaDAConfig", "generate_trajectories"} <= set(imports[3].split())
+
+
+def test_a_star_imports_the_public_names_and_no_others(imports):
+    """Neither `Any` nor subpackages, which would hide names such as `data` or `models` of the caller."""
+    sources = [ast.parse((SOURCES / "hf_dparallel" / name).read_text()) for name in ("__init__.py", "_on_demand.py")]
+    imported = [node for source in sources for node in source.body if isinstance(node, ast.ImportFrom) and node.level]
+    names = {alias.asname for node in imported for alias in node.names} - {"__version__"}
+    assert set(imports[4].split()) == names >= {"demo", "LLaDAConfig", "CertaintyForcingTrainer"}
 
 
 def test_imports_have_no_cycle():

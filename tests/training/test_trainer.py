@@ -562,6 +562,16 @@ def test_the_steps_are_missing(tmp_path, make):
         make_trainer(tmp_path, train_dataset=make(make_rows(2)), peft_config=lora(), near_steps=2, max_steps=1)
 
 
+def test_all_splits_at_once_are_refused(tmp_path):
+    """What `load_dataset` returns without a split. Several evaluation sets are a plain `dict`, or have other names."""
+    splits = DatasetDict(train=make_dataset(2), test=make_dataset(2))
+    with pytest.raises(ValueError, match=r"`train_dataset` must be one .*'test', 'train'.*Pass `dataset\['train'\]`"):
+        make_trainer(tmp_path, train_dataset=splits)
+    with pytest.raises(ValueError, match=r"`eval_dataset` must be one .*Pass `dataset\['test'\]`"):
+        make_trainer(tmp_path, eval_dataset=splits)
+    assert "eval_train_loss" in make_trainer(tmp_path, eval_dataset=dict(splits)).evaluate()
+
+
 def test_evaluation_data_that_cannot_be_used(tmp_path):
     with pytest.raises(ValueError, match=r"`eval_dataset\['a'\]` has 0 rows"):
         make_trainer(tmp_path, eval_dataset=DatasetDict({"a": make_dataset(2).select([])}))

@@ -178,9 +178,8 @@ def student_recipe(trainer: PublishingMixin) -> DiffusionGenerationConfig:
         return recipe.updated(max_new_tokens=-(-longest // block_length) * block_length)
     if trainer.train_dataset is not None and recipe.max_new_tokens is None:
         logger.warning_once(
-            "The saved recipe has no `max_new_tokens`, because the longest answer of streamed data is not known, and "
-            "answers of another length than the trained ones can be wrong. Set "
-            "`model.generation_config.max_new_tokens` to the length of the longest one."
+            "The saved recipe has no `max_new_tokens`, as the longest answer of streamed data is not known. Set its "
+            "length as `model.generation_config.max_new_tokens`: other lengths than the trained ones can go wrong."
         )
     return recipe
 

@@ -234,21 +234,16 @@ class CertaintyForcingTrainer(PublishingMixin):
         return model
 
     def hyperparameter_search(
-        self, hp_space=None, compute_objective=None, n_trials=20, direction="minimize", *args, **kwargs
+        self, hp_space=None, compute_objective=None, n_trials=20, direction="minimize", **kwargs
     ):
-        r"""
-        Searches, see [`~transformers.Trainer.hyperparameter_search`]. By default `eval_loss` is minimized.
-
-        Raises:
-            ValueError: if `compute_objective` is needed and not given: to maximize, or with several evaluation sets.
-        """
+        """Searches, see [`~transformers.Trainer.hyperparameter_search`]; by default for the lowest `eval_loss`."""
         if compute_objective is None and (direction != "minimize" or isinstance(self.eval_dataset, dict)):
             raise ValueError(
-                f"`compute_objective` must be given with direction={direction!r} or several evaluation sets: by "
-                "default `eval_loss` is minimized. Pass `compute_objective=lambda metrics: metrics[NAME]`."
+                "`compute_objective` must be given unless the `eval_loss` of one data set is minimized. Pass "
+                "`compute_objective=lambda metrics: metrics[NAME]`."
             )
         objective = compute_objective or itemgetter("eval_loss")
-        return super().hyperparameter_search(hp_space, objective, n_trials, direction, *args, **kwargs)
+        return super().hyperparameter_search(hp_space, objective, n_trials, direction, **kwargs)
 
     def _hp_search_setup(self, trial: Any) -> None:
         before = {field.name: getattr(self.args, field.name) for field in dataclasses.fields(MaskingSettings)}
@@ -430,11 +425,9 @@ class CertaintyForcingTrainer(PublishingMixin):
             + "Lower `learning_rate`, or train in bfloat16 instead of float16."
         )
 
-    def _init_training_state(
-        self, max_steps: int, num_update_steps: int, num_epochs: int, checkpoint: str | None, trial: Any
-    ) -> tuple[int, int]:
+    def _init_training_state(self, max_steps, num_update_steps, num_epochs, checkpoint, trial) -> tuple[int, int]:
         trained = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
-        # The Trainer counts the steps of streamed data, whose passes have an unknown length, as if they were one pass.
+        # The Trainer takes all steps on streamed data, whose passes have an unknown length, for one pass.
         if checkpoint is None or num_epochs != sys.maxsize:
             return trained
         saved = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
@@ -472,6 +465,13 @@ class CertaintyForcingTrainer(PublishingMixin):
 
     def _prepare_dataset(self, dataset: Any, name: str) -> Any:
         if isinstance(dataset, dict):
+            is_training = name == "train_dataset"
+            # As `load_dataset` returns it without a split. A plain `dict` has several evaluation sets.
+            if is_training or (type(dataset) is not dict and "train" in dataset):
+                raise ValueError(
+                    f"`{name}` must be one data set, got a {type(dataset).__name__} of {sorted(dataset)}. Pass "
+                    f"`dataset['{'train' if is_training else 'test'}']`."
+                )
             return {key: self._prepare_dataset(part, f"{name}[{key!r}]") for key, part in dataset.items()}
         return None if dataset is None else prepare_dataset(dataset, name, **self._row_rules)
 
