@@ -80,7 +80,6 @@ def test_help_is_printed(capsys):
         ({"certainty_temperature": 0.0}, "`certainty_temperature` must be positive, got 0.0. The paper uses 0.5."),
         ({"certainty_weight": -1.0}, "`certainty_weight` must be a number of at least 0, got -1.0."),
         ({"consistency_weight": float("nan")}, "`consistency_weight` must be a number of at least 0, got nan."),
-        ({"train_sampling_strategy": "group_by_length"}, "changes nothing: all rows are padded to `max_length`"),
         ({"include_for_metrics": ["inputs"]}, "would give masked views, .*Leave it out."),
         ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor=0.1` has no meaning .* Leave it at 0."),
         ({"max_steps": 0}, "`max_steps=0` trains nothing."),

@@ -6,18 +6,18 @@ import re
 
 import pytest
 import torch
+from datasets import Dataset
 from huggingface_hub import ModelCard
 from peft import LoraConfig
 from safetensors.torch import load
 from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
-from transformers.utils import logging
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import recipe_of, resolve
 from hf_dparallel.generation.settings import settings_of
 from hf_dparallel.training.publishing import student_recipe
 
-from ..helpers import make_dataset, make_llada
+from ..helpers import make_llada
 from ..helpers import make_trainer as make_plain_trainer
 from ..hub.conftest import BASE, TEACHER, hub  # noqa: F401
 from ..hub.server import Repository
@@ -27,8 +27,6 @@ RULES = set(settings_of("rule"))
 
 
 def make_trainer(folder, model=None, **settings) -> CertaintyForcingTrainer:
-    from datasets import Dataset
-
     rows = Dataset.from_dict({"prompt_ids": [[2, 3]] * 4, "completion_ids": [[4, 5, 6, 0]] * 4})
     rows.info.description = "4 of 9 trajectories were kept."
     defaults = {"max_steps": 2, "max_length": 16, "block_length": 4, "use_cpu": True, "report_to": "none"}
@@ -159,13 +157,12 @@ def test_the_saved_recipe_is_the_models_or_the_papers_for_answers_as_long_as_tra
     assert resolve(model, student_recipe(trainer)).commit_rule() == next(iter({*saved} & RULES), "denoising_steps")
 
 
-def test_the_longest_answer_of_streamed_data_is_not_known(tmp_path, caplog):
-    logging.warning_once.cache_clear()
-    trainer = make_plain_trainer(tmp_path, train_dataset=make_dataset(2).to_iterable_dataset(), max_steps=1)
-    assert student_recipe(trainer).max_new_tokens is None
-    assert "`model.generation_config.max_new_tokens`" in caplog.text
-    trainer.model.generation_config.max_new_tokens = 12
+def test_the_longest_answer_of_streamed_data_is_what_has_room(tmp_path):
+    rows = Dataset.from_list([{"prompt_ids": [2] * 5, "completion_ids": [3]}]).to_iterable_dataset()
+    trainer = make_plain_trainer(tmp_path, train_dataset=rows, max_steps=1, max_length=16, block_length=4)
     assert student_recipe(trainer).max_new_tokens == 12
+    trainer.train_dataset = None
+    assert student_recipe(trainer).max_new_tokens is None
 
 
 def test_every_saved_folder_says_what_it_is(tmp_path):

@@ -27,6 +27,7 @@ from hf_dparallel import (
     certainty_forcing_loss,
 )
 from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.generation.settings import SettingError
 from hf_dparallel.models.base import MaskedDiffusionOutput
 from hf_dparallel.training.objective import TokenTerms
 from hf_dparallel.training.publishing import student_recipe, training_summary
@@ -526,6 +527,22 @@ def test_messages_are_tokenized(tmp_path):
         assert tokenizer.decode(row["completion_ids"]) == f"The answer is 3 .{end} <|endoftext|>"
 
 
+@pytest.mark.parametrize("make", [list, Dataset.from_list])
+def test_rows_are_grouped_by_length_where_batches_are_cut(tmp_path, make):
+    rows = [{"prompt_ids": [2] * length, "completion_ids": [3, EOS]} for length in range(1, 21)]
+    data = {"train_dataset": make(rows)}
+    for make_model, settings in ((make_sdar, {}), (make_llada, {"suffix_length": 0})):
+        columns = {}
+        for strategy in ("random", "group_by_length"):
+            trainer = make_trainer(tmp_path, make_model(), train_sampling_strategy=strategy, **data, **settings)
+            columns[strategy] = sum(batch["input_ids"].shape[1] for batch in trainer.get_train_dataloader())
+        assert columns["group_by_length"] < columns["random"]
+    trainer.train()
+    with pytest.raises(SettingError) as caught:
+        make_trainer(tmp_path, train_sampling_strategy="group_by_length", **data).train()
+    assert caught.value.setting == "train_sampling_strategy"
+
+
 @pytest.mark.parametrize("make", [list, lambda rows: IterableDataset.from_generator(lambda: iter(rows))])
 def test_every_pass_over_a_list_or_a_stream_has_its_own_masks(tmp_path, make):
     trainer = make_trainer(tmp_path, train_dataset=make(make_rows(4)), max_steps=6, learning_rate=0.0)
@@ -565,9 +582,9 @@ def test_the_steps_are_missing(tmp_path, make):
 def test_all_splits_at_once_are_refused(tmp_path):
     """What `load_dataset` returns without a split. Several evaluation sets are a plain `dict`, or have other names."""
     splits = DatasetDict(train=make_dataset(2), test=make_dataset(2))
-    with pytest.raises(ValueError, match=r"`train_dataset` must be one .*'test', 'train'.*Pass `dataset\['train'\]`"):
+    with pytest.raises(ValueError, match=r"`train_dataset` must be one .*'train', 'test'.* `dataset\['train'\]`"):
         make_trainer(tmp_path, train_dataset=splits)
-    with pytest.raises(ValueError, match=r"`eval_dataset` must be one .*Pass `dataset\['test'\]`"):
+    with pytest.raises(ValueError, match=r"`eval_dataset` must be one .* `dataset\['test'\]`"):
         make_trainer(tmp_path, eval_dataset=splits)
     assert "eval_train_loss" in make_trainer(tmp_path, eval_dataset=dict(splits)).evaluate()
 

@@ -75,9 +75,6 @@ class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
 
     def check(self) -> None:
         super().check()
-        is_grouped = self.train_sampling_strategy == "group_by_length"
-        rule = "changes nothing: all rows are padded to `max_length`"
-        self.require("train_sampling_strategy", not is_grouped, rule, "Leave it out.")
         rule = "would give masked views, where predictions and labels are by sequence"
         self.require("include_for_metrics", "inputs" not in (self.include_for_metrics or []), rule, "Leave it out.")
         remedy = "Leave it out, or give a positive number."

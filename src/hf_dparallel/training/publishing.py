@@ -13,7 +13,6 @@ from huggingface_hub import CommitInfo, run_as_future
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import HubStrategy, has_length
-from transformers.utils import logging
 
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
@@ -30,8 +29,6 @@ from .variants import MaskingSettings
 
 if TYPE_CHECKING:
     from peft import PeftModel
-
-logger = logging.get_logger(__name__)
 
 # Beside the settings that CertaintyForcingConfig adds.
 _RECORDED_SETTINGS = ("learning_rate", "lr_scheduler_type", "seed")
@@ -51,11 +48,11 @@ class PublishingMixin(Trainer):
         return self.data_collator if isinstance(self.data_collator, Masking) else self.args
 
     @functools.cached_property
-    def longest_completion(self) -> int | None:
-        """The tokens of the longest completion that is trained on; `None` for streamed data, where it is not known."""
-        if not has_length(self.train_dataset):
-            return None
-        return max(len(row["completion_ids"]) for row in self.train_dataset)
+    def longest_completion(self) -> int:
+        """The tokens of the longest completion of the training; of streamed data, the room that its first row has."""
+        if has_length(self.train_dataset):
+            return max(len(row["completion_ids"]) for row in self.train_dataset)
+        return self.masking.max_length - len(next(iter(self.train_dataset))["prompt_ids"])
 
     def create_model_card(self, model_name: str | None = None, **kwargs) -> None:
         """Writes the card of what is saved in `output_dir`, unless there is one that you have written.
@@ -171,17 +168,11 @@ def student_recipe(trainer: PublishingMixin) -> DiffusionGenerationConfig:
         threshold = 0.5 if trainer.args.certainty_weight else None
         recipe = recipe.updated(entropy_threshold=threshold, block_length=masking.block_length)
     elif SETTINGS[rule].schedule_of:
-        # Steps of a canvas of its own.
+        return recipe  # steps of a canvas of its own
+    if trainer.train_dataset is None:
         return recipe
-    longest, block_length = trainer.longest_completion, recipe.block_length or masking.block_length
-    if longest is not None:
-        return recipe.updated(max_new_tokens=-(-longest // block_length) * block_length)
-    if trainer.train_dataset is not None and recipe.max_new_tokens is None:
-        logger.warning_once(
-            "The saved recipe has no `max_new_tokens`, as the longest answer of streamed data is not known. Set its "
-            "length as `model.generation_config.max_new_tokens`: other lengths than the trained ones can go wrong."
-        )
-    return recipe
+    block_length = recipe.block_length or masking.block_length
+    return recipe.updated(max_new_tokens=-(-trainer.longest_completion // block_length) * block_length)
 
 
 def training_summary(trainer: PublishingMixin) -> dict[str, Any]:

@@ -25,11 +25,12 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import CONFIG_NAME, logging
 
 from ..attention_masks import make_attention_mask, noisy_and_clean
-from ..data.dataset import TRAINING_COLUMNS, prepare_dataset
+from ..data.dataset import TOKENIZED_COLUMNS, TRAINING_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
 from ..models.base import MaskedDiffusionModel
 from .checkpoints import all_finite, last_complete_checkpoint, warn_of_changes, writing
@@ -198,6 +199,7 @@ class CertaintyForcingTrainer(PublishingMixin):
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
 
         self._is_block_causal = getattr(data_collator, "block_causal", False)
+        self._cuts_batches = self._is_block_causal or getattr(data_collator, "suffix_length", None) is not None
         # Rows of a sequence.
         self._num_views = getattr(data_collator, "num_views", 1)
         if args.accelerator_config.dispatch_batches is None and self._num_views > 1:
@@ -378,6 +380,16 @@ class CertaintyForcingTrainer(PublishingMixin):
         finally:
             self.data_collator = training_collator
 
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Any:
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        rule = "changes nothing: all rows are padded to `max_length`"
+        self.args.require("train_sampling_strategy", self._cuts_batches, rule, "Leave it out.")
+        rows = train_dataset or self.train_dataset
+        lengths = [sum(len(row[column]) for column in TOKENIZED_COLUMNS) for row in rows]
+        size = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        return LengthGroupedSampler(size, lengths=lengths)
+
     def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
         """Evaluates, and adds our metrics to the metrics of the [`~transformers.Trainer`]."""
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
@@ -398,7 +410,7 @@ class CertaintyForcingTrainer(PublishingMixin):
             return loss, None, None
         predictions = torch.full_like(labels, IGNORE_INDEX)
         predictions[labels != IGNORE_INDEX] = predicted
-        if self._is_block_causal or getattr(self.data_collator, "suffix_length", None) is not None:
+        if self._cuts_batches:
             # Batches have other columns; what is returned has the columns of the sequence.
             every_column = torch.arange(labels.shape[1]).expand_as(labels)
             columns = inputs.get("position_ids", every_column)[:, : labels.shape[1]].to(labels.device)
@@ -428,7 +440,7 @@ class CertaintyForcingTrainer(PublishingMixin):
     def _init_training_state(self, max_steps, num_update_steps, num_epochs, checkpoint, trial) -> tuple[int, int]:
         trained = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
         # The Trainer takes all steps on streamed data, whose passes have an unknown length, for one pass.
-        if checkpoint is None or num_epochs != sys.maxsize:
+        if not self.state.global_step or num_epochs != sys.maxsize:
             return trained
         saved = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
         part, epoch = math.modf(saved.epoch)
@@ -469,8 +481,8 @@ class CertaintyForcingTrainer(PublishingMixin):
             # As `load_dataset` returns it without a split. A plain `dict` has several evaluation sets.
             if is_training or (type(dataset) is not dict and "train" in dataset):
                 raise ValueError(
-                    f"`{name}` must be one data set, got a {type(dataset).__name__} of {sorted(dataset)}. Pass "
-                    f"`dataset['{'train' if is_training else 'test'}']`."
+                    f"`{name}` must be one data set, got a {type(dataset).__name__} of {list(dataset)}. Pass one of "
+                    f"them: `dataset[{list(dataset)[0 if is_training else -1]!r}]`."
                 )
             return {key: self._prepare_dataset(part, f"{name}[{key!r}]") for key, part in dataset.items()}
         return None if dataset is None else prepare_dataset(dataset, name, **self._row_rules)
@@ -533,9 +545,8 @@ def _default_collator(
             )
         settings |= {"block_causal": True, "block_length": block_length}
     settings |= {name: special_token_id(name, model, processing_class) for name in ("mask_token_id", "eos_token_id")}
-    return DataCollatorForSemiAutoregressiveMasking(
-        seed=_mask_seed(args), vocab_size=vocabulary_size(base), **settings
-    )
+    settings |= {"seed": _mask_seed(args), "vocab_size": vocabulary_size(base)}
+    return DataCollatorForSemiAutoregressiveMasking(**settings)
 
 
 def _mask_seed(args: CertaintyForcingConfig) -> int:
