@@ -88,6 +88,13 @@ def make_sdar(**overrides) -> SDARForMaskedDiffusion:
     return _sharpened(SDARForMaskedDiffusion(SDARConfig(**(settings | overrides))))
 
 
+def make_shifted_sdar(**overrides) -> SDARForMaskedDiffusion:
+    """The same model, in which the logits at position `i - 1` score token `i`, as in Fast-dLLM v2."""
+    model = make_sdar(**overrides)
+    model.shift_logits = True
+    return model
+
+
 def make_sdar_moe(**overrides) -> SDARMoeForMaskedDiffusion:
     """A random SDAR of the same size, with 4 experts in each layer."""
     experts = {"model_type": "sdar_moe", "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}

@@ -43,6 +43,17 @@ def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
     return is_visible
 
 
+def predicting_columns(position_ids: torch.LongTensor, block_length: int, num_noisy: int) -> torch.LongTensor:
+    """Returns, for rows of a noisy and a clean copy, the column whose logits a shifted model scores each token by.
+
+    That is the column before. What precedes a noisy block is the clean copy, as in decoding; `position_ids`,
+    `(rows, length)`, count from the first token, which keeps its own logits.
+    """
+    columns = torch.arange(position_ids.shape[1], device=position_ids.device)
+    before = torch.where(position_ids % block_length == 0, num_noisy + position_ids, columns) - 1
+    return torch.where(position_ids == 0, columns, before)
+
+
 def make_attention_mask(
     config: PreTrainedConfig,
     is_visible: Visibility,
@@ -84,4 +95,11 @@ def as_attention_mask(config: PreTrainedConfig, visible: torch.BoolTensor, dtype
     return make_attention_mask(config, is_visible, tuple(visible.shape), dtype=dtype, device=visible.device)
 
 
-__all__ = ["Visibility", "as_attention_mask", "block_causal", "make_attention_mask", "noisy_and_clean"]
+__all__ = [
+    "Visibility",
+    "as_attention_mask",
+    "block_causal",
+    "make_attention_mask",
+    "noisy_and_clean",
+    "predicting_columns",
+]

@@ -6,7 +6,7 @@ import torch
 
 from hf_dparallel.generation.configuration import resolve
 
-from ..helpers import left_padded, make_sdar
+from ..helpers import left_padded, make_sdar, make_shifted_sdar
 from .test_recorded_runs import steps_in_block
 
 
@@ -47,6 +47,12 @@ def test_without_padding_a_pass_has_no_mask(monkeypatch):
     model.generate(torch.tensor([[2, 3, 4, 5]]), max_new_tokens=8, denoising_steps=4)
     is_masked = [not isinstance(mask, dict) for mask in masks]
     assert is_masked == [True, False, True, False]
+
+
+def test_the_column_that_predicts_the_first_token_is_computed_beside_a_block():
+    kwargs = {"max_new_tokens": 12, "block_length": 4, "denoising_steps": 6, "stop_at_eos": False}
+    _, shapes = computed_widths(make_shifted_sdar(), [[2, 3, 4, 5, 6]], **kwargs)
+    assert shapes[:6] == [(1, 8, 8), (1, 5, 8), (1, 9, 12), (1, 5, 12), (1, 9, 16), (1, 5, 16)]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import CompileConfig
 
-from ..helpers import left_padded, make_dream, make_llada, make_sdar
+from ..helpers import left_padded, make_dream, make_llada, make_sdar, make_shifted_sdar
 
 
 NEW = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}
@@ -42,7 +42,14 @@ def same(compiled, plain):
 
 
 @pytest.mark.parametrize(
-    ("make", "cache"), [(make_llada, None), (make_dream, "prefix"), (make_llada, "dual"), (make_sdar, "block")]
+    ("make", "cache"),
+    [
+        (make_llada, None),
+        (make_dream, "prefix"),
+        (make_llada, "dual"),
+        (make_sdar, "block"),
+        (make_shifted_sdar, "block"),
+    ],
 )
 def test_same_tokens_as_without(make, cache):
     model = make()

@@ -34,9 +34,13 @@ from ..helpers import (
     make_llada,
     make_llada2,
     make_sdar,
+    make_shifted_sdar,
     make_word_tokenizer,
 )
 from .naive import Form, FrozenCache, naive_generate, predict_whole
+
+
+BLOCK_CAUSAL = [make_sdar, make_llada2, make_shifted_sdar]
 
 
 def rules(num_blocks, num_new, with_schedule):
@@ -104,7 +108,7 @@ def decode_cases(draw):
     )
     revision = {} if is_guided else revision
     kwargs = {"block_length": block_length, "max_new_tokens": num_new, "pad_token_id": 0}
-    if make in (make_sdar, make_llada2):
+    if make in BLOCK_CAUSAL:
         kwargs["use_cache"] = draw(st.sampled_from([None, False]))
     else:
         is_infilling = draw(st.sampled_from([False, False, not is_guided]))
@@ -209,8 +213,7 @@ def decoding(forms):
 
 
 def make_model(case):
-    sizes = {make_sdar: "block_size", make_llada2: "block_length"}
-    sizes = {sizes[case.make]: case.kwargs["block_length"]} if case.make in sizes else {}
+    sizes = {"block_length": case.kwargs["block_length"]} if case.make in BLOCK_CAUSAL else {}
     layers_name = "n_layers" if case.make is make_llada else "num_hidden_layers"
     model = case.make(**sizes, **{layers_name: case.layers}).double()
     if case.make is make_llada2:
@@ -321,7 +324,7 @@ def test_each_way_to_decode_equals_the_naive_loop(make, change):
     check_case((make, 2, [[2, 3], [4, 5, 6, 7, 8], [9]], lengths | {"eos_token_id": 62} | change, 2))
 
 
-@pytest.mark.parametrize("make", [make_sdar, make_llada2])
+@pytest.mark.parametrize("make", BLOCK_CAUSAL)
 @pytest.mark.parametrize("several", [{}, {"max_active_blocks": 3, "block_add_threshold": 0.25}])
 def test_verified_commits_of_block_causal_models_equal_the_naive_loop(make, several):
     settings = {"block_length": 8, "max_new_tokens": 24, "pad_token_id": 0, "eos_token_id": 62} | several
@@ -355,6 +358,8 @@ def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
 @example((make_llada, 2, [[30], [57], [37], [56]], SEVERAL | {"block_length": 8, "entropy_threshold": 1.0}, 4))
 # A pass over the last block alone needs no mask, and one over rows in blocks of their own, none padded, does.
 @example((make_sdar, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, 3))
+# The column before the block does not see it.
+@example((make_shifted_sdar, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, 3))
 def test_a_row_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):
     check_case(case)
 

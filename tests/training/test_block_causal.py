@@ -35,6 +35,7 @@ from ..helpers import (
     make_rows,
     make_sdar,
     make_sdar_moe,
+    make_shifted_sdar,
     make_tokenizer,
     make_trainer,
     weights_of,
@@ -260,6 +261,18 @@ def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, compleme
         with torch.no_grad():
             expected = dense.compute_loss(dense.model, batch)
             torch.testing.assert_close(flex.compute_loss(flex.model, batch), expected)
+
+
+def test_a_first_token_is_learned_from_the_clean_block_before_where_logits_are_shifted(tmp_path):
+    trainer = make_trainer(tmp_path, make_shifted_sdar())
+    model, batch = trainer.model.eval(), trainer.data_collator(make_rows(4))
+    noisy, clean, labels = copies(batch)
+    logits = torch.zeros(*labels.shape, 64)
+    for start in range(0, clean.shape[1] + 1, 4):
+        block = slice(start, start + 4)
+        logits[:, block] = model(torch.cat([clean[:, :start], noisy[:, block].clamp(min=0)], dim=1)).logits[:, block]
+    expected = 2 * certainty_forcing_loss(logits, labels)
+    torch.testing.assert_close(trainer.compute_loss(model, batch), expected)
 
 
 @pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe])

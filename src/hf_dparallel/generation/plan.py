@@ -168,12 +168,13 @@ class Blocks(WholeCanvas):
 
     A block is stored when its row has left it, together with the first pass over the next block, and the prompt with
     the first pass of all: storing takes no pass of its own. To compute more than is needed changes nothing, for no
-    column sees a later block.
+    column sees a later block. So the last column before the open blocks is computed again in every pass where it is
+    the one that predicts their first token.
     """
 
     def __init__(self, canvas: Canvas, lead: int):
         super().__init__(canvas, lead)
-        # By row, how many columns at its right end are not stored yet.
+        # By row, how many columns at its right end the next pass computes.
         self._missing: dict[int, int] = {}
         # The last columns that were no slice, and what they depend on: the same as long as no row moves on.
         self._columns: torch.LongTensor
@@ -190,7 +191,8 @@ class Blocks(WholeCanvas):
             passes = [self._pass(entering, first, wanted[first]), self._pass(others, second, wanted[second])]
         else:
             passes = [self._pass(list(range(len(canvas))), None, wanted)]
-        self._missing = {row_id: canvas.width - canvas.open_edges(row)[0] for row, row_id in enumerate(canvas.row_ids)}
+        starts = [max(canvas.open_edges(row)[0] - self.lead, 0) for row in range(len(canvas))]
+        self._missing = {row_id: canvas.width - start for row_id, start in zip(canvas.row_ids, starts, strict=True)}
         return passes
 
     def _pass(self, rows: list[int], index: torch.LongTensor | None, wanted: torch.LongTensor) -> Pass:

@@ -127,6 +127,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         num_items_in_batch: int | torch.Tensor | None = None,
         head_function: Callable[[torch.Tensor, torch.LongTensor], Terms] | None = None,
         skip_head: bool = False,
+        predicted_by: torch.LongTensor | None = None,
         **kwargs,
     ) -> MaskedDiffusionOutput:
         r"""
@@ -163,6 +164,8 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
             skip_head (`bool`, *optional*, defaults to `False`):
                 Whether to return, as `head_states` and instead of `logits`, the hidden states that the head would run
                 on.
+            predicted_by (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+                With `shift_logits`, the position whose hidden state predicts each token, by default the one before.
 
         Returns:
             [`MaskedDiffusionOutput`] with `logits` of shape `(batch_size, num_positions, vocab_size)`.
@@ -178,7 +181,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         )
         hidden_states = outputs.last_hidden_state
         if self.shift_logits:
-            hidden_states = shift_predictions(hidden_states, position_ids)
+            hidden_states = shift_predictions(hidden_states, position_ids, predicted_by)
         hidden_states = select_positions(hidden_states, logits_to_keep)
         fields: dict[str, Any] = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
         if skip_head:

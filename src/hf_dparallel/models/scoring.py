@@ -90,11 +90,17 @@ def accepted_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, to
     return {name: value for name, value in inputs.items() if name in parameters}
 
 
-def shift_predictions(predictions: torch.Tensor, position_ids: torch.LongTensor | None) -> torch.Tensor:
+def shift_predictions(
+    predictions: torch.Tensor, position_ids: torch.LongTensor | None, predicted_by: torch.LongTensor | None = None
+) -> torch.Tensor:
     """Moves every prediction `(rows, length, size)` one token on: logits, or the hidden states they come from.
 
-    A first token keeps its own, as in the published samplers. Without `position_ids` there is no padding.
+    A first token keeps its own, as in the published samplers. Without `position_ids` there is no padding. Rows in
+    which another column than the one before predicts a token have `predicted_by`, `(rows, length)`.
     """
+    if predicted_by is not None:
+        predicted_by = predicted_by.to(predictions.device)
+        return predictions[torch.arange(len(predictions), device=predictions.device)[:, None], predicted_by]
     shifted = torch.cat([predictions[:, :1], predictions[:, :-1]], dim=1)
     if position_ids is None:
         return shifted

@@ -29,7 +29,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import CONFIG_NAME, logging
 
-from ..attention_masks import make_attention_mask, noisy_and_clean
+from ..attention_masks import make_attention_mask, noisy_and_clean, predicting_columns
 from ..data.dataset import TOKENIZED_COLUMNS, TRAINING_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
 from ..models.base import MaskedDiffusionModel
@@ -350,6 +350,9 @@ class CertaintyForcingTrainer(PublishingMixin):
         num_clean = positions.shape[1] - num_noisy
         widened = {name: pad(x, (0, num_clean)) for name, x in inputs.items() if x.shape == labels.shape}
         inputs = {**inputs, **widened, "attention_mask": self._noisy_and_clean_mask(positions, num_noisy)}
+        if base_model(self.model).shift_logits:
+            block_length = self.data_collator.block_length
+            inputs["predicted_by"] = predicting_columns(positions, block_length, num_noisy)
         return inputs, pad(labels, (0, num_clean), value=IGNORE_INDEX)
 
     def _noisy_and_clean_mask(self, position_ids: torch.LongTensor, num_noisy: int) -> torch.Tensor | BlockMask:
