@@ -17,6 +17,7 @@ from transformers import (
     RobertaConfig,
     RobertaForMaskedLM,
 )
+from transformers.modeling_outputs import MaskedLMOutput
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
 from hf_dparallel import DreamTokenizer, enable_diffusion_generation
@@ -151,6 +152,67 @@ def test_causal_model_is_refused():
     model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, **SIZES))
     with pytest.raises(ValueError, match="LlamaForCausalLM is causal.*Use a masked diffusion model"):
         enable_diffusion_generation(model, mask_token_id=63)
+
+
+class BlockCausal(RemoteCodeModel):
+    """As Fast-dLLM v2: its forward pass counts blocks of 32 from the first column."""
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None):
+        block = torch.arange(input_ids.shape[1]) // 32
+        visible = (block[None] <= block[:, None]).expand(len(input_ids), 1, -1, -1)
+        return super().forward(input_ids, visible, position_ids)
+
+
+class IgnoresMask(RemoteCodeModel):
+    """As the diffusion path of Nemotron-Labs-Diffusion."""
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None):
+        return super().forward(input_ids, None, position_ids)
+
+
+class TakesNoMask(RemoteCodeModel):
+    """As RND1, which adds the mask to the scores."""
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None):
+        return super().forward(input_ids, torch.zeros(3, 3) + attention_mask, position_ids)
+
+
+class DrawsNoise(RemoteCodeModel):
+    """As a model that draws what it is not given."""
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None):
+        output = super().forward(input_ids, attention_mask, position_ids)
+        return MaskedLMOutput(logits=torch.randn_like(output.logits))
+
+
+class LostFrequencies(RemoteCodeModel):
+    """As remote code for transformers 4, whose buffers transformers 5 leaves as the memory was."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.inner.model.rotary_emb.inv_freq.fill_(1e-38)
+
+
+@pytest.mark.parametrize(
+    ("make_model", "message"),
+    [
+        (BlockCausal, "is block-causal, here in blocks of 32 tokens: its first position does not react"),
+        (IgnoresMask, "ignores `attention_mask`"),
+        (TakesNoMask, "does not run on `input_ids` and `attention_mask`.*must match"),
+        (DrawsNoise, "predicts something else each time"),
+        (LostFrequencies, "rotary frequencies of LostFrequencies are lost"),
+    ],
+)
+def test_what_is_no_masked_language_model_is_refused(make_model, message):
+    with pytest.raises(ValueError, match=message):
+        enable_diffusion_generation(make_model(RemoteCodeConfig()), mask_token_id=63)
+
+
+def test_a_model_of_canvases_of_noise_is_refused():
+    """DiffusionGemma, whose `confidence_threshold` is a bound of an entropy."""
+    config = RemoteCodeConfig(canvas_length=256)
+    with pytest.raises(ValueError, match="RemoteCodeModel decodes canvases of random tokens"):
+        enable_diffusion_generation(RemoteCodeModel(config), mask_token_id=63)
 
 
 def test_missing_mask_token_is_named():

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from ..attention_masks import make_attention_mask
 from ..generation.answerer import evaluation_mode
+from ..generation.compatibility import longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.inputs import vocabulary_size
 from ..generation.mixin import DiffusionGenerationMixin
@@ -36,7 +37,8 @@ def enable_diffusion_generation(
         The same model.
 
     Raises:
-        ValueError: if the model is causal, or no mask token is known.
+        ValueError: if no mask token is known, or a short run shows that the model is causal or block-causal, ignores
+            its attention mask, or is random.
 
     ```python
     >>> from transformers import AutoModelForMaskedLM
@@ -113,34 +115,69 @@ def takes_visibility(model: PreTrainedModel) -> bool:
         mask = make_attention_mask(
             model.config.get_text_config(), is_visible, (2, 4, 4), dtype=model.dtype, device=model.device
         )
-        reacts = _react_to_the_last(model, mask)
+        return not any(_reactions(model, 3, mask)[:3])
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         # Whatever a class does with a mask that it does not expect.
         return False
-    return reacts is not None and not any(reacts[:3])
 
 
 def check_bidirectional(model: PreTrainedModel) -> None:
-    """Checks, by running it on two short sequences, that the first position of a model sees the last one."""
-    reacts = _react_to_the_last(model, torch.ones(2, 4, dtype=torch.long, device=model.device))
-    if reacts is None:
+    """Checks, by running a model on sequences, that its first position sees the last one, and none a hidden one.
+
+    The sequences are longer than a block of any block-causal model, where the model takes that many tokens.
+    """
+    name = type(model).__name__
+    if getattr(model.config, "canvas_length", None):
+        raise ValueError(f"{name} decodes canvases of random tokens: it has no mask token. Use its own `generate`.")
+    if any(not 1e-6 < frequencies.max() <= 1 for path, frequencies in model.named_buffers() if "inv_freq" in path):
         raise ValueError(
-            f"{type(model).__name__} has no head: its output has no `logits`. Load it with `AutoModelForMaskedLM`."
+            f"The rotary frequencies of {name} are lost: transformers 5 does not load such buffers of remote code for "
+            "transformers 4. Use a class of transformers, or the release that the code was written for."
         )
-    if not reacts[0]:
+    # Half of what it takes: some classes count positions from behind the id of the padding token.
+    length = min(96, (longest_sequence(model) or 192) // 2)
+    seen = torch.ones(2, length, dtype=torch.long, device=model.device)
+    try:
+        of_last = _reactions(model, length - 1, seen)
+        seen[:, 0] = 0
+        of_hidden = _reactions(model, 0, seen)
+    except (IndexError, RuntimeError, TypeError) as error:
         raise ValueError(
-            f"{type(model).__name__} is causal: its first position does not react to the last one, so it cannot fill "
-            "in masked tokens. Use a masked diffusion model (LLaDA, Dream) or a masked language model."
+            f"{name} does not run on `input_ids` and `attention_mask` of shape (rows, length): {error}. Wrap its "
+            "forward pass in a class that does."
+        ) from error
+    if not of_last[0]:
+        block = f"block-causal, here in blocks of {length - of_last.index(True)} tokens" if any(of_last[:-1]) else ""
+        raise ValueError(
+            f"{name} is {block or 'causal'}: its first position does not react to the last one, so it cannot fill in "
+            "masked tokens. Use a masked diffusion model (LLaDA, Dream; SDAR if it is block-causal), a masked "
+            "language model, or the bidirectional class that the checkpoint was trained with."
+        )
+    if any(of_hidden[1:]):
+        raise ValueError(
+            f"{name} ignores `attention_mask`: its positions react to a token that is hidden, so prompts of different "
+            "lengths would change one another's answers. Use a class that hides padding."
         )
 
 
 @torch.no_grad()
-def _react_to_the_last(model: PreTrainedModel, attention_mask: torch.Tensor) -> list[bool] | None:
-    """Which of four positions have other logits if the last token is another one; `None` if there are no logits."""
-    other = min(7, vocabulary_size(model) - 1)
-    input_ids = torch.tensor([[0, 0, 0, 0], [0, 0, 0, other]], device=model.device)
+def _reactions(model: PreTrainedModel, place: int, attention_mask: torch.Tensor) -> list[bool]:
+    """Which positions of a sequence have other logits if the token at `place` is another one, beyond rounding."""
+    input_ids = torch.zeros(2, attention_mask.shape[-1], dtype=torch.long, device=model.device)
+    input_ids[1, place] = min(7, vocabulary_size(model) - 1)
     logits = _logits(model, input_ids=input_ids, attention_mask=attention_mask)
-    return None if logits is None else [not torch.equal(*position) for position in logits.unbind(dim=1)]
+    again = _logits(model, input_ids=input_ids.flip(0), attention_mask=attention_mask)
+    if logits is None or again is None:
+        raise ValueError(
+            f"{type(model).__name__} has no head: its output has no `logits`. Load it with `AutoModelForMaskedLM`."
+        )
+    # What the place in a batch, or the kernels of a GPU, change.
+    rounding = (logits - again.flip(0)).abs().max()
+    if rounding > 0.1 * logits.abs().max():
+        raise ValueError(
+            f"{type(model).__name__} predicts something else each time that it is called with a sequence."
+        )
+    return ((logits[0] - logits[1]).abs().amax(dim=-1) > rounding).tolist()
 
 
 def _logits(model: PreTrainedModel, **inputs: torch.Tensor) -> torch.Tensor | None:
