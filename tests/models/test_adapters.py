@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import disk_offload
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
+from transformers.utils import logging
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import recipe_of
@@ -396,3 +397,16 @@ def test_merged_models_are_saved_in_the_published_names(tmp_path, golden_dir, fa
 def test_merging_without_an_adapter_is_an_error():
     with pytest.raises(ValueError, match="No adapter is loaded"):
         make_llada().merge_and_unload()
+
+
+def test_an_adapter_without_its_recipe_is_told_once(tmp_path, caplog):
+    """PEFT keeps nothing of where an adapter came from."""
+    logging.get_logger("hf_dparallel").warning_once.cache_clear()
+    model = PeftModel.from_pretrained(make_llada(), save_adapter(tmp_path, recipe={"entropy_threshold": 9.0}))
+    settings = {"max_new_tokens": 8, "block_length": 8}
+    model.generate(input_ids=INPUT_IDS, entropy_threshold=1.0, **settings)
+    adapted(tmp_path).generate(INPUT_IDS, **settings)
+    assert "load_adapter" not in caplog.text
+    for _ in range(2):
+        model.generate(input_ids=INPUT_IDS, **settings)
+    assert caplog.text.count("Load the adapter with `model.load_adapter(name)`") == 1

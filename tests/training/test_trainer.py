@@ -735,6 +735,10 @@ def test_adapters_that_cannot_be_trained(tmp_path):
     with pytest.raises(ValueError, match="has an adapter already. Pass `peft_config=None`"):
         make_trainer(tmp_path, adapted, peft_config=lora())
     adapted.save_pretrained(tmp_path)
+    loaded = make_llada()
+    loaded.load_adapter(str(tmp_path), "old")
+    with pytest.raises(ValueError, match="has an adapter already. Pass `peft_config=None`"):
+        make_trainer(tmp_path, loaded, peft_config=lora())
     frozen = PeftModel.from_pretrained(make_llada(), tmp_path)
     with pytest.raises(ValueError, match=r"nothing to train.*is_trainable=True"):
         make_trainer(tmp_path, frozen)
@@ -747,6 +751,35 @@ def test_a_loaded_adapter_is_trained_on(tmp_path):
     trainer.train()
     moved = {name for name, weight in trainer.model.named_parameters() if not torch.equal(weight, before[name])}
     assert moved and all("lora_" in name for name in moved)
+
+
+def test_an_adapter_of_another_name_is_saved_with_its_recipe(tmp_path, caplog):
+    model = get_peft_model(make_llada(), lora(target_modules=["q_proj"], init_lora_weights=False), "other")
+    trainer = make_trainer(tmp_path, model)
+    assert "load it with `model.load_adapter('<output_dir>/other')`" in caplog.text
+    trainer.save_model()
+    loaded = make_llada()
+    loaded.load_adapter(str(tmp_path / "other"))
+    assert resolve(loaded).entropy_threshold == 0.5
+    input_ids = torch.tensor([[5, 6, MASK, MASK]])
+    torch.testing.assert_close(loaded(input_ids).logits, model.eval()(input_ids).logits)
+
+
+def test_an_adapter_with_new_tokens_says_how_it_is_loaded(tmp_path):
+    make_llada().save_pretrained(tmp_path / "base")
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "base")
+    model.resize_token_embeddings(70)
+    trainer = make_trainer(tmp_path, model, peft_config=lora(modules_to_save=["embed_tokens", "lm_head"]))
+    trainer.save_model()
+    with pytest.raises(
+        ValueError, match=r"has 70 rows of '.*', and the model 64.*`model.resize_token_embeddings\(70\)`"
+    ):
+        AutoModelForMaskedLM.from_pretrained(tmp_path)
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "base")
+    loaded.resize_token_embeddings(70)
+    loaded.load_adapter(str(tmp_path))
+    input_ids = torch.tensor([[5, 6, MASK, MASK]])
+    torch.testing.assert_close(loaded(input_ids).logits, trainer.model.eval()(input_ids).logits)
 
 
 def test_a_saved_adapter_gives_the_trained_model(tmp_path):

@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from . import revision, rules  # noqa: F401  (they add their settings to the table)
 from .commit_rules import THRESHOLD, check_rule
-from .compatibility import check
+from .compatibility import check, has_adapter
 from .settings import KINDS, SETTINGS, SettingError, settings_called, settings_of
 
 
@@ -259,6 +259,11 @@ def resolve(
         values.pop("compile_config", None)
     if not values.keys() & set(settings_of("rule")):
         values |= one_at_a_time(values)
+        if getattr(model, "peft_config", None) and not has_adapter(model):
+            logger.warning_once(
+                "`PeftModel` reads no recipe of an adapter, so each pass commits one token. Load the adapter with "
+                "`model.load_adapter(name)`, which does, or set a commit rule such as `entropy_threshold`."
+            )
     config = DiffusionGenerationConfig(**values)
     check(config)
     if not config.temperature and (config.is_on("top_k") or config.is_on("top_p")):

@@ -141,7 +141,14 @@ def unfit_for_weights(model: nn.Module, config: "PeftConfig", weights: Mapping[s
     for path, module in model.named_modules():
         if path.endswith(saved):
             held = sum(weight.numel() for name, weight in weights.items() if name.startswith(f"{path}."))
-            if held < sum(map(torch.numel, getattr(module, "original_module", module).parameters())):
+            own, saved_weight = getattr(module, "original_module", module), weights.get(f"{path}.weight")
+            rows = 0 if saved_weight is None else len(saved_weight)
+            if rows and rows != len(own.weight):
+                yield (
+                    f"it has {rows} rows of {path!r}, and the model {len(own.weight)}. Load the model by its own "
+                    f"name, then call `model.resize_token_embeddings({rows})` and `model.load_adapter`"
+                )
+            elif held < sum(map(torch.numel, own.parameters())):
                 yield f"`modules_to_save` names {path!r}, which lacks weights in the file"
     tokens = getattr(config, "trainable_token_indices", None) or ()
     count = max(map(len, tokens.values()), default=0) if isinstance(tokens, dict) else len(tokens)

@@ -28,6 +28,7 @@ else:
     # Every `PreTrainedModel` is one, and it must come after the mixin for `generate`.
     _Mixed = object
 
+_TWICE = re.compile(r"\.(modules_to_save|original_module)\.")
 _LORA_A = re.compile(r"\.lora_(?:embedding_)?A\b")
 
 
@@ -203,8 +204,10 @@ def put_into(
     model: PreTrainedModel, config: "PeftConfig", weights: Mapping[str, torch.Tensor], name: str, source: str
 ) -> None:
     """Adds an adapter to a model, or replaces the weights of the one of that name; `source` is for errors."""
-    # As PEFT names them.
-    weights = {key.removeprefix("base_model.model."): weight for key, weight in weights.items()}
+    # As PEFT names them. Where the vocabulary was resized it writes the embeddings twice more.
+    weights = {
+        key.removeprefix("base_model.model."): weight for key, weight in weights.items() if not _TWICE.search(key)
+    }
     replaced = getattr(model, "peft_config", {}).get(name)
     try:
         problems = [*config_problems(config), *unfit_for_weights(model, config, weights)]

@@ -23,7 +23,7 @@ from ..hub.files import SUMMARY_NAME, hub_name
 from ..hub.publish import push_model_to_hub, write_companions
 from .config import CertaintyForcingConfig
 from .masking import Masking
-from .student import base_model
+from .student import adapter_folder, base_model
 from .variants import MaskingSettings
 
 
@@ -130,7 +130,7 @@ class PublishingMixin(Trainer):
     def _write_companions(self, folder: Path, *copies: Path, model_name: str | None = None, **kwargs) -> None:
         """Writes all that a published model has beside its weights."""
         recipe, summary = student_recipe(self), training_summary(self)
-        for target in {folder, *copies}:
+        for target in {folder, *copies, folder / adapter_folder(self.model)}:
             recipe.save_pretrained(target)
             (target / SUMMARY_NAME).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         repo_id = model_name or self.hub_model_id or Path(self.args.output_dir).name

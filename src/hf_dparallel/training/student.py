@@ -11,6 +11,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokeni
 from transformers.utils import logging
 
 from ..generation import configuration
+from ..generation.compatibility import has_adapter
 from ..models.adapter_files import config_problems
 from ..models.adapters import check_not_repacked
 from ..models.base import MaskedDiffusionModel
@@ -52,6 +53,11 @@ def prepare_student(
             "The weights that are trained are in half precision, which rounds most small updates away. Load the model "
             "with `dtype=torch.float32` and set `bf16=True`, or train an adapter."
         )
+    if folder := adapter_folder(model):
+        logger.warning(
+            f"PEFT saves the adapter {folder!r} in a sub-folder of that name, where `from_pretrained(output_dir)` "
+            f"does not look: load it with `model.load_adapter('<output_dir>/{folder}')`, or name it 'default'."
+        )
     if trainable and not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
             "No parameter of the model requires a gradient, so there is nothing to train. Load the adapter with "
@@ -71,6 +77,12 @@ def _avoid_kernels_without_gradients(model: nn.Module) -> None:
 def base_model(model: "PreTrainedModel | PeftModel") -> PreTrainedModel:
     """The model of transformers under an adapter, if there is one."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def adapter_folder(model: "PreTrainedModel | PeftModel") -> str:
+    """The sub-folder that PEFT saves the active adapter of a `PeftModel` in, if its name is not "default"."""
+    name = model.active_adapters[0] if hasattr(model, "get_base_model") else "default"
+    return "" if name == "default" else name
 
 
 def special_token_id(
@@ -107,10 +119,10 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
 
     if not isinstance(peft_config, PeftConfig):
         raise TypeError(f"`peft_config` must be a `peft.PeftConfig`, as LoRA's is, got {type(peft_config).__name__}.")
-    if isinstance(model, PeftModel):
+    if isinstance(model, PeftModel) or has_adapter(model):
         raise ValueError(
             "`peft_config` was passed with a model that has an adapter already. Pass `peft_config=None` to train that "
-            "adapter, or `model.merge_and_unload()` to add a new one on top of it."
+            "adapter (loaded with `is_trainable=True`), or `model.merge_and_unload()` to add a new one on top of it."
         )
     if peft_config.is_prompt_learning:
         raise ValueError(
