@@ -3,6 +3,7 @@
 
 import dataclasses
 import io
+import json
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ import peft
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
 import hf_dparallel
 from hf_dparallel import DiffusionGenerationConfig, cli, demo
@@ -446,11 +447,35 @@ def test_how_a_model_is_loaded(hf, checkpoint, monkeypatch):
     flags = ["--device", "cpu", "--attn_implementation", "eager", "--revision", "v1", "--dtype", "bfloat16"]
     ask = ["generate", checkpoint, "--prompt", "5", *DECODING]
     assert hf(*ask, *flags)[0] == 0 and seen.pop("device_map") == torch.device("cpu")
-    assert seen == {"attn_implementation": "eager", "revision": "v1", "dtype": "bfloat16"}
+    expected = {"attn_implementation": "eager", "revision": "v1", "dtype": "bfloat16", "trust_remote_code": False}
+    assert seen == expected
     monkeypatch.setattr("hf_dparallel.cli.loading.find_spec", lambda name: None)
     code, _, err = hf(*ask, "--load_in_4bit")
     assert code == 1 and "`pip install 'hf-dparallel[quantization]'`" in err
     assert hf(*ask, "--device", "nowhere")[0] == 1
+
+
+def test_a_masked_language_model_of_another_class_decodes(hf, tmp_path):
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
+    tokens = {"pad_token_id": 1, "eos_token_id": 1, "bos_token_id": 0, "cls_token_id": 0, "sep_token_id": 1}
+    ModernBertForMaskedLM(ModernBertConfig(num_hidden_layers=2, **sizes, **tokens)).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    code, out, err = hf("generate", str(tmp_path), "5 6", *DECODING, "--json", "g.json")
+    assert code == 0 and out and read_json("g.json")["nfe"] > 0
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "gpt2"}, "is no masked language model"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}}, "runs code of its repository"),
+    ],
+)
+def test_what_is_no_model_for_commands_is_told_in_a_line(hf, tmp_path, config, message):
+    make_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    code, _, err = hf("generate", str(tmp_path), "5 6")
+    assert code == 1 and f"`model={tmp_path}` {message}" in last_line(err) and len(last_line(err)) < 500
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,13 @@ def test_llada_moe_is_refused(tmp_path, settings):
         AutoModelForMaskedLM.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("make_model", [make_llada, make_dream])
+def test_an_integer_is_a_base_of_rotary_frequencies(make_model):
+    """Writers of JSON make no difference between 10000 and 10000.0."""
+    ids = torch.arange(2, 14)[None]
+    assert torch.equal(make_model(rope_theta=10_000)(ids).logits, make_model(rope_theta=10_000.0)(ids).logits)
+
+
 ROUTING = {"norm_topk_prob": False, "rotary_dim": 3, "router_dtype": "bf16", "use_bias": True}
 LAYERS = {"layer_types": ["sliding_attention"] * 2, "partial_rotary_factor": 0.5, "rope_scaling": {"type": "mrope"}}
 WINDOW = {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 0}
@@ -183,6 +190,9 @@ WINDOW = {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 
     [
         *((make_llada, {name: value}) for name, value in (LAYERS | {"alibi": True, "block_group_size": 2}).items()),
         (make_llada, {"hidden_act": "gelu"}),
+        # DreamReasoner, DreamOn, and what stretches the positions of a model in a way of its own.
+        *((make, {name: 32}) for make in (make_llada, make_dream) for name in ("block_size", "rope_scaling_factor")),
+        (make_dream, {"expand_token_id": 5}),
         *((make, {name: value}) for make in (make_dream, make_sdar, make_sdar_moe) for name, value in LAYERS.items()),
         *((make, WINDOW) for make in (make_dream, make_sdar, make_sdar_moe, make_llada2)),
         *((make_llada2, {name: value}) for name, value in (ROUTING | {"score_function": "softmax"}).items()),

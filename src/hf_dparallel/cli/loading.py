@@ -32,7 +32,9 @@ from ..data.folder import MANIFEST_NAME, check_rows, read_description, trajector
 from ..data.rewards import numeric_answer_reward
 from ..demo import path_of, word_problem_dataset
 from ..evaluation.sweep import parse_sweep
-from ..generation.configuration import DiffusionGenerationConfig, resolve
+from ..generation.configuration import DiffusionGenerationConfig, resolve, special_token_id
+from ..generation.mixin import DiffusionGenerationMixin
+from ..models.foreign import enable_diffusion_generation
 
 
 if TYPE_CHECKING:
@@ -68,8 +70,11 @@ def load_model(flags: ModelFlags) -> tuple[PreTrainedModel, PreTrainedTokenizerB
             dtype=flags.dtype,
             attn_implementation=flags.attn_implementation,
             revision=flags.revision or "main",
+            trust_remote_code=False,
             **weights,
         )
+        if not isinstance(model, DiffusionGenerationMixin):
+            enable_diffusion_generation(model, special_token_id("mask_token_id", model.config, tokenizer))
     if isinstance(flags, LoadingFlags) and flags.adapter is not None:
         adapter = path_of(flags.adapter)
         with checked_name("adapter", adapter):
@@ -147,7 +152,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
             name, where = json.loads(Path(config).read_text(encoding="utf-8"))["base_model_name_or_path"], {}
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(f"`{config}` does not name the base model of an adapter: {error!r}.") from error
-    return AutoTokenizer.from_pretrained(name, padding_side="left", **where)
+    return AutoTokenizer.from_pretrained(name, padding_side="left", trust_remote_code=False, **where)
 
 
 def read_prompt(flags: PromptFlags) -> str:
@@ -306,6 +311,19 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
     except OSError as error:
         where = "" if Path(name).exists() else "is no folder here, and "
         raise OSError(f"`{argument}={name}` {where}cannot be loaded: {error}") from error
+    except ValueError as error:
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"`{argument}={name}` runs code of its repository, which commands do not. Load it in Python with "
+                "`trust_remote_code=True`, and use `hf_dparallel.enable_diffusion_generation`."
+            ) from error
+        # What follows is a list of all classes there are.
+        found, is_other, _ = str(error).partition(" for this kind of AutoModel")
+        if is_other:
+            raise ValueError(
+                f"`{argument}={name}` is no masked language model ({found}). Give a LLaDA, Dream, SDAR or LLaDA2."
+            ) from error
+        raise
 
 
 def _use_cache_if_offline() -> None:

@@ -99,7 +99,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
             missing = sorted(loading_info.missing_keys)
             raise ValueError(
                 f"The checkpoint {self.config.name_or_path!r} lacks {len(missing)} weights of {type(self).__name__}, "
-                f"such as {missing[0]!r}. Is it a complete checkpoint of this architecture?"
+                f"such as {missing[0]!r}. It is incomplete, or of another architecture under this `model_type`."
             )
 
     def score(self, inputs, where, function=None, labels=None, forward=None):

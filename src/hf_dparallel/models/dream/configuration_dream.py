@@ -20,7 +20,13 @@ class DreamConfig(PublishedConfigMixin, Qwen2Config):
     """
 
     model_type = "Dream"
-    only_supported = {"use_sliding_window": False}
+    # DreamOn inserts and deletes tokens; DreamReasoner is a block-causal Qwen3.
+    only_supported = {
+        "use_sliding_window": False,
+        "expand_token_id": None,
+        "block_size": None,
+        "rope_scaling_factor": None,
+    }
 
     vocab_size: int = 152064
     hidden_size: int = 3584
@@ -30,7 +36,7 @@ class DreamConfig(PublishedConfigMixin, Qwen2Config):
     num_key_value_heads: int | None = 4
     max_position_embeddings: int = 131072
     use_cache: bool = False
-    rope_theta: float = 1000000.0
+    rope_theta: float | int = 1000000.0
     mask_token_id: int | None = 151666
     bos_token_id: int | None = 151643
     eos_token_id: int | list[int] | None = 151643

@@ -73,6 +73,8 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
         "clip_qkv": None,
         "layer_norm_with_affine": True,
         "activation_type": "silu",
+        "block_size": None,
+        "rope_scaling_factor": None,
     }
     keys_to_ignore_at_inference = ["past_key_values"]
     attribute_map = {
@@ -98,7 +100,7 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
     max_sequence_length: int = 4096
     initializer_range: float = 0.02
     rms_norm_eps: float = 1e-5
-    rope_theta: float = 500000.0
+    rope_theta: float | int = 500000.0
     rope_parameters: RopeParameters | dict | None = None
     weight_tying: bool = False
     attention_dropout: int | float = 0.0
@@ -115,8 +117,7 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
             raise ValueError(
                 "This config has `model_type='llada'` but describes LLaDA-MoE "
                 f"({', '.join(experts) or 'architectures'}), a mixture of experts that hf-dparallel does not "
-                "implement. Load a dense LLaDA (GSAI-ML/LLaDA-8B-Instruct, GSAI-ML/LLaDA-1.5), or give the "
-                "remote-code model `generate` with `hf_dparallel.enable_diffusion_generation`."
+                "implement. Load a dense LLaDA (GSAI-ML/LLaDA-8B-Instruct, GSAI-ML/LLaDA-1.5)."
             )
         if kwargs.get("multi_query_attention"):
             raise ValueError("`multi_query_attention=True` is not supported; set `n_kv_heads=1` instead.")
