@@ -61,7 +61,7 @@ def prepare_student(
     if trainable and not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
             "No parameter of the model requires a gradient, so there is nothing to train. Load the adapter with "
-            "`PeftModel.from_pretrained(..., is_trainable=True)`, or pass `peft_config` to add a new one."
+            "`is_trainable=True`, or pass `peft_config` with a model that has none."
         )
     return model
 
