@@ -95,11 +95,4 @@ def as_attention_mask(config: PreTrainedConfig, visible: torch.BoolTensor, dtype
     return make_attention_mask(config, is_visible, tuple(visible.shape), dtype=dtype, device=visible.device)
 
 
-__all__ = [
-    "Visibility",
-    "as_attention_mask",
-    "block_causal",
-    "make_attention_mask",
-    "noisy_and_clean",
-    "predicting_columns",
-]
+__all__ = ["Visibility", "as_attention_mask", "block_causal", "make_attention_mask", "noisy_and_clean"]

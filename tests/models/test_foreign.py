@@ -196,7 +196,7 @@ class LostFrequencies(RemoteCodeModel):
 @pytest.mark.parametrize(
     ("make_model", "message"),
     [
-        (BlockCausal, "is block-causal, here in blocks of 32 tokens: its first position does not react"),
+        (BlockCausal, "BlockCausal is block-causal: its first position does not react"),
         (IgnoresMask, "ignores `attention_mask`"),
         (TakesNoMask, "does not run on `input_ids` and `attention_mask`.*must match"),
         (DrawsNoise, "predicts something else each time"),

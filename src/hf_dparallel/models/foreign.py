@@ -147,9 +147,9 @@ def check_bidirectional(model: PreTrainedModel) -> None:
             "forward pass in a class that does."
         ) from error
     if not of_last[0]:
-        block = f"block-causal, here in blocks of {length - of_last.index(True)} tokens" if any(of_last[:-1]) else ""
+        kind = "block-causal" if any(of_last[:-1]) else "causal"
         raise ValueError(
-            f"{name} is {block or 'causal'}: its first position does not react to the last one, so it cannot fill in "
+            f"{name} is {kind}: its first position does not react to the last one, so it cannot fill in "
             "masked tokens. Use a masked diffusion model (LLaDA, Dream; SDAR if it is block-causal), a masked "
             "language model, or the bidirectional class that the checkpoint was trained with."
         )

@@ -351,8 +351,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         widened = {name: pad(x, (0, num_clean)) for name, x in inputs.items() if x.shape == labels.shape}
         inputs = {**inputs, **widened, "attention_mask": self._noisy_and_clean_mask(positions, num_noisy)}
         if base_model(self.model).shift_logits:
-            block_length = self.data_collator.block_length
-            inputs["predicted_by"] = predicting_columns(positions, block_length, num_noisy)
+            inputs["predicted_by"] = predicting_columns(positions, self.data_collator.block_length, num_noisy)
         return inputs, pad(labels, (0, num_clean), value=IGNORE_INDEX)
 
     def _noisy_and_clean_mask(self, position_ids: torch.LongTensor, num_noisy: int) -> torch.Tensor | BlockMask:

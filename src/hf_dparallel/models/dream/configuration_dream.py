@@ -21,12 +21,9 @@ class DreamConfig(PublishedConfigMixin, Qwen2Config):
 
     model_type = "Dream"
     # DreamOn inserts and deletes tokens; DreamReasoner is a block-causal Qwen3.
-    only_supported = {
-        "use_sliding_window": False,
-        "expand_token_id": None,
-        "block_size": None,
-        "rope_scaling_factor": None,
-    }
+    only_supported = {"use_sliding_window": False} | dict.fromkeys(
+        ["expand_token_id", "block_size", "rope_scaling_factor"]
+    )
 
     vocab_size: int = 152064
     hidden_size: int = 3584
