@@ -210,7 +210,9 @@ def dry_run(*arguments: str, **variables: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("model", ["llada-8b", "llada-1.5", "dream-7b"])
-@pytest.mark.parametrize("variables", [{}, {"LIMIT": "4", "LAUNCH": "accelerate launch -m"}], ids=str)
+@pytest.mark.parametrize(
+    "variables", [{}, {"LIMIT": "4", "LAUNCH": "accelerate launch --num_processes 4 -m"}], ids=str
+)
 def test_every_command_of_the_reproduction_parses(parse_only, tmp_path, model, variables):  # noqa: F811
     ours = [arguments_of_ours(words) for words in dry_run(model, str(tmp_path / "o ut"), **variables)]
     commands = [argv for argv in ours if argv is not None]
@@ -222,6 +224,50 @@ def test_every_command_of_the_reproduction_parses(parse_only, tmp_path, model, v
     assert all(path.startswith(str(tmp_path / "o ut")) for path in written)
     for flag, folder in (("--adapter", written[3]), ("--consistency_adapter", written[4])):
         assert commands[5][commands[5].index(flag) + 1] == folder
+
+
+@pytest.mark.parametrize(("table", "num_students", "num_tasks"), [("table3", 4, 2), ("table4", 5, 1)])
+def test_every_command_of_the_ablations_parses(parse_only, tmp_path, table, num_students, num_tasks):  # noqa: F811
+    ours = filter(None, map(arguments_of_ours, dry_run("llada-8b", str(tmp_path), table)))
+    commands = [argv for argv in ours if argv[0] != "trajectories"]
+    assert [argv[0] for argv in commands] == ["train", "evaluate"] * num_students + ["report"] * num_tasks
+    for argv in commands:
+        parse_only(argv)
+    students = [argv[argv.index("--output_dir") + 1] for argv in commands if argv[0] == "train"]
+    evaluated = [argv for argv in commands if argv[0] == "evaluate"]
+    assert [argv[argv.index("--adapter") + 1] for argv in evaluated] == students
+    assert len(set(students)) == num_students
+    for argv in commands[-num_tasks:]:
+        assert {Path(folder).parents[1] for folder in argv[1 : argv.index("--output_dir")]} == set(map(Path, students))
+
+
+@pytest.mark.parametrize(
+    ("variables", "steps"),
+    [
+        ({}, "64"),
+        ({"LAUNCH": "accelerate launch --num_processes=2 -m"}, "32"),
+        ({"LAUNCH": "accelerate launch --config_file examples/configs/accelerate/ddp.yaml -m"}, "8"),
+        ({"LAUNCH": "srun torchrun --nnodes 2 --nproc-per-node 8 -m", "PROCESSES": "16"}, "4"),
+    ],
+    ids=str,
+)
+def test_the_effective_batch_is_64_on_any_number_of_processes(tmp_path, variables, steps):
+    trainings = [words for words in dry_run("dream-7b", str(tmp_path), **variables) if "--dataset_name" in words]
+    assert [words[words.index("--gradient_accumulation_steps") + 1] for words in trainings] == [steps, steps]
+
+
+@pytest.mark.parametrize(
+    ("launch", "said"),
+    [
+        ("torchrun --nproc-per-node 8 -m", "set PROCESSES"),
+        ("accelerate launch --num_processes 3 -m", "divides 64, got '3'"),
+    ],
+    ids=str,
+)
+def test_a_batch_that_would_not_be_64_is_refused(tmp_path, launch, said):
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        dry_run("llada-8b", str(tmp_path), LAUNCH=launch)
+    assert said in caught.value.stderr
 
 
 def test_an_interrupted_reproduction_goes_on(tmp_path):
