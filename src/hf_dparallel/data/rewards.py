@@ -5,6 +5,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
@@ -15,16 +16,30 @@ if TYPE_CHECKING:
 
 RewardFunction = Callable[..., list[float | None]]
 
+# How numbers are also written, and how they are read below. LaTeX keeps the space after a comma away with braces. Thin
+# spaces part thousands, and others if it looks so. A minus may stand apart from its number where an expression begins.
+_SPELLINGS = {
+    r"[−–]": "-",
+    r"\\[dt]?frac\{(\d+)\}\{(\d+)\}": r"\1/\2",
+    r"(?<=\d)(?:\{,\}|\\[,!]|,\\!|[\u00a0\u2009\u202f ])(?=\d{3}(?!\d))": ",",
+    r"(\A|[=:(]) ?- (?=[\d.])": r"\1-",
+}
 # A hyphen after a word, a number or a bracket is no sign ("10-15"); commas part thousands, or else numbers ("1,2").
-_NUMBER = re.compile(r"(?:(?<![\w.)%])-)?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)")
+_NUMBER = re.compile(
+    r"(?P<number>(?:(?<![\w.)%])-)?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)"
+    r"(?:[eE][+-]?\d{1,4}(?!\w))?)(?: ?/ ?(?P<divisor>\d+))?"
+)
+# "42 (see step 3)"
+_ASIDE = re.compile(r"\s\((?=[^()]*[a-zA-Z])[^()]*\)[.\s]*\Z")
 
 
 def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -> list[float | None]:
     r"""
     1.0 where the last number of a completion is the last number of `answer`, else 0.0.
 
-    Reads answers such as GSM8K's (`"... #### 1,250"`) and plain numbers. For mathematics beyond single numbers use
-    `trl.rewards.accuracy_reward`.
+    Reads answers such as GSM8K's (`"... #### 1,250"`), plain numbers and fractions. A `\boxed{}` number counts before
+    others, and a closing remark in parentheses only if there is no other number. For mathematics beyond single numbers
+    use `trl.rewards.accuracy_reward`.
 
     Args:
         completions (`list[str]` or `list[list[dict]]`):
@@ -48,7 +63,7 @@ def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -
     for completion, reference in zip(completions, answer, strict=True):
         parts = [completion] if isinstance(completion, str) else [message["content"] for message in completion]
         expected = _last_number(str(reference))
-        rewards.append(None if expected is None else float(_last_number("".join(parts)) == expected))
+        rewards.append(float(not expected.isdisjoint(_last_number("".join(parts)))) if expected else None)
     return rewards
 
 
@@ -123,7 +138,19 @@ def _call(name: str, function: RewardFunction, columns: dict[str, Any]) -> list[
     return [None if reward is None or math.isnan(reward) else float(reward) for reward in rewards]
 
 
-def _last_number(text: str) -> float | None:
-    # LaTeX keeps the space after a comma away with braces, and has thin spaces between thousands.
-    found = _NUMBER.findall(re.sub(r"(?<=\d)(?:\{,\}|\\[,!]|,\\!)(?=\d{3})", ",", text))
-    return float(found[-1].replace(",", "")) if found else None
+def _last_number(text: str) -> set[Decimal]:
+    """Returns the readings of the last number of a text; none if it has no number."""
+    for spelling, plain in _SPELLINGS.items():
+        text = re.sub(spelling, plain, text)
+    for part in [*reversed(re.findall(r"\\boxed\{([^{}]*)\}", text)), _ASIDE.sub("", text), text]:
+        if numbers := [*_NUMBER.finditer(part)]:
+            return _readings(numbers[-1])
+    return set()
+
+
+def _readings(number: re.Match) -> set[Decimal]:
+    """Returns the values that a number may have: "2,5" ends a list with 5, or is 2.5 with a decimal comma."""
+    divisor = Decimal(number["divisor"] or 1)
+    value = Decimal(number["number"].replace(",", "")) / divisor if divisor else divisor
+    with_comma = re.search(r"(?<![\d.,])-?\d+,\d+\Z", number.string[: number.end()])
+    return {value} | ({Decimal(with_comma[0].replace(",", "."))} if with_comma else set())
