@@ -3,13 +3,16 @@
 
 import dataclasses
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 import torch
 
 from hf_dparallel import CertaintyForcingConfig, DiffusionGenerationConfig, DiffusionGenerationOutput
+from hf_dparallel.cli import COMMANDS
 from hf_dparallel.cli.train_command import StudentArguments
+from hf_dparallel.generation.settings import what_is_meant
 from hf_dparallel_cli.flags import TrainFlags
 
 from .helpers import make_llada
@@ -18,10 +21,15 @@ from .helpers import make_llada
 PAGE = (Path(__file__).parents[1] / "docs" / "migration.md").read_text(encoding="utf-8")
 
 
+def rows(heading: str) -> list[tuple[str, str]]:
+    """The rows of the table under a heading: our name, some with a value, and the other cells."""
+    (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^#|\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^\| `([^`]+)` \|(.*)", section, flags=re.MULTILINE)
+
+
 def settings(heading: str) -> list[str]:
     """The names, some with a value, in the first column of the table under a heading."""
-    (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^#|\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
-    return re.findall(r"^\| `([^`]+)` \|", section, flags=re.MULTILINE)
+    return [setting for setting, _ in rows(heading)]
 
 
 def test_settings_of_decoding_exist():
@@ -34,6 +42,18 @@ def test_settings_of_decoding_exist():
             DiffusionGenerationConfig(**eval(f"dict({setting})"))
         else:
             assert hasattr(known, setting) or setting in outputs, setting
+
+
+@pytest.mark.parametrize(("heading", "command"), [("Decoding", "generate"), ("Training", "train")])
+def test_names_of_others_are_answered_with_ours(heading, command):
+    flags, ours = COMMANDS[command].flags, defaultdict(set)
+    for setting, cells in rows(heading):
+        for name in re.findall(r"`(\w+)[`,]", cells):
+            if setting.partition("=")[0] in flags and name not in flags and not name.startswith("generate_with"):
+                ours[name].add(setting.partition("=")[0])
+    assert len(ours) >= 10
+    for name, settings_of_ours in ours.items():
+        assert settings_of_ours & set(re.findall(r"`(\w+)`", what_is_meant(name, flags))), name
 
 
 def test_settings_of_training_exist():

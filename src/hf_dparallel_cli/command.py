@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from importlib import import_module
 from itertools import takewhile
@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem
 
 from . import flags
 from .flags import Flags
-from .source import Row
+from .source import Row, import_generation
 
 
 _LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
@@ -143,7 +143,11 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Reads the flags. Then `ctx.obj` has the command to run and what its function `run` gets."""
-        rest = super().parse_args(ctx, list(self._spelled_out(ctx, args)))
+        try:
+            rest = super().parse_args(ctx, list(self._spelled_out(ctx, args)))
+        except click.NoSuchOption as error:
+            text = f"{error.message} {self._meant(error.option_name.lstrip('-'))}".rstrip()
+            raise click.NoSuchOption(error.option_name, text, ctx=ctx) from error
         if not ctx.resilient_parsing:
             ctx.obj = self._chosen(ctx)
         return rest
@@ -170,6 +174,10 @@ class Command(click.Command):
         ctx = click.Context(self, info_name=self.name, default_map=self._texts(values, "the values"))
         self.parse_args(ctx, [])
         return ctx.obj[1]
+
+    def _meant(self, name: str) -> str:
+        """Says which flag is meant by a name that this command does not have; nothing if that cannot be told."""
+        return import_generation("settings").what_is_meant(name, self.flags)
 
     def _chosen(self, ctx: click.Context) -> tuple[str, Any]:
         """Which command is asked for, and its flags."""
@@ -255,8 +263,8 @@ class Command(click.Command):
         for key, value in values.items():
             flag = self.flags.get(str(key).replace("-", "_"))
             if flag is None:
-                meant = did_you_mean(str(key), self.flags)
-                raise click.UsageError(f"{source} has `{key}`, which is no flag of this command{meant}. Remove it")
+                remedy = self._meant(str(key)) or f"Remove `{key}`."
+                raise click.UsageError(f"{source} has `{key}`, which is no flag of this command. {remedy}")
             if value is None or (isinstance(value, list) and not flag.multiple):
                 raise click.UsageError(f"`{key}` in {source} needs one value, got {value}")
             given = value if isinstance(value, list) else [value]
@@ -312,14 +320,6 @@ def _read_yaml(path: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise click.UsageError("the file of --config must contain a YAML mapping, `name: value`")
     return values
-
-
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """What was probably meant, as the end of a sentence."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(given, known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _import(module: str, title: str) -> ModuleType:

@@ -36,15 +36,19 @@ def folder_of(package: str) -> Path:
 
 
 @cache
+def import_generation(name: str) -> Any:
+    """Returns a module of decoding that needs no library: the settings, or the commit rules."""
+    # They are run as they are, in a package that stands for their folder.
+    package = sys.modules.setdefault("_hf_dparallel_generation", ModuleType("_hf_dparallel_generation"))
+    package.__path__ = [str(folder_of("hf_dparallel") / "generation")]
+    return import_module(f"{package.__name__}.{name}")
+
+
+@cache
 def read_settings() -> dict[str, Any]:
     """Returns the table of the decoding settings, by name, with the entries of all rules and ways to revise."""
-    folder = folder_of("hf_dparallel") / "generation"
-    # These two modules need no library, and are run as they are, in a package that stands for their folder.
-    package = ModuleType("_hf_dparallel_generation")
-    package.__path__ = [str(folder)]
-    sys.modules[package.__name__] = package
-    settings = import_module(f"{package.__name__}.settings")
-    rules = import_module(f"{package.__name__}.commit_rules")
+    settings, rules = import_generation("settings"), import_generation("commit_rules")
+    folder = Path(settings.__file__).parent
     # The others need torch. They declare settings by calls with literal arguments, which are run without the rest.
     known = {"add_setting": settings.add_setting, "commit_rule": rules.commit_rule}
     for path in sorted([*folder.glob("rules/*.py"), *folder.glob("revision/*.py")]):

@@ -161,14 +161,22 @@ def test_help_is_grouped_and_has_the_positional_arguments(hf):
     ("argv", "meant"),
     [
         ("generat", "Did you mean 'generate'?"),
-        ("generate m --entropy_treshold 1", "--entropy_threshold"),
-        ("generate m --entropy-treshold=1", "--entropy_threshold"),
-        ("train --learning-rat 1", "'--learning_rate'"),
+        ("generate m --entropy_treshold 1", "Did you mean `entropy_threshold`?"),
+        ("generate m --entropy-treshold=1", "Did you mean `entropy_threshold`?"),
+        ("train --learning-rat 1", "Did you mean `learning_rate`?"),
+        ("generate m --steps 64", "Use `denoising_steps` for `steps`."),
+        ("generate m --gen-length=64", "Use `max_new_tokens` for `gen_length`."),
+        ("generate m --threshold 0.9", "Use `confidence_threshold` or `entropy_threshold` for `threshold`."),
+        ("generate m --max_length 64", "Use `max_new_tokens=max_length - prompt_length` for `max_length`."),
+        ("generate m --cfg_scale 1", "Remove `cfg_scale`."),
+        ("evaluate demo --dataset demo --sweep threshold=0.5", "Use `confidence_threshold` or `entropy_threshold`"),
+        ("train --lr 1e-4", "Use `learning_rate` for `lr`."),
+        ("train --batch_size 4", "Use `per_device_train_batch_size` for `batch_size`."),
     ],
 )
 def test_what_was_meant(hf, argv, meant):
     code, out, err = hf(*argv.split())
-    assert code == 2 and not out and "id you mean" in err and meant in err
+    assert code == 2 and not out and meant in err
 
 
 def test_completion_in_a_shell(hf, monkeypatch):
@@ -294,7 +302,8 @@ def test_settings_that_contradict_a_recipe_are_wrong_usage(hf, argv, message):
         ("model: [", "is not YAML"),
         ("- model", "must contain a YAML mapping"),
         ("model: m\nmax_tokens: 8\nblock: 2", "`config.yaml` has `max_tokens`, which is no flag of this command"),
-        ("model: m\nentropy_treshold: 8", "(did you mean entropy_threshold?). Remove it"),
+        ("model: m\nentropy_treshold: 8", "Did you mean `entropy_threshold`?"),
+        ("model: m\nsteps: 8", "Use `denoising_steps` for `steps`."),
         ("model: m\nconfig: other.yaml", "`config.yaml` has `config`, which is no flag"),
         ("model:", "`model` in `config.yaml` needs one value"),
         ("model: m\ndtype: float8", "'--dtype': 'float8' is not one of"),

@@ -16,13 +16,12 @@ import yaml
 from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel_cli.command import did_you_mean
 from hf_dparallel_cli.flags import ChatFlags
 
 from ..demo import NAMES
 from ..generation.compatibility import longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.settings import SETTINGS
+from ..generation.settings import SETTINGS, what_is_meant
 from ..inspection.text import legend
 from ..reports import write_json
 from .answer_streamer import AnswerStreamer
@@ -163,7 +162,8 @@ class Chat:
         elif command == "/help":
             say(HELP)
         else:
-            note(f"Unknown command {command}{did_you_mean(command, _COMMANDS)}. /help shows the commands.")
+            meant = what_is_meant(command, _COMMANDS)
+            note(" ".join(filter(None, [f"Unknown command {command}.", meant, "/help shows the commands."])))
         return True
 
     def _answer(self, text: str) -> None:
@@ -207,7 +207,7 @@ class Chat:
     def _set(self, name: str, text: str) -> None:
         value = yaml.safe_load(text)
         if name not in SETTINGS:
-            raise ValueError(f"Unknown setting {name}{did_you_mean(name, SETTINGS)}.")
+            raise ValueError(f"Unknown setting {name}. {what_is_meant(name)}".rstrip())
         if not SETTINGS[name].changes_answer:
             raise ValueError(f"`{name}` cannot be changed here.")
         config = self.config.updated(**{name: None if value in ("none", "None") else value})

@@ -2,10 +2,9 @@
 """Settings to try, written as `entropy_threshold=0.1:1.0:0.1` or `denoising_steps=16,32,64`."""
 
 from decimal import Decimal, InvalidOperation
-from difflib import get_close_matches
 from typing import Any
 
-from ..generation.settings import SETTINGS
+from ..generation.settings import SETTINGS, what_is_meant
 
 
 _MAX_VALUES = 1000
@@ -26,8 +25,8 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     name, _, values = text.partition("=")
     swept = [name for name, setting in SETTINGS.items() if setting.is_swept]
     if name not in swept:
-        meant = "".join(f" Did you mean {close}?" for close in get_close_matches(name, swept, n=1))
-        raise ValueError(f"`sweep={text}` must start with one of {', '.join(swept)}, and an equals sign.{meant}")
+        rule = f"`sweep={text}` must start with one of {', '.join(swept)}, and an equals sign."
+        raise ValueError(f"{rule} {what_is_meant(name, swept)}".rstrip())
     try:
         numbers = _range(values) if ":" in values else [Decimal(value) for value in values.split(",")]
         if not all(number.is_finite() for number in numbers):

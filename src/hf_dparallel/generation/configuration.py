@@ -4,7 +4,6 @@
 import copy
 import textwrap
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -13,7 +12,7 @@ from transformers.utils import logging
 from . import revision, rules  # noqa: F401  (they add their settings to the table)
 from .commit_rules import THRESHOLD, check_rule
 from .compatibility import check, has_adapter
-from .settings import KINDS, SETTINGS, SettingError, settings_called, settings_of
+from .settings import KINDS, SETTINGS, SettingError, name_of_ours, settings_called, settings_of, what_is_meant
 
 
 logger = logging.get_logger(__name__)
@@ -21,25 +20,6 @@ logger = logging.get_logger(__name__)
 # Values at which a setting of left-to-right decoding does nothing; callers that serve all models pass them.
 _NEUTRAL = {
     name: value for name, value in GenerationConfig._get_default_generation_params().items() if name != "max_length"
-}
-# What arguments of transformers and of the published samplers are called here; nothing is like those without a name.
-_OUR_NAMES = {
-    "max_length": "max_new_tokens={value} - prompt_length",
-    "min_length": "min_new_tokens={value} - prompt_length",
-    "gen_length": "max_new_tokens",
-    "block_size": "block_length",
-    **dict.fromkeys(("steps", "diffusion_steps"), "denoising_steps"),
-    "threshold": "confidence_threshold` or `entropy_threshold",
-    "factor": "confidence_factor",
-    "eb_threshold": "entropy_budget",
-    **dict.fromkeys(("alg", "remasking", "remasking_strategy"), "denoising_steps` or another commit rule"),
-    **dict.fromkeys(("minimal_topk", "num_to_transfer"), "min_commits"),
-    "dual_cache": "cache_implementation",
-    "mask_id": "mask_token_id",
-    "eos_id": "eos_token_id",
-    "eos_early_stop": "stop_at_eos",
-    "adapter_names": "model.set_adapter(...)` and a call of `generate",
-    **dict.fromkeys(("cfg_scale", "alg_temp", "output_history")),
 }
 
 
@@ -114,7 +94,7 @@ class DiffusionGenerationConfig(GenerationConfig):
             if name in SETTINGS:
                 SETTINGS[name].read(value)
             elif name[0] != "_" and name != "transformers_version" and not is_neutral:
-                raise SettingError(name, value, "has no meaning in diffusion decoding", _remedy(name, value))
+                raise SettingError(name, value, "has no meaning in diffusion decoding", name_of_ours(name, value))
         on = [name for name in settings_of("rule") if self.is_on(name)]
         if len(on) > 1:
             first, second, *_ = on
@@ -323,16 +303,10 @@ def special_token_id(name: str, *sources: Any) -> Any:
 def _check_known(settings: Iterable[str]) -> None:
     unknown = sorted(name or "''" for name in {*settings} - {*_KNOWN, *SETTINGS} if not name.startswith("_"))
     if unknown:
-        remedies = [_remedy(name) for name in unknown if name in _OUR_NAMES]
-        close = [get_close_matches(name, SETTINGS, n=1) for name in unknown if name not in _OUR_NAMES]
-        remedies += [f"Did you mean `{name}`?" for (name,) in filter(None, close)]
-        remedies = remedies or [f"Diffusion decoding knows {', '.join(SETTINGS)}."]
+        remedies = list(filter(None, map(what_is_meant, unknown))) or [
+            f"Diffusion decoding knows {', '.join(SETTINGS)}."
+        ]
         raise ValueError(" ".join([f"Unknown generation setting(s): {', '.join(unknown)}.", *remedies]))
-
-
-def _remedy(name: str, value: Any = None) -> str:
-    ours = _OUR_NAMES.get(name)
-    return f"Use `{ours.format(value=value)}` for `{name}`." if ours else f"Remove `{name}`."
 
 
 def _describe_arguments() -> str:

@@ -5,7 +5,10 @@ Commit rules and ways to revise add their own entries. This module imports neith
 arguments of [`add_setting`] are literals, so that the table can be read from the sources.
 """
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -23,6 +26,39 @@ KINDS = {
     "output": "Output",
     "tokens": "Special tokens",
     "compile": "Compilation",
+}
+# What settings of transformers, of the published samplers and of their trainers are called here; nothing is like those
+# without a name.
+_OUR_NAMES = {
+    "max_length": "max_new_tokens={value} - prompt_length",
+    "min_length": "min_new_tokens={value} - prompt_length",
+    **dict.fromkeys(("gen_length", "max_tokens"), "max_new_tokens"),
+    "block_size": "block_length",
+    **dict.fromkeys(("steps", "diffusion_steps"), "denoising_steps"),
+    "threshold": "confidence_threshold` or `entropy_threshold",
+    "factor": "confidence_factor",
+    "eb_threshold": "entropy_budget",
+    **dict.fromkeys(("alg", "remasking", "remasking_strategy"), "denoising_steps` or another commit rule"),
+    **dict.fromkeys(("minimal_topk", "num_to_transfer"), "min_commits"),
+    "dual_cache": "cache_implementation",
+    "mask_id": "mask_token_id",
+    **dict.fromkeys(("eos_id", "stopping_criteria_idx"), "eos_token_id"),
+    "eos_early_stop": "stop_at_eos",
+    "adapter_names": "model.set_adapter(...)` and a call of `generate",
+    **dict.fromkeys(("cfg_scale", "alg_temp", "output_history")),
+    "model_path": "model_name_or_path",
+    **dict.fromkeys(("train_path", "dataset_args"), "dataset_name"),
+    "lora": "use_peft",
+    "r": "lora_r",
+    **dict.fromkeys(("entropy_weight", "confidence_beta"), "certainty_weight"),
+    **dict.fromkeys(("t", "noise_range_low", "noise_range_high"), "mask_ratio"),
+    "temperature": "certainty_temperature",
+    "noisy_batch_rev": "complementary_masking",
+    **dict.fromkeys(("max_seq_len", "max_seq_length"), "max_length"),
+    "lr": "learning_rate",
+    **dict.fromkeys(("warmup_ratio", "lr_warmup_ratio"), "warmup_steps"),
+    "batch_size": "per_device_train_batch_size",
+    "epochs": "num_train_epochs",
 }
 # No setting makes sense above it, and neither arithmetic in float32 nor memory is safe there.
 _LARGEST = 1_000_000
@@ -184,6 +220,24 @@ def settings_of(*kinds: str) -> tuple[str, ...]:
 def settings_called(name: str) -> tuple[str, ...]:
     """Names of the settings that a name in `needs` or `not_with` stands for: the setting itself, or a group."""
     return (name,) if name in SETTINGS else tuple(one for one in SETTINGS if name in SETTINGS[one].counts_as)
+
+
+def what_is_meant(name: str, known: Collection[str] = ()) -> str:
+    """Says, in a sentence, what an unknown name is called here or was mistyped for; nothing if that cannot be told.
+
+    `known` are the names that can be used, by default those of the settings.
+    """
+    ours = re.match(r"\w+", _OUR_NAMES.get(name) or "")
+    if name in _OUR_NAMES and (not known or ours is None or ours[0] in known):
+        return name_of_ours(name, name)
+    close = get_close_matches(name, known or SETTINGS, n=1)
+    return f"Did you mean `{close[0]}`?" if close else ""
+
+
+def name_of_ours(name: str, value: Any) -> str:
+    """Says, in a sentence, what to set in the place of a setting that decoding does not have."""
+    ours = _OUR_NAMES.get(name)
+    return f"Use `{ours.format(value=value)}` for `{name}`." if ours else f"Remove `{name}`."
 
 
 def _as_python(value: Any) -> Any:
