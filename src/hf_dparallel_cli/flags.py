@@ -144,13 +144,15 @@ class LoadingFlags(ModelFlags):
 
 class DatasetFlags(Flags):
     title = "data"
-    dataset: str = flag("Prompts: a dataset on the Hub, a folder, a .csv, .json, .jsonl or .parquet file, or 'demo', "
-        "bundled word problems. It has a column 'prompt' or 'messages'; or see --prompt_column.", metavar="DATASET",
+    dataset: str = flag("Prompts: a Hub dataset, a folder, a .csv, .tsv, .txt, .json, .jsonl or .parquet file, or "
+        "'demo' (word problems). It has a column 'prompt' or 'messages'; or see --prompt_column.", metavar="DATASET",
         bundled=("demo",))
     dataset_config: str | None = flag("Configuration (subset) of the dataset.", brief="")
     dataset_split: str | None = flag("Split of the dataset. By default 'test' to evaluate, 'train' for trajectories; "
         "a file has 'train' only.")
     prompt_column: str | None = flag("Column of texts to ask as a user's message, for instance 'question' in GSM8K.")
+    answer_column: str | None = flag("Column of the right answers, for --reward. By default 'answer', for 'math' "
+        "'solution'.", brief="")
     num_samples: int | None = flag("Use the first so many rows only.", minimum=1)
     raw: bool = flag("Continue texts of the column 'prompt' as they are, without the chat template.", False)
     # In another group of each command.

@@ -365,13 +365,16 @@ def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch, caplog
         (["--dataset", "texts.csv"], "Its columns are ['text']"),
         (["--dataset", "names.csv"], "`names.csv` has no rows"),
         (["--dataset", "empty.jsonl"], "`empty.jsonl` has no rows"),
-        (["--dataset", "texts.txt"], "`dataset=texts.txt` is not read: give a file that ends in .csv, "),
+        (["--dataset", "texts.xlsx"], "`dataset=texts.xlsx` is not read: give a file that ends in .csv, "),
+        (["--dataset", "./empty/"], "`dataset=./empty/` cannot be loaded: "),
+        (["--dataset", "questions.jsonl", "--prompt_column", "question", "--answer_column", "gold"], "lacks `gold`"),
+        (["--dataset", "blank.jsonl", "--prompt_column", "text"], "The column `prompt` has an empty prompt in row 1"),
         (["--dataset", "texts.jsonl"], "Add --prompt_column prompt to ask each text as a user's message, or --raw"),
         (["--dataset", "questions.jsonl", "--dataset_split", "dev"], "dev"),
         (
             ["--dataset", "questions.jsonl", "--reward", "math"],
-            "(or name the column of the texts: --prompt_column NAME), and `solution` with the right answers, "
-            "which `reward=math` compares with (rename yours). Its columns are ['question', 'answer'].",
+            "(or name the column of the texts: --prompt_column NAME), and `solution`, the right answers for "
+            "`reward=math` (or name yours: --answer_column NAME). Its columns are ['question', 'answer'].",
         ),
     ],
 )
@@ -379,9 +382,40 @@ def test_bad_datasets_are_1(hf, checkpoint, questions, flags, message):
     write_jsonl("texts.jsonl", [{"prompt": "1 2", "answer": 3}])
     for name, text in {"texts.csv": "text\n1 2\n", "names.csv": "prompt,my answer\n", "empty.jsonl": ""}.items():
         Path(name).write_text(text)
-    Path("texts.txt").touch()
+    Path("texts.xlsx").touch()
+    Path("empty").mkdir()
+    write_jsonl("blank.jsonl", [{"text": "1 2", "answer": 3}, {"text": " ", "answer": 3}])
     code, _, err = hf("evaluate", "--model", checkpoint, *flags)
     assert code == 1 and message in last_line(err)
+
+
+@pytest.mark.parametrize("sharegpt", [True, False])
+def test_data_as_others_have_them(hf, checkpoint, questions, asked, tmp_path, sharegpt):
+    expected = hf("evaluate", *asked, *DECODING)[1]
+    rows = [
+        {"messages": [{"role": "user", "content": row["question"]}], "answer": "no", "gold": row["answer"]}
+        for row in read_jsonl(questions)
+    ]
+    if sharegpt:
+        for row in rows:
+            row["conversations"] = [
+                {"from": "human", "value": row.pop("messages")[0]["content"]},
+                {"from": "gpt", "value": "9"},
+            ]
+    dataset = write_jsonl(tmp_path / "rows.jsonl", rows)
+    found = hf("evaluate", "--model", checkpoint, "--dataset", dataset, "--answer_column", "gold", *DECODING)
+    assert found[0] == 0 and found[1].split("Latency")[0] == expected.split("Latency")[0]
+    table = "\n".join(["question\tanswer", *(f"{row['question']}\t{row['answer']}" for row in read_jsonl(questions))])
+    Path("rows.tsv").write_text(table)
+    Path("rows.txt").write_text(table)
+    assert load_split("rows.txt")["text"][:] == table.splitlines()
+    assert load_split("rows.tsv")["question"][:] == [row["question"] for row in read_jsonl(questions)]
+
+
+def test_an_answer_column_needs_a_reward(hf, asked):
+    flags = ["trajectories", *asked, "--reward", "none", "--answer_column", "answer", "--output_dir", "out"]
+    code, _, err = hf(*flags)
+    assert code == 1 and "`answer_column=answer` needs a `reward`" in last_line(err)
 
 
 def test_math_reward_needs_chats(hf, tmp_path, checkpoint):
@@ -744,6 +778,18 @@ def test_trajectories(hf, questions, asked):
     assert hf(*flags, "--reward", "none")[0] == 0 and read_json("t.json")["num_kept"] == 8
 
 
+def test_without_a_terminal_there_is_a_line_for_each_shard(hf, asked, monkeypatch):
+    monkeypatch.setattr("hf_dparallel.data.folder.SHARD_SIZE", 4)
+    flags = ["trajectories", *asked, "--output_dir", "out", *DECODING]
+    lines = re.findall(r"Trajectories: +\d+% \d/8 \[[^]]*\]", hf(*flags)[2])
+    assert [line.partition(" [")[0] for line in lines] == ["Trajectories:  50% 4/8", "Trajectories: 100% 8/8"]
+    assert all(line.endswith(", 50% kept]") for line in lines)
+    next(Path("out").glob("shard-00001*")).unlink()
+    assert "Trajectories: 100% 8/8 [" in hf(*flags)[2]
+    next(Path("out").glob("shard-00001*")).unlink()
+    assert "Trajectories: 100% 8/8 [" not in hf(*flags, "--quiet")[2]
+
+
 def test_the_cluster_loads_the_model_and_this_process_filters(hf, checkpoint, monkeypatch, tmp_path):
     asked = {}
 
@@ -757,7 +803,7 @@ def test_the_cluster_loads_the_model_and_this_process_filters(hf, checkpoint, mo
     command += [*DECODING, "--raw", "--ray_actors", "5", "--ray_address", "head:6379", "--ray_gpus_per_actor", "0.5"]
     code, out, _ = hf(*command)
     assert code == 0 and "num_kept            3" in out
-    assert asked.pop("overwrite") is False
+    assert asked.pop("overwrite") is False and callable(asked.pop("on_shard"))
     assert asked == {"max_actors": 5, "gpus_per_actor": 0.5, "address": "head:6379"}
     assert len(datasets.Dataset.from_parquet("out/filtered.parquet")) == 3
 
@@ -808,6 +854,11 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
     figures = read_json("t.json")
     adapter = read_json("out/adapter_config.json")
     assert code == 0, err
+    assert re.search(r"Training [\d.]+k of [\d.]+k parameters with batches of 8 sequences\.\n", err)
+    assert "Training: 100% 6/6 [" in err
+    code, _, err = hf(*flags)
+    assert code == 1 and "`output_dir=out` holds a model already" in last_line(err)
+    assert "--resume_from_checkpoint true" in last_line(err) and read_json("out/adapter_config.json") == adapter
     again = hf("train", "--model", "out", "--dataset_name", completions, "--output_dir", "more", *TRAINING)
     assert again[0] == 1 and "`model=out` is an adapter already. Give its base model." in again[2]
     assert figures["epoch"] == 2 and figures["output_dir"] == "out" and "total_flos" not in out
@@ -835,8 +886,11 @@ def test_train_resumes_evaluates_and_drops_long_rows(hf, checkpoint, tmp_path):
     code, _, err = hf(*flags)
     assert code == 1 and "1 of the 5 rows of `train_dataset` are longer than max_length=16" in last_line(err)
     assert "--drop_long_rows" in last_line(err)
-    code, _, err = hf(*flags, "--max_length", "64", "--max_steps", "1")
+    code, _, err = hf(*flags, "--max_length", "64", "--max_steps", "1", "--output_dir", "short")
     assert code == 0 and "Too few rows to keep some apart" in err
+    assert re.search(r"Training (\S+) of \1 parameters .*--use_peft trains an adapter", err)
+    code, _, err = hf(*flags, "--eval_strategy", "epoch")
+    assert code == 1 and '--dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]"' in last_line(err)
 
     flags += ["--drop_long_rows", "--save_steps", "2", "--eval_strategy", "epoch", "--dataset_test_split", "train"]
     flags += ["--certainty_weight", "0"]  # a teacher, which decodes one token in each pass

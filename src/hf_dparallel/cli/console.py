@@ -3,9 +3,12 @@
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from hf_dparallel_cli.command import QUIET
 
@@ -19,6 +22,12 @@ def note(text: str) -> None:
     """Prints a line about the output, which is not part of it, on stderr; with `--quiet`, nowhere."""
     if not os.environ.get(QUIET):
         print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def note_progress(what: str, done: int, total: int, since: float, unit: str, **more: Any) -> None:
+    """Notes what a bar of tqdm would show, its speed and the time left among it, where no terminal shows one."""
+    if not sys.stderr.isatty():
+        note(tqdm.format_meter(done, total, time.monotonic() - since, ncols=0, prefix=what, unit=unit, **more))
 
 
 def say_table(figures: Mapping[str, Any]) -> None:

@@ -46,7 +46,16 @@ DEMO = "demo"
 _DEMO_ROWS = 512
 # Parameters of a model that is as fast in one thread as in several.
 _SMALL_MODEL = 10**7
-_FILE_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+_FILE_FORMATS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".parquet": "parquet",
+    ".txt": "text",
+}
+# Who speaks in a chat of ShareGPT.
+_ROLES = {"human": "user", "gpt": "assistant"}
 # The column with the reference answer that each reward function reads.
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
@@ -186,6 +195,9 @@ def load_prompts(flags: DatasetFlags, default_split: str) -> datasets.Dataset:
     if flags.num_samples is not None:
         dataset = dataset.select(range(min(flags.num_samples, len(dataset))))
     _check_columns(flags, dataset.column_names)
+    if flags.answer_column is not None:
+        column = REFERENCE_COLUMNS[flags.reward]
+        dataset = dataset.map(lambda right: {column: right}, input_columns=flags.answer_column)
     if flags.prompt_column is None:
         if not flags.raw and has_texts(dataset):
             _check_no_template(flags)
@@ -201,9 +213,12 @@ def _check_columns(flags: DatasetFlags, columns: list[str]) -> None:
     elif flags.prompt_column not in (None, *columns):
         lacking.append(f"`{flags.prompt_column}`, which is to be asked (--prompt_column)")
     reference = REFERENCE_COLUMNS.get(flags.reward or "")
+    if flags.answer_column is not None and reference is None:
+        raise ValueError(f"`answer_column={flags.answer_column}` needs a `reward` that reads it. Remove it.")
+    reference = flags.answer_column or reference
     if reference not in (None, *columns):
         lacking.append(
-            f"`{reference}` with the right answers, which `reward={flags.reward}` compares with (rename yours)"
+            f"`{reference}`, the right answers for `reward={flags.reward}` (or name yours: --answer_column NAME)"
         )
     if lacking:
         raise ValueError(f"`dataset={flags.dataset}` lacks {', and '.join(lacking)}. Its columns are {columns}.")
@@ -242,7 +257,9 @@ def load_split(
         raise ValueError(f"`dataset={name}` is not read: give a file that ends in {', '.join(_FILE_FORMATS)}.")
     if file_format is None:
         with checked_name("dataset", name):
-            return datasets.load_dataset(name, config, split=split)
+            # A path such as "./" has no name of its own.
+            name = str(path.resolve()) if path.is_dir() else name
+            return _with_messages(datasets.load_dataset(name, config, split=split))
     if not path.is_file():
         raise FileNotFoundError(f"`dataset={name}` does not exist. Give the path of the file as seen from here.")
     return _read_files([path], file_format, split)
@@ -250,9 +267,13 @@ def load_split(
 
 def _read_files(files: list[Path], file_format: str, split: str) -> datasets.Dataset:
     if split.partition("[")[0] not in ("train", "all"):
-        raise ValueError(f"`{files[0]}` has the split 'train' only, not {split!r}. Leave the split out.")
+        raise ValueError(
+            f"`{files[0]}` has the split 'train' only, not {split!r}. Leave the split out; or, to evaluate a training "
+            'on a part, add --dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]".'
+        )
     try:
-        dataset = datasets.load_dataset(file_format, data_files=list(map(str, files)), split=split)
+        options = {"sep": "\t"} if files[0].suffix == ".tsv" else {}
+        dataset = datasets.load_dataset(file_format, data_files=list(map(str, files)), split=split, **options)
     # What an empty file raises is a `StopIteration`.
     except (datasets.exceptions.DatasetGenerationError, ValueError, StopIteration) as error:
         # A .csv begins with a line of names.
@@ -266,7 +287,19 @@ def _read_files(files: list[Path], file_format: str, split: str) -> datasets.Dat
         for file in files:
             check_rows(file)
     dataset.info.description = read_description(files[0].parent)
-    return dataset
+    return _with_messages(dataset)
+
+
+def _with_messages(dataset: datasets.Dataset) -> datasets.Dataset:
+    """Returns the rows, with the chats of ShareGPT (`conversations` of `from` and `value`) as messages."""
+
+    def read(chat: list[dict[str, str]]) -> dict[str, Any]:
+        turns = [(turn["from"], turn["value"]) for turn in chat]
+        return {"messages": [{"role": _ROLES.get(who, who), "content": text} for who, text in turns]}
+
+    if "from" not in str(dataset.features.get("conversations")):
+        return dataset
+    return dataset.map(read, input_columns="conversations", remove_columns="conversations")
 
 
 def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
@@ -343,4 +376,7 @@ def _use_cache_if_offline() -> None:
 
 
 def _ask(prompt: Any) -> dict[str, Any]:
-    return {"prompt": [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt}
+    if isinstance(prompt, str):
+        # A blank question is refused as one that is missing.
+        prompt = [{"role": "user", "content": prompt}] if prompt.strip() else None
+    return {"prompt": prompt}

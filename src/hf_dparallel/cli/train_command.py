@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel train`: certainty-forcing distillation on trajectories."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,13 +11,16 @@ from typing import Any, NoReturn
 
 import click
 import datasets
+from tqdm import tqdm
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
     HfArgumentParser,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    TrainerCallback,
 )
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from hf_dparallel_cli.flags import TrainFlags
@@ -24,11 +28,12 @@ from hf_dparallel_cli.flags import TrainFlags
 from ..data.dataset import prepare_dataset
 from ..demo import path_of
 from ..generation.compatibility import has_adapter
+from ..hub.files import SUMMARY_NAME
 from ..training.config import CertaintyForcingConfig
 from ..training.publishing import student_recipe
-from ..training.student import special_token_id
+from ..training.student import base_model, special_token_id
 from ..training.trainer import CertaintyForcingTrainer
-from .console import note, say, say_table
+from .console import note, note_progress, say, say_table
 from .loading import DEMO, checked_name, has_texts, load_split
 from .train_comparison import compare_with_teacher
 
@@ -64,9 +69,25 @@ def read_configs(values: Mapping[str, Any]) -> tuple[CertaintyForcingConfig, Stu
         raise click.UsageError(str(error)) from error
 
 
+class StepNotes(TrainerCallback):
+    """Notes how far a training is, and its speed, whenever the loss is logged."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.before, self.since = state.global_step, time.monotonic()
+
+    def on_log(self, args, state, control, logs, **kwargs):
+        if state.is_world_process_zero and "loss" in logs:
+            note_progress("Training", state.global_step, state.max_steps, self.since, "step", initial=self.before)
+
+
 def run(flags: TrainFlags) -> dict[str, Any] | None:
     """Trains, saves the adapter (or the model) and the tokenizer, and prints the last metrics."""
     training, student = read_configs({**flags.training, **flags.library})
+    # As text, `true` means the last checkpoint of the output folder.
+    resumed: Any = training.resume_from_checkpoint
+    resumed = {"true": True, "false": None}.get(str(resumed).lower(), resumed)
+    if not resumed:
+        check_output_dir(training.output_dir)
     load = partial(load_split, flags.dataset_name, flags.dataset_config)
     splits = {"train_dataset": load(flags.dataset_train_split)}
     if training.eval_strategy != "no":
@@ -88,9 +109,10 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
     trainer = CertaintyForcingTrainer(
         model=model, args=training, processing_class=tokenizer, peft_config=get_peft_config(student), **splits
     )
-    # As text, `true` means the last checkpoint of the output folder.
-    resumed = training.resume_from_checkpoint
-    trainer.train(resume_from_checkpoint={"true": True, "false": None}.get(str(resumed).lower(), resumed))
+    trainer.add_callback(StepNotes())
+    if trainer.is_world_process_zero():
+        note(describe_training(trainer))
+    trainer.train(resume_from_checkpoint=resumed)
     trainer.save_model()
     if training.push_to_hub:
         is_on_hub = flags.dataset_name != DEMO and not Path(flags.dataset_name).exists()
@@ -114,6 +136,26 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
     command = "generate --raw --prompt TEXT" if is_raw or tokenizer.chat_template is None else "chat"
     say(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")
     return figures
+
+
+def check_output_dir(folder: str) -> None:
+    """Raises a `ValueError` if a training would overwrite a model."""
+    if any(Path(folder, name).is_file() for name in (SUMMARY_NAME, CONFIG_NAME, ADAPTER_CONFIG_NAME)):
+        raise ValueError(
+            f"`output_dir={folder}` holds a model already. Choose another folder, or delete this one. To continue its "
+            "training, add --resume_from_checkpoint true."
+        )
+
+
+def describe_training(trainer: CertaintyForcingTrainer) -> str:
+    """Says how many parameters are trained, and how many sequences a step sees."""
+    args, model = trainer.args, base_model(trainer.model)
+    trained, total = (
+        tqdm.format_sizeof(model.num_parameters(only_trainable=only)).replace("G", "B") for only in (True, False)
+    )
+    num_sequences = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    text = f"Training {trained} of {total} parameters with batches of {num_sequences} sequences."
+    return text if trained != total else f"{text} --use_peft trains an adapter instead."
 
 
 def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -1,7 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel trajectories`: a teacher's answers to the prompts of a dataset, of which the right ones are kept."""
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -15,13 +17,13 @@ from hf_dparallel_cli.flags import TrajectoriesFlags
 
 from ..data.folder import write_filtered
 from ..data.on_ray import generate_trajectories_on_ray
-from ..data.rewards import score_completions
+from ..data.rewards import RewardFunction, score_completions
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..demo import path_of
 from ..environment import join_processes
 from ..evaluation.cost import DecodingCost, mean_cost
 from ..terminal import printable
-from .console import note, say, say_table
+from .console import note, note_progress, say, say_table
 from .loading import (
     REFERENCE_COLUMNS,
     batch_options,
@@ -46,11 +48,13 @@ def run(flags: TrajectoriesFlags) -> dict[str, Any] | None:
     if flags.ray_actors is None:
         model, tokenizer = load_model(flags)
         recipe = resolve_settings(model, given, tokenizer)
+        settings["on_shard"] = notes_on_shards(flags, len(dataset), tokenizer, reward_function)
         rows = kept = generate_trajectories(model, tokenizer, dataset, recipe, **settings)
     else:
         if state.num_processes > 1:
             raise ValueError("`ray_actors` has Ray start the processes. Run the command without torchrun.")
         tokenizer = load_tokenizer(path_of(flags.model), flags.revision)
+        settings["on_shard"] = notes_on_shards(flags, len(dataset), tokenizer, reward_function)
         rows = kept = generate_trajectories_on_ray(
             partial(load_model, flags),
             dataset,
@@ -80,6 +84,24 @@ def run(flags: TrajectoriesFlags) -> dict[str, Any] | None:
     # Processes that end without it may abort.
     state.destroy_process_group()
     return figures
+
+
+def notes_on_shards(
+    flags: TrajectoriesFlags, num_rows: int, tokenizer: PreTrainedTokenizerBase, reward_function: RewardFunction | None
+) -> Callable[[datasets.Dataset, int], None]:
+    """Returns what notes, when a shard is written, how far the run is, its speed, and the share of kept answers."""
+    since, shards = time.monotonic(), []
+
+    def note_shard(rows: datasets.Dataset, num_done: int) -> None:
+        rewards = score_completions(rows, tokenizer, reward_function) if reward_function else [math.inf] * len(rows)
+        num_kept = sum(reward is not None and reward >= flags.min_reward for reward in rewards)
+        shards.append((num_done, len(rows), num_kept))
+        # The rate is that of this run: without the rows that were there before its first shard.
+        before, (_, answered, kept) = shards[0][0] - shards[0][1], map(sum, zip(*shards, strict=True))
+        share = f"{kept / max(answered, 1):.0%} kept"
+        note_progress("Trajectories", num_done, num_rows, since, "row", initial=before, postfix=share)
+
+    return note_shard
 
 
 def describe_dropped(

@@ -50,6 +50,7 @@ def generate_trajectories_on_ray(
     gpus_per_actor: float | None = None,
     address: str | None = None,
     overwrite: bool = False,
+    on_shard: Callable[["Dataset", int], None] | None = None,
 ) -> "Dataset":
     r"""
     Lets a model answer the prompts of a dataset, on the machines of a Ray cluster.
@@ -62,7 +63,7 @@ def generate_trajectories_on_ray(
         load (`Callable`):
             Returns the teacher and its tokenizer. Each actor calls it, so it must be something that the machines can
             import, or a `functools.partial` of it.
-        dataset, generation_config, batch_size, seed, overwrite:
+        dataset, generation_config, batch_size, seed, overwrite, on_shard:
             As for [`generate_trajectories`].
         output_dir (`str` or `os.PathLike`):
             Where to keep the shards.
@@ -99,7 +100,7 @@ def generate_trajectories_on_ray(
         actors = [actor_class.remote(load, settings)]
         # There may be no room for the teacher in this process.
         teacher, tokenizer, mask_token_id = _result_of(actors[0].describe.remote())
-        run = TrajectoryRun(dataset, tokenizer, mask_token_id, output_dir, teacher, overwrite)
+        run = TrajectoryRun(dataset, tokenizer, mask_token_id, output_dir, teacher, overwrite, on_shard)
         run.store.prepare()
         shards = plan_tasks(run.store.missing(), batch_size * num_workers, max_actors)
         tasks = [list(run.prompts(of_task)) for of_task in shards]

@@ -11,7 +11,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ def generate_trajectories(
     seed: int = 0,
     num_workers: int = 1,
     overwrite: bool = False,
+    on_shard: Callable[["Dataset", int], None] | None = None,
 ) -> "Dataset":
     r"""
     Lets a model answer the prompts of a dataset.
@@ -82,6 +83,8 @@ def generate_trajectories(
             Threads that decode side by side, each `batch_size` prompts: on a CPU faster for small models.
         overwrite (`bool`, *optional*, defaults to `False`):
             Delete the trajectories of another run that `output_dir` holds, instead of refusing.
+        on_shard (`Callable`, *optional*):
+            Called when this process has written a shard, with its rows and the number of rows written in all shards.
 
     Returns:
         `datasets.Dataset`: the columns of `dataset` and
@@ -108,7 +111,7 @@ def generate_trajectories(
     with tempfile.TemporaryDirectory() as temporary:
         teacher = {} if output_dir is None else answerer.fingerprint()
         mask_token_id = answerer.config.mask_token_id
-        run = TrajectoryRun(dataset, tokenizer, mask_token_id, output_dir or temporary, teacher, overwrite)
+        run = TrajectoryRun(dataset, tokenizer, mask_token_id, output_dir or temporary, teacher, overwrite, on_shard)
         prompts = list(run.prompts(_share(run.store, state)))
         with contextlib.closing(answerer.rows(prompts, raise_errors=False)) as answers:
             # In the first process, $TQDM_DISABLE decides.
@@ -175,7 +178,7 @@ class TrajectoryRun:
     """The prompts of a run, and the folder that gathers the answers to them, shard by shard.
 
     `teacher` tells the model that answers apart from others ([`Answerer.fingerprint`]); `overwrite` is whether the
-    folder may belong to another run.
+    folder may belong to another run; `on_shard` is called as by [`generate_trajectories`].
     """
 
     def __init__(
@@ -186,9 +189,10 @@ class TrajectoryRun:
         folder: str | os.PathLike,
         teacher: dict[str, Any],
         overwrite: bool,
+        on_shard: Callable[["Dataset", int], None] | None,
     ):
         check_new_columns(dataset, _NEW_COLUMNS)
-        self.dataset = dataset
+        self.dataset, self.on_shard = dataset, on_shard
         self.prompt_ids = tokenize_prompts(dataset, tokenizer, mask_token_id)
         prompts = {
             "num_rows": len(dataset),
@@ -233,7 +237,10 @@ class TrajectoryRun:
             {name: [answer[name] for answer in done.values()] for name in _NEW_COLUMNS},
             Features({name: Value("int64") if name == "nfe" else ids for name in _NEW_COLUMNS}),
         )
-        self.store.write(shard, concatenate_datasets([self.dataset.select(done), new], axis=1), failed)
+        rows = concatenate_datasets([self.dataset.select(done), new], axis=1)
+        self.store.write(shard, rows, failed)
+        if self.on_shard is not None:
+            self.on_shard(rows, self.store.num_rows - sum(len(self.store.rows(one)) for one in self.store.missing()))
 
 
 def as_columns(answer: DecodedRow) -> dict[str, Any]:

@@ -223,10 +223,7 @@ def settings_called(name: str) -> tuple[str, ...]:
 
 
 def what_is_meant(name: str, known: Collection[str] = ()) -> str:
-    """Says, in a sentence, what an unknown name is called here or was mistyped for; nothing if that cannot be told.
-
-    `known` are the names that can be used, by default those of the settings.
-    """
+    """Says which of the `known` names (by default the settings) is meant by an unknown one; nothing if none is."""
     ours = re.match(r"\w+", _OUR_NAMES.get(name) or "")
     if name in _OUR_NAMES and (not known or ours is None or ours[0] in known):
         return name_of_ours(name, name)
