@@ -142,15 +142,17 @@ def test_the_text_on_installing_is_the_same_everywhere():
     (table,) = re.findall(r"^EXTRAS = \{\n(.*?)^\}", read("setup.py"), flags=re.MULTILINE | re.DOTALL)
     extras = set(re.findall(r"^    \"(\w+)\":", table, flags=re.MULTILINE))
     assert set(re.findall(r"`(\w+)` \(", section)) == extras
+    optional = set(re.findall(r"\"([\w-]+)(?:\[\w+\])?>=", table))
     sources = [path.relative_to(ROOT) for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".md", ".html")]
     texts = {page: read(page) for page in [*PAGES, *sources]} | {"README.md": read("README.md").replace(section, "")}
     for page, text in texts.items():
-        for package in re.findall(r"pip install +(?:--no-deps +)?['\"]?([^'\"`\s]+)", text):
+        for package in re.findall(r"pip install +(?:-c constraints\.txt +|-e +|--no-deps +)*['\"]?([^'\"`\s]+)", text):
             name, _, extra = package.rstrip("].").partition("[")
-            assert name == "hf-dparallel" or name in NOT_OURS, (page, package)
-            # One message is for several extras, whose names its callers give.
-            assert set(filter(None, extra.split(","))) <= extras | {"{extra}"}, (page, package)
-        assert extras.issuperset(re.findall(r"(?<![.\w])require\(\"[^\"]+\", \"(\w+)\"", text)), page
+            # One message is for several libraries, whose names its callers give.
+            assert name in ("", ".", "hf-dparallel", "{", *NOT_OURS, *optional), (page, package)
+            assert name in optional or extras.issuperset(filter(None, extra.split(","))), (page, package)
+        for library in re.findall(r"(?<![.\w])require\(\"[^\"]+\", \"(\w+)\"", text):
+            assert library.replace("_", "-") in {name.replace("_", "-") for name in optional}, (page, library)
 
 
 # Commands.

@@ -145,7 +145,8 @@ def _run(argv: list[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except KeyboardInterrupt:
-        print(f"{title}: interrupted", file=sys.stderr)
+        advice = ". The same command continues the run" if argv[:1] == ["trajectories"] else ""
+        print(f"{title}: interrupted{advice}", file=sys.stderr)
         return 130
     except click.UsageError as error:
         return fail(title, error)

@@ -442,6 +442,9 @@ def test_interrupt_is_130(hf, monkeypatch):
 
     monkeypatch.setattr("hf_dparallel.cli.env_command.describe_environment", interrupt)
     assert hf("env") == (130, "", "hf-dparallel env: interrupted\n")
+    monkeypatch.setattr("hf_dparallel.cli.trajectories_command.join_processes", interrupt)
+    code, _, err = hf("trajectories", "demo", "--dataset", "demo", "--output_dir", "out")
+    assert code == 130 and err.endswith("hf-dparallel trajectories: interrupted. The same command continues the run\n")
 
 
 # Commands
@@ -494,7 +497,7 @@ def test_how_a_model_is_loaded(hf, checkpoint, monkeypatch):
     assert seen == expected
     monkeypatch.setattr("hf_dparallel.cli.loading.find_spec", lambda name: None)
     code, _, err = hf(*ask, "--load_in_4bit")
-    assert code == 1 and "`pip install 'hf-dparallel[quantization]'`" in err
+    assert code == 1 and "`pip install bitsandbytes`" in err
     assert hf(*ask, "--device", "nowhere")[0] == 1
 
 

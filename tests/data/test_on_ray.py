@@ -139,7 +139,7 @@ def test_the_models_of_two_machines_must_be_the_same():
 
 def test_without_ray_it_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(on_ray, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'hf-dparallel\[ray\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'ray\[serve\]'"):
         generate_trajectories_on_ray(load, make_prompts(1), tmp_path)
 
 

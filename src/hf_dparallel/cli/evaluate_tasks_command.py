@@ -28,7 +28,7 @@ def run(flags: EvaluateTasksFlags) -> dict[str, Any] | None:
     flags = EvaluateTasksFlags(**vars(flags) | chosen)
     if flags.limit is not None and not 0 < flags.limit < math.inf:
         raise click.UsageError(f"`limit` must be above 0 and finite, got {flags.limit}.")
-    require("evaluate --tasks", "eval", "lm_eval")
+    require("evaluate --tasks", "lm_eval")
     from ..harness.run import TaskRunner
 
     settings = _given_settings(flags)

@@ -44,7 +44,7 @@ def run(flags: InspectFlags) -> dict[str, Any]:
     """Shows a decode, or writes a page of it; draws pictures over a dataset."""
     given = read_settings(flags)
     if flags.figures is not None:
-        require("figures", "viz", "matplotlib")
+        require("figures", "matplotlib")
     # With --figures a prompt may be left out, and stdin is not waited for.
     is_asked = flags.prompt is not None or flags.prompt_file is not None or flags.figures is None
     text = read_prompt(flags) if is_asked else None

@@ -66,7 +66,7 @@ def load_model(flags: ModelFlags) -> tuple[PreTrainedModel, PreTrainedTokenizerB
     name = path_of(flags.model)
     weights: dict[str, Any] = {}
     if flags.load_in_4bit:
-        require("load_in_4bit", "quantization", "bitsandbytes")
+        require("load_in_4bit", "bitsandbytes")
         compute = torch.bfloat16 if flags.dtype == "auto" else getattr(torch, flags.dtype)
         weights["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
@@ -306,7 +306,7 @@ def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
     """Returns the reward function, after checking, before anything is decoded, that it can judge this dataset."""
     if name == "numeric":
         return numeric_answer_reward
-    require("reward=math", "math", "math_verify")
+    require("reward=math", "math_verify")
     if has_texts(dataset):
         raise ValueError("`reward=math` judges chats, but the prompts are plain text. Add --prompt_column prompt.")
     from trl.rewards import accuracy_reward
@@ -314,11 +314,11 @@ def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
     return accuracy_reward
 
 
-def require(what: str, extra: str, *libraries: str) -> None:
-    """Checks that libraries of an extra of this package are installed."""
+def require(what: str, *libraries: str) -> None:
+    """Checks that libraries are installed which this package can do without."""
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
-        raise ImportError(f"`{what}` needs {', '.join(missing)}: `pip install 'hf-dparallel[{extra}]'`.")
+        raise ImportError(f"`{what}` needs {', '.join(missing)}: `pip install {' '.join(missing)}`.")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from .serve_command import LIBRARIES, bind, serve
 
 def run(flags: PlayFlags) -> dict[str, int]:
     """Opens the page, which begins with a race, and serves it until it is interrupted."""
-    require("hf-dparallel play", "serve", *LIBRARIES)
+    require("hf-dparallel play", *LIBRARIES)
     listener = bind("127.0.0.1", flags.port)
     # From now on a browser waits for the models.
     listener.listen()

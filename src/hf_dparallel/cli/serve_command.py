@@ -29,7 +29,7 @@ LIBRARIES = ("llguidance", "prometheus_client", "pydantic", "starlette", "uvicor
 def run(flags: ServeFlags) -> dict[str, int]:
     """Serves until it is interrupted or terminated."""
     check_recipe(flags)
-    require("hf-dparallel serve", "serve", *LIBRARIES)
+    require("hf-dparallel serve", *LIBRARIES)
     # Before the model is loaded, which takes minutes.
     listener = bind(flags.host, flags.port)
     if api_key(flags) is None and not _is_loopback(listener):

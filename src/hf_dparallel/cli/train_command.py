@@ -34,7 +34,7 @@ from ..training.publishing import student_recipe
 from ..training.student import base_model, special_token_id
 from ..training.trainer import CertaintyForcingTrainer
 from .console import note, note_progress, say, say_table
-from .loading import DEMO, checked_name, has_texts, load_split
+from .loading import DEMO, checked_name, has_texts, load_split, require
 from .train_comparison import compare_with_teacher
 
 
@@ -162,6 +162,8 @@ def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrain
     """Returns model and tokenizer. The trainer chooses the device."""
     name = path_of(arguments.model_name_or_path)
     quantization = get_quantization_config(arguments)
+    if quantization is not None:
+        require("load_in_4bit", "bitsandbytes")
     revision = {"revision": arguments.model_revision}
     with checked_name("model_name_or_path", name):
         tokenizer = AutoTokenizer.from_pretrained(name, **revision)

@@ -46,7 +46,8 @@ def compare_with_teacher(
             answerer = Answerer(model, tokenizer, recipe, **batch_options(BatchFlags()))
             measured[method] = evaluate_answers(answerer, rows, reward_function, method, prompt_ids).metrics()
         if find_spec("matplotlib") is not None:
-            certainty[name] = certainty_of(answerer, prompt_ids)
+            title = f"{name}: {measured[method]['nfe']:.1f} passes, accuracy {measured[method]['accuracy']:.0%}"
+            certainty[title] = certainty_of(answerer, prompt_ids)
 
     rule = str(config.commit_rule())
     rule = f"{rule} {getattr(config, rule)}"

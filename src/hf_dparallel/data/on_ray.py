@@ -89,7 +89,7 @@ def generate_trajectories_on_ray(
         FloatingPointError: if not one row of a shard can be decoded.
     """
     if find_spec("ray") is None:
-        raise ImportError("Trajectories on a cluster need Ray: `pip install 'hf-dparallel[ray]'`.")
+        raise ImportError("Trajectories on a cluster need Ray: `pip install 'ray[serve]'`.")
     import ray
 
     settings = {"generation_config": generation_config, "batch_size": batch_size}

@@ -33,7 +33,7 @@ def math_answers_correct(predictions: Sequence[str], references: Sequence[str]) 
     try:
         from math_verify import parse, verify
     except ImportError as error:
-        raise ImportError("Mathematical answers need math-verify: `pip install 'hf-dparallel[math]'`.") from error
+        raise ImportError("Mathematical answers need math-verify: `pip install math-verify`.") from error
 
     correct = []
     for index, (prediction, reference) in enumerate(zip(predictions, references, strict=True)):
