@@ -98,7 +98,6 @@ setup(
     keywords=["diffusion language models", "parallel decoding", "distillation", "LLaDA", "Dream", "transformers"],
     package_dir={"": "src"},
     packages=find_packages("src"),
-    py_modules=["hf_dparallel_sglang"],
     package_data={
         "hf_dparallel": [
             "py.typed",
@@ -118,7 +117,7 @@ setup(
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["hf-dparallel = hf_dparallel_cli:main"],
-        "sglang.srt.plugins": ["hf_dparallel = hf_dparallel_sglang:register"],
+        "sglang.srt.plugins": ["hf_dparallel = hf_dparallel_rules.sglang_plugin:register"],
     },
     classifiers=[
         "Development Status :: 3 - Alpha",

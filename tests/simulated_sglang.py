@@ -2,7 +2,7 @@
 """SGLang on a machine without it: stand-ins for its modules, and its diffusion files, if they are there, over them.
 
     with simulated_sglang():
-        import hf_dparallel_sglang
+        from hf_dparallel_rules import sglang_plugin
 
 Every module `sglang...` that no file is found for is a stand-in, whose names are mocks but for those below. This file
 does without transformers and the package.
@@ -107,7 +107,7 @@ def simulated_sglang() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if name.partition(".")[0] in ("sglang", "hf_dparallel_sglang")]:
+        for name in [name for name in sys.modules if name.startswith(("sglang", "hf_dparallel_rules.sglang_plugin"))]:
             del sys.modules[name]
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hf_dparallel import certainty, confidence_from_logits, entropy_from_logits
-from hf_dparallel.certainty import measure_certainty
+from hf_dparallel_rules.certainty import measure_certainty
 
 
 def naive_entropy(logits, temperature=1.0):

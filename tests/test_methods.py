@@ -11,9 +11,9 @@ from .processes import run_program
 
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "hf_dparallel"
-FOLDERS = ("generation/rules", "generation/revision", "training/variants")
-FILES = [path for folder in FOLDERS for path in sorted((PACKAGE / folder).glob("[!_]*.py"))]
+SOURCES = ROOT / "src"
+FOLDERS = ("hf_dparallel_rules/rules", "hf_dparallel_rules/revision", "hf_dparallel/training/variants")
+FILES = [path for folder in FOLDERS for path in sorted((SOURCES / folder).glob("[!_]*.py"))]
 # Their settings are fields of classes.
 VARIANTS = {
     "on_policy": ["on_policy_ratio"],
@@ -26,12 +26,13 @@ _PROGRAM = """
 import dataclasses, json, os, sys, tempfile, traceback
 import datasets, peft, torch, transformers.trainer
 
-for name in [name for name in sys.modules if name.partition(".")[0] in ("hf_dparallel", "tests")]:
+ours = ("hf_dparallel", "hf_dparallel_rules", "tests")
+for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
     del sys.modules[name]
 
 def work(names):
     from hf_dparallel import CertaintyForcingConfig
-    from hf_dparallel.generation.settings import SETTINGS
+    from hf_dparallel_rules.settings import SETTINGS
     from tests.helpers import make_llada, make_trainer
     out = make_llada().generate(torch.tensor([[2, 3]]), max_new_tokens=8, block_length=4, return_dict_in_generate=True)
     assert out.sequences.shape == (1, 10) and out.nfe.item() <= 8
@@ -46,8 +47,8 @@ for copy, names in json.loads(sys.argv[1]).items():
         sys.path[:0] = [copy, sys.argv[2]]
         try:
             work(names)
-            import hf_dparallel
-            assert hf_dparallel.__file__.startswith(copy)
+            import hf_dparallel, hf_dparallel_rules
+            assert all(module.__file__.startswith(copy) for module in (hf_dparallel, hf_dparallel_rules))
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -69,8 +70,11 @@ def test_every_method_can_be_deleted(tmp_path):
     copies = {}
     for path in FILES:
         copy = tmp_path / path.parent.name / path.stem
-        shutil.copytree(PACKAGE, copy / "hf_dparallel", copy_function=os.symlink)
-        (copy / "hf_dparallel" / path.relative_to(PACKAGE)).unlink()
+        for package in ("hf_dparallel", "hf_dparallel_rules"):
+            shutil.copytree(SOURCES / package, copy / package, copy_function=os.symlink)
+        (copy / path.relative_to(SOURCES)).unlink()
+        if path.parent.name == "revision":  # its code has the name of its settings
+            (copy / "hf_dparallel" / "generation" / "revision" / path.name).unlink()
         copies[str(copy)] = settings_of(path)
     assert len(copies) >= 13 and all(copies.values())
     status, output = run_program(_PROGRAM, json.dumps(copies), ROOT)

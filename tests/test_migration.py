@@ -12,8 +12,8 @@ import torch
 from hf_dparallel import CertaintyForcingConfig, DiffusionGenerationConfig, DiffusionGenerationOutput
 from hf_dparallel.cli import COMMANDS
 from hf_dparallel.cli.train_command import StudentArguments
-from hf_dparallel.generation.settings import what_is_meant
 from hf_dparallel_cli.flags import TrainFlags
+from hf_dparallel_rules.settings import what_is_meant
 
 from .helpers import make_llada
 

@@ -66,4 +66,4 @@ def test_the_command_and_the_plugin_are_installed(wheel):
         (name,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
         entry_points = archive.read(name).decode()
     assert "hf-dparallel = hf_dparallel_cli:main" in entry_points
-    assert "[sglang.srt.plugins]\nhf_dparallel = hf_dparallel_sglang:register" in entry_points
+    assert "[sglang.srt.plugins]\nhf_dparallel = hf_dparallel_rules.sglang_plugin:register" in entry_points

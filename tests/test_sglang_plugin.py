@@ -15,8 +15,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from hf_dparallel.generation.commit_rules import rules_of_one_pass
-from hf_dparallel.generation.settings import SettingError
+from hf_dparallel_rules.commit_rules import rules_of_one_pass
+from hf_dparallel_rules.settings import SettingError
 
 from .helpers import make_llada2, make_sdar
 from .simulated_sglang import make_args, serve, simulated_sglang
@@ -35,7 +35,7 @@ RULES = {
 @pytest.fixture
 def plugin():
     with simulated_sglang():
-        module = import_module("hf_dparallel_sglang")
+        module = import_module("hf_dparallel_rules.sglang_plugin")
         module.register()
         yield module
 
@@ -87,7 +87,7 @@ def test_configurations_have_what_config_json_has(plugin, name, rope):
 def test_a_rule_without_a_right_value_is_refused(plugin, value):
     config, args = make_config(values={"entropy_threshold": value}), make_args(make_sdar().config, "EntropyThreshold")
     text = f"`entropy_threshold` must be a number of nats of at least 0, got {value!r}. Write it into the file of"
-    with pytest.raises(plugin.settings.SettingError, match=re.escape(text)):
+    with pytest.raises(SettingError, match=re.escape(text)):
         plugin.read_checkpoint(config, args)
 
 
@@ -115,7 +115,7 @@ def test_needs_no_library_but_torch():
         for name in [name for name in sys.modules if name.partition(".")[0] in ("hf_dparallel", *libraries)]:
             del sys.modules[name]
         sys.modules.update(dict.fromkeys(libraries))
-        module = import_module("hf_dparallel_sglang")
+        module = import_module("hf_dparallel_rules.sglang_plugin")
         module.register()
         assert module.algo_name_to_cls.keys() == RULES.keys()
         # Who imports the package later gets it, or the reason why not.
@@ -135,7 +135,7 @@ def sglang(tmp_path_factory):
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         names = [name for name in wheel.namelist() if re.match(r"sglang/srt/(dllm|plugins)/.*\.py$", name)]
         wheel.extractall(folder, names)
-    entry_point = EntryPoint("hf_dparallel", "hf_dparallel_sglang:register", "sglang.srt.plugins")
+    entry_point = EntryPoint("hf_dparallel", "hf_dparallel_rules.sglang_plugin:register", "sglang.srt.plugins")
     with simulated_sglang(), pytest.MonkeyPatch.context() as context:
         context.syspath_prepend(str(folder))
         plugins = import_module("sglang.srt.plugins")

@@ -7,10 +7,11 @@ Importing the package registers LLaDA, Dream, SDAR and LLaDA2 with the Auto clas
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hf_dparallel_rules.certainty import confidence_from_logits as confidence_from_logits
+from hf_dparallel_rules.certainty import entropy_from_logits as entropy_from_logits
+
 from . import demo as demo
 from ._version import __version__ as __version__
-from .certainty import confidence_from_logits as confidence_from_logits
-from .certainty import entropy_from_logits as entropy_from_logits
 from .generation.configuration import DiffusionGenerationConfig as DiffusionGenerationConfig
 from .generation.mixin import DiffusionGenerationMixin as DiffusionGenerationMixin
 from .generation.output import DiffusionGenerationOutput as DiffusionGenerationOutput

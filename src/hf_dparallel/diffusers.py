@@ -6,7 +6,8 @@ from diffusers import BlockRefinementScheduler
 from diffusers.configuration_utils import register_to_config
 from diffusers.schedulers.scheduling_block_refinement import BlockRefinementSchedulerOutput
 
-from .generation.commit_rules import make_rule, rules_of_one_pass
+from hf_dparallel_rules.commit_rules import make_rule, rules_of_one_pass
+
 from .generation.configuration import DiffusionGenerationConfig
 from .generation.prediction import predict_tokens
 
@@ -52,9 +53,8 @@ class CommitRuleScheduler(BlockRefinementScheduler):
         if rule not in rules_of_one_pass():
             fitting = ", ".join(rules_of_one_pass())
             raise ValueError(f"`rule={rule!r}` cannot be used here. Choose one of {fitting}.")
-        self._rule = make_rule(
-            DiffusionGenerationConfig(**{rule: value}, min_commits=1, max_active_blocks=1), canvas=None
-        )
+        config = DiffusionGenerationConfig(**{rule: value}, min_commits=1, max_active_blocks=1)
+        self._rule = make_rule(config, canvas=None)  # type: ignore[arg-type]  # no rule of one pass reads it
 
     @torch.no_grad()
     def step(

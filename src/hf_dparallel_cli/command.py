@@ -19,9 +19,11 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from hf_dparallel_rules.settings import what_is_meant
+
 from . import flags
 from .flags import Flags
-from .source import Row, import_generation
+from .source import Row
 
 
 _LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
@@ -177,7 +179,7 @@ class Command(click.Command):
 
     def _meant(self, name: str) -> str:
         """Says which flag is meant by a name that this command does not have; nothing if that cannot be told."""
-        return import_generation("settings").what_is_meant(name, self.flags)
+        return what_is_meant(name, self.flags)
 
     def _chosen(self, ctx: click.Context) -> tuple[str, Any]:
         """Which command is asked for, and its flags."""

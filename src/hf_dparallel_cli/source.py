@@ -3,13 +3,11 @@
 
 import ast
 import re
-import sys
-from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
+
+from hf_dparallel_rules.settings import SETTINGS
 
 
 # An entry of the section `Parameters` of a docstring: the name, and the text.
@@ -35,36 +33,10 @@ def folder_of(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-@cache
-def import_generation(name: str) -> Any:
-    """Returns a module of decoding that needs no library: the settings, or the commit rules."""
-    # They are run as they are, in a package that stands for their folder.
-    package = sys.modules.setdefault("_hf_dparallel_generation", ModuleType("_hf_dparallel_generation"))
-    package.__path__ = [str(folder_of("hf_dparallel") / "generation")]
-    return import_module(f"{package.__name__}.{name}")
-
-
-@cache
-def read_settings() -> dict[str, Any]:
-    """Returns the table of the decoding settings, by name, with the entries of all rules and ways to revise."""
-    settings, rules = import_generation("settings"), import_generation("commit_rules")
-    folder = Path(settings.__file__).parent
-    # The others need torch. They declare settings by calls with literal arguments, which are run without the rest.
-    known = {"add_setting": settings.add_setting, "commit_rule": rules.commit_rule}
-    for path in sorted([*folder.glob("rules/*.py"), *folder.glob("revision/*.py")]):
-        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
-            for call in [getattr(statement, "value", None), *getattr(statement, "decorator_list", ())]:
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in known:
-                    decorate = eval(compile(ast.Expression(call), path, "eval"), dict(known))
-                    if decorate is not None:
-                        decorate(None)
-    return settings.SETTINGS
-
-
 def setting_rows() -> list[Row]:
     """Returns the settings that a command line can say."""
     rows = []
-    for setting in read_settings().values():
+    for setting in SETTINGS.values():
         if setting.has_flag:
             kind = setting.type.__name__
             more = {"help": setting.help, "setting": setting}

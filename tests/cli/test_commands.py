@@ -30,11 +30,10 @@ from hf_dparallel.data.trajectories import generate_trajectories
 from hf_dparallel.demo.pipeline import DemoConfig
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import Evaluation
-from hf_dparallel.generation.settings import SETTINGS
 from hf_dparallel.training.config import CertaintyForcingConfig
 from hf_dparallel_cli.command import Command
 from hf_dparallel_cli.flags import DemoFlags, TrainFlags
-from hf_dparallel_cli.source import read_settings
+from hf_dparallel_rules.settings import SETTINGS
 
 from ..helpers import make_llada, make_prompts, make_tokenizer
 from .conftest import DECODING, answer, read_json, read_jsonl, write_jsonl, write_questions
@@ -108,11 +107,6 @@ def test_help_and_wrong_usage_load_no_library():
 
 def test_without_a_command_there_is_the_overview(hf):
     assert hf() == hf("--help")
-
-
-def test_the_settings_read_from_source_are_those_of_decoding():
-    read = {name: vars(setting) for name, setting in read_settings().items()}
-    assert read == {name: vars(setting) for name, setting in SETTINGS.items()}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from hf_dparallel.generation.rules.denoising_steps import scheduled_counts
+from hf_dparallel_rules.rules.denoising_steps import scheduled_counts
 
 
 class Guess(NamedTuple):

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.generation import commit_rules
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.generation.settings import SETTINGS
+from hf_dparallel_rules import commit_rules
+from hf_dparallel_rules.settings import SETTINGS
 
 from ..helpers import make_llada
 from ..test_readme import ROOT, python_blocks
@@ -74,5 +74,5 @@ def test_recorded_runs_of_klass_with_the_file_that_the_page_shows(golden_dir, ta
         DiffusionGenerationConfig(kl_threshold=0.1)
     (shown,) = re.findall(r'^--8<-- "(.+):2"$', (ROOT / PAGE).read_text(encoding="utf-8"), flags=re.MULTILINE)
     source = (ROOT / shown).read_text(encoding="utf-8")
-    exec(source, {"__package__": "hf_dparallel.generation.rules", "__name__": "of_the_page"})
+    exec(source, {"__package__": "hf_dparallel_rules.rules", "__name__": "of_the_page"})
     check_runs(golden_dir, RECORDINGS["klass"])

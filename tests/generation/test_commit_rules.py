@@ -4,13 +4,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_dparallel.generation.commit_rules import commit_by_count
 from hf_dparallel.generation.prediction import TokenPrediction
-from hf_dparallel.generation.rules.confidence_factor import commit_by_confidence_factor
-from hf_dparallel.generation.rules.confidence_threshold import commit_by_confidence
-from hf_dparallel.generation.rules.denoising_steps import scheduled_counts
-from hf_dparallel.generation.rules.entropy_bound import commit_by_entropy_bound
-from hf_dparallel.generation.rules.entropy_threshold import commit_by_entropy
+from hf_dparallel_rules.commit_rules import commit_by_count
+from hf_dparallel_rules.rules.confidence_factor import commit_by_confidence_factor
+from hf_dparallel_rules.rules.confidence_threshold import commit_by_confidence
+from hf_dparallel_rules.rules.denoising_steps import scheduled_counts
+from hf_dparallel_rules.rules.entropy_bound import commit_by_entropy_bound
+from hf_dparallel_rules.rules.entropy_threshold import commit_by_entropy
 
 
 MASKED = torch.tensor([[True, True, False, True], [False, False, False, False], [True, True, True, True]])

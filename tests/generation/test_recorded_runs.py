@@ -20,9 +20,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from hf_dparallel.generation import commit_rules
-from hf_dparallel.generation.commit_rules import commit_by_count, commit_rule
-from hf_dparallel.generation.settings import SETTINGS
+from hf_dparallel_rules import commit_rules
+from hf_dparallel_rules.commit_rules import commit_by_count, commit_rule
+from hf_dparallel_rules.settings import SETTINGS
 
 from ..helpers import with_equal_settings
 

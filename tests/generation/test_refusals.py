@@ -6,7 +6,7 @@ import torch
 from transformers import CompileConfig, GenerationConfig, MaxLengthCriteria, TopKLogitsWarper
 
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation
-from hf_dparallel.generation.settings import SettingError
+from hf_dparallel_rules.settings import SettingError
 
 from ..helpers import MASK, RemoteCodeConfig, RemoteCodeModel, make_llada, make_llada2, make_sdar
 from .test_around_generate import Recorder

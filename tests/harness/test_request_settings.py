@@ -6,10 +6,9 @@ import math
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
-from hf_dparallel.generation.commit_rules import THRESHOLD
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.generation.settings import SETTINGS
 from hf_dparallel.harness.request_settings import read_gen_kwargs, without_recipe
+from hf_dparallel_rules.settings import SETTINGS, THRESHOLD
 
 from ..helpers import make_llada, make_tokenizer
 

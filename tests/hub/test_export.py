@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig, export_for_engine
-from hf_dparallel.generation.settings import SettingError
 from hf_dparallel_cli import main
+from hf_dparallel_rules.settings import SettingError
 
 from ..helpers import make_llada, make_llada2, make_sdar, make_sdar_moe, make_tokenizer
 from ..models.test_adapters import save_adapter

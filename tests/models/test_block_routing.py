@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import LLaDA2Config
-from hf_dparallel.generation.settings import SettingError
 from hf_dparallel.models.llada2.modeling_llada2 import BlockRouter
+from hf_dparallel_rules.settings import SettingError
 
 from ..helpers import left_padded, make_llada2, make_trainer
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from hf_dparallel.generation.settings import SETTINGS
+from hf_dparallel_rules.settings import SETTINGS
 
 from .conftest import running
 

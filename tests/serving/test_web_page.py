@@ -8,10 +8,10 @@ import httpx
 import pytest
 import torch
 
-from hf_dparallel.generation.settings import settings_of
 from hf_dparallel.serving.followers import Draft
 from hf_dparallel.serving.incremental_text import say_draft
 from hf_dparallel.serving.web_page import render_page
+from hf_dparallel_rules.settings import settings_of
 
 from .test_app import PROBLEMS, alone, chat
 

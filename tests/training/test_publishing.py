@@ -14,8 +14,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 from hf_dparallel import CertaintyForcingConfig, CertaintyForcingTrainer, DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import recipe_of, resolve
-from hf_dparallel.generation.settings import settings_of
 from hf_dparallel.training.publishing import student_recipe
+from hf_dparallel_rules.settings import settings_of
 
 from ..helpers import make_llada
 from ..helpers import make_trainer as make_plain_trainer

@@ -27,11 +27,11 @@ from hf_dparallel import (
     certainty_forcing_loss,
 )
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel.generation.settings import SettingError
 from hf_dparallel.models.base import MaskedDiffusionOutput
 from hf_dparallel.training.objective import TokenTerms
 from hf_dparallel.training.publishing import student_recipe, training_summary
 from hf_dparallel.training.student import base_model, special_token_id
+from hf_dparallel_rules.settings import SettingError
 
 from ..helpers import (
     EOS,

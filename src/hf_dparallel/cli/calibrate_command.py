@@ -10,13 +10,13 @@ import click
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_cli.flags import CalibrateFlags
+from hf_dparallel_rules.settings import settings_of
 
 from .._version import __version__
 from ..evaluation.calibration import Trial, calibrate, check_num_prompts
 from ..evaluation.decoding import Evaluation, evaluate_answers
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
-from ..generation.settings import settings_of
 from ..hashes import dataset_hash
 from ..hub.files import CALIBRATION_NAME
 from ..reports import markdown_table, write_json

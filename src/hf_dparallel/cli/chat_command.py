@@ -17,11 +17,11 @@ from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_cli.flags import ChatFlags
+from hf_dparallel_rules.settings import SETTINGS, what_is_meant
 
 from ..demo import NAMES
 from ..generation.compatibility import longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.settings import SETTINGS, what_is_meant
 from ..inspection.text import legend
 from ..reports import write_json
 from .answer_streamer import AnswerStreamer

@@ -4,7 +4,7 @@
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from ..generation.settings import SETTINGS, what_is_meant
+from hf_dparallel_rules.settings import SETTINGS, what_is_meant
 
 
 _MAX_VALUES = 1000

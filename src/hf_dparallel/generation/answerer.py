@@ -14,11 +14,12 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
+from hf_dparallel_rules.settings import SETTINGS
+
 from ..hashes import model_hash, stable_hash
 from .canvas import DecodedRow
 from .configuration import DiffusionGenerationConfig, resolve
 from .output import DiffusionGenerationOutput, collect_rows
-from .settings import SETTINGS
 
 
 Key = TypeVar("Key", int, str)

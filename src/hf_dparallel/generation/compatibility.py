@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from .settings import SETTINGS, Setting, SettingError, settings_called
+from hf_dparallel_rules.settings import SETTINGS, Setting, SettingError, settings_called
 
 
 def longest_sequence(model: PreTrainedModel) -> int | None:

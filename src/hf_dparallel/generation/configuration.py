@@ -9,10 +9,19 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from . import revision, rules  # noqa: F401  (they add their settings to the table)
-from .commit_rules import THRESHOLD, check_rule
+from hf_dparallel_rules.commit_rules import check_rule
+from hf_dparallel_rules.settings import (
+    KINDS,
+    SETTINGS,
+    THRESHOLD,
+    SettingError,
+    name_of_ours,
+    settings_called,
+    settings_of,
+    what_is_meant,
+)
+
 from .compatibility import check, has_adapter
-from .settings import KINDS, SETTINGS, SettingError, name_of_ours, settings_called, settings_of, what_is_meant
 
 
 logger = logging.get_logger(__name__)

@@ -9,8 +9,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from hf_dparallel_rules.commit_rules import make_rule
+
 from .canvas import Canvas, DecodedRow
-from .commit_rules import make_rule
 from .compatibility import check
 from .configuration import DiffusionGenerationConfig
 from .inputs import check_generators

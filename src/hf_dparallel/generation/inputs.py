@@ -8,9 +8,10 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from hf_dparallel_rules.settings import SettingError
+
 from .compatibility import longest_sequence
 from .configuration import DiffusionGenerationConfig
-from .settings import SettingError
 
 
 logger = logging.get_logger(__name__)

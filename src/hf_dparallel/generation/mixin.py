@@ -15,13 +15,14 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
+from hf_dparallel_rules.settings import SettingError
+
 from .canvas import DecodedRow
 from .compatibility import check
 from .configuration import DiffusionGenerationConfig, resolve
 from .decoder import Decoder
 from .inputs import check_devices, check_peft, check_prompts, generators_by_row, input_device
 from .output import DiffusionGenerationOutput, collect_rows
-from .settings import SettingError
 from .slots import SlotDecoder
 from .standard_parts import make_parts
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-from ..certainty import Certainty, measure_certainty
+from hf_dparallel_rules.certainty import Certainty, measure_certainty
 
 
 @dataclass

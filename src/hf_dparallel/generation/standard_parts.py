@@ -15,11 +15,13 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from ..certainty import measure_certainty
+from hf_dparallel_rules.certainty import measure_certainty
+from hf_dparallel_rules.settings import SettingError
+
+from . import revision  # noqa: F401  (each way registers itself)
 from .configuration import DiffusionGenerationConfig
 from .parts import REVISION_WAYS, Change, RowPart
 from .prediction import TokenPrediction
-from .settings import SettingError
 
 
 # Enough to see what a prediction wavers between.

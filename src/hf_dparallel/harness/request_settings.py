@@ -8,8 +8,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_dparallel_rules.settings import SETTINGS, Setting
+
 from ..generation.configuration import DiffusionGenerationConfig, resolve
-from ..generation.settings import SETTINGS, Setting
 
 
 # The harness's words for the longest answer, which is the canvas. The first that is given counts.

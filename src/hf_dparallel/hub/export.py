@@ -12,10 +12,11 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from transformers.dynamic_module_utils import get_relative_imports
 from transformers.utils import CONFIG_NAME, cached_file, logging
 
+from hf_dparallel_rules.settings import SettingError
+
 from ..generation.compatibility import check, has_adapter
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
-from ..generation.parts import REVISION_WAYS
-from ..generation.settings import SettingError
+from ..generation.standard_parts import REVISION_WAYS
 from ..reports import read_json, write_json
 from .facts import ModelFacts
 from .files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, YAML_NAME

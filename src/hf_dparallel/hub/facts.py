@@ -9,8 +9,9 @@ from typing import Any
 
 from transformers.utils import ADAPTER_CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
+from hf_dparallel_rules.settings import settings_of
+
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.settings import settings_of
 from ..reports import TABLE_METRICS, read_json, read_report
 from .files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, hub_name
 

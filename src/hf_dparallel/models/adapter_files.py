@@ -21,8 +21,9 @@ from transformers.utils import (
 )
 from transformers.utils.hub import resolve_revision
 
+from hf_dparallel_rules.settings import SETTINGS
+
 from ..generation.configuration import DiffusionGenerationConfig
-from ..generation.settings import SETTINGS
 
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 from pydantic_core import PydanticCustomError
 
-from ..generation.settings import SETTINGS
+from hf_dparallel_rules.settings import SETTINGS
 
 
 @dataclass(eq=False)

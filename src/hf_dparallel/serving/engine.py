@@ -17,11 +17,12 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from hf_dparallel_rules.settings import SETTINGS
+
 from ..generation.canvas import DecodedRow, RowProgress
 from ..generation.compatibility import has_adapter
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
-from ..generation.settings import SETTINGS
 from ..generation.standard_parts import make_parts
 from .bodies import RequestError
 from .followers import Follower, Following, Progress

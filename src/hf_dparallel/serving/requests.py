@@ -11,10 +11,11 @@ import jinja2
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_dparallel_rules.settings import SETTINGS, SettingError
+
 from ..generation.compatibility import check, longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.inputs import check_prompts
-from ..generation.settings import SETTINGS, SettingError
 from .bodies import Body, ChatBody, RequestError, TextBody, read_body, shortened
 from .json_answers import CompiledSchema, compile_schema
 

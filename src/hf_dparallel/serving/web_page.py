@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..generation.settings import SETTINGS, Setting, settings_of
+from hf_dparallel_rules.settings import SETTINGS, Setting, settings_of
+
 from ..pass_colors import CSS
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..generation.settings import SettingError
+from hf_dparallel_rules.settings import SettingError
 
 
 @dataclass

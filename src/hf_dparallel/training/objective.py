@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..certainty import entropy_from_logits
+from hf_dparallel_rules.certainty import entropy_from_logits
+
 from .hooks import Hooks, documented
 
 

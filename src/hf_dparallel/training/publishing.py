@@ -14,9 +14,10 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import HubStrategy, has_length
 
+from hf_dparallel_rules.settings import SETTINGS
+
 from .._version import __version__
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of
-from ..generation.settings import SETTINGS
 from ..hub.card import TAGS
 from ..hub.facts import ModelFacts, check_base_model
 from ..hub.files import SUMMARY_NAME, hub_name

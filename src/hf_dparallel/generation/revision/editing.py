@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from ...certainty import Certainty, measure_certainty
+from hf_dparallel_rules.certainty import Certainty, measure_certainty
+
 from ..parts import Change, RowPart, revision_way
 from ..prediction import TokenPrediction
-from ..settings import add_setting
 
 
 @revision_way("editing_threshold")
@@ -40,15 +40,3 @@ class Editing(RowPart):
         is_over = is_full & (canvas.post_steps >= self.config.max_post_steps)
         tokens = torch.where(edited, likeliest.tokens, prediction.tokens)
         return Change(tokens, accepted | edited, (masked | edited) & ~is_over[:, None])
-
-
-# fmt: off
-add_setting("editing_threshold", "revision", float, off=1.0, noun="a probability", maximum=1, is_swept=True,
-    counts_as=("revision",), needs=("threshold",), not_with=("revision", "compile_config"),
-    source="https://huggingface.co/papers/2602.08676",
-    help="Editing, for models trained for it: replace decided tokens of the open block where the model predicts "
-    "another with more than this probability. 1 replaces nothing. Needs a commit rule with a threshold.")
-add_setting("max_post_steps", "revision", int, default=16, maximum=256, is_swept=True,
-    help="With `editing_threshold`: passes that look for edits after the last mask of a block is decided. The block "
-    "is left before if one of them finds none.")
-# fmt: on

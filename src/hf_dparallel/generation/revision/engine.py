@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from ..commit_rules import THRESHOLD, most_certain, rules_of_one_pass
+from hf_dparallel_rules.commit_rules import most_certain, rules_of_one_pass
+from hf_dparallel_rules.settings import SETTINGS, THRESHOLD, SettingError, settings_called
+
 from ..compatibility import ABILITIES
 from ..parts import Change, RowPart, revision_way
 from ..prediction import TokenPrediction
-from ..settings import SETTINGS, SettingError, add_setting, settings_called
 
 
 ABILITIES["is_served"] = lambda model, value: value in getattr(model.config, "served_as", ())
@@ -224,16 +225,3 @@ def _best(scores: torch.FloatTensor, masked: torch.BoolTensor, count: int) -> to
 def engine_blocks(config: Any) -> EngineBlocks:
     """The part that decodes as an engine does."""
     return (SGLang if config.engine == "sglang" else LMDeploy)(config)
-
-
-# fmt: off
-add_setting("engine", "revision", str, off="hf-dparallel", choices=("hf-dparallel", "sglang", "lmdeploy"),
-    not_with=("compile_config",),
-    model={"is_served": "does not know {model}, but SDAR (both engines) and LLaDA2 (SGLang)"},
-    source="https://docs.sglang.io",
-    help="Decode as this serving engine does, to calibrate a threshold for it here. SGLang takes "
-    "`confidence_threshold` (`LowConfidence`), with `editing_threshold` (`JointThreshold`), "
-    "or another rule as a plug-in; LMDeploy `confidence_threshold` or `min_commits`.")
-add_setting("penalty_lambda", "revision", float, off=0.0, needs=("engine", "editing_threshold"),
-    help="With SGLang's editing: lowers the logit of the token one place before, against repetitions.")
-# fmt: on

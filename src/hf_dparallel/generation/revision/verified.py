@@ -8,12 +8,12 @@ import torch
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
+from hf_dparallel_rules.commit_rules import commit_by_count
+
 from ...attention_masks import as_attention_mask
-from ..commit_rules import commit_by_count
 from ..parts import Change, RowPart, revision_way
 from ..plan import Pass
 from ..prediction import TokenPrediction
-from ..settings import add_setting
 
 
 @dataclass
@@ -126,14 +126,3 @@ def _probability(prediction: TokenPrediction, tokens: torch.LongTensor) -> torch
     logits = prediction.logits
     predicted, given = (logits.gather(-1, ids[..., None])[..., 0] for ids in (prediction.tokens, tokens))
     return (prediction.confidence.log() + (given - predicted).to(prediction.confidence.dtype)).exp()
-
-
-# fmt: off
-add_setting("revocation_threshold", "revision", float, off=0.0, noun="a probability", maximum=1, is_swept=True,
-    counts_as=("revision",), needs=("threshold",), not_with=("revision", "compile_config"),
-    source="https://huggingface.co/papers/2507.18578",
-    model={"takes_visibility": "hides tokens from some places of a pass, by a mask of four dimensions that {model} "
-           'takes with `attn_implementation="sdpa"`, if at all'},
-    help="Verified commits: predict each decided token of the open block again from all others, and mask it where its "
-    "probability is below this. Needs a commit rule with a threshold, which may then be bolder.")
-# fmt: on

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...certainty import measure_certainty
+from hf_dparallel_rules.certainty import measure_certainty
+
 from ...generation.answerer import evaluation_mode
 from ..hooks import Step, documented
 from ..masking import Masking, Views, is_ratio

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ...certainty import confidence_from_logits, entropy_from_logits
+from hf_dparallel_rules.certainty import confidence_from_logits, entropy_from_logits
+
 from ..hooks import documented
 from ..objective import AddedTerm, Objective
 

@@ -8,21 +8,42 @@ each row that has one, the most certain or the first, so that decoding always en
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from .settings import SETTINGS, add_setting
+from .settings import SETTINGS, THRESHOLD, add_setting
 
 
 if TYPE_CHECKING:
     import torch
 
-    from .prediction import TokenPrediction
-
 _RULES: dict[str, Any] = {}
-# The group of most rules, which several blocks at once and revision need: rules that commit as many tokens as fit.
-THRESHOLD = "threshold"
 # About the least number of float32.
 _LEAST = -3e38
+
+
+class Prediction(Protocol):
+    """What a rule reads of a pass: a candidate token at each place, each `(rows, tokens)`, and its scores."""
+
+    tokens: "torch.LongTensor"
+    confidence: "torch.FloatTensor"
+    entropy: "torch.FloatTensor"
+    # (rows, tokens, vocab_size)
+    logits: "torch.Tensor"
+    # Columns of the canvas.
+    columns: "torch.LongTensor"
+
+
+class Canvas(Protocol):
+    """What a rule with a memory reads of the rows that are decoded together."""
+
+    row_ids: list[int]
+    width: int
+    nfe: "torch.LongTensor"
+    # (rows, width): the block of each column; and (rows,): the first open block, and its passes so far.
+    block: "torch.LongTensor"
+    open_from: "torch.LongTensor"
+    step_in_block: "torch.LongTensor"
+    whole_blocks: bool
 
 
 def commit_rule(name: str, type: type, help: str, **fields: Any) -> Callable:
@@ -44,7 +65,7 @@ def commit_rule(name: str, type: type, help: str, **fields: Any) -> Callable:
     return register
 
 
-def make_rule(config: Any, canvas: Any) -> Callable:
+def make_rule(config: Any, canvas: Canvas) -> Callable:
     """The rule that a resolved configuration asks for, as a function of prediction and masked tokens."""
     name = config.commit_rule()
     if name is None:
@@ -52,7 +73,7 @@ def make_rule(config: Any, canvas: Any) -> Callable:
     function, value = _RULES[name], getattr(config, name)
     remembering = function(config, canvas) if isinstance(function, type) else None
 
-    def rule(prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
+    def rule(prediction: Prediction, masked: "torch.Tensor") -> "torch.Tensor":
         accepted = remembering(prediction, masked) if remembering else function(prediction, masked, value)
         if config.max_active_blocks > 1:
             accepted = _in_first_block_too(accepted, canvas, prediction, masked)
@@ -78,7 +99,7 @@ def rules_of_one_pass() -> dict[str, Callable]:
 
 
 def _in_first_block_too(
-    accepted: "torch.Tensor", canvas: Any, prediction: "TokenPrediction", masked: "torch.Tensor"
+    accepted: "torch.Tensor", canvas: Canvas, prediction: Prediction, masked: "torch.Tensor"
 ) -> "torch.Tensor":
     """Commits the most certain token of the first open block, too, if the rule commits none there (d3LLM)."""
     of_first = masked & (canvas.block.gather(1, prediction.columns) == canvas.open_from[:, None])
@@ -95,7 +116,7 @@ def most_certain(certainty: "torch.Tensor", masked: "torch.Tensor") -> "torch.Te
     return masked.new_zeros(masked.shape).scatter_(-1, best, True)
 
 
-def most_confident(prediction: "TokenPrediction", masked: "torch.Tensor") -> "torch.Tensor":
+def most_confident(prediction: Prediction, masked: "torch.Tensor") -> "torch.Tensor":
     """Without a rule: one token in each pass."""
     return masked & most_certain(prediction.confidence, masked)
 

@@ -1,8 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The settings of decoding: one table, from which the configuration, the commands, the server and the docs follow.
 
-Commit rules and ways to revise add their own entries. This module imports neither torch nor transformers, and all
-arguments of [`add_setting`] are literals, so that the table can be read from the sources.
+Commit rules and ways to revise add their own entries. This module imports neither torch nor transformers.
 """
 
 import re
@@ -60,6 +59,8 @@ _OUR_NAMES = {
     "batch_size": "per_device_train_batch_size",
     "epochs": "num_train_epochs",
 }
+# The group of the rules that commit as many tokens as fit, which several blocks at once and revision need.
+THRESHOLD = "threshold"
 # No setting makes sense above it, and neither arithmetic in float32 nor memory is safe there.
 _LARGEST = 1_000_000
 
@@ -264,7 +265,7 @@ add_setting("block_length", "length", int, default=32, minimum=1, is_swept=True,
 add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,
     help="With any rule: at least this many tokens in each pass, the most confident ones.")
 add_setting("max_active_blocks", "blocks", int, off=1, minimum=1, is_swept=True,
-    needs=("threshold",), source="https://huggingface.co/papers/2601.07568",
+    needs=(THRESHOLD,), source="https://huggingface.co/papers/2601.07568",
     help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open one is "
     "decided; this needs a commit rule with a threshold.")
 add_setting("block_add_threshold", "blocks", float, default=0.5, noun="a fraction", above_minimum=True, maximum=1,

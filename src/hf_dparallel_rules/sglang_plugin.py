@@ -1,15 +1,11 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A plug-in of SGLang: the commit rules as its algorithms, each by its name (`--dllm-algorithm EntropyThreshold`).
 
-SGLang needs an older transformers than the package does, so this module imports torch and SGLang only, and works after
-`pip install --no-deps hf-dparallel`. SGLang finds it by its entry point, `sglang.srt.plugins`.
+SGLang needs an older transformers than the package does, so this module imports torch, SGLang and the rules only, and
+works after `pip install --no-deps hf-dparallel`. SGLang finds it by its entry point, `sglang.srt.plugins`.
 """
 
-import sys
 from contextlib import suppress
-from importlib import import_module
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,17 +15,12 @@ from sglang.srt.dllm.config import ModelConfig, resolving_view
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.utils.hf_transformers.common import AutoConfig, PretrainedConfig
 
+from .certainty import measure_certainty
+from .commit_rules import rules_of_one_pass
+from .settings import SETTINGS, SettingError
 
-# These modules need torch only. The package is not run for them, and not in the way of an import that comes later.
-_package = ModuleType("hf_dparallel")
-_package.__path__ = [str(Path(__file__).with_name("hf_dparallel"))]
-_is_first = sys.modules.setdefault("hf_dparallel", _package) is _package
-measure_certainty = import_module("hf_dparallel.certainty").measure_certainty
-settings = import_module("hf_dparallel.generation.settings")
-import_module("hf_dparallel.generation.rules")
-RULES = import_module("hf_dparallel.generation.commit_rules").rules_of_one_pass()
-if _is_first:
-    del sys.modules["hf_dparallel"]
+
+RULES = rules_of_one_pass()
 
 
 class PlainConfig(PretrainedConfig):
@@ -53,13 +44,13 @@ class CommitRule(DllmAlgorithm):
 
     def __init__(self, config: Any):
         super().__init__(config)
-        setting, value = settings.SETTINGS[self.rule], config.algorithm_config.get(self.rule)
-        with suppress(settings.SettingError):
+        setting, value = SETTINGS[self.rule], config.algorithm_config.get(self.rule)
+        with suppress(SettingError):
             self.value = setting.read(value)
             if value is not None:
                 return
         remedy = f"Write it into the file of `--dllm-algorithm-config`, as a line `{self.rule}: ...`."
-        raise settings.SettingError(self.rule, value, f"must be {setting.rule}", remedy)
+        raise SettingError(self.rule, value, f"must be {setting.rule}", remedy)
 
     def step(self, forward_batch: Any, full_logits: torch.Tensor, states: list) -> list[bool]:
         """Commits tokens of a pass in place, and returns which blocks had no mask in it."""
@@ -83,7 +74,7 @@ def read_checkpoint(config: Any, server_args: Any) -> None:
     config.mask_id = config.mask_id if mask_id is None else mask_id
     if config.mask_id >= model.vocab_size:
         rule = f"must be less than {model.vocab_size}, the size of the vocabulary"
-        raise settings.SettingError("mask_token_id", config.mask_id, rule, "Write it into config.json.")
+        raise SettingError("mask_token_id", config.mask_id, rule, "Write it into config.json.")
     if "block_size" not in config.algorithm_config:
         config.block_size = next(filter(None, lengths), config.block_size)
     if issubclass(algo_name_to_cls[config.algorithm], CommitRule):

@@ -42,7 +42,7 @@ def entropy_from_logits(logits: torch.Tensor, temperature: float = 1.0) -> torch
 
     ```python
     >>> import torch
-    >>> from hf_dparallel.certainty import entropy_from_logits
+    >>> from hf_dparallel_rules.certainty import entropy_from_logits
 
     >>> entropy_from_logits(torch.tensor([[0.0, 0.0], [0.0, float("-inf")]]))
     tensor([0.6931, 0.0000])
@@ -72,7 +72,7 @@ def confidence_from_logits(logits: torch.Tensor) -> torch.Tensor:
 
     ```python
     >>> import torch
-    >>> from hf_dparallel.certainty import confidence_from_logits
+    >>> from hf_dparallel_rules.certainty import confidence_from_logits
 
     >>> confidence_from_logits(torch.tensor([[0.0, 0.0], [0.0, float("-inf")]]))
     tensor([0.5000, 1.0000])
