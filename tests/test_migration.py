@@ -11,8 +11,7 @@ import torch
 
 from hf_dparallel import CertaintyForcingConfig, DiffusionGenerationConfig, DiffusionGenerationOutput
 from hf_dparallel.cli import COMMANDS
-from hf_dparallel.cli.train_command import StudentArguments
-from hf_dparallel_cli.flags import TrainFlags
+from hf_dparallel.cli.train_command import ARGUMENTS
 from hf_dparallel_rules.settings import what_is_meant
 
 from .helpers import make_llada
@@ -46,7 +45,8 @@ def test_settings_of_decoding_exist():
 
 @pytest.mark.parametrize(("heading", "command"), [("Decoding", "generate"), ("Training", "train")])
 def test_names_of_others_are_answered_with_ours(heading, command):
-    flags, ours = COMMANDS[command].flags, defaultdict(set)
+    fields = {field.name for kind in ARGUMENTS for field in dataclasses.fields(kind)}
+    flags, ours = fields if command == "train" else COMMANDS[command].flags, defaultdict(set)
     for setting, cells in rows(heading):
         for name in re.findall(r"`(\w+)[`,]", cells):
             if setting.partition("=")[0] in flags and name not in flags and not name.startswith("generate_with"):
@@ -57,8 +57,7 @@ def test_names_of_others_are_answered_with_ours(heading, command):
 
 
 def test_settings_of_training_exist():
-    kinds = (CertaintyForcingConfig, StudentArguments)
-    names = {field.name for kind in kinds for field in dataclasses.fields(kind)} | TrainFlags.rows().keys()
+    names = {field.name for kind in ARGUMENTS for field in dataclasses.fields(kind)}
     found = settings("Training")
     assert len(found) >= 10
     for setting in found:

@@ -14,64 +14,9 @@ from collections.abc import Sequence
 
 import click
 
-from .command import Command
+from .commands import COMMANDS
 
 
-_TABLE = [
-    Command("play", "watch the bundled teacher and its student race, in the browser", "--port 8000"),
-    Command("demo", "distil the bundled teacher and compare it with its student", "--output_dir demo_output"),
-    Command(
-        "trajectories",
-        "let a teacher answer the prompts of a dataset, and keep the right answers",
-        "demo --dataset demo --num_samples 64 --output_dir runs/data",
-        "model",
-    ),
-    Command(
-        "train",
-        "certainty-forcing distillation on trajectories",
-        "--model demo --dataset_name runs/data --use_peft --output_dir runs/student",
-    ),
-    Command("generate", "answer one prompt", "demo-student 'Mia has 14 pens, finds 6. How many?'", "model", "prompt"),
-    Command("chat", "talk to a model in the terminal", "demo-student", "model"),
-    Command("serve", "answer requests of OpenAI clients over HTTP", "demo --adapter demo-student", "model"),
-    Command(
-        "evaluate",
-        "measure accuracy and cost of decoding on a dataset, or with --tasks or --preset on benchmarks",
-        "demo-student --dataset demo --num_samples 64",
-        "model",
-        other=Command("evaluate_tasks", "measure accuracy and cost of decoding on benchmarks", ""),
-        chosen_by=("tasks", "preset"),
-    ),
-    Command(
-        "inspect",
-        "step through a decode, in the terminal or on a page, and draw how certainty grows",
-        "demo-student 'Mia has 14 pens and finds 6. How many?' --output_file page.html",
-        "model",
-        "prompt",
-    ),
-    Command(
-        "calibrate",
-        "find the fastest decoding settings that keep the accuracy",
-        "demo-student --dataset demo --max_accuracy_drop 0.02 --output_dir runs/recipe",
-        "model",
-    ),
-    Command("report", "compare evaluations, if they can be compared", "runs/a runs/b", "reports"),
-    Command(
-        "export",
-        "write a student for a serving engine, or for the published code of its family",
-        "user/sdar-student --engine sglang --output_dir runs/exported",
-        "student",
-    ),
-    Command(
-        "push",
-        "publish an adapter, a model or trajectories on the Hub, with a card",
-        "runs/student user/my-student --dry_run",
-        "path",
-        "repo_id",
-    ),
-    Command("env", "show versions and devices, for bug reports", "--json env.json"),
-]
-COMMANDS: dict[str, click.Command] = {str(command.name): command for command in _TABLE}
 _PROGRAM = "hf-dparallel"
 # By this variable a shell asks a click program for completions.
 _COMPLETION = "_HF_DPARALLEL_COMPLETE"
@@ -144,6 +89,8 @@ def _run(argv: list[str]) -> int:
             PROGRAM.invoke(ctx)
     except click.exceptions.Exit as end:
         return end.exit_code
+    except BrokenPipeError:
+        raise
     except KeyboardInterrupt:
         advice = ". The same command continues the run" if argv[:1] == ["trajectories"] else ""
         print(f"{title}: interrupted{advice}", file=sys.stderr)

@@ -1,18 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""A command: its flags are fields of dataclasses, and its module is imported when it is run."""
+"""A command of `hf-dparallel`: a `click.Command` whose module is imported when it is run."""
 
 import json
-import logging
-import os
 import re
-import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from itertools import takewhile
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -21,74 +15,89 @@ from click.shell_completion import CompletionItem
 
 from hf_dparallel_rules.settings import what_is_meant
 
-from . import flags
-from .flags import Flags
-from .source import Row
+from .environment import import_command, quieten, set_variables
 
 
-_LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
-# In the environment, so that processes which a command starts know it, too.
-QUIET = "HF_DPARALLEL_QUIET"
+# The values of the flags of a command by name. `settings` has the settings of decoding that were given.
+Flags = SimpleNamespace
+# What a shell completes where a flag has this metavar.
+_KINDS = {"FILE": "file", "DATASET": "file", "DIR": "dir", "MODEL": "dir", "ADAPTER": "dir"}
 
 
-_TYPES: dict[str, click.ParamType] = {"int": click.INT, "float": click.FLOAT, "bool": click.BOOL}
+class Choice(click.Choice):
+    """Choices that keep their dashes, which names of flags do not."""
+
+    def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
+        """Returns a choice as it is."""
+        return str(choice)
 
 
 class Flag(click.Option):
-    """A flag, made from a row; `member` is the row that collects it with others, if there is one."""
-
-    def __init__(self, row: Row, title: str, member: str | None = None):
-        self.row, self.title, self.member = row, title, member
-        self.is_switch = row.type.removesuffix(" | None") == "bool"
-        is_list = "list[" in row.type or "tuple[" in row.type
-        default = None if is_list else row.default
-        # A switch may have a value: `--quiet false`.
-        switch: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if self.is_switch else {}
-        super().__init__(
-            [f"--{row.name}", *row.more.get("aliases", ())],
-            type=_type_of(row),
-            default=default,
-            show_default=default not in (None, "") and default is not False,
-            multiple=is_list,
-            metavar="" if self.is_switch else row.more.get("metavar"),
-            help=row.more["help"],
-            shell_complete=None if row.more.get("choices") else self._complete,
-            **switch,
-        )
-
-    def _complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Names of what is bundled, and files or folders, for the shell to list."""
-        kinds = {"FILE": "file", "DATASET": "file", "DIR": "dir", "MODEL": "dir", "ADAPTER": "dir"}
-        kind = kinds.get(self.row.more.get("metavar", ""))
-        bundled = [name for name in self.row.more.get("bundled", ()) if name.startswith(incomplete)]
-        # Where one of these names fits, a shell lists no files.
-        files = [CompletionItem(incomplete, type=kind)] if kind and not bundled else []
-        return [*map(CompletionItem, bundled), *files]
-
-
-def _type_of(row: Row) -> click.ParamType:
-    # `int | None`, `tuple[int, ...]`
-    name = re.sub(r"^\w+\[(\w+).*", r"\1", row.type).removesuffix(" | None")
-    if row.more.get("choices"):
-        return click.Choice(row.more["choices"])
-    if "minimum" in row.more:
-        limits = {"min": row.more["minimum"], "max": row.more.get("maximum")}
-        return click.IntRange(**limits) if name == "int" else click.FloatRange(**limits)
-    return _TYPES.get(name, click.STRING)
-
-
-class Command(click.Command):
-    """A command of `hf-dparallel`.
-
-    Its flags are the rows of a class of flags.py, which is `GenerateFlags` for `generate`. The function `run` of its
-    module, `hf_dparallel.cli.generate_command`, is called with an instance of the class, and returns the figures for
-    `--json`, or `None` if another process does.
+    """A flag of a command; of type `bool`, a switch with a `--no_...` beside it.
 
     Args:
         name (`str`): its name.
         help (`str`): what it does.
+        type (`Any`): a type of click.
+        is_required (`bool`): whether it must be given, with its name or as a positional argument.
+        needs, not_with (`str`): a flag that it does nothing without, and one that it contradicts.
+        bundled (`tuple`): values for a shell to complete.
+        is_setting (`bool`): whether it is a setting of decoding.
+        is_minor (`bool`): whether only `--help_all` describes it.
+        more: arguments of `click.Option`.
+    """
+
+    title = "options"
+
+    def __init__(
+        self,
+        name: str,
+        help: str,
+        type: Any = str,
+        *,
+        is_required: bool = False,
+        needs: str = "",
+        not_with: str = "",
+        bundled: Sequence[str] = (),
+        is_setting: bool = False,
+        is_minor: bool = False,
+        **more: Any,
+    ):
+        spelling, default = f"--{name}", {}
+        if type is bool:
+            # A switch of a setting that is not given leaves it to the recipe.
+            spelling, default = f"{spelling}/--no_{name}", {"default": None if is_setting else False}
+        super().__init__([spelling], type=type, help=help, show_default=type is not bool, **default | more)
+        self.is_required, self.needs, self.not_with = is_required, needs, not_with
+        self.bundled, self.is_setting, self.is_minor = bundled, is_setting, is_minor
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes the names of what is bundled, and files or folders."""
+        items = [CompletionItem(name) for name in self.bundled if name.startswith(incomplete)]
+        if not items and self.metavar in _KINDS:  # where one of these names fits, a shell lists no files
+            items = [CompletionItem(incomplete, type=_KINDS[self.metavar])]
+        return items or super().shell_complete(ctx, incomplete)
+
+
+def group(title: str, *flags: Flag) -> tuple[Flag, ...]:
+    """Returns flags that help lists under this title."""
+    for flag in flags:
+        flag.title = title
+    return flags
+
+
+class Command(click.Command):
+    """A command.
+
+    The function `run` of its module, `hf_dparallel.cli.generate_command` for `generate`, is called with the values of
+    its flags, and returns the figures for `--json`, or `None` if another process does.
+
+    Args:
+        name (`str`): its name.
+        help (`str`): what it does.
+        flags (`Iterable[Flag]`): its flags. Of two with one name, the last counts.
         example (`str`): what one types behind its name.
-        positionals (`str`): flags that can also be given without their names, in this order.
+        positionals (`Sequence[str]`): flags that can also be given without their names, in this order.
         other (`Command`, *optional*): runs instead if one of the flags `chosen_by` is given.
         chosen_by (`Sequence[str]`): names of flags of `other`.
     """
@@ -97,210 +106,190 @@ class Command(click.Command):
         self,
         name: str,
         help: str,
+        flags: Iterable[Flag],
         example: str = "",
-        *positionals: str,
+        positionals: Sequence[str] = (),
         other: "Command | None" = None,
         chosen_by: Sequence[str] = (),
     ):
-        usage = " ".join([*map(str.upper, positionals), "[options]"])
-        settings = {"max_content_width": 110}
-        # What follows \b is not wrapped.
-        text = f"{help}\n\n\b\nExample: hf-dparallel {name} {example}"
-        super().__init__(name, help=text, short_help=help, options_metavar=usage, context_settings=settings)
+        self.flags = {str(flag.name): flag for flag in flags}
+        self.all_flags = (other.flags if other else {}) | self.flags
         self.positionals, self.other, self.chosen_by = positionals, other, chosen_by
-        self.kind: type[Flags] = getattr(flags, f"{name.title().replace('_', '')}Flags")
+        config = click.Option(
+            ["--config"],
+            metavar="FILE",
+            multiple=True,
+            is_eager=True,
+            expose_value=False,
+            callback=self._read_files,
+            help="YAML file with any of these flags. What is given on the command line overrides it.",
+        )
+        all_help = click.Option(
+            ["--help_all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=_show_all
+        )
+        words = click.Argument(["words"], nargs=-1, shell_complete=self._complete_word)
+        # What follows \b is not wrapped. `--max-new-tokens` is `--max_new_tokens`.
+        super().__init__(
+            name,
+            params=[*self.all_flags.values(), config, all_help, words],
+            help=f"{help}\n\n\b\nExample: hf-dparallel {name} {example}",
+            short_help=help,
+            context_settings={"max_content_width": 110, "token_normalize_func": lambda name: name.replace("-", "_")},
+        )
 
-    @cached_property
-    def own(self) -> dict[str, Flag]:
-        """The flags that this command reads itself, by name."""
-        own = []
-        for row in self.kind.rows().values():
-            read = row.more.get("declared")
-            own += [Flag(each, row.title, row.name) for each in read()] if read else [Flag(row, row.title)]
-        return {str(flag.name): flag for flag in own}
-
-    @cached_property
-    def flags(self) -> dict[str, Flag]:
-        """All flags that a user may write, by each of their spellings, without dashes."""
-        flags = self.own | (self.other.own if self.other else {})
-        return {spelling.lstrip("-"): flag for flag in flags.values() for spelling in flag.opts}
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The flags, and `--config`."""
-        if not self.params:
-            config = click.Option(
-                ["--config"],
-                metavar="FILE",
-                multiple=True,
-                is_eager=True,
-                expose_value=False,
-                callback=self._read_files,
-                help="YAML file with any of these flags. What is given on the command line overrides it.",
-            )
-            all_help = click.Option(
-                ["--help_all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=_show_all
-            )
-            self.params = [*dict.fromkeys(self.flags.values()), config, all_help]
-        return super().get_params(ctx)
+    def values(self, **given: Any) -> Flags:
+        """Returns the values of all flags where these are given, by name."""
+        with self.make_context(self.name, [], default_map=self._texts(given, "the values")) as ctx:
+            return ctx.obj[1]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads the flags. Then `ctx.obj` has the command to run and what its function `run` gets."""
+        """Reads the flags. Then `ctx.obj` has the name of the command to run and the values of its flags."""
         try:
-            rest = super().parse_args(ctx, list(self._spelled_out(ctx, args)))
+            rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            text = f"{error.message} {self._meant(error.option_name.lstrip('-'))}".rstrip()
-            raise click.NoSuchOption(error.option_name, text, ctx=ctx) from error
+            meant = what_is_meant(error.option_name.lstrip("-"), self.all_flags)
+            raise click.NoSuchOption(error.option_name, f"{error.message} {meant}".rstrip(), ctx=ctx) from error
         if not ctx.resilient_parsing:
+            self._name_words(ctx)
             ctx.obj = self._chosen(ctx)
         return rest
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """What a value without a name can be, while only such values are given; else names of flags."""
-        defaults = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
-        given = {name for name in ctx.params if ctx.get_parameter_source(name) not in defaults}
-        rest = [name for name in self.positionals if name not in given]
-        if incomplete.startswith("-") or not rest or given - set(self.positionals):
-            return super().shell_complete(ctx, incomplete)
-        return self.own[rest[0]].shell_complete(ctx, incomplete)
-
     def invoke(self, ctx: click.Context) -> None:
         """Imports the module of the command, runs it, and writes the figures that it returns."""
-        name, values = ctx.obj
-        _quieten(ctx, values.quiet)
-        figures = _import(f"hf_dparallel.cli.{name}_command", ctx.command_path).run(values)
-        if values.json is not None and figures is not None:
-            import_module("hf_dparallel.reports").write_json(figures, values.json)
+        name, flags = ctx.obj
+        quieten(ctx, flags.quiet)
+        figures = import_command(name, ctx.command_path).run(flags)
+        if flags.json is not None and figures is not None:
+            import_module("hf_dparallel.reports").write_json(figures, flags.json)
 
-    def read(self, values: dict[str, Any]) -> Any:
-        """Returns what `run` gets for flags that are given as values by name."""
-        ctx = click.Context(self, info_name=self.name, default_map=self._texts(values, "the values"))
-        self.parse_args(ctx, [])
-        return ctx.obj[1]
+    def _name_words(self, ctx: click.Context) -> None:
+        """Gives values without a name to the positional flags, and what is left to the list that is given."""
+        words = list(ctx.params.pop("words"))
+        for name in self.positionals:
+            if words and not _is_given(ctx, name):
+                ctx.params[name] = tuple(words) if self.flags[name].multiple else words[0]
+                words = [] if self.flags[name].multiple else words[1:]
+                ctx.set_parameter_source(name, ParameterSource.COMMANDLINE)
+        lists = [name for name, flag in self.all_flags.items() if flag.multiple and _is_given(ctx, name)]
+        if len(lists) == 1 and lists[0] not in self.positionals:  # `--block_lengths 16 32`
+            ctx.params[lists[0]] += self.all_flags[lists[0]].type_cast_value(ctx, words)
+            words = []
+        if words:
+            rule = "Flags need their names, and a text with spaces needs quotes"
+            raise click.UsageError(f"nothing takes {' '.join(words)!r}. {rule}", ctx)
 
-    def _meant(self, name: str) -> str:
-        """Says which flag is meant by a name that this command does not have; nothing if that cannot be told."""
-        return what_is_meant(name, self.flags)
-
-    def _chosen(self, ctx: click.Context) -> tuple[str, Any]:
-        """Which command is asked for, and its flags."""
-        defaults = (ParameterSource.DEFAULT, None)
-        given = {name: value for name, value in ctx.params.items() if ctx.get_parameter_source(name) not in defaults}
+    def _chosen(self, ctx: click.Context) -> tuple[str, Flags]:
+        """Returns the name of the command that is asked for and the values of its flags."""
+        given = {name: ctx.params[name] for name in ctx.params if _is_given(ctx, name)}
         chosen = next((name for name in self.chosen_by if name in given), None)
         command = self.other if self.other and chosen else self
-        own = command.own
-        missing = ["/".join(flag.opts) for name, flag in own.items() if flag.row.is_required and name not in given]
-        if missing:
-            others = "".join(f", or --{name}" for name in self.chosen_by)
-            raise click.UsageError(f"the following flags are required: {', '.join(missing)}{others}", ctx)
-        unused = sorted(given.keys() - own.keys())
-        if unused:
+        flags, others = command.flags, "".join(f", or --{name}" for name in self.chosen_by)
+        missing = [f"--{name}" for name, flag in flags.items() if flag.is_required and name not in given]
+        unused = [f"--{name}" for name in sorted(given.keys() - flags.keys())]
+        problem = missing and f"the following flags are required: {', '.join(missing)}{others}"
+        if unused and not problem:
             how = f"with --{chosen}" if chosen else f"without --{' or --'.join(self.chosen_by)}"
-            raise click.UsageError(f"--{', --'.join(unused)} cannot be used {how}. Leave that out", ctx)
-        try:
-            return str(command.name), command._instance(given)
-        except ValueError as error:
-            raise click.UsageError(str(error), ctx) from error
+            problem = f"{', '.join(unused)} cannot be used {how}. Leave that out"
+        for name, value in () if problem else given.items():
+            flag = flags[name]
+            if flag.needs and flag.needs not in given:
+                problem = f"`{name}` needs `{flag.needs}`. Add --{flag.needs}."
+            elif flag.not_with in given:
+                problem = f"`{name}` and `{flag.not_with}` are both given. Remove one."
+            elif str(value).startswith("--") and str(value)[2:].replace("-", "_") in flags:
+                problem = f"Option '--{name}' requires an argument."
+        if problem:
+            raise click.UsageError(problem, ctx)
+        own = {name: ctx.params[name] for name, flag in flags.items() if not flag.is_setting}
+        return str(command.name), Flags(
+            **own, settings={name: given[name] for name, flag in flags.items() if flag.is_setting and name in given}
+        )
 
-    def _instance(self, given: dict[str, Any]) -> Flags:
-        values: dict[str, Any] = {}
-        for name, value in given.items():
-            flag, more = self.own[name], self.own[name].row.more
-            if more.get("needs") not in (None, *given):
-                raise ValueError(f"`{name}` needs `{more['needs']}`. Add --{more['needs']}.")
-            if more.get("not_with") in given:
-                raise ValueError(f"`{name}` and `{more['not_with']}` are both given. Remove one.")
-            if "setting" in more:
-                value = more["setting"].read(value)
-            (values if flag.member is None else values.setdefault(flag.member, {}))[name] = value
-        return self.kind(**values)
-
-    def _spelled_out(self, ctx: click.Context, words: list[str]) -> Iterator[str]:
-        """Writes values without a name, each value of a list, and `--no_name` as `--name=value`, which click reads."""
-        unnamed, given = [], set()
-        while words:
-            word = words.pop(0)
-            if not word.startswith("-"):
-                unnamed.append(word)
-                continue
-            name, is_spelled_out, value = word.partition("=")
-            name = f"--{name[2:].replace('-', '_')}" if name.startswith("--") else name
-            flag = self.flags.get(name.removeprefix("--"))
-            switch = self.flags.get(name.removeprefix("--no_"))
-            given.add(flag and flag.name)
-            if flag is None and switch is not None and switch.is_switch:
-                yield f"{switch.opts[0]}=false"
-            elif flag is None or is_spelled_out:
-                yield name + is_spelled_out + value
-                # Of --config.
-                if not is_spelled_out and words and not words[0].startswith("-"):
-                    yield words.pop(0)
-            elif flag.is_switch:
-                yield f"{name}={words.pop(0)}" if words and words[0].lower() in click.BOOL.bool_states else name
-            else:
-                values = list(takewhile(lambda text: not text.startswith("--"), words))
-                if not values and not ctx.resilient_parsing:
-                    raise click.BadOptionUsage(name, f"Option {name!r} requires an argument.", ctx)
-                values = values if flag.multiple else values[:1]
-                del words[: len(values)]
-                yield from [f"{name}={each}" for each in values] or [name]
-        for name in self.positionals:
-            if name not in given:
-                values = unnamed if self.flags[name].multiple else unnamed[:1]
-                unnamed = unnamed[len(values) :]
-                yield from (f"--{name}={value}" for value in values)
-        if unnamed and not ctx.resilient_parsing:
-            rule = "Flags need their names, and a text with spaces needs quotes"
-            raise click.UsageError(f"nothing takes {' '.join(unnamed)!r}. {rule}", ctx)
+    def _complete_word(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Completes a value without a name as the flag that takes it."""
+        rest = [name for name in self.positionals if not _is_given(ctx, name)][len(ctx.params.get("words") or ()) :]
+        return self.flags[rest[0]].shell_complete(ctx, incomplete) if rest else []
 
     def _read_files(self, ctx: click.Context, param: click.Parameter, paths: Sequence[str]) -> None:
         """Takes what YAML files say as defaults. Their `env` goes to the environment, as in files of TRL."""
         for path in paths:
             values = _read_yaml(path)
-            _set_variables(ctx, **values.pop("env", {}))
+            set_variables(ctx, **values.pop("env", {}))
             ctx.default_map = dict(ctx.default_map or {}) | self._texts(values, f"`{path}`")
 
     def _texts(self, values: dict[str, Any], source: str) -> dict[str, Any]:
-        """Values of a file by the names of their flags, as they would be written on a command line."""
+        """Returns the values of a file as they would be written on a command line, by the names of their flags."""
         texts: dict[str, Any] = {}
         for key, value in values.items():
-            flag = self.flags.get(str(key).replace("-", "_"))
+            flag = self.all_flags.get(str(key).replace("-", "_"))
             if flag is None:
-                remedy = self._meant(str(key)) or f"Remove `{key}`."
+                remedy = what_is_meant(str(key), self.all_flags) or f"Remove `{key}`."
                 raise click.UsageError(f"{source} has `{key}`, which is no flag of this command. {remedy}")
             if value is None or (isinstance(value, list) and not flag.multiple):
                 raise click.UsageError(f"`{key}` in {source} needs one value, got {value}")
-            given = value if isinstance(value, list) else [value]
-            items = [json.dumps(item) if isinstance(item, dict) else str(item) for item in given]
+            items = [json.dumps(item) if isinstance(item, dict) else str(item) for item in _as_list(value)]
             texts[str(flag.name)] = items if flag.multiple else items[0]
         return texts
 
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Names the positional arguments."""
+        return [*map(str.upper, self.positionals), "[options]"]
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the flags under their headings, and the names only of those that other libraries declare."""
+        """Lists the flags under their titles, groups with required flags first, and names the minor ones."""
         groups: dict[str, list[tuple[str, str]]] = {}
-        named: dict[str, list[str]] = {"": []}
-        required: set[str] = set()
+        required, minor = set(), []
         for param in self.get_params(ctx):
             spelling, text = param.get_help_record(ctx) or ("", "")
-            if isinstance(param, Flag) and "all" not in ctx.meta and "brief" in param.row.more:
-                text = param.row.more["brief"]
             title, name = getattr(param, "title", "options"), str(param.name)
-            if isinstance(param, Flag) and param.row.is_required:
+            if getattr(param, "is_required", False):
                 required.add(title)
                 text += "" if name in self.positionals else " [required]"
-            spelling = f"{name.upper()}, or {spelling}" if name in self.positionals else spelling.strip()
-            if spelling and text:
-                groups.setdefault(title, []).append((spelling, text))
+            if isinstance(param, click.Argument):
+                continue
+            is_short = "all" not in ctx.meta
+            if getattr(param, "is_setting", False) and is_short:
+                text = re.split(r"(?<=\.) (?=[A-Z`])", text)[0]
+            if getattr(param, "is_minor", False) and is_short:
+                minor.append(name)
             elif spelling:
-                # Of libraries there are too many to name.
-                named.setdefault(title if title.startswith("of ") else "", []).append(name)
+                spelling = f"{name.upper()}, or {spelling}" if name in self.positionals else spelling
+                groups.setdefault(title, []).append((spelling, text))
         groups["options"] = groups.pop("options")
         for title, records in sorted(groups.items(), key=lambda group: group[0] not in required):
             with formatter.section(title):
                 formatter.write_dl(records, col_max=24)
-        others = named.pop("") + [f"{len(names)} {title}" for title, names in named.items()]
-        if others:
+        if minor:
             with formatter.section("others"):
-                formatter.write_text(f"{', '.join(others)}. `{ctx.command_path} --help_all` describes them.")
+                formatter.write_text(f"{', '.join(minor)}. `{ctx.command_path} --help_all` describes them.")
+
+
+class TrainCommand(click.Command):
+    """A command whose flags are fields of dataclasses, which its module parses as TRL's commands do."""
+
+    def __init__(self, name: str, help: str):
+        words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+        settings = {"ignore_unknown_options": True}
+        super().__init__(name, params=[words], help=help, add_help_option=False, context_settings=settings)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes names of flags, which takes as long as importing transformers."""
+        names = (f"--{name}" for kind in import_command("train", "").ARGUMENTS for name in kind.__dataclass_fields__)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Imports the module of the command, and runs it on the words."""
+        words = ctx.params["words"]
+        quieten(ctx, "--quiet" in words)
+        import_command(str(self.name), ctx.command_path).main(words)
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
@@ -322,44 +311,3 @@ def _read_yaml(path: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise click.UsageError("the file of --config must contain a YAML mapping, `name: value`")
     return values
-
-
-def _import(module: str, title: str) -> ModuleType:
-    """Imports a module, and says so meanwhile at a terminal."""
-    shows = sys.stderr.isatty() and not os.environ.get(QUIET)
-    if shows:
-        print(f"{title}: loading libraries ...", end="", file=sys.stderr, flush=True)
-    try:
-        return import_module(module)
-    finally:
-        if shows:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-def _set_variables(ctx: click.Context, **values: Any) -> None:
-    """Sets variables of the environment until the command ends: the process may go on."""
-    for name, value in values.items():
-        before = os.environ.get(name)
-        back = partial(os.environ.pop, name, None) if before is None else partial(os.environ.update, {name: before})
-        ctx.call_on_close(back)
-        os.environ[name] = str(value)
-
-
-def _quieten(ctx: click.Context, is_quiet: bool) -> None:
-    """Silences what says nothing about the user's work: bars in files, and warnings of libraries about themselves."""
-    # Of bars: only for what takes longer, which is not the loading of a small model; and none for each shard and
-    # column, in the middle of ours.
-    delay = os.environ.get("TQDM_DELAY", "1")
-    variables = {QUIET: "1" if is_quiet else "", "TQDM_DELAY": delay, "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
-    if is_quiet:
-        variables["TRANSFORMERS_VERBOSITY"] = "error"
-    if is_quiet or not sys.stderr.isatty():
-        variables |= dict.fromkeys(("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
-    _set_variables(ctx, **variables)
-    if not os.environ.get("HF_DPARALLEL_DEBUG"):
-        ctx.with_resource(warnings.catch_warnings())
-        for category in (FutureWarning, DeprecationWarning, UserWarning):
-            warnings.filterwarnings("ignore", category=category, module=_LIBRARIES)
-        logger = logging.getLogger("bitsandbytes")
-        ctx.call_on_close(partial(logger.setLevel, logger.level))
-        logger.setLevel(logging.ERROR)

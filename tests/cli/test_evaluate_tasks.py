@@ -17,7 +17,7 @@ from hf_dparallel.harness import model as harness_model
 from hf_dparallel.harness.code_tasks import TASKS_FOLDER
 from hf_dparallel.harness.finished import FinishedRequests
 from hf_dparallel.harness.presets import METHODS, PRESETS
-from hf_dparallel_cli.flags import EvaluateTasksFlags
+from hf_dparallel_cli.commands import COMMANDS
 
 from ..harness.conftest import DATASETS, _few_tasks, _in_datasets  # noqa: F401
 from ..helpers import make_llada, make_tokenizer
@@ -241,7 +241,7 @@ def test_mistakes_are_named_before_the_model_is_loaded(on_tasks, monkeypatch, ar
 
 
 def test_the_parser_knows_the_presets_and_the_adapters():
-    assert list(EvaluateTasksFlags.rows()["preset"].more["choices"]) == list(PRESETS)
+    assert list(COMMANDS["evaluate"].all_flags["preset"].type.choices) == list(PRESETS)
     assert {method.checkpoint for method in METHODS.values()} == {"base", "adapter", "consistency_adapter"}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel_cli.flags import CalibrateFlags
+from hf_dparallel_cli.command import Flags
 from hf_dparallel_rules.settings import settings_of
 
 from .._version import __version__
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-def run(flags: CalibrateFlags) -> dict[str, Any]:
+def run(flags: Flags) -> dict[str, Any]:
     """Prints what was tried, and writes the recipe."""
     for name in ("max_accuracy_drop", "confidence"):
         if not 0 < getattr(flags, name) < 1:
@@ -113,7 +113,7 @@ def describe(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
-def _failure(trials: Sequence[Trial], flags: CalibrateFlags, num_prompts: int) -> str:
+def _failure(trials: Sequence[Trial], flags: Flags, num_prompts: int) -> str:
     closest = min(trials, key=lambda trial: trial.p_value["calibration"])
     return (
         f"For no setting could it be confirmed on {num_prompts} prompts that it loses at most "

@@ -16,7 +16,7 @@ import yaml
 from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel_cli.flags import ChatFlags
+from hf_dparallel_cli.command import Flags
 from hf_dparallel_rules.settings import SETTINGS, what_is_meant
 
 from ..demo import NAMES
@@ -40,7 +40,7 @@ HELP = """\
 _COMMANDS = [line.split()[0] for line in HELP.splitlines()]
 
 
-def run(flags: ChatFlags) -> dict[str, Any]:
+def run(flags: Flags) -> dict[str, Any]:
     """Answers lines from stdin until there are no more."""
     given = read_settings(flags)
     model, tokenizer = load_model(flags)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from hf_dparallel_cli.command import QUIET
+from hf_dparallel_cli.environment import QUIET
 
 
 def say(text: str) -> None:

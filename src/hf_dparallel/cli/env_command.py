@@ -3,13 +3,13 @@
 
 from typing import Any
 
-from hf_dparallel_cli.flags import EnvFlags
+from hf_dparallel_cli.command import Flags
 
 from ..environment import describe_environment
 from .console import say, shown
 
 
-def run(flags: EnvFlags) -> dict[str, Any]:
+def run(flags: Flags) -> dict[str, Any]:
     """Prints the environment."""
     environment = describe_environment()
     for name, value in environment.items():

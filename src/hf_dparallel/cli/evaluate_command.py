@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hf_dparallel_cli.flags import EvaluateFlags
+from hf_dparallel_cli.command import Flags
 
 from ..environment import describe_hardware
 from ..evaluation.decoding import evaluate_answers
@@ -25,7 +25,7 @@ from .loading import (
 )
 
 
-def run(flags: EvaluateFlags) -> dict[str, Any]:
+def run(flags: Flags) -> dict[str, Any]:
     """Prints accuracy, passes, tokens per pass and latency, for each setting that is tried."""
     recipes = recipes_to_try(read_settings(flags), flags.sweep)
     dataset = load_prompts(flags, default_split="test")

@@ -10,7 +10,7 @@ import click
 from transformers import AutoConfig
 from transformers.utils import find_adapter_config_file
 
-from hf_dparallel_cli.flags import EvaluateTasksFlags
+from hf_dparallel_cli.command import Flags
 
 from ..environment import join_processes
 from .console import note, say
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ..harness.run import TaskRunner
 
 
-def run(flags: EvaluateTasksFlags) -> dict[str, Any] | None:
+def run(flags: Flags) -> dict[str, Any] | None:
     """Prints scores and costs, and writes results, samples and a report."""
     read_settings(flags)
     chosen = {name: _names(name, getattr(flags, name)) for name in ("tasks", "methods")}
-    flags = EvaluateTasksFlags(**vars(flags) | chosen)
+    flags = Flags(**vars(flags) | chosen)
     if flags.limit is not None and not 0 < flags.limit < math.inf:
         raise click.UsageError(f"`limit` must be above 0 and finite, got {flags.limit}.")
     require("evaluate --tasks", "lm_eval")
@@ -46,7 +46,7 @@ def run(flags: EvaluateTasksFlags) -> dict[str, Any] | None:
         fewshot_as_multiturn=flags.apply_chat_template if multiturn is None else multiturn,
     )
 
-    def load(flags: EvaluateTasksFlags):
+    def load(flags: Flags):
         from ..harness.model import DiffusionHarnessLM
 
         model, tokenizer = load_model(flags)
@@ -78,7 +78,7 @@ def _names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _measure_tasks(
-    runner: "TaskRunner", load: Callable, flags: EvaluateTasksFlags, settings: dict[str, Any]
+    runner: "TaskRunner", load: Callable, flags: Flags, settings: dict[str, Any]
 ) -> dict[str, Any] | None:
     from lm_eval.utils import make_table
 
@@ -101,7 +101,7 @@ def _measure_tasks(
 
 
 def _measure_preset(
-    runner: "TaskRunner", load: Callable, flags: EvaluateTasksFlags, settings: dict[str, Any]
+    runner: "TaskRunner", load: Callable, flags: Flags, settings: dict[str, Any]
 ) -> dict[str, Any] | None:
     from ..harness.presets import METHODS, choose_benchmarks, choose_methods
     from ..harness.tables import Comparison, comparison_tables
@@ -124,14 +124,14 @@ def _measure_preset(
     return {"preset": preset, "model": flags.model, "rows": rows}
 
 
-def _with_adapter(flags: EvaluateTasksFlags, adapter: str | None) -> EvaluateTasksFlags:
+def _with_adapter(flags: Flags, adapter: str | None) -> Flags:
     """The arguments that load the model with an adapter, or a model whose weights were trained as a whole."""
     is_whole = adapter is not None and find_adapter_config_file(adapter) is None
     named = {"model": adapter, "adapter": None} if is_whole else {"adapter": adapter}
-    return EvaluateTasksFlags(**vars(flags) | named)
+    return Flags(**vars(flags) | named)
 
 
-def _check_adapters(flags: EvaluateTasksFlags, methods: Sequence[str], adapters: dict[str, str | None]) -> None:
+def _check_adapters(flags: Flags, methods: Sequence[str], adapters: dict[str, str | None]) -> None:
     """Checks that each method has its adapter before the first is measured, which can take hours."""
     from ..harness.presets import METHODS
 
@@ -151,7 +151,7 @@ def _check_adapters(flags: EvaluateTasksFlags, methods: Sequence[str], adapters:
                     AutoConfig.from_pretrained(adapter)
 
 
-def _given_settings(flags: EvaluateTasksFlags) -> dict[str, Any]:
+def _given_settings(flags: Flags) -> dict[str, Any]:
     """The decoding settings among the flags; refuses an unknown one, one out of range, or one that the preset sets."""
     from lm_eval.utils import simple_parse_args_string
 

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from hf_dparallel_cli.flags import ExportFlags
+from hf_dparallel_cli.command import Flags
 
 from ..demo import STUDENT, TEACHER, path_of
 from ..hub.export import export_for_engine
@@ -11,7 +11,7 @@ from .console import say
 from .loading import checked_name, read_settings
 
 
-def run(flags: ExportFlags) -> dict[str, Any]:
+def run(flags: Flags) -> dict[str, Any]:
     """Prints the line that starts the engine."""
     student = path_of(flags.student)
     base_model = flags.base_model or (TEACHER if student == STUDENT else None)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel_cli.flags import GenerateFlags
+from hf_dparallel_cli.command import Flags
 
 from ..generation.answerer import row_generator
 from ..generation.configuration import DiffusionGenerationConfig
@@ -16,7 +16,7 @@ from .console import note, say
 from .loading import encode_prompt, load_model, read_prompt, read_settings, resolve_settings
 
 
-def run(flags: GenerateFlags) -> dict[str, Any]:
+def run(flags: Flags) -> dict[str, Any]:
     """Prints the answer, and what it cost on stderr."""
     given, text = read_settings(flags), read_prompt(flags)
     model, tokenizer = load_model(flags)

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from hf_dparallel_cli.flags import InspectFlags
+from hf_dparallel_cli.command import Flags
 
 from ..data.prompts import tokenize_prompts
 from ..generation.answerer import Answerer
@@ -40,7 +40,7 @@ from .loading import (
 _THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
 
 
-def run(flags: InspectFlags) -> dict[str, Any]:
+def run(flags: Flags) -> dict[str, Any]:
     """Shows a decode, or writes a page of it; draws pictures over a dataset."""
     given = read_settings(flags)
     if flags.figures is not None:

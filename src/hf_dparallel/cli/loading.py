@@ -26,7 +26,7 @@ from transformers import (
 )
 from transformers.utils import cached_file, find_adapter_config_file
 
-from hf_dparallel_cli.flags import BatchSizeFlags, DatasetFlags, LoadingFlags, ModelFlags, PromptFlags, RecipeFlags
+from hf_dparallel_cli.command import Flags
 
 from ..data.folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
 from ..data.rewards import numeric_answer_reward
@@ -60,7 +60,7 @@ _ROLES = {"human": "user", "gpt": "assistant"}
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
 
-def load_model(flags: ModelFlags) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(flags: Flags) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns the model, on this process's device and with its adapter, and the tokenizer."""
     device = _device(flags.device) if flags.device else PartialState().device
     name = path_of(flags.model)
@@ -84,7 +84,7 @@ def load_model(flags: ModelFlags) -> tuple[PreTrainedModel, PreTrainedTokenizerB
         )
         if not isinstance(model, DiffusionGenerationMixin):
             enable_diffusion_generation(model, special_token_id("mask_token_id", model.config, tokenizer))
-    if isinstance(flags, LoadingFlags) and flags.adapter is not None:
+    if isinstance(getattr(flags, "adapter", None), str):
         adapter = path_of(flags.adapter)
         with checked_name("adapter", adapter):
             model.load_adapter(adapter)
@@ -129,7 +129,7 @@ read_sweep = as_wrong_usage()(parse_sweep)
 
 
 @as_wrong_usage()
-def read_settings(flags: RecipeFlags) -> DiffusionGenerationConfig:
+def read_settings(flags: Flags) -> DiffusionGenerationConfig:
     """Returns the settings that were given; the model's own recipe has the others."""
     return DiffusionGenerationConfig(**flags.settings)
 
@@ -142,7 +142,7 @@ def resolve_settings(
         return resolve(model, given, tokenizer)
 
 
-def batch_options(flags: BatchSizeFlags) -> dict[str, Any]:
+def batch_options(flags: Flags) -> dict[str, Any]:
     """Returns `batch_size` and, if it is a flag, `num_workers`; where they are not given, as suits this device."""
     on_gpu = torch.cuda.is_available()
     defaults = {"batch_size": 16 if on_gpu else 8, "num_workers": 1 if on_gpu else min(torch.get_num_threads(), 4)}
@@ -164,7 +164,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     return AutoTokenizer.from_pretrained(name, padding_side="left", trust_remote_code=False, **where)
 
 
-def read_prompt(flags: PromptFlags) -> str:
+def read_prompt(flags: Flags) -> str:
     """Returns the prompt, which is a flag, in a file, or read from stdin."""
     source, text = "prompt", flags.prompt
     if flags.prompt_file is not None:
@@ -186,7 +186,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> l
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
 
 
-def load_prompts(flags: DatasetFlags, default_split: str) -> datasets.Dataset:
+def load_prompts(flags: Flags, default_split: str) -> datasets.Dataset:
     """Returns the rows that were asked for, as they are or with a column `prompt` made from `prompt_column`."""
     path = Path(flags.dataset)
     has_one_split = path.is_file() or (path / MANIFEST_NAME).is_file()
@@ -205,7 +205,7 @@ def load_prompts(flags: DatasetFlags, default_split: str) -> datasets.Dataset:
     return dataset.map(_ask, input_columns=flags.prompt_column)
 
 
-def _check_columns(flags: DatasetFlags, columns: list[str]) -> None:
+def _check_columns(flags: Flags, columns: list[str]) -> None:
     """Raises a `ValueError` for all columns that the rows lack, before anything is decoded."""
     lacking = []
     if flags.prompt_column is None and not {"prompt", "messages"} & set(columns):
@@ -229,7 +229,7 @@ def has_texts(dataset: datasets.Dataset) -> bool:
     return "string" in getattr(dataset.features.get("prompt"), "dtype", "")
 
 
-def _check_no_template(flags: DatasetFlags) -> None:
+def _check_no_template(flags: Flags) -> None:
     name = path_of(flags.model)
     with checked_name("model", name):
         tokenizer = load_tokenizer(name, flags.revision)

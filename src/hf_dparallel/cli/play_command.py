@@ -5,14 +5,15 @@ import os
 import sys
 import webbrowser
 
-from hf_dparallel_cli.flags import PlayFlags, ServeFlags
+from hf_dparallel_cli import COMMANDS
+from hf_dparallel_cli.command import Flags
 
 from .console import say
 from .loading import require
 from .serve_command import LIBRARIES, bind, serve
 
 
-def run(flags: PlayFlags) -> dict[str, int]:
+def run(flags: Flags) -> dict[str, int]:
     """Opens the page, which begins with a race, and serves it until it is interrupted."""
     require("hf-dparallel play", *LIBRARIES)
     listener = bind("127.0.0.1", flags.port)
@@ -24,4 +25,4 @@ def run(flags: PlayFlags) -> dict[str, int]:
     has_screen = sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
     if flags.browser and has_screen:
         webbrowser.open(url)
-    return serve(ServeFlags(model="demo", adapter=("demo-student",), log_level="warning"), listener)
+    return serve(COMMANDS["serve"].values(model="demo", adapter=["demo-student"], log_level="warning"), listener)

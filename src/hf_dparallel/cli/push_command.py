@@ -9,7 +9,7 @@ from typing import Any
 import click
 from huggingface_hub import CommitInfo
 
-from hf_dparallel_cli.flags import PushFlags
+from hf_dparallel_cli.command import Flags
 
 from ..hub.export import export_for_engine
 from ..hub.facts import ModelFacts
@@ -26,7 +26,7 @@ _OF_MODELS = ("report", "example", "dataset_name")
 _UNNAMED = "NAME-OF-THE-BASE-MODEL"
 
 
-def run(flags: PushFlags) -> dict[str, Any]:
+def run(flags: Flags) -> dict[str, Any]:
     """Prints where it has been published, or what would be. With `engine`, it is exported for that engine first."""
     if flags.repo_type == "model" and "engine" in flags.settings:
         with TemporaryDirectory() as folder:
@@ -34,11 +34,11 @@ def run(flags: PushFlags) -> dict[str, Any]:
             base_model = flags.base_model or ModelFacts(Path(flags.path), flags.repo_id).base_model
             about: dict[str, Any] = {"base_model": base_model, "generation_config": read_settings(flags)}
             export_for_engine(flags.path, flags.settings["engine"], path, **about)
-            return _push(PushFlags(**vars(flags) | {"path": path, "base_model": base_model}))
+            return _push(Flags(**vars(flags) | {"path": path, "base_model": base_model}))
     return _push(flags)
 
 
-def _push(flags: PushFlags) -> dict[str, Any]:
+def _push(flags: Flags) -> dict[str, Any]:
     about: dict[str, Any] = {"repo_id": flags.repo_id, "license": flags.license}
     push: Callable[..., CommitInfo]
     prepare: Callable[..., dict[str, Content]]

@@ -14,8 +14,8 @@ from ray import serve
 from ray.serve.context import _get_global_client
 
 from hf_dparallel_cli import fail
-from hf_dparallel_cli.command import Command
-from hf_dparallel_cli.flags import ServerFlags
+from hf_dparallel_cli.command import Command, Flag, Flags
+from hf_dparallel_cli.flags import SERVER
 
 from .loading import batch_options
 from .serve_command import api_key, check_recipe, make_server
@@ -23,6 +23,15 @@ from .serve_command import api_key, check_recipe, make_server
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
+
+
+# What Ray Serve has of the server, and what each of these replicas takes.
+REPLICAS = (
+    Flag("min_replicas", "Replicas that are always there.", click.IntRange(1), default=1),
+    Flag("max_replicas", "Replicas when there are many requests.", int, default=1),
+    Flag("cpus_per_replica", "CPUs of each replica.", float, default=1),
+    Flag("gpus_per_replica", "GPUs of each replica. By default one if there are any.", float),
+)
 
 
 @serve.ingress()
@@ -33,7 +42,7 @@ class Replica:
         ValueError: if Ray Serve listens for other machines, and the environment here has no API key.
     """
 
-    def __init__(self, flags: ServerFlags):
+    def __init__(self, flags: Flags):
         check_recipe(flags)
         host = _get_global_client().http_config.host
         is_loopback = host in ("127.0.0.1", "localhost", "::1")
@@ -55,12 +64,12 @@ class Replica:
 
 
 def app(values: dict[str, Any]) -> serve.Application:
-    """Returns the application, from flags of `hf-dparallel serve` and of `RayServeFlags` by name.
+    """Returns the application, from flags of `hf-dparallel serve` and of `REPLICAS` by name.
 
     `host` and `port` are in Ray Serve's own options, and have no effect here.
     """
     try:
-        flags = Command("ray_serve", "serve on a Ray cluster").read(values)
+        flags = Command("ray_serve", "serve on a Ray cluster", [*SERVER, *REPLICAS]).values(**values)
         if flags.api_key is not None:
             raise click.UsageError("`api_key` would be kept by Ray. Set $HF_DPARALLEL_API_KEY of the replicas.")
         check_recipe(flags)

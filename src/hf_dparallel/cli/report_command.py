@@ -3,13 +3,13 @@
 
 from typing import Any
 
-from hf_dparallel_cli.flags import ReportFlags
+from hf_dparallel_cli.command import Flags
 
 from ..reports import compare_reports, read_comparable_report, results_table, unique_names, write_evaluation
 from .console import make_folder, note, say
 
 
-def run(flags: ReportFlags) -> dict[str, Any]:
+def run(flags: Flags) -> dict[str, Any]:
     """Prints the rows of all reports and their differences to the first row, or says why they cannot be compared."""
     make_folder(flags.output_dir)
     reports = [read_comparable_report(path) for path in flags.reports]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hf_dparallel_cli.flags import ServeFlags, ServerFlags
+from hf_dparallel_cli.command import Flags
 
 from .console import note
 from .loading import batch_options, load_model, read_settings, require
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LIBRARIES = ("llguidance", "prometheus_client", "pydantic", "starlette", "uvicorn")
 
 
-def run(flags: ServeFlags) -> dict[str, int]:
+def run(flags: Flags) -> dict[str, int]:
     """Serves until it is interrupted or terminated."""
     check_recipe(flags)
     require("hf-dparallel serve", *LIBRARIES)
@@ -37,7 +37,7 @@ def run(flags: ServeFlags) -> dict[str, int]:
     return serve(flags, listener)
 
 
-def check_recipe(flags: ServerFlags) -> None:
+def check_recipe(flags: Flags) -> None:
     """Refuses settings that contradict one another or that a server cannot follow."""
     read_settings(flags)
     if "max_time" in flags.settings:
@@ -46,7 +46,7 @@ def check_recipe(flags: ServerFlags) -> None:
         )
 
 
-def api_key(flags: ServerFlags) -> str | None:
+def api_key(flags: Flags) -> str | None:
     """Returns the key that clients must send, by the flags or the environment of this process."""
     return flags.api_key or os.environ.get("HF_DPARALLEL_API_KEY") or None
 
@@ -65,7 +65,7 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(flags: ServeFlags, listener: socket.socket) -> dict[str, int]:
+def serve(flags: Flags, listener: socket.socket) -> dict[str, int]:
     """Loads the model, serves it until a signal comes, and returns what was done."""
     from ..serving.server import Server
 
@@ -90,7 +90,7 @@ def serve(flags: ServeFlags, listener: socket.socket) -> dict[str, int]:
     return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
 
 
-def make_server(flags: ServerFlags, is_loopback: bool) -> "tuple[list[str], Engine, Starlette]":
+def make_server(flags: Flags, is_loopback: bool) -> "tuple[list[str], Engine, Starlette]":
     """Loads the model, and returns names of models and what answers requests for them, wherever those come from."""
     from ..serving.app import make_app
     from ..serving.engine import Engine

@@ -2,8 +2,9 @@
 """`hf-dparallel train`: certainty-forcing distillation on trajectories."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from argparse import SUPPRESS
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -15,20 +16,21 @@ from tqdm import tqdm
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
-    HfArgumentParser,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainerCallback,
+    TrainingArguments,
 )
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
-from trl import ModelConfig, get_peft_config, get_quantization_config
+from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
-from hf_dparallel_cli.flags import TrainFlags
+from hf_dparallel_rules.settings import what_is_meant
 
 from ..data.dataset import prepare_dataset
 from ..demo import path_of
 from ..generation.compatibility import has_adapter
 from ..hub.files import SUMMARY_NAME
+from ..reports import write_json
 from ..training.config import CertaintyForcingConfig
 from ..training.publishing import student_recipe
 from ..training.student import base_model, special_token_id
@@ -36,6 +38,9 @@ from ..training.trainer import CertaintyForcingTrainer
 from .console import note, note_progress, say, say_table
 from .loading import DEMO, checked_name, has_texts, load_split, require
 from .train_comparison import compare_with_teacher
+
+
+EXAMPLE = "Example: hf-dparallel train --model demo --dataset_name runs/data --use_peft --output_dir runs/student"
 
 
 @dataclass
@@ -53,20 +58,83 @@ class StudentArguments(ModelConfig):
     )
 
 
-class _Parser(HfArgumentParser):
+@dataclass
+class DataArguments:
+    """The data of a training, and what `hf-dparallel train` makes beside the student."""
+
+    dataset_name: str = field(
+        metadata={
+            "help": "Trajectories: a dataset on the Hub, a folder, or a .csv, .json, .jsonl or .parquet file. For an "
+            "output folder of `hf-dparallel trajectories`, the kept rows are used. It has columns 'prompt_ids' and "
+            "'completion_ids', or 'prompt' and 'completion', or 'messages'.",
+            "aliases": ["--dataset"],
+        }
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration (subset) of the dataset."})
+    dataset_train_split: str = field(default="train", metadata={"help": "Split to train on."})
+    dataset_test_split: str = field(
+        default="test", metadata={"help": "Split to evaluate on, if `eval_strategy` is not 'no'."}
+    )
+    num_compared: int = field(
+        default=32,
+        metadata={
+            "help": "Rows that teacher and student answer after the training, side by side: of the split to evaluate "
+            "on, or taken out of the one to train on, at most a tenth of it."
+        },
+    )
+    drop_long_rows: bool = field(
+        default=False, metadata={"help": "Drop rows that are longer than `max_length` instead of refusing them."}
+    )
+    json: str | None = field(default=None, metadata={"help": "File to write the figures of this command to."})
+    quiet: bool = field(default=False, metadata={"help": "Write nothing on stderr but errors."})
+
+
+ARGUMENTS = (DataArguments, CertaintyForcingConfig, StudentArguments)
+# Of the fields of transformers and TRL, what `--help` describes; `--help_all` describes all.
+_DESCRIBED = {
+    *("model_name_or_path", "dtype", "load_in_4bit", "use_peft", "lora_r", "output_dir", "resume_from_checkpoint"),
+    *("learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps"),
+    *("bf16", "use_cpu", "seed", "report_to", "eval_strategy", "save_steps", "push_to_hub"),
+}
+
+
+class Parser(TrlParser):
+    """Parses flags and `--config` as TRL's commands do. Wrong usage is a `click.UsageError`."""
+
+    def __init__(self, describes_all: bool = True):
+        inherited = {each.name for kind in (TrainingArguments, ModelConfig) for each in fields(kind)}
+        self._hidden = set() if describes_all else inherited - _DESCRIBED
+        about = "Also: --config FILE, a YAML file with any of these flags, and --help_all, which lists all flags."
+        super().__init__(
+            ARGUMENTS,
+            prog="hf-dparallel train",
+            usage="hf-dparallel train [--config FILE] [options]",
+            description=f"Certainty-forcing distillation on trajectories. {about}",
+            epilog=EXAMPLE,
+            allow_abbrev=False,
+        )
+
+    def add_argument(self, *names: str, **about: Any) -> Any:
+        """Adds an argument, without a help text if it is one that `--help` leaves out."""
+        hidden = names[0].removeprefix("--no_").removeprefix("--") in self._hidden
+        return super().add_argument(*names, **about | ({"help": SUPPRESS} if hidden else {}))
+
     def error(self, message: str) -> NoReturn:
         raise click.UsageError(message)
 
 
-def read_configs(values: Mapping[str, Any]) -> tuple[CertaintyForcingConfig, StudentArguments]:
-    """Returns the settings of the training and of the student from the flags that were given, by name."""
-    words = []
-    for name, value in values.items():
-        words += [f"--{name}", *map(str, value)] if isinstance(value, tuple) else [f"--{name}={value}"]
+def read_arguments(words: Sequence[str]) -> tuple[DataArguments, CertaintyForcingConfig, StudentArguments]:
+    """Returns the settings of data, training and student from words of a command line."""
     try:
-        return _Parser([CertaintyForcingConfig, StudentArguments]).parse_args_into_dataclasses(words)
+        *arguments, unknown = Parser().parse_args_and_config(words, return_remaining_strings=True)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if unknown:
+        names = [each.name for kind in ARGUMENTS for each in fields(kind)]
+        meant = what_is_meant(unknown[0].lstrip("-").replace("-", "_"), names)
+        problem = "No such option" if unknown[0].startswith("-") else "nothing takes"
+        raise click.UsageError(f"{problem} {unknown[0]!r}. {meant}".rstrip())
+    return tuple(arguments)
 
 
 class StepNotes(TrainerCallback):
@@ -80,32 +148,42 @@ class StepNotes(TrainerCallback):
             note_progress("Training", state.global_step, state.max_steps, self.since, "step", initial=self.before)
 
 
-def run(flags: TrainFlags) -> dict[str, Any] | None:
+def main(words: Sequence[str]) -> None:
+    """Runs the command on words of a command line."""
+    if {"-h", "--help", "--help_all", "--help-all"} & {*words}:
+        click.echo(Parser(describes_all=not {"-h", "--help"} & {*words}).format_help())
+        return
+    data, training, student = read_arguments(words)
+    figures = run(data, training, student)
+    if data.json is not None and figures is not None:
+        write_json(figures, data.json)
+
+
+def run(data: DataArguments, training: CertaintyForcingConfig, student: StudentArguments) -> dict[str, Any] | None:
     """Trains, saves the adapter (or the model) and the tokenizer, and prints the last metrics."""
-    training, student = read_configs({**flags.training, **flags.library})
     # As text, `true` means the last checkpoint of the output folder.
     resumed: Any = training.resume_from_checkpoint
     resumed = {"true": True, "false": None}.get(str(resumed).lower(), resumed)
     if not resumed:
         check_output_dir(training.output_dir)
-    load = partial(load_split, flags.dataset_name, flags.dataset_config)
-    splits = {"train_dataset": load(flags.dataset_train_split)}
+    load = partial(load_split, data.dataset_name, data.dataset_config)
+    splits = {"train_dataset": load(data.dataset_train_split)}
     if training.eval_strategy != "no":
-        splits["eval_dataset"] = load(flags.dataset_test_split)
+        splits["eval_dataset"] = load(data.dataset_test_split)
     model, tokenizer = load_student(student)
     chat: Any = training.chat_template_kwargs  # a dictionary, as the configuration reads it
     eos_token_id = special_token_id("eos_token_id", model, tokenizer)
     tokenized = partial(
         prepare_dataset, processing_class=tokenizer, eos_token_id=eos_token_id, chat_template_kwargs=chat
     )
-    if flags.drop_long_rows:
+    if data.drop_long_rows:
         splits = {name: drop_long_rows(tokenized(rows, name), training.max_length) for name, rows in splits.items()}
     is_raw = has_texts(splits["train_dataset"])
     if is_raw and tokenizer.chat_template is not None:
         note(
             "The column `prompt` has texts, which are trained on without the chat template. For a chat, give messages."
         )
-    held_out = hold_out(splits, flags.num_compared, training.seed)
+    held_out = hold_out(splits, data.num_compared, training.seed)
     trainer = CertaintyForcingTrainer(
         model=model, args=training, processing_class=tokenizer, peft_config=get_peft_config(student), **splits
     )
@@ -115,8 +193,8 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
     trainer.train(resume_from_checkpoint=resumed)
     trainer.save_model()
     if training.push_to_hub:
-        is_on_hub = flags.dataset_name != DEMO and not Path(flags.dataset_name).exists()
-        trainer.push_to_hub(dataset_name=flags.dataset_name if is_on_hub else None)
+        is_on_hub = data.dataset_name != DEMO and not Path(data.dataset_name).exists()
+        trainer.push_to_hub(dataset_name=data.dataset_name if is_on_hub else None)
     # The last value of everything that was logged.
     figures = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
     figures["output_dir"] = training.output_dir
@@ -129,7 +207,7 @@ def run(flags: TrainFlags) -> dict[str, Any] | None:
     if not trainer.is_world_process_zero():
         return None
     say_table({name: value for name, value in figures.items() if not name.endswith(("_flos", "_per_second"))})
-    if not len(held_out) and flags.num_compared:
+    if not len(held_out) and data.num_compared:
         note("Too few rows to keep some apart: student and teacher are not compared.")
     elif len(held_out) and not is_split:
         figures["comparison"] = compare(trainer, lambda: load_student(student)[0], tokenized(held_out, "held_out"))

@@ -11,7 +11,7 @@ import datasets
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel_cli.flags import BatchFlags
+from hf_dparallel_cli.command import Flags
 
 from ..data.rewards import RewardFunction, score_completions
 from ..evaluation.decoding import evaluate_answers
@@ -43,7 +43,7 @@ def compare_with_teacher(
 
     def measure(model: PreTrainedModel, name: str, *recipes: tuple[str, DiffusionGenerationConfig]) -> None:
         for method, recipe in recipes:
-            answerer = Answerer(model, tokenizer, recipe, **batch_options(BatchFlags()))
+            answerer = Answerer(model, tokenizer, recipe, **batch_options(Flags(batch_size=None, num_workers=None)))
             measured[method] = evaluate_answers(answerer, rows, reward_function, method, prompt_ids).metrics()
         if find_spec("matplotlib") is not None:
             title = f"{name}: {measured[method]['nfe']:.1f} passes, accuracy {measured[method]['accuracy']:.0%}"

@@ -13,7 +13,7 @@ from typing import Any
 import datasets
 from transformers import PreTrainedTokenizerBase
 
-from hf_dparallel_cli.flags import TrajectoriesFlags
+from hf_dparallel_cli.command import Flags
 
 from ..data.folder import write_filtered
 from ..data.on_ray import generate_trajectories_on_ray
@@ -36,7 +36,7 @@ from .loading import (
 )
 
 
-def run(flags: TrajectoriesFlags) -> dict[str, Any] | None:
+def run(flags: Flags) -> dict[str, Any] | None:
     """Writes the trajectories that are kept, and prints how many it keeps."""
     given = read_settings(flags)
     dataset = load_prompts(flags, default_split="train")
@@ -87,7 +87,7 @@ def run(flags: TrajectoriesFlags) -> dict[str, Any] | None:
 
 
 def notes_on_shards(
-    flags: TrajectoriesFlags, num_rows: int, tokenizer: PreTrainedTokenizerBase, reward_function: RewardFunction | None
+    flags: Flags, num_rows: int, tokenizer: PreTrainedTokenizerBase, reward_function: RewardFunction | None
 ) -> Callable[[datasets.Dataset, int], None]:
     """Returns what notes, when a shard is written, how far the run is, its speed, and the share of kept answers."""
     since, shards = time.monotonic(), []

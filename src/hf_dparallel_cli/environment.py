@@ -1,0 +1,59 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What a command changes in its process while it runs: variables of the environment, bars and warnings."""
+
+import logging
+import os
+import sys
+import warnings
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import click
+
+
+_LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
+# In the environment, so that processes which a command starts know it, too.
+QUIET = "HF_DPARALLEL_QUIET"
+
+
+def import_command(name: str, title: str) -> ModuleType:
+    """Imports the module of a command, and says so meanwhile at a terminal."""
+    shows = sys.stderr.isatty() and not os.environ.get(QUIET)
+    if shows:
+        print(f"{title}: loading libraries ...", end="", file=sys.stderr, flush=True)
+    try:
+        return import_module(f"hf_dparallel.cli.{name}_command")
+    finally:
+        if shows:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def set_variables(ctx: click.Context, **values: Any) -> None:
+    """Sets variables of the environment until the command ends: the process may go on."""
+    for name, value in values.items():
+        before = os.environ.get(name)
+        back = partial(os.environ.pop, name, None) if before is None else partial(os.environ.update, {name: before})
+        ctx.call_on_close(back)
+        os.environ[name] = str(value)
+
+
+def quieten(ctx: click.Context, is_quiet: bool) -> None:
+    """Silences what says nothing about the user's work: bars in files, and warnings of libraries about themselves."""
+    # Of bars: only for what takes longer, which is not the loading of a small model; and none for each shard and
+    # column, in the middle of ours.
+    delay = os.environ.get("TQDM_DELAY", "1")
+    variables = {QUIET: "1" if is_quiet else "", "TQDM_DELAY": delay, "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+    if is_quiet:
+        variables["TRANSFORMERS_VERBOSITY"] = "error"
+    if is_quiet or not sys.stderr.isatty():
+        variables |= dict.fromkeys(("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
+    set_variables(ctx, **variables)
+    if not os.environ.get("HF_DPARALLEL_DEBUG"):
+        ctx.with_resource(warnings.catch_warnings())
+        for category in (FutureWarning, DeprecationWarning, UserWarning):
+            warnings.filterwarnings("ignore", category=category, module=_LIBRARIES)
+        logger = logging.getLogger("bitsandbytes")
+        ctx.call_on_close(partial(logger.setLevel, logger.level))
+        logger.setLevel(logging.ERROR)
