@@ -72,7 +72,7 @@ def test_help(hf, command):
         assert all(name in out for name in cli.COMMANDS)
     else:
         assert f"sage: hf-dparallel {command}" in out and "--config FILE" in out and "--json FILE" in out
-        assert f"  Example: hf-dparallel {command} " in out
+        assert f"Example: hf-dparallel {command} " in out
 
 
 @pytest.mark.parametrize("command", [*cli.COMMANDS.values()])
