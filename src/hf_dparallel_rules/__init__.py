@@ -6,5 +6,6 @@ rules beside an older transformers. Only `certainty` imports torch, which takes 
 tensors that it is given.
 """
 
-from . import revision as revision
-from . import rules as rules
+from . import rules as rules  # isort: skip
+from . import revision as revision  # isort: skip
+from . import engines as engines  # isort: skip

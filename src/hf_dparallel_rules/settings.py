@@ -18,6 +18,7 @@ KINDS = {
     "rule options": "Options of commit rules",
     "blocks": "Several blocks at once",
     "revision": "Revision of decided tokens of the open block, at most one way",
+    "engine": "Decoding as a serving engine does",
     "sampling": "Sampling",
     "processing": "Tokens that are kept out",
     "cache": "Caches, and the suffix window",

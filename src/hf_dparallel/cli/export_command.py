@@ -6,7 +6,7 @@ from typing import Any
 from hf_dparallel_cli.command import Flags
 
 from ..demo import STUDENT, TEACHER, path_of
-from ..hub.export import export_for_engine
+from ..engines.export import export_for_engine
 from .console import say
 from .loading import checked_name, read_settings
 

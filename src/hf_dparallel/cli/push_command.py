@@ -11,7 +11,7 @@ from huggingface_hub import CommitInfo
 
 from hf_dparallel_cli.command import Flags
 
-from ..hub.export import export_for_engine
+from ..engines.export import export_for_engine
 from ..hub.facts import ModelFacts
 from ..hub.files import CARD_NAME, Content
 from ..hub.publish import files_to_push, push_model_to_hub

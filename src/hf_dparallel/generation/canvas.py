@@ -327,7 +327,17 @@ class Canvas(RowTensors):
         """Ends an answer after so many tokens, whatever follows."""
         status = self.status[row]
         status.length, status.is_finished, status.error = length, True, error
-        status.num_final = status.num_decided
+        status.num_final = max(status.num_decided, length)
+
+    def keep_row(self, row: int) -> None:
+        """Does not end an answer, whatever end tokens it has."""
+        status = self.status[row]
+        status.is_finished, status.length, status.length_to_eos = False, status.longest, status.longest
+
+    def count_passes(self, row: int, number: int) -> None:
+        """Counts further passes for a row."""
+        self.row_nfe[row] += number
+        self.nfe[row] += number
 
     def pop_finished(self) -> list[DecodedRow]:
         """Removes the finished rows and returns what was decoded in them."""

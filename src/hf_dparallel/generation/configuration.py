@@ -148,7 +148,10 @@ class DiffusionGenerationConfig(GenerationConfig):
 
         This is what other recipes are compared with. `max_new_tokens` must be set.
         """
-        plain = {name: SETTINGS[name].off for name in settings_of("rule options", "blocks", "revision", "sampling")}
+        plain = {
+            name: SETTINGS[name].off
+            for name in settings_of("rule options", "blocks", "revision", "engine", "sampling")
+        }
         plain |= dict.fromkeys(name for name in settings_of("cache") if name != "use_cache")
         if self.cache_implementation == "block":
             plain["cache_implementation"] = "block"

@@ -65,14 +65,15 @@ class RowPart:
         return {}
 
 
-REVISION_WAYS: dict[str, Callable[[Any], RowPart]] = {}
+# By setting, what makes the part that acts while it is on.
+PARTS: dict[str, Callable[[Any], RowPart]] = {}
 
 
-def revision_way(name: str) -> Callable:
-    """Registers a class of parts that revise tokens. One is made as `cls(config)` if the setting `name` is on."""
+def part_of(setting: str) -> Callable:
+    """Registers a class of parts. One is made as `cls(config)` if the setting is on."""
 
     def register(cls: Callable[[Any], RowPart]) -> Callable[[Any], RowPart]:
-        REVISION_WAYS[name] = cls
+        PARTS[setting] = cls
         return cls
 
     return register

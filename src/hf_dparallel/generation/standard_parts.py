@@ -16,11 +16,11 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from hf_dparallel_rules.certainty import measure_certainty
-from hf_dparallel_rules.settings import SettingError
+from hf_dparallel_rules.settings import SETTINGS, SettingError
 
 from . import revision  # noqa: F401  (each way registers itself)
 from .configuration import DiffusionGenerationConfig
-from .parts import REVISION_WAYS, Change, RowPart
+from .parts import PARTS, Change, RowPart
 from .prediction import TokenPrediction
 
 
@@ -50,7 +50,8 @@ def make_parts(
     criteria = _all_criteria(stopping_criteria, config, tokenizer)
     processing = ScoreProcessing(config, logits_processor)
     wanted = [
-        *(make(config) for name, make in REVISION_WAYS.items() if config.is_on(name)),
+        # In the order of the settings: an engine decides after the ways to revise, and overrides them.
+        *(PARTS[name](config) for name in SETTINGS if name in PARTS and config.is_on(name)),
         processing if processing else None,
         CertaintyHistory() if config.output_certainty else None,
         StopCheck(criteria) if criteria else None,

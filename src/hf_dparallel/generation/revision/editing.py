@@ -7,11 +7,11 @@ import torch
 
 from hf_dparallel_rules.certainty import Certainty, measure_certainty
 
-from ..parts import Change, RowPart, revision_way
+from ..parts import Change, RowPart, part_of
 from ..prediction import TokenPrediction
 
 
-@revision_way("editing_threshold")
+@part_of("editing_threshold")
 class Editing(RowPart):
     """Replaces decided tokens where the model, which sees them, now prefers others (LLaDA2.1).
 
@@ -25,8 +25,6 @@ class Editing(RowPart):
         self.config = config
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
-        if self.config.is_on("engine"):  # which edits in its own way
-            return change
         canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
         masked = prediction.masked
         likeliest: Certainty = prediction

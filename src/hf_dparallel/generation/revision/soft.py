@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
-from ..parts import Change, RowPart, revision_way
+from ..parts import Change, RowPart, part_of
 from ..plan import Pass
 from ..prediction import TokenPrediction
 
 
-@revision_way("soft_threshold")
+@part_of("soft_threshold")
 class SoftDecoding(RowPart):
     """Decides every decided token anew, whatever its probability (DMax).
 

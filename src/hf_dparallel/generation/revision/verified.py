@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from hf_dparallel_rules.commit_rules import commit_by_count
 
 from ...attention_masks import as_attention_mask
-from ..parts import Change, RowPart, revision_way
+from ..parts import Change, RowPart, part_of
 from ..plan import Pass
 from ..prediction import TokenPrediction
 
@@ -52,7 +52,7 @@ class VerificationCopy:
         return as_attention_mask(model.config.get_text_config(), visible, model.dtype)
 
 
-@revision_way("revocation_threshold")
+@part_of("revocation_threshold")
 class VerifiedCommits(RowPart):
     """Takes back decided tokens that the model finds improbable once it knows more of their block (WINO).
 

@@ -1,17 +1,17 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The settings of decoding as the serving engines do it."""
 
-from ..settings import add_setting
+from .settings import add_setting
 
 
 # fmt: off
-add_setting("engine", "revision", str, off="hf-dparallel", choices=("hf-dparallel", "sglang", "lmdeploy"),
+add_setting("engine", "engine", str, off="hf-dparallel", choices=("hf-dparallel", "sglang", "lmdeploy"),
     not_with=("compile_config",),
     model={"is_served": "does not know {model}, but SDAR (both engines) and LLaDA2 (SGLang)"},
     source="https://docs.sglang.io",
     help="Decode as this serving engine does, to calibrate a threshold for it here. SGLang takes "
     "`confidence_threshold` (`LowConfidence`), with `editing_threshold` (`JointThreshold`), "
     "or another rule as a plug-in; LMDeploy `confidence_threshold` or `min_commits`.")
-add_setting("penalty_lambda", "revision", float, off=0.0, needs=("engine", "editing_threshold"),
+add_setting("penalty_lambda", "engine", float, off=0.0, needs=("engine", "editing_threshold"),
     help="With SGLang's editing: lowers the logit of the token one place before, against repetitions.")
 # fmt: on

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.engines.emulation import LMDeploy, joint_threshold, low_confidence, without_repetition
 from hf_dparallel.generation.prediction import predict_tokens
-from hf_dparallel.generation.revision.engine import LMDeploy, joint_threshold, low_confidence, without_repetition
 from hf_dparallel_rules.settings import SettingError
 
 from ..helpers import assert_same_row, make_llada2, make_sdar

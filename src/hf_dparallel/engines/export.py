@@ -16,11 +16,11 @@ from hf_dparallel_rules.settings import SettingError
 
 from ..generation.compatibility import check, has_adapter
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
-from ..generation.standard_parts import REVISION_WAYS
+from ..hub.facts import ModelFacts
+from ..hub.files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, YAML_NAME
+from ..hub.publish import write_companions
 from ..reports import read_json, write_json
-from .facts import ModelFacts
-from .files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, YAML_NAME
-from .publish import write_companions
+from .emulation import check_engine
 
 
 logger = logging.get_logger(__name__)
@@ -148,7 +148,7 @@ def _check_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
 def _start(model: PreTrainedModel, config: DiffusionGenerationConfig, has_code: bool) -> tuple[str, dict[str, Any]]:
     """The command that starts the engine of a configuration, and what goes into its YAML file."""
     check(config, model)
-    REVISION_WAYS["engine"](config)  # it refuses what the engine does not do
+    check_engine(config)
     for name in ("stop_strings", "max_time"):
         if config.is_on(name):
             raise SettingError(name, getattr(config, name), "is for each request to say", f"Leave `{name}` out.")

@@ -12,9 +12,9 @@ import torch
 from hf_dparallel_rules.commit_rules import most_certain, rules_of_one_pass
 from hf_dparallel_rules.settings import SETTINGS, THRESHOLD, SettingError, settings_called
 
-from ..compatibility import ABILITIES
-from ..parts import Change, RowPart, revision_way
-from ..prediction import TokenPrediction
+from ..generation.compatibility import ABILITIES
+from ..generation.parts import Change, RowPart, part_of
+from ..generation.prediction import TokenPrediction
 
 
 ABILITIES["is_served"] = lambda model, value: value in getattr(model.config, "served_as", ())
@@ -33,14 +33,10 @@ class EngineBlocks(RowPart):
 
     def __init__(self, config: Any):
         self.config = config
-        for name, value in config.non_defaults().items():
-            is_known = SETTINGS[name].kind in ("length", "cache", "stopping") or self.knows(name)
-            if config.is_on(name) and not is_known:
-                remedy = f"{SETTINGS[name].way_without}, or {SETTINGS['engine'].way_without}."
-                raise SettingError(name, value, f"is nothing that {config.engine} does", remedy)
 
-    def knows(self, name: str) -> bool:
-        """Whether the engine has something for this setting, which says what is decided in a block."""
+    @staticmethod
+    def knows(config: Any, name: str) -> bool:
+        """Whether the engine has a counterpart of this setting, which says what is decided in a block."""
         raise NotImplementedError
 
     def num_prefills(self, prompt_length: int) -> int:
@@ -50,9 +46,7 @@ class EngineBlocks(RowPart):
     def enter(self, row_ids: list[int]) -> None:
         canvas = self.canvas
         for row in map(canvas.row_ids.index, row_ids):
-            count = self.num_prefills(canvas.prompt_lengths[row])
-            canvas.row_nfe[row] += count
-            canvas.nfe[row] += count
+            canvas.count_passes(row, self.num_prefills(canvas.prompt_lengths[row]))
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         masked, editable = prediction.masked, prediction.revisable
@@ -74,16 +68,14 @@ class SGLang(EngineBlocks):
     keeps_masks = True
 
     def __init__(self, config: Any):
-        if not any(map(config.is_on, settings_called(THRESHOLD))):
-            remedy = "Set `confidence_threshold=0.95`, its default, or find one with `hf-dparallel calibrate`."
-            raise SettingError("engine", "sglang", f"needs a commit rule with a {THRESHOLD}", remedy)
         super().__init__(config)
         # By row, the states that its blocks have been in.
         self._states: dict[int, set] = {}
 
-    def knows(self, name: str) -> bool:
+    @staticmethod
+    def knows(config: Any, name: str) -> bool:
         if name in rules_of_one_pass():
-            return name == "confidence_threshold" or not self.config.is_on("editing_threshold")
+            return name == "confidence_threshold" or not config.is_on("editing_threshold")
         return name in ("engine", "editing_threshold", "max_post_steps", "penalty_lambda")
 
     def num_prefills(self, prompt_length: int) -> int:
@@ -162,8 +154,8 @@ def joint_threshold(
 class LMDeploy(EngineBlocks):
     """LMDeploy: a threshold, or `min_commits` tokens a pass by confidence or from the left."""
 
-    def knows(self, name: str) -> bool:
-        config = self.config
+    @staticmethod
+    def knows(config: Any, name: str) -> bool:
         if name == "denoising_steps":
             return config.denoising_steps == config.max_new_tokens
         if name == "confidence_threshold":
@@ -197,11 +189,10 @@ class LMDeploy(EngineBlocks):
     def _find_ends(self) -> None:
         for row, status in enumerate(self.canvas.status):
             if not status.is_nan:
+                self.canvas.keep_row(row)
                 length = self._end(row) if status.num_open == 0 else None
-                status.is_finished = length is not None
-                status.length = status.length_to_eos = status.longest if length is None else length
-                if status.is_finished:
-                    status.num_final = status.length
+                if length is not None:
+                    self.canvas.end_row(row, length)
 
     def _end(self, row: int) -> int | None:
         """The length of the answer, if it ends in the open block, which is full."""
@@ -221,7 +212,23 @@ def _best(scores: torch.FloatTensor, masked: torch.BoolTensor, count: int) -> to
     return masked & torch.zeros_like(masked).scatter_(1, best, True)
 
 
-@revision_way("engine")
-def engine_blocks(config: Any) -> EngineBlocks:
-    """The part that decodes as an engine does."""
-    return (SGLang if config.engine == "sglang" else LMDeploy)(config)
+_EMULATIONS = {"sglang": SGLang, "lmdeploy": LMDeploy}
+
+
+def check_engine(config: Any) -> None:
+    """Raises a [`SettingError`] for a setting that the engine of a resolved configuration does not support."""
+    if config.engine == "sglang" and not any(map(config.is_on, settings_called(THRESHOLD))):
+        remedy = "Set `confidence_threshold=0.95`, its default, or find one with `hf-dparallel calibrate`."
+        raise SettingError("engine", "sglang", "needs a commit rule with a threshold", remedy)
+    for name, value in config.non_defaults().items():
+        is_known = SETTINGS[name].kind in ("length", "cache", "stopping")
+        if config.is_on(name) and not is_known and not _EMULATIONS[config.engine].knows(config, name):
+            remedy = f"{SETTINGS[name].way_without}, or {SETTINGS['engine'].way_without}."
+            raise SettingError(name, value, f"is not supported by {config.engine}", remedy)
+
+
+@part_of("engine")
+def emulate(config: Any) -> EngineBlocks:
+    """Returns the part that decodes as the engine does."""
+    check_engine(config)
+    return _EMULATIONS[config.engine](config)
