@@ -12,6 +12,7 @@ import torch
 from hf_dparallel_rules.commit_rules import most_certain, rules_of_one_pass
 from hf_dparallel_rules.settings import SETTINGS, THRESHOLD, SettingError, settings_called
 
+from ..generation.canvas import RowState
 from ..generation.compatibility import ABILITIES
 from ..generation.parts import Change, RowPart, part_of
 from ..generation.prediction import TokenPrediction
@@ -69,6 +70,8 @@ class SGLang(EngineBlocks):
 
     def __init__(self, config: Any):
         super().__init__(config)
+        # The passes without a mask in the block, also where an edit has masked a token again.
+        self.full_passes = RowState(0, is_wide=False)
         # By row, the states that its blocks have been in.
         self._states: dict[int, set] = {}
 
@@ -83,8 +86,8 @@ class SGLang(EngineBlocks):
 
     def step(self, prediction, change, masked, editable):
         canvas, config, columns = self.canvas, self.config, prediction.columns
-        canvas.post_steps += ~masked.any(dim=1)
-        is_over = canvas.post_steps > 0
+        self.full_passes.value += ~masked.any(dim=1)
+        is_over = self.full_passes.value > 0
         if not config.is_on("confidence_threshold"):
             return change.tokens, change.accepted, is_over
         logits = prediction.logits.float()
@@ -95,15 +98,14 @@ class SGLang(EngineBlocks):
             before = canvas.sequences.gather(1, (columns - 1).clamp(min=0))
             logits = without_repetition(logits, before, is_first, config.penalty_lambda)
         known = canvas.sequences.gather(1, columns)
-        return joint_threshold(logits, known, masked, editable, canvas.post_steps, config)
+        return joint_threshold(logits, known, masked, editable, self.full_passes.value, config)
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
         canvas = self.canvas
-        # Here they count the passes without a mask in the block, also where an edit has masked a token again.
-        canvas.post_steps *= canvas.step_in_block > 0
+        self.full_passes.value *= canvas.step_in_block > 0
         for row, (row_id, status) in enumerate(zip(canvas.row_ids, canvas.status, strict=True)):
             tokens = canvas.sequences[row, slice(*canvas.open_edges(row))]
-            state = (status.open_from, canvas.post_steps[row].item(), *tokens.tolist())
+            state = (status.open_from, self.full_passes.value[row].item(), *tokens.tolist())
             states = self._states.setdefault(row_id, set())
             if status.num_open and state in states:
                 text = f"SGLang would decode row {row_id} for ever: the model predicts the mask token in block"
@@ -136,7 +138,7 @@ def joint_threshold(
     known: torch.LongTensor,
     masked: torch.BoolTensor,
     editable: torch.BoolTensor,
-    post_steps: torch.LongTensor,
+    full_passes: torch.LongTensor,
     config: Any,
 ) -> _Step:
     """A pass of SGLang's editing: `known` tokens, which of them are `editable`, and passes without a mask, `(rows,)`.
@@ -146,7 +148,7 @@ def joint_threshold(
     confidence, tokens = logits.softmax(dim=-1).max(dim=-1)
     committed = masked & (confidence > config.confidence_threshold) | _best(confidence, masked, 1)
     edited = editable & (tokens != known) & (confidence > config.editing_threshold)
-    may_write = masked.any(dim=1) | (post_steps <= config.max_post_steps)
+    may_write = masked.any(dim=1) | (full_passes <= config.max_post_steps)
     written = (committed | edited) & may_write[:, None]
     return tokens, written, ~written.any(dim=1)
 

@@ -128,15 +128,26 @@ class RowTensors:
     settled: torch.BoolTensor = _tensor(True)
     # The pass that decided a token, -1 for none.
     commit_step: torch.LongTensor = _tensor(-1)
-    # The probability of each decided token, if it counts after the pass that decided it.
-    confidence: torch.FloatTensor = _tensor(1.0)
     nfe: torch.LongTensor = _tensor(is_wide=False)
     step_in_block: torch.LongTensor = _tensor(is_wide=False)
     open_from: torch.LongTensor = _tensor(is_wide=False)
     open_to: torch.LongTensor = _tensor(is_wide=False)
     num_revisions: torch.LongTensor = _tensor(is_wide=False)
-    # Passes since the open blocks had a mask.
-    post_steps: torch.LongTensor = _tensor(is_wide=False)
+
+
+@dataclass(eq=False, repr=False)
+class RowState:
+    """A tensor `(rows, width)` or `(rows,)` that a part keeps about the rows, which enter and leave it with them.
+
+    Args:
+        fill (`float`): its value in new rows and in padding.
+        is_wide (`bool`): whether it has the columns of the canvas.
+        value (`torch.Tensor`): the tensor. The part writes it.
+    """
+
+    fill: float
+    is_wide: bool
+    value: torch.Tensor = None
 
 
 class Canvas(RowTensors):
@@ -177,6 +188,8 @@ class Canvas(RowTensors):
         self.prompt_lengths: list[int] = []
         self.row_nfe: list[int] = []
         self.status: list[RowStatus] = []
+        # What parts keep about the rows.
+        self.states: list[RowState] = []
         self._set_width()
 
     def __len__(self) -> int:
@@ -234,12 +247,16 @@ class Canvas(RowTensors):
         self.row_nfe += [0] * len(row_ids)
         self._set_width()
         for each in fields(RowTensors):
-            tensor = getattr(added, each.name)
+            tensor, fill = getattr(added, each.name), self._fill(each)
             if tensor is None:
-                like, fill = sequences if each.metadata["is_wide"] else first_block, each.metadata["fill"]
-                tensor = torch.full_like(like, fill, dtype=torch.float32 if isinstance(fill, float) else None)
+                tensor = torch.full_like(sequences if each.metadata["is_wide"] else first_block, fill)
             parts = [tensor] if is_empty else [getattr(self, each.name), tensor]
-            setattr(self, each.name, torch.cat([self._fitted(each, part) for part in parts]))
+            setattr(self, each.name, torch.cat([self._fitted(part, fill) for part in parts]))
+        for state in self.states:
+            dtype = torch.float32 if isinstance(state.fill, float) else None
+            tensor = torch.full_like(sequences if state.is_wide else first_block, state.fill, dtype=dtype)
+            parts = [tensor] if is_empty else [state.value, tensor]
+            state.value = torch.cat([self._fitted(part, state.fill) for part in parts])
         self.column_ids = torch.arange(self.width, device=sequences.device)
         if is_empty:
             self._eos_token_ids = sequences.new_tensor(self.config.eos_token_ids)
@@ -477,7 +494,9 @@ class Canvas(RowTensors):
         if rows:
             index = torch.tensor(rows, device=self.masked.device)
             for each in fields(RowTensors):
-                setattr(self, each.name, self._fitted(each, getattr(self, each.name)[index]))
+                setattr(self, each.name, self._fitted(getattr(self, each.name)[index], self._fill(each)))
+            for state in self.states:
+                state.value = self._fitted(state.value[index], state.fill)
             self.column_ids = torch.arange(self.width, device=index.device)
             self._find_open()
 
@@ -489,12 +508,12 @@ class Canvas(RowTensors):
             self._widest = self.width
         self.is_padded = min(lengths, default=self.width) < self.width
 
-    def _fitted(self, each: Field, tensor: torch.Tensor) -> torch.Tensor:
-        """Adds or removes padding on the left."""
-        if not each.metadata["is_wide"]:
-            return tensor
-        fill = self.config.padding_token_id if each.name == "sequences" else each.metadata["fill"]
-        return pad(tensor, (self.width - tensor.shape[1], 0), value=fill)
+    def _fill(self, each: Field) -> float:
+        return self.config.padding_token_id if each.name == "sequences" else each.metadata["fill"]
+
+    def _fitted(self, tensor: torch.Tensor, fill: float) -> torch.Tensor:
+        """Adds or removes padding on the left of a tensor with columns."""
+        return pad(tensor, (self.width - tensor.shape[1], 0), value=fill) if tensor.dim() == 2 else tensor
 
 
 def _first(values: torch.LongTensor, skipped: torch.BoolTensor) -> torch.LongTensor:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from .canvas import Canvas
+from .canvas import Canvas, RowState
 from .plan import Pass
 from .prediction import TokenPrediction
 
@@ -41,6 +41,7 @@ class RowPart:
     def follow(self, model: PreTrainedModel, canvas: Canvas) -> None:
         """Called once, before any row enters."""
         self.model, self.canvas = model, canvas
+        canvas.states += [value for value in vars(self).values() if isinstance(value, RowState)]
 
     def enter(self, row_ids: list[int]) -> None:
         """Called when rows have entered the canvas."""

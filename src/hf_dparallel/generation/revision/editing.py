@@ -7,6 +7,7 @@ import torch
 
 from hf_dparallel_rules.certainty import Certainty, measure_certainty
 
+from ..canvas import RowState
 from ..parts import Change, RowPart, part_of
 from ..prediction import TokenPrediction
 
@@ -23,6 +24,8 @@ class Editing(RowPart):
 
     def __init__(self, config: Any):
         self.config = config
+        # The passes since the open blocks had a mask.
+        self.full_passes = RowState(0, is_wide=False)
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         canvas, columns, accepted = self.canvas, prediction.columns, change.accepted
@@ -34,7 +37,7 @@ class Editing(RowPart):
         is_sure = likeliest.confidence > self.config.editing_threshold
         edited = prediction.revisable & differs & is_sure
         is_full = ~(masked & ~accepted).any(dim=1)
-        canvas.post_steps = (canvas.post_steps + 1).masked_fill(masked.any(dim=1), 0)
-        is_over = is_full & (canvas.post_steps >= self.config.max_post_steps)
+        passes = self.full_passes.value = (self.full_passes.value + 1).masked_fill(masked.any(dim=1), 0)
+        is_over = is_full & (passes >= self.config.max_post_steps)
         tokens = torch.where(edited, likeliest.tokens, prediction.tokens)
         return Change(tokens, accepted | edited, (masked | edited) & ~is_over[:, None])

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ..canvas import RowState
 from ..parts import Change, RowPart, part_of
 from ..plan import Pass
 from ..prediction import TokenPrediction
@@ -25,13 +26,15 @@ class SoftDecoding(RowPart):
 
     def __init__(self, config: Any):
         self.config = config
+        # The probability that each decided token had in the last pass.
+        self.confidence = RowState(1.0, is_wide=True)
 
     def extend(self, planned: Pass) -> Pass:
         """Has the pass see mixtures."""
         return planned._replace(embed=self._embed)
 
     def _embed(self, planned: Pass, input_ids: torch.LongTensor) -> torch.Tensor:
-        weights = planned.of(self.canvas.confidence.masked_fill(~self.canvas.revisable, 1))
+        weights = planned.of(self.confidence.value.masked_fill(~self.canvas.revisable, 1))
         return mix_embeddings(self.model.get_input_embeddings(), input_ids, weights, self.config.mask_token_id)
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
@@ -48,7 +51,7 @@ class SoftDecoding(RowPart):
         block_length = (canvas.block == open_from).sum(dim=1)
         may_stay = (canvas.step_in_block + 1 < block_length)[:, None] | (block != open_from)
         unsettled = considered & is_undecided & may_stay
-        canvas.confidence = canvas.confidence.scatter(1, columns, prediction.confidence.to(canvas.confidence.dtype))
+        self.confidence.value = self.confidence.value.scatter(1, columns, prediction.confidence.float())
         return Change(prediction.tokens, changed, unsettled)
 
 
