@@ -119,7 +119,7 @@ def test_it_is_saved_and_loaded_as_any_scheduler(tmp_path):
     assert (loaded.config.rule, loaded.config.value, loaded.config.block_length) == ("entropy_bound", 0.25, 8)
 
 
-@pytest.mark.parametrize("rule", ["soft_threshold", "denoising_steps", "kl_threshold", "max_new_tokens", "treshold"])
+@pytest.mark.parametrize("rule", ["soft_threshold", "denoising_steps", "max_new_tokens", "treshold"])
 def test_what_is_no_rule_of_one_pass_is_refused(rule):
     with pytest.raises(ValueError, match=f"`rule='{rule}'` cannot be used here. Choose one of .*entropy_threshold"):
         CommitRuleScheduler(rule, 1)

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 from datasets import Dataset
@@ -21,8 +20,7 @@ from transformers.trainer_utils import SchedulerType
 from trl import get_peft_config
 
 from hf_dparallel import SDARConfig, cli
-from hf_dparallel.cli.train_command import read_configs
-from hf_dparallel_cli import COMMANDS
+from hf_dparallel.cli.train_command import read_arguments
 
 from .helpers import make_dream, make_llada, make_llada2, make_sdar, make_tokenizer
 from .processes import run_in_two_processes
@@ -201,11 +199,10 @@ BLOCK_CAUSAL = {"masking": "semi_autoregressive", "lr_scheduler_type": Scheduler
     ],
 )
 def test_configurations_are_those_of_the_paper(name, hub_id, rank, epochs, settings):
-    values = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
-    flags = COMMANDS["train"].read(values | {"dataset_name": "d", "use_cpu": True})
-    args, model = read_configs({**flags.training, **flags.library})
+    words = ["--config", str(CONFIGS / f"{name}.yaml"), "--dataset_name", "d", "--use_cpu"]
+    data, args, model = read_arguments(words)
     lora = get_peft_config(model)
-    assert model.model_name_or_path == hub_id and model.dtype == "bfloat16" and flags.drop_long_rows
+    assert model.model_name_or_path == hub_id and model.dtype == "bfloat16" and data.drop_long_rows
     assert (lora.r, lora.lora_alpha, lora.lora_dropout, lora.task_type) == (rank, rank, 0.0, None)
     assert lora.target_modules is None  # the trainer's choice: all linear layers of attention and MLP
     assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 64

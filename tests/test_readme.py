@@ -25,7 +25,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 import hf_dparallel
 from hf_dparallel.cli import COMMANDS, main
-from hf_dparallel.cli.train_command import read_configs
+from hf_dparallel.cli.train_command import read_arguments
 from hf_dparallel.reports import results_table
 
 
@@ -184,10 +184,11 @@ def parse_only(monkeypatch):
 
     def run(argv: list[str]) -> None:
         if argv and argv[0] in COMMANDS:
-            ctx = COMMANDS[argv[0]].make_context(argv[0], argv[1:])
             if argv[0] == "train":
                 # Configurations ask for bfloat16, which the arguments of the Trainer refuse where there is no GPU.
-                read_configs({**ctx.obj[1].training, **ctx.obj[1].library, "use_cpu": True})
+                read_arguments([*argv[1:], "--use_cpu"])
+            else:
+                COMMANDS[argv[0]].make_context(argv[0], argv[1:])
         else:
             assert main(argv) == 0
 

@@ -132,8 +132,8 @@ def test_help_is_grouped_and_has_the_positional_arguments(hf):
     )
     titles = re.findall(r"^(\w[\w ]+):$", help_text, flags=re.MULTILINE)
     assert titles == ["model", "prompt", "settings of decoding", "output", "options", "others"]
-    assert "--kl_threshold" not in help_text and " kl_threshold," in help_text
-    assert "--kl_threshold FLOAT" in hf("generate", "--help_all")[1]
+    assert "--entropy_bound" not in help_text and " entropy_bound," in help_text
+    assert "--entropy_bound FLOAT" in hf("generate", "--help_all")[1]
     assert "default: None" not in help_text and "  --max_new_tokens INTEGER " in help_text
     # What must be given comes first.
     pushing = hf("push", "--help")[1]

@@ -136,8 +136,8 @@ def test_a_call_takes_another_decoder_than_the_recipe():
     recipe = model.generation_config.one_token_per_pass()
     assert torch.equal(model.generate(torch.tensor(PROMPTS[:1]), recipe), plain)
     with pytest.raises(SettingError, match="or set `engine='hf-dparallel'`"):
-        model.generate(torch.tensor(PROMPTS[:1]), kl_threshold=0.5)
-    model.generate(torch.tensor(PROMPTS[:1]), kl_threshold=0.5, engine="hf-dparallel")
+        model.generate(torch.tensor(PROMPTS[:1]), min_commits=2)
+    model.generate(torch.tensor(PROMPTS[:1]), min_commits=2, engine="hf-dparallel")
 
 
 def _prefer(model, token):
@@ -183,7 +183,6 @@ def test_an_edit_may_mask_a_token_again():
         ({"engine": "sglang", "confidence_threshold": 0.9, "temperature": 0.5}, "temperature"),
         ({"engine": "sglang", "confidence_threshold": 0.9, "min_commits": 2}, "min_commits"),
         ({"engine": "sglang", "entropy_threshold": 0.5, "editing_threshold": 0.5}, "entropy_threshold"),
-        ({"engine": "sglang", "kl_threshold": 0.5}, "kl_threshold"),
         ({"engine": "lmdeploy", "entropy_threshold": 0.5}, "entropy_threshold"),
         ({"engine": "lmdeploy", "confidence_threshold": 0.9, "editing_threshold": 0.5}, "editing_threshold"),
         ({"engine": "lmdeploy", "confidence_threshold": 0.9, "suppress_tokens": [3]}, "suppress_tokens"),

@@ -181,7 +181,7 @@ REFUSED = {
     "another mask token for LMDeploy": ("lmdeploy", {}, {}, "mask_token_id"),
     "no rule": ("sglang", {"recipe": {}}, {}, "engine"),
     "a rule of ours for LMDeploy": ("lmdeploy", {"recipe": {"entropy_threshold": 0.5}}, {}, "entropy_threshold"),
-    "a rule that remembers": ("sglang", {"recipe": {"kl_threshold": 0.5}}, {}, "kl_threshold"),
+    "a rule that remembers": ("sglang", {"recipe": {"denoising_steps": 64}}, {}, "engine"),
     "sampling": ("sglang", {}, {"temperature": 0.5}, "temperature"),
     "several blocks": ("sglang", {}, {"max_active_blocks": 2}, "max_active_blocks"),
     "more commits": ("sglang", {}, {"min_commits": 2}, "min_commits"),

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A commit rule is one place: the rules of docs/add_a_rule.md are known everywhere once their blocks have run."""
 
-import re
 from unittest.mock import patch
 
 import pytest
@@ -13,8 +12,7 @@ from hf_dparallel_rules import commit_rules
 from hf_dparallel_rules.settings import SETTINGS
 
 from ..helpers import make_llada
-from ..test_readme import ROOT, python_blocks
-from .test_recorded_runs import RECORDINGS, check_runs
+from ..test_readme import python_blocks
 
 
 PAGE = "docs/add_a_rule.md"
@@ -63,16 +61,3 @@ def test_a_new_rule_decodes(margin_rule):
     margin = first[:, 0] - first[:, 1]
     committed = (out.commit_step[0, :8] == 0).tolist()
     assert committed == ((margin >= 0.2) | (margin == margin.max())).tolist()
-
-
-def test_recorded_runs_of_klass_with_the_file_that_the_page_shows(golden_dir, tables):
-    settings, rules = tables
-    for name in ("kl_threshold", "kl_confidence", "kl_history_length"):
-        del settings[name]
-    del rules["kl_threshold"]
-    with pytest.raises(ValueError, match="Unknown generation setting.*kl_threshold"):
-        DiffusionGenerationConfig(kl_threshold=0.1)
-    (shown,) = re.findall(r'^--8<-- "(.+):2"$', (ROOT / PAGE).read_text(encoding="utf-8"), flags=re.MULTILINE)
-    source = (ROOT / shown).read_text(encoding="utf-8")
-    exec(source, {"__package__": "hf_dparallel_rules.rules", "__name__": "of_the_page"})
-    check_runs(golden_dir, RECORDINGS["klass"])

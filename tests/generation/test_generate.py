@@ -41,6 +41,7 @@ from .naive import Form, FrozenCache, naive_generate, predict_whole
 
 
 BLOCK_CAUSAL = [make_sdar, make_llada2, make_shifted_sdar]
+pytestmark = pytest.mark.usefixtures("klass")
 
 
 def rules(num_blocks, num_new, with_schedule):

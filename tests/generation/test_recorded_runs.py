@@ -404,13 +404,12 @@ RECORDINGS = {
     "several blocks": Recording("d3llm/generation", 60, several_blocks, check_all, sample=2),
     "sglang": Recording("sglang/generation", 1056, sglang_settings, check_served, is_served, 17),
     "lmdeploy": Recording("lmdeploy/generation", 523, lmdeploy_settings, check_served, is_served, 17),
-    # Also run by test_add_a_rule.py, with the rule as the docs show it.
     "klass": Recording("klass/generation", 16, klass_settings, check_all, has_one_block),
 }
 
 
 @pytest.fixture(autouse=True)
-def capped_rule():
+def capped_rule(klass):
     """The commit rule of WINO: a confidence threshold with at most so many tokens in a pass."""
 
     def commit_capped(prediction, masked, threshold):

@@ -38,8 +38,6 @@ VALUES = {
     "block_add_threshold": st.sampled_from([0.25, 0.5]),
     "commit_order": st.sampled_from(["confidence", "left_to_right"]),
     "min_commits": st.sampled_from([1, 2]),
-    "kl_confidence": st.sampled_from([0.5, 0.9]),
-    "kl_history_length": st.sampled_from([1, 2]),
     "top_k": st.sampled_from([0, 5]),
     "top_p": st.sampled_from([0.9, 1.0]),
     "repetition_penalty": st.sampled_from([1.0, 1.3]),
@@ -65,7 +63,6 @@ RULES = {
     "entropy_bound": st.sampled_from([0.0, 0.5]),
     "entropy_budget": st.sampled_from([0.0, 0.5]),
     "confidence_factor": st.sampled_from([0.5, 1.0]),
-    "kl_threshold": st.sampled_from([0.01, 0.1]),
     "soft_threshold": st.sampled_from([0.0, 0.5]),
 }
 SAMPLING = st.sampled_from(
