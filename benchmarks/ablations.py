@@ -103,11 +103,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "soft targets of temperature 0.5, no certainty loss (SPEED)",
         {"near_steps": 0, "teacher_temperature": 0.5, "certainty_weight": 0.0},
     ),
-    "overconfidence": ("penalty on certain wrong tokens (WINO+)", {"overconfidence_weight": 1.0}),
-    "on-policy-overconfidence": (
-        "half of the rows on policy, penalty on certain wrong tokens",
-        {"on_policy_ratio": 0.5, "overconfidence_weight": 1.0},
-    ),
     "on-policy-trajectory": (
         "half of the rows on policy, teacher's order",
         {"on_policy_ratio": 0.5, "masking": "trajectory"},
@@ -125,17 +120,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "teacher's order, one view, twice the steps",
         {"masking": "trajectory", "complementary_masking": False, "max_steps": 400},
     ),
-    "trajectory-progressive": (
-        "teacher's order, one view, ratio 10 to 80 %, blocks of 16 to 32",
-        {
-            "masking": "trajectory",
-            "complementary_masking": False,
-            "initial_mask_ratio": 0.1,
-            "mask_ratio": 0.8,
-            "initial_block_length": 16,
-        },
-    ),
-    "progressive-ratio": ("mask ratio 25 to 100 %", {"initial_mask_ratio": 0.25, "mask_ratio": 1.0}),
     "whole-answer": ("one block, the whole answer", {"block_length": None}),
     "weight-4": ("weight of the certainty loss 4", {"certainty_weight": 4.0}),
 }

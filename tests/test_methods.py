@@ -17,8 +17,6 @@ FILES = [path for folder in FOLDERS for path in sorted((SOURCES / folder).glob("
 # Their settings are fields of classes.
 VARIANTS = {
     "on_policy": ["on_policy_ratio"],
-    "overconfidence": ["overconfidence_weight"],
-    "schedules": ["initial_block_length", "initial_mask_ratio"],
     "soft_targets": ["near_steps", "teacher_temperature"],
 }
 # Each copy of the package is tried in a process of its own, which has the libraries already.
@@ -73,9 +71,15 @@ def test_every_method_can_be_deleted(tmp_path):
         for package in ("hf_dparallel", "hf_dparallel_rules"):
             shutil.copytree(SOURCES / package, copy / package, copy_function=os.symlink)
         (copy / path.relative_to(SOURCES)).unlink()
+        if path.parent.name == "variants":
+            names = copy / "hf_dparallel/training/variants/__init__.py"
+            lines = names.read_text(encoding="utf-8").splitlines()
+            cls = next(line.split()[-1] for line in lines if line.startswith(f"from .{path.stem} "))
+            names.unlink()
+            names.write_text("\n".join(line for line in lines if cls not in line), encoding="utf-8")
         if path.parent.name == "revision":  # its code has the name of its settings
             (copy / "hf_dparallel" / "generation" / "revision" / path.name).unlink()
         copies[str(copy)] = settings_of(path)
-    assert len(copies) >= 13 and all(copies.values())
+    assert len(copies) >= 11 and all(copies.values())
     status, output = run_program(_PROGRAM, json.dumps(copies), ROOT)
     assert status == 0, output[-3000:]

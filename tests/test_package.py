@@ -60,7 +60,9 @@ def imported_modules(name: str, inside_functions: bool = False, for_types: bool 
 
 
 def subpackage(module: str) -> str:
-    """`hf_dparallel.models.llada.x` is in `models`; `hf_dparallel.cli` is `cli`; the command is a face of its own."""
+    """`hf_dparallel.models.llada.x` is in `models`, and the rules are `rules`; the command is a face of its own."""
+    if module.startswith("hf_dparallel_rules"):
+        return "rules"
     return module.split(".")[1] if module.startswith("hf_dparallel.") else ""
 
 
@@ -119,8 +121,9 @@ def test_public_names_are_listed_before_they_are_imported(imports):
 def test_a_star_imports_the_public_names_and_no_others(imports):
     """Neither `Any` nor subpackages, which would hide names such as `data` or `models` of the caller."""
     sources = [ast.parse((SOURCES / "hf_dparallel" / name).read_text()) for name in ("__init__.py", "_on_demand.py")]
-    imported = [node for source in sources for node in source.body if isinstance(node, ast.ImportFrom) and node.level]
-    names = {alias.asname for node in imported for alias in node.names} - {"__version__"}
+    imported = [node for source in sources for node in source.body if isinstance(node, ast.ImportFrom)]
+    imported = [node for node in imported if node.level or node.module.startswith("hf_dparallel_rules")]
+    names = {alias.asname for node in imported for alias in node.names if alias.asname[0] != "_"}
     assert set(imports[4].split()) == names >= {"demo", "LLaDAConfig", "CertaintyForcingTrainer"}
 
 
@@ -133,13 +136,14 @@ def test_imports_have_no_cycle():
 
 # What stands higher may import what stands lower, never the other way round, and nobody imports another of its layer.
 LAYERS = [
-    ("_version", "attention_masks", "certainty", "hashes", "pass_colors", "sandbox", "terminal"),
+    ("rules", "_version", "attention_masks", "hashes", "pass_colors", "sandbox", "terminal"),
     ("environment", "generation"),
     ("models", "data", "serving", "diffusers"),
     ("evaluation",),
     ("inspection",),
     ("reports",),
     ("hub",),
+    ("engines",),
     ("training", "harness"),
     ("demo", "_on_demand"),
     # The face of the package: the public names.

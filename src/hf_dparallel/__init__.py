@@ -12,7 +12,7 @@ from hf_dparallel_rules.certainty import entropy_from_logits as entropy_from_log
 
 from . import demo as demo
 from ._version import __version__ as __version__
-from .engines import emulation as _emulation  # noqa: F401  (registers itself)
+from .engines import emulation as _emulation  # noqa: F401  (adds its part of a decode)
 from .generation.configuration import DiffusionGenerationConfig as DiffusionGenerationConfig
 from .generation.mixin import DiffusionGenerationMixin as DiffusionGenerationMixin
 from .generation.output import DiffusionGenerationOutput as DiffusionGenerationOutput
@@ -39,7 +39,8 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         names = globals() | vars(import_module("._on_demand", __name__))
         # Functions and classes of ours; of modules, `demo` is meant for the caller.
-        return ["demo", *(n for n, x in names.items() if getattr(x, "__module__", "").startswith("hf_dparallel."))]
+        ours = ("hf_dparallel.", "hf_dparallel_rules.")
+        return ["demo", *(name for name, value in names.items() if getattr(value, "__module__", "").startswith(ours))]
     on_demand = None if name.startswith("_") else import_module("._on_demand", __name__)
     if not hasattr(on_demand, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

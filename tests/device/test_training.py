@@ -16,7 +16,7 @@ from ..simulated_device import SimulatedDevices, SimulatedTensor
 # How often the host waits in a step: forward and backward pass, and logging. Numbers here only ever fall.
 WAITS = {"forward": 5, "backward": 1, "log": 1}
 # With all settings of the training for revision, which have passes of their own.
-REVISION = {"adapter": True, "near_steps": 0, "on_policy_ratio": 0.5, "overconfidence_weight": 1.0}
+REVISION = {"adapter": True, "near_steps": 0, "on_policy_ratio": 0.5}
 WAITS_OF_REVISION = {"forward": 14, "backward": 1, "log": 1}
 
 

@@ -125,15 +125,6 @@ def test_masks_in_the_order_of_the_teacher():
     assert batch["labels"][0, :8].tolist() == [-100, -100, 4, -100, 6, -100, 8, -100]
 
 
-def test_the_mask_ratio_can_grow_and_the_blocks_cannot():
-    collator = make_collator(initial_mask_ratio=0.01, mask_ratio=1.0)
-    collator.set_epoch(1, 2)
-    labels = collator(make_rows(1))["labels"]
-    assert (labels[1] == -100).all() and (labels[0] != -100).any()
-    with pytest.raises(ValueError, match="`initial_block_length=2` has no meaning for a block-causal model"):
-        make_collator(initial_block_length=2)
-
-
 # The mask
 
 

@@ -210,23 +210,6 @@ def test_steps_that_are_none(settings, name, steps):
         make_collator(**settings)([row])
 
 
-def test_mask_ratio_and_block_length_move_evenly_over_the_epochs():
-    settings = {"mask_ratio": 1.0, "initial_mask_ratio": 0.25, "block_length": 8, "initial_block_length": 4}
-    common = {"masking": "trajectory", "complementary_masking": False, "max_length": 10}
-    collator, row, seen = make_collator(**common, **settings), trajectory_row([0] * 8), []
-    for epoch in range(5):
-        collator.set_epoch(epoch, 4)
-        input_ids, labels = collator([row])["input_ids"][0], collator([row])["labels"][0]
-        visible = int((input_ids[2:] == MASK).nonzero()[0])
-        seen.append((int((labels != -100).sum()), visible))
-    # Blocks of 4, 5 (4 + 4 / 3), 7 and 8 tokens; the last epoch is reached and kept.
-    assert [num for num, _ in seen[3:]] == [8, 8]
-    assert seen[0][0] == 1 and seen[1][0] in (3, 2) and seen[2][0] in (6, 1)
-    assert torch.equal(
-        collator([row])["labels"], make_collator(**common, block_length=8, mask_ratio=1.0)([row])["labels"]
-    )
-
-
 def test_masks_do_not_depend_on_the_batch():
     batch = make_collator()(ROWS)
     for index, row in enumerate(ROWS):
@@ -299,10 +282,6 @@ def test_copies(clone):
         ({"mask_ratio": 1.5}, "got 1.5"),
         ({"mask_ratio": "half"}, "got 'half'"),
         ({"mask_ratio": None}, "got None"),
-        ({"initial_block_length": 2, "masking": "random"}, "`initial_block_length=2` has no meaning with `masking="),
-        ({"initial_block_length": 0}, "`initial_block_length` must be a positive number of tokens, got 0."),
-        ({"initial_mask_ratio": 0.0}, r"`initial_mask_ratio` must be a number in \(0, 1\].*got 0.0"),
-        ({"initial_mask_ratio": 0.5, "mask_ratio": "random"}, "got 0.5. `mask_ratio` is 'random'"),
         (
             {"padding_blocks": True, "masking": "random"},
             "`padding_blocks=True` has no meaning with `masking='random'`",

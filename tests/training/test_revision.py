@@ -8,9 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from hf_dparallel import DataCollatorForSemiAutoregressiveMasking, certainty_forcing_loss
-from hf_dparallel.training.losses import row_terms
-from hf_dparallel.training.variants import LossSettings
+from hf_dparallel import DataCollatorForSemiAutoregressiveMasking
 
 from ..helpers import (
     EOS,
@@ -115,7 +113,6 @@ def test_what_cannot_be_trained(tmp_path):
         ({"near_steps": 2}, "`near_steps=2` learns from the base model.*pass `peft_config`"),
         ({"teacher_temperature": 0.5}, "`teacher_temperature=0.5` has no meaning without `near_steps`"),
         ({"teacher_temperature": 0.0, "near_steps": 0}, "`teacher_temperature` must be positive, got 0.0"),
-        ({"overconfidence_weight": -1.0}, "`overconfidence_weight` must be a number of at least 0, got -1.0"),
     ]:
         with pytest.raises(ValueError, match=message):
             make_trainer(tmp_path, rows=2, **settings)
@@ -125,31 +122,6 @@ def test_what_cannot_be_trained(tmp_path):
 
 
 # The loss
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_penalty_raises_the_entropy_of_certain_wrong_tokens(seed):
-    generator = torch.Generator().manual_seed(seed)
-    logits = (torch.randn(4, 9, 5, generator=generator) * 3).requires_grad_()
-    labels = torch.randint(-1, 5, (4, 9), generator=generator)
-    labels[labels == -1] = -100
-    expected = torch.zeros(4)
-    for row in range(4):
-        entropies = []
-        for token, label in zip(logits[row], labels[row], strict=True):
-            p = token.softmax(dim=-1)
-            if label != -100 and p.argmax() != label and p.max() > 0.6:
-                entropies.append(-(p * p.log()).sum())
-        if entropies:
-            expected[row] = -torch.stack(entropies).mean()
-    terms = row_terms(LossSettings(overconfidence_weight=0.7), logits, labels)
-    torch.testing.assert_close(terms.losses[:, 2], expected)
-    assert expected.min() < 0 and not terms.entropy.requires_grad
-    loss = certainty_forcing_loss(logits, labels, overconfidence_weight=0.7)
-    torch.testing.assert_close(loss, certainty_forcing_loss(logits, labels) + 0.7 * expected.mean())
-    (gradient,) = torch.autograd.grad(loss - certainty_forcing_loss(logits, labels), logits)
-    (expected_gradient,) = torch.autograd.grad(0.7 * expected.mean(), logits)
-    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
 
 
 def naive_loss(trainer, batch):
@@ -168,7 +140,7 @@ def naive_loss(trainer, batch):
     logits = all_logits(model.train(), batch, ids)[:, :width].double()
     total = logits.sum() * 0
     for row in range(len(labels)):
-        consistency, certainty, overconfidence = [], [], []
+        consistency, certainty = [], []
         for place in (labels[row] != -100).nonzero().flatten().tolist():
             log_p, label = logits[row, place].log_softmax(dim=-1), labels[row, place]
             if "late" in batch and batch["late"][row, place]:
@@ -179,10 +151,8 @@ def naive_loss(trainer, batch):
             if log_p.argmax() == label:
                 sharp = (logits[row, place] / args.certainty_temperature).log_softmax(dim=-1)
                 certainty.append(-(sharp.exp() * sharp).sum())
-            elif log_p.max().exp() > 0.6:
-                overconfidence.append((log_p.exp() * log_p).sum())
-        weights = (args.consistency_weight, args.certainty_weight, args.overconfidence_weight)
-        for weight, terms in zip(weights, (consistency, certainty, overconfidence), strict=True):
+        weights = (args.consistency_weight, args.certainty_weight)
+        for weight, terms in zip(weights, (consistency, certainty), strict=True):
             total = total + (weight * torch.stack(terms).mean() if terms else 0)
     return total / (len(labels) / trainer.data_collator.num_views)
 
@@ -190,14 +160,13 @@ def naive_loss(trainer, batch):
 REVISIONS = {
     "on policy": {"on_policy_ratio": 0.5},
     "soft targets": {"near_steps": 2, "teacher_temperature": 0.5},
-    "penalty": {"overconfidence_weight": 1.0},
-    "all": {"on_policy_ratio": 0.5, "near_steps": 1, "overconfidence_weight": 0.5, "masking": "trajectory"},
+    "all": {"on_policy_ratio": 0.5, "near_steps": 1, "masking": "trajectory"},
 }
 
 
 @pytest.mark.parametrize(
     ("make_model", "revision"),
-    [(make_llada, "on policy"), (make_dream, "soft targets"), (make_llada, "penalty")]
+    [(make_llada, "on policy"), (make_dream, "soft targets")]
     + [(make, "all") for make in (make_llada, make_dream, make_sdar)],
 )
 @pytest.mark.parametrize("chunk", [3, 1000])
@@ -257,11 +226,10 @@ def test_no_dropout_where_nothing_is_learned(tmp_path, settings):
 
 @pytest.mark.parametrize("make_model", [make_llada, make_sdar])
 def test_a_whole_model_in_half_precision_learns_on_its_guesses(tmp_path, make_model):
-    trainer = make_trainer(tmp_path, make_model(), rows=2, on_policy_ratio=1.0, overconfidence_weight=1.0, bf16=True)
+    trainer = make_trainer(tmp_path, make_model(), rows=2, on_policy_ratio=1.0, bf16=True)
     before = weights_of(trainer.model)
     trainer.train()
     assert not any(torch.equal(weight, before[name]) for name, weight in trainer.model.named_parameters())
-    assert "overconfidence_loss" in trainer.state.log_history[0]
 
 
 def test_evaluation_with_all_settings(tmp_path):

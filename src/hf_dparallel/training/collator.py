@@ -102,9 +102,8 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
 
     def __post_init__(self):
         self.check()
-        # The epoch and the number of epochs, in shared memory, so that workers that are already running (persistent
-        # ones) see a new epoch.
-        self._epoch = torch.tensor([0, 1]).share_memory_()
+        # In shared memory, so that workers that are already running (persistent ones) see a new epoch.
+        self._epoch = torch.tensor(0).share_memory_()
 
     def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if the rows are for another attention than the model has."""
@@ -128,15 +127,9 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         """Length of all sequences: `max_length`, for block-causal models rounded up to whole blocks."""
         return -(-self.max_length // self.block_length) * self.block_length if self.block_causal else self.max_length
 
-    def set_epoch(self, epoch: int, num_epochs: int = 1) -> None:
-        """Draws other masks from now on, in worker processes too.
-
-        Args:
-            epoch (`int`): counted from 0.
-            num_epochs (`int`, *optional*, defaults to 1): the epochs of the whole training, for settings that change
-                over them.
-        """
-        self._epoch.copy_(torch.tensor([epoch, num_epochs]))
+    def set_epoch(self, epoch: int) -> None:
+        """Draws the masks of an epoch, counted from 0, from now on, in worker processes too."""
+        self._epoch.fill_(epoch)
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         r"""
@@ -201,7 +194,8 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         end, columns = spans[-1][1], torch.arange(len(clean))
         seen = len(clean) if self.suffix_length is None else end + self.suffix_length
         views = Views(clean.expand_as(masked), masked, masked, (columns < seen).expand_as(masked), spans, steps)
-        self.mark(views, generator)
+        for variant in self.variants():
+            views.marks[variant.mark_name] = variant.mark(self, views, generator)
         views.masked = masked | (columns >= end)
         return views
 
@@ -218,18 +212,16 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             edges = range(0, prompt_length + completion_length, self.block_length)
             spans = [(max(edge, prompt_length), edge + self.block_length) for edge in edges]
             return [(start, end) for start, end in spans if start < end]
-        block_length = round(self.in_epoch("block_length", *self._epoch.tolist()))
-        num_blocks = -(-completion_length // block_length)
+        num_blocks = -(-completion_length // self.block_length)
         block = int(torch.randint(num_blocks, (), generator=generator))
-        start = prompt_length + block * block_length
-        return [(start, min(start + block_length, self.padded_length))]
+        start = prompt_length + block * self.block_length
+        return [(start, min(start + self.block_length, self.padded_length))]
 
     def _draw_masked(self, commit_step: torch.Tensor, generator: torch.Generator) -> torch.BoolTensor:
         """Which tokens of the active block are masked in the first view."""
-        if self.mask_ratio == "random":
+        ratio: Any = self.mask_ratio
+        if ratio == "random":
             ratio = 1 - float(torch.rand((), generator=generator))
-        else:
-            ratio = self.in_epoch("mask_ratio", *self._epoch.tolist())
         noise = torch.rand(len(commit_step), generator=generator)
         if self.masking != "trajectory":
             return noise < ratio
@@ -241,7 +233,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
 
     def _generator(self, prompt: torch.Tensor, completion: torch.Tensor) -> torch.Generator:
         """A generator seeded by the content of the row, the seed and the epoch."""
-        header = torch.tensor([self.seed, int(self._epoch[0]), len(prompt)])
+        header = torch.tensor([self.seed, int(self._epoch), len(prompt)])
         digest = hashlib.blake2b(torch.cat([header, prompt, completion]).numpy().tobytes(), digest_size=8).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
@@ -260,8 +252,8 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         rule = f"is too small for the token id {ids.max()} of a row"
         self.require("vocab_size", is_known, rule, "Make the data with the tokenizer of the model.")
         steps = torch.zeros_like(completion)
-        if self.needs_steps:
-            remedy = f"Make the data with `generate_trajectories`, or leave out `{self.needs_steps}`."
+        if self.steps_setting:
+            remedy = f"Make the data with `generate_trajectories`, or leave out `{self.steps_setting}`."
             steps = read_ids(example, "commit_step", remedy)
         if len(steps) != len(completion):
             raise ValueError(f"`commit_step` must have a step for each token, got {len(steps)} for {len(completion)}.")

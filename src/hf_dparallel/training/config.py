@@ -9,12 +9,13 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
 from .hooks import documented
-from .variants import LossSettings, MaskingSettings
+from .objective import Objective
+from .variants import MaskingSettings
 
 
 @documented
 @dataclass
-class CertaintyForcingConfig(MaskingSettings, LossSettings, TrainingArguments):
+class CertaintyForcingConfig(MaskingSettings, Objective, TrainingArguments):
     r"""
     Configuration class for the [`CertaintyForcingTrainer`].
 

@@ -1,10 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What settings of masks, of the loss and of variants have in common: checks, hooks, and help from docstrings."""
+"""What settings of masks, of the loss and of variants share: checks, hooks of variants, and help from docstrings."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -14,12 +14,12 @@ from hf_dparallel_rules.settings import SettingError
 
 @dataclass
 class Step:
-    """A pass of the student over a batch, before it is made. A hook may change `inputs`, `labels` and `function`.
+    """A pass of the student over a batch, before it is made. A variant may change `inputs`, `labels` and `function`.
 
     Attributes:
         student: the model, with its adapter if it has one.
         forward: the same, as it is wrapped for several processes.
-        inputs: the arguments of the pass, at first with the marks of the collator.
+        inputs: the arguments of the pass.
         masked_inputs: the arguments as the collator made them: masked tokens are masks.
         scored: the tokens that have a loss, `(rows, length)`.
         labels: what `function` is told of the scored tokens, `(rows, length)`: at first the clean tokens.
@@ -45,17 +45,26 @@ def documented(settings: type) -> type:
     return settings
 
 
-class Hooks:
-    """Hooks of settings, which do nothing by themselves. A variant that overrides one calls `super()` in it."""
+class Settings:
+    """Settings that check themselves. A class of all settings inherits several kinds of them, and the variants."""
 
     def check(self) -> None:
         """Raises a [`SettingError`] for a setting that is out of range or has no meaning."""
+        for variant in self.variants():
+            variant.check_settings(self)
 
     def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if this model cannot be trained so."""
+        for variant in self.variants():
+            variant.check_student(self, model)
 
-    def before_scoring(self, step: Step) -> None:
-        """May change a pass. Takes the marks that are its own out of the inputs, and only then calls `super()`."""
+    def variants(self) -> Iterator[Any]:
+        """Yields the variants that are on, whose hooks are called with these settings."""
+        for kind in type(self).__mro__:
+            if Variant in kind.__bases__ and any(
+                getattr(self, setting.name) != setting.default for setting in fields(kind)
+            ):
+                yield kind
 
     def require(self, name: str, holds: bool, rule: str, remedy: str = "") -> None:
         """Raises a [`SettingError`] for the setting `name`, unless what its `rule` says holds."""
@@ -66,3 +75,30 @@ class Hooks:
         """Raises a [`SettingError`] if the setting `name` is set, which has no meaning for this `reason`."""
         value = getattr(self, name)
         self.require(name, value is None or value is False, f"has no meaning {reason}", "Leave it out.")
+
+
+class Variant(Settings):
+    """Base of a variant, a dataclass of settings with these hooks. It is on if one of its settings has been changed.
+
+    Attributes:
+        mark_name (`str`): name in the batch of what it marks, a tensor `(rows,)` or of the shape of the labels.
+    """
+
+    mark_name: ClassVar[str]
+
+    def check_settings(self) -> None:
+        """Raises a [`SettingError`] for a setting of the variant that is out of range or has no meaning."""
+
+    def check_student(self, model: nn.Module) -> None:
+        """Raises a `ValueError` if this model cannot be trained so."""
+
+    def needs_steps(self) -> str:
+        """Returns the setting of the variant that reads the column `commit_step`, if one does."""
+        return ""
+
+    def mark(self, views: Any, generator: torch.Generator) -> torch.Tensor:
+        """Returns marks of rows or tokens of [`Views`], and may change what is scored. Masks are drawn before."""
+        raise NotImplementedError
+
+    def before_scoring(self, step: Step, mark: torch.Tensor) -> None:
+        """Changes a pass over a marked batch before it is made."""

@@ -4,7 +4,6 @@
 import torch
 
 from .objective import IGNORE_INDEX, Objective, RowTerms, sum_by_row
-from .variants import LossSettings
 
 
 def certainty_forcing_loss(
@@ -14,7 +13,6 @@ def certainty_forcing_loss(
     temperature: float = 0.5,
     certainty_weight: float = 2.0,
     consistency_weight: float = 1.0,
-    **weights: float,
 ) -> torch.Tensor:
     r"""
     The certainty-forcing loss, Eq. 8 of https://huggingface.co/papers/2509.26488, averaged over rows.
@@ -41,8 +39,6 @@ def certainty_forcing_loss(
             Weight of the certainty term, β in the paper.
         consistency_weight (`float`, *optional*, defaults to 1.0):
             Weight of the cross-entropy.
-        weights (`float`, *optional*):
-            Weights of the terms that variants of the training add, as [`CertaintyForcingConfig`] has them.
 
     Returns:
         `torch.Tensor`: a float32 scalar, in nats.
@@ -65,8 +61,9 @@ def certainty_forcing_loss(
     """
     if not temperature > 0:
         raise ValueError(f"`temperature` must be positive, got {temperature}. The paper uses temperature=0.5.")
-    weights |= {"certainty_weight": certainty_weight, "consistency_weight": consistency_weight}
-    objective = LossSettings(certainty_temperature=temperature, **weights)
+    objective = Objective(
+        certainty_temperature=temperature, certainty_weight=certainty_weight, consistency_weight=consistency_weight
+    )
     objective.check()
     return objective.weigh(row_terms(objective, logits, labels)).mean()
 

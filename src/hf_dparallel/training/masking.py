@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .hooks import Hooks, documented
+from .hooks import Settings, documented
 
 
 _MASKINGS = ("semi_autoregressive", "random", "trajectory")
@@ -37,7 +37,7 @@ class Views:
 
 @documented
 @dataclass(kw_only=True)
-class Masking(Hooks):
+class Masking(Settings):
     r"""
     What the student sees of a trajectory, and what of it is scored.
 
@@ -101,20 +101,12 @@ class Masking(Hooks):
         if self.block_causal:
             self.refuse("suffix_length", "for a block-causal model, which never sees what follows a block")
 
-    def check_epochs(self, num_epochs: int) -> None:
-        """Raises a [`SettingError`] if these settings cannot be used for so many epochs (`sys.maxsize`: not known)."""
-
     @property
-    def needs_steps(self) -> str:
+    def steps_setting(self) -> str:
         """The setting for which the column `commit_step` is read; empty if none needs it."""
-        return "masking" if self.masking == "trajectory" else ""
-
-    def in_epoch(self, name: str, epoch: int, num_epochs: int) -> Any:
-        """The value of the setting `name` in an epoch, counted from 0."""
-        return getattr(self, name)
-
-    def mark(self, views: Views, generator: torch.Generator) -> None:
-        """May change what is scored, and mark tokens or rows. The masks are drawn before, and do not depend on it."""
+        if self.masking == "trajectory":
+            return "masking"
+        return next(filter(None, (variant.needs_steps(self) for variant in self.variants())), "")
 
 
 def is_ratio(value: Any) -> bool:

@@ -10,14 +10,14 @@ from torch import nn
 
 from hf_dparallel_rules.certainty import entropy_from_logits
 
-from .hooks import Hooks, documented
+from .hooks import Settings, documented
 
 
 # The label of a token that is not scored.
 IGNORE_INDEX = -100
 
-# A term that a variant adds: for logits `(num_scored, vocab_size)` and labels `(num_scored,)` its value for each token
-# and whether the token counts, both `(num_scored,)`. A row has the mean over the tokens that count.
+# A term that a subclass adds: from logits `(num_scored, vocab_size)` and labels `(num_scored,)`, its value for each
+# token and whether the token counts, both `(num_scored,)`. A row has the mean over the tokens that count.
 AddedTerm = Callable[[torch.Tensor, torch.LongTensor], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -39,9 +39,9 @@ class RowTerms(NamedTuple):
     """The terms of the loss, one value a row (a row is one masked view of a sequence).
 
     `losses`, `(rows, num_terms)`, are means over the tokens that count, or 0 if none does: consistency (Eq. 5),
-    certainty (Eqs. 6 and 7) and what variants add. `num_masked` and `num_correct`, `(rows,)`, count scored tokens and
-    correct predictions, and `entropy` is the mean at temperature 1, which decoding compares with a threshold. These
-    three have no gradient.
+    certainty (Eqs. 6 and 7) and what subclasses add. `num_masked` and `num_correct`, `(rows,)`, count scored tokens
+    and correct predictions, and `entropy` is the mean at temperature 1, which decoding compares with a threshold.
+    These three have no gradient.
     """
 
     losses: torch.Tensor
@@ -52,7 +52,7 @@ class RowTerms(NamedTuple):
 
 @documented
 @dataclass(kw_only=True)
-class Objective(Hooks):
+class Objective(Settings):
     r"""
     The weights of the terms of the loss, Eq. 8 of https://huggingface.co/papers/2509.26488.
 
@@ -78,7 +78,7 @@ class Objective(Hooks):
 
     @property
     def added_terms(self) -> dict[str, AddedTerm]:
-        """The terms that variants add, by name. Each has a setting `{name}_weight`; at 0 it is not computed."""
+        """The terms that a subclass adds, by name. Each has a setting `{name}_weight`; at 0 it is not computed."""
         return {}
 
     @property

@@ -36,7 +36,7 @@ from ..models.base import MaskedDiffusionModel
 from .checkpoints import all_finite, last_complete_checkpoint, warn_of_changes, writing
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
-from .hooks import Step
+from .hooks import Step, Variant
 from .objective import IGNORE_INDEX, MetricSums, sum_by_row
 from .publishing import PublishingMixin, check_can_be_pushed, training_summary
 from .student import base_model, prepare_student, special_token_id
@@ -57,13 +57,12 @@ class MaskingEpochCallback(TrainerCallback):
         self.next_epoch = 0
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self.data_collator.check_epochs(state.num_train_epochs)
         # A run that is resumed within an epoch begins at, say, 1.5.
         self.next_epoch = int(state.epoch)
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         # Counted here, because for streamed data, whose length is unknown, `state.epoch` is no whole number.
-        self.data_collator.set_epoch(self.next_epoch, state.num_train_epochs)
+        self.data_collator.set_epoch(self.next_epoch)
         self.next_epoch += 1
 
 
@@ -320,6 +319,7 @@ class CertaintyForcingTrainer(PublishingMixin):
         inputs = {name: value for name, value in inputs.items() if name != "labels"}
         if self._is_block_causal:
             inputs, labels = self._with_clean_copies(inputs, labels)
+        marked = {kind: inputs.pop(kind.mark_name) for kind in Variant.__subclasses__() if kind.mark_name in inputs}
         step = Step(
             student=self.model,
             forward=model,
@@ -330,7 +330,8 @@ class CertaintyForcingTrainer(PublishingMixin):
             function=self.args.token_terms,
             mask_token_id=getattr(self.data_collator, "mask_token_id", -1),
         )
-        self.args.before_scoring(step)
+        for variant, mark in marked.items():
+            variant.before_scoring(self.args, step, mark)
         by_token = base_model(self.model).score(step.inputs, step.scored, step.function, step.labels, forward=model)
         terms = sum_by_row(by_token, labels)
         values = MetricSums.values_by_sequence(terms, self._num_views)

@@ -9,14 +9,14 @@ import torch
 from hf_dparallel_rules.certainty import measure_certainty
 
 from ...generation.answerer import evaluation_mode
-from ..hooks import Step, documented
-from ..masking import Masking, Views, is_ratio
+from ..hooks import Step, Variant, documented
+from ..masking import Views, is_ratio
 from ..student import base_model
 
 
 @documented
 @dataclass(kw_only=True)
-class OnPolicyRows(Masking):
+class OnPolicyRows(Variant):
     r"""
     On-policy uniform training of DMax (https://huggingface.co/papers/2604.08302), without its two habits: it has no
     certainty loss (`certainty_weight=0.0` here), and scores the given tokens of the other rows, too.
@@ -32,28 +32,23 @@ class OnPolicyRows(Masking):
             Costs one pass without gradients. The batch marks these rows in `on_policy`, `(rows,)`.
     """
 
+    mark_name = "on_policy"
     on_policy_ratio: float = 0.0
 
-    def check(self) -> None:
-        super().check()
+    def check_settings(self) -> None:
         is_known = self.on_policy_ratio == 0 or is_ratio(self.on_policy_ratio)
         self.require("on_policy_ratio", is_known, "must be a number from 0 to 1")
 
-    def mark(self, views: Views, generator: torch.Generator) -> None:
-        super().mark(views, generator)
-        if not self.on_policy_ratio:
-            return
+    def mark(self, views: Views, generator: torch.Generator) -> torch.BoolTensor:
         guessed = torch.rand(len(views.masked), generator=generator) < self.on_policy_ratio
         scored = views.scored.clone()
         for start, end in views.spans:
             scored[guessed, start:end] = True
-        views.scored, views.marks["on_policy"] = scored, guessed
+        views.scored = scored
+        return guessed
 
-    def before_scoring(self, step: Step) -> None:
-        on_policy = step.inputs.pop("on_policy", None)
-        super().before_scoring(step)
-        if on_policy is not None:
-            step.inputs = fill_with_guesses(step, on_policy)
+    def before_scoring(self, step: Step, mark: torch.BoolTensor) -> None:
+        step.inputs = fill_with_guesses(step, mark)
 
 
 class Guesses(NamedTuple):

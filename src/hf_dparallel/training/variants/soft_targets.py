@@ -9,17 +9,17 @@ from torch import nn
 
 from ...generation.answerer import evaluation_mode
 from ...models.adapter_files import HARMLESS_STARTS
-from ..hooks import Step, documented
-from ..masking import Masking, Views, is_count
-from ..objective import Objective, TokenTerms
+from ..hooks import Step, Variant, documented
+from ..masking import Views, is_count
+from ..objective import TokenTerms
 from ..student import base_model
 
 
 @documented
 @dataclass(kw_only=True)
-class LateTokens(Masking):
+class SoftTargets(Variant):
     r"""
-    Which tokens have soft targets: the teacher's late tokens are one draw of several, so the student learns their
+    Soft targets for some tokens: the teacher's late tokens are one draw of several, so the student learns their
     distribution (TAD, https://huggingface.co/papers/2605.09536, whose teacher also sees the reference answer).
 
     With `s_i` the pass in which the teacher committed token `i`, `s` the first such pass among the masked tokens of
@@ -34,19 +34,24 @@ class LateTokens(Masking):
             the distribution of the base model, whose adapter is switched off, instead of from the trajectory. 0:
             all of them. Needs an adapter and, unless 0, the column `commit_step`. Costs one pass without gradients.
             The batch marks these tokens in `late`, which has the shape of `labels`.
+        teacher_temperature (`float`, *optional*, defaults to `1.0`):
+            Temperature of the base model's distribution, with `near_steps`. Below 1 it is sharper, as that of the
+            teacher of SPEED (ICML 2026).
     """
 
+    mark_name = "late"
     near_steps: int | None = None
+    teacher_temperature: float = 1.0
 
-    def check(self) -> None:
-        super().check()
+    def check_settings(self) -> None:
         is_known = self.near_steps is None or is_count(self.near_steps)
         self.require("near_steps", is_known, "must be 0 or a positive integer")
+        self.require("teacher_temperature", 0 < self.teacher_temperature < float("inf"), "must be positive")
+        is_used = self.teacher_temperature == 1.0 or self.near_steps is not None
+        rule = "has no meaning without `near_steps`, with which tokens are learned from the teacher's distribution"
+        self.require("teacher_temperature", is_used, rule, "Set it, or leave both out.")
 
-    def check_model(self, model: Any) -> None:
-        super().check_model(model)
-        if self.near_steps is None:
-            return
+    def check_student(self, model: Any) -> None:
         rule = "learns from the base model, whose adapter is switched off for that"
         remedy = "A model that is trained as a whole has no such base: pass `peft_config`, or leave out `near_steps`."
         self.require("near_steps", hasattr(model, "disable_adapter"), rule, remedy)
@@ -55,47 +60,19 @@ class LateTokens(Masking):
             rule = f"learns from the base model, whose weights `init_lora_weights={way!r}` has changed"
             self.require("near_steps", way in HARMLESS_STARTS, rule, "Leave out one of them.")
 
-    @property
     def needs_steps(self) -> str:
-        return super().needs_steps or ("near_steps" if self.near_steps else "")
+        return "near_steps" if self.near_steps else ""
 
-    def mark(self, views: Views, generator: torch.Generator) -> None:
-        super().mark(views, generator)
-        if self.near_steps is None:
-            return
+    def mark(self, views: Views, generator: torch.Generator) -> torch.BoolTensor:
         late = torch.zeros_like(views.masked)
         for start, end in views.spans:
             masked, steps = views.masked[:, start:end], views.steps[start:end]
             first = steps.expand_as(masked).masked_fill(~masked, steps.max()).amin(dim=1, keepdim=True)
             late[:, start:end] = masked & (steps >= first + self.near_steps)
-        views.marks["late"] = late
+        return late
 
-
-@documented
-@dataclass(kw_only=True)
-class SoftTargets(Objective):
-    r"""
-    How the soft targets of late tokens are made. A temperature below 1 gives the teacher of SPEED (ICML 2026).
-
-    Parameters:
-        teacher_temperature (`float`, *optional*, defaults to `1.0`):
-            Temperature of the base model's distribution, with `near_steps`. Below 1 it is sharper.
-    """
-
-    teacher_temperature: float = 1.0
-
-    def check(self) -> None:
-        super().check()
-        self.require("teacher_temperature", 0 < self.teacher_temperature < float("inf"), "must be positive")
-        is_used = self.teacher_temperature == 1.0 or getattr(self, "near_steps", None) is not None
-        rule = "has no meaning without `near_steps`, with which tokens are learned from the teacher's distribution"
-        self.require("teacher_temperature", is_used, rule, "Set it, or leave both out.")
-
-    def before_scoring(self, step: Step) -> None:
-        late = step.inputs.pop("late", None)
-        super().before_scoring(step)
-        if late is not None:
-            learn_from_teacher(step, late, self.teacher_temperature)
+    def before_scoring(self, step: Step, mark: torch.BoolTensor) -> None:
+        learn_from_teacher(step, mark, self.teacher_temperature)
 
 
 def learn_from_teacher(step: Step, late: torch.BoolTensor, temperature: float) -> None:
