@@ -4,7 +4,8 @@ import math
 import pytest
 import torch
 
-from hf_dparallel import certainty, confidence_from_logits, entropy_from_logits
+from hf_dparallel import confidence_from_logits, entropy_from_logits
+from hf_dparallel_rules import certainty
 from hf_dparallel_rules.certainty import measure_certainty
 
 

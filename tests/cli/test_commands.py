@@ -71,7 +71,7 @@ def test_help(hf, command):
     if command is None:
         assert all(name in out for name in cli.COMMANDS)
     else:
-        assert f"sage: hf-dparallel {command}" in out and "--config FILE" in out and "--json FILE" in out
+        assert f"sage: hf-dparallel {command}" in out and "--config FILE" in out and "--json " in out
         assert f"Example: hf-dparallel {command} " in out
 
 

@@ -134,7 +134,8 @@ def test_no_weight_is_read_as_it_was(change, products):
     products.clear()
     with packed_products(model):
         torch.testing.assert_close(logits(), expected, rtol=1e-3, atol=1e-3)
-    assert products
+    # bfloat16 is packed where the processor has instructions for it.
+    assert products or (change == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @torch.no_grad()

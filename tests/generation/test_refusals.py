@@ -138,7 +138,7 @@ WRONG_TOGETHER = [
     (make_llada, COMPILED | {"suffix_length": 3}, "does not go with `compile_config=CompileConfig"),
     (make_llada, {"soft_threshold": 0.5, "editing_threshold": 0.5}, "does not go with `soft_threshold=0.5`"),
     (make_llada, {"revocation_threshold": 0.5, "soft_threshold": 0.5}, "does not go with `revocation_threshold=0.5`"),
-    (make_llada, {"entropy_threshold": 0.5, "soft_threshold": 0.5}, "are two commit rules"),
+    (make_llada, {"soft_threshold": 0.5, "entropy_threshold": 0.5}, "are two commit rules"),
     (make_llada, COMPILED | {"soft_threshold": 0.5}, "does not go with `compile_config=CompileConfig"),
     (of_another_class, {"soft_threshold": 0.5}, "feeds mixtures of embeddings, and RemoteCodeModel"),
     (make_llada, INFILLING | {"denoising_steps": 8}, "needs `max_new_tokens` other than 0"),

@@ -68,6 +68,7 @@ def test_the_first_token_is_verified_without_being_seen():
 def test_a_class_that_ignores_such_masks_is_found_out():
     class Deaf(RemoteCodeModel):
         def forward(self, input_ids, attention_mask=None, position_ids=None):
-            return super().forward(input_ids, None, position_ids)
+            seen = attention_mask if attention_mask is None or attention_mask.dim() == 2 else None
+            return super().forward(input_ids, seen, position_ids)
 
     assert not enable_diffusion_generation(Deaf(RemoteCodeConfig()), MASK).takes_visibility
