@@ -163,6 +163,63 @@ def test_a_saved_adapter_keeps_its_recipe(tmp_path):
     assert recipe_of(adapted(tmp_path / "b")).entropy_threshold == 0.1
 
 
+# Calls of transformers that ours replace
+
+
+def test_adapters_work_with_the_peft_that_is_installed(tmp_path, monkeypatch):
+    """Not only with the one that transformers asks for: 5.24 was out before the PEFT that it names."""
+    monkeypatch.setattr("transformers.integrations.peft.MIN_PEFT_VERSION", "99")
+    model = adapted(save_adapter(tmp_path / "a"), adapter_name="a")
+    alone = logits(model)
+    model.add_adapter(LoraConfig(target_modules=["q_proj"]), "b")
+    model.generate(INPUT_IDS, max_new_tokens=4, block_length=4)
+    model.set_adapter("a")
+    model.delete_adapter("b")
+    model.disable_adapters()
+    model.enable_adapters()
+    assert model.active_adapters() == ["a"] == list(model.peft_config)
+    model.save_pretrained(tmp_path / "b")
+    assert torch.equal(logits(adapted(tmp_path / "b")), alone)
+    torch.testing.assert_close(logits(model.merge_and_unload()), alone, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("settings", [{"modules_to_save": ["lm_head"]}, {"trainable_token_indices": [3, 5]}], ids=str)
+def test_what_is_trained_beside_low_ranks_is_switched_with_them(tmp_path, settings):
+    model = adapted(save_adapter(tmp_path / "a", seed=1, **settings), adapter_name="a")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "modules_to_save" in name or "trainable_tokens" in name:
+                parameter.add_(1)
+    whole = logits(model)
+    model.disable_adapters()
+    assert torch.equal(logits(model), logits(make_llada()))
+    model.set_adapter("a")
+    assert torch.equal(logits(model), logits(make_llada()))
+    model.enable_adapters()
+    assert torch.equal(logits(model), whole)
+    if "trainable_token_indices" in settings:  # of which PEFT loads no second adapter
+        return
+    low_ranks = save_adapter(tmp_path / "b")
+    model.load_adapter(str(low_ranks), "b")
+    assert torch.equal(logits(model), logits(adapted(low_ranks)))
+    model.set_adapter("a")
+    assert torch.equal(logits(model), whole)
+
+
+def test_adapters_that_are_not_there_are_refused(tmp_path):
+    model = make_llada()
+    for call in (model.active_adapters, model.enable_adapters, model.disable_adapters, lambda: model.set_adapter("a")):
+        with pytest.raises(ValueError, match="load_adapter"):
+            call()
+    model.load_adapter(str(save_adapter(tmp_path)), "a")
+    for call in (model.set_adapter, model.delete_adapter, lambda name: model.get_adapter_state_dict(name)):
+        with pytest.raises(ValueError, match=r"\['a'\]"):
+            call("b")
+    with pytest.raises(ValueError, match="already has"):
+        model.add_adapter(LoraConfig(target_modules=["q_proj"]), "a")
+    assert model.active_adapters() == ["a"]
+
+
 # Targets
 
 

@@ -130,15 +130,81 @@ class AdapterLoadingMixin(_Mixed):
 
     def recipes(self) -> list[GenerationConfig | None]:
         """Puts the recipe of the active adapter (the first one, if there are several) before the model's own."""
-        from peft.tuners.tuners_utils import BaseTunerLayer
-
-        if not has_adapter(self):
-            return super().recipes()
-        layers = (module for module in self.modules() if isinstance(module, BaseTunerLayer))
-        if all(layer.disable_adapters for layer in layers):
+        if not has_adapter(self) or self._adapter_layers()[0].disable_adapters:
             return super().recipes()
         config = self.peft_config[self.active_adapters()[0]]
         return [getattr(config, "recipe", None), *super().recipes()]
+
+    # The next seven stand on PEFT's public functions. Those of transformers ask for a release of PEFT that may not be
+    # out (5.24 does), and overlook parts of an adapter: `enable_adapters` leaves its `modules_to_save` disabled.
+
+    def active_adapters(self) -> list[str]:
+        """Returns the names of the active adapters, also while they are disabled."""
+        return self._adapter_layers()[0].active_adapters
+
+    def set_adapter(self, adapter_name: list[str] | str) -> None:
+        """Makes an adapter, or several, the active one."""
+        from peft.functional import set_adapter
+
+        self._check_names(adapter_name)
+        is_disabled = self._adapter_layers()[0].disable_adapters
+        set_adapter(self, adapter_name)
+        if is_disabled:
+            self.disable_adapters()
+
+    def enable_adapters(self, enabled: bool = True) -> None:
+        """Runs the model with its active adapters again."""
+        for layer in self._adapter_layers():
+            layer.enable_adapters(enabled)
+
+    def disable_adapters(self) -> None:
+        """Runs the model without its adapters, until [`enable_adapters`]."""
+        self.enable_adapters(False)
+
+    def add_adapter(self, adapter_config: "PeftConfig", adapter_name: str | None = None) -> None:
+        """Adds a new adapter, to be trained, and makes it the active one."""
+        from peft.functional import inject_adapter_in_model
+
+        name = adapter_name or "default"
+        if name in getattr(self, "peft_config", {}):
+            raise ValueError(f"The model already has the adapter {name!r}. Give another `adapter_name`.")
+        adapter_config.base_model_name_or_path = self.name_or_path
+        inject_adapter_in_model(adapter_config, self, name)
+        self._hf_peft_config_loaded = True
+        self.set_adapter(name)
+
+    def delete_adapter(self, adapter_names: list[str] | str) -> None:
+        """Removes an adapter, or several."""
+        from peft.functional import delete_adapter
+
+        for name in self._check_names(adapter_names):
+            delete_adapter(self, name, prefix=f"{self.peft_config.pop(name).peft_type.value.lower()}_")
+        if not self.peft_config:
+            del self.peft_config
+            self._hf_peft_config_loaded = False
+
+    def get_adapter_state_dict(self, adapter_name: str | None = None, state_dict: dict | None = None) -> dict:
+        """Returns the weights of an adapter, by default of the active one."""
+        from peft.functional import get_peft_model_state_dict
+
+        (name,) = self._check_names(adapter_name or self.active_adapters()[0])
+        return get_peft_model_state_dict(self, state_dict, name)
+
+    def _adapter_layers(self) -> list[Any]:
+        """Returns the modules that switch adapters: the layers that every adapter has, then its whole modules."""
+        from peft.tuners.tuners_utils import BaseTunerLayer
+        from peft.utils.other import AuxiliaryTrainingWrapper
+
+        if not has_adapter(self):
+            raise ValueError("No adapter is loaded. Call `load_adapter` first.")
+        kinds = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+        return [module for kind in kinds for module in self.modules() if isinstance(module, kind)]
+
+    def _check_names(self, names: list[str] | str) -> list[str]:
+        names, loaded = [names] if isinstance(names, str) else names, list(getattr(self, "peft_config", {}))
+        if not set(names) <= set(loaded):
+            raise ValueError(f"`adapter_name` must be one of {loaded}, got {names}. Call `load_adapter` first.")
+        return names
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
         """Saves the model; of one with adapters, the adapters, and beside them the recipe that is active."""
@@ -163,10 +229,8 @@ class AdapterLoadingMixin(_Mixed):
         """
         from peft.tuners.tuners_utils import BaseTunerLayer
 
-        if not has_adapter(self):
-            raise ValueError("No adapter is loaded, so there is nothing to merge. Call `load_adapter` first.")
-        self.generation_config = recipe_of(self)
         how: dict[str, Any] = {"safe_merge": True, "adapter_names": self.active_adapters()}
+        self.generation_config = recipe_of(self)
         replaced: list[str] = []
         for name, module in list(self.named_modules()):
             if name.startswith(tuple(replaced)):
