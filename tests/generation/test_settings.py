@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """One table of settings, and one way in which the settings of caller, adapter and model become one."""
 
+import inspect
 import itertools
 import json
 import pickle
@@ -244,6 +245,12 @@ def test_every_setting_says_what_it_is(name):
     assert name in DiffusionGenerationConfig.__doc__
     assert setting.read(setting.default) == setting.default
     assert json.loads(json.dumps(setting.default)) == setting.default
+
+
+def test_the_docstring_has_the_settings_in_every_python():
+    """Python 3.13 keeps docstrings without their indentation."""
+    text = DiffusionGenerationConfig.__doc__
+    assert text == inspect.cleandoc(text) and "\n\nArgs:\n    max_new_tokens (`int`" in text
 
 
 def test_an_error_says_which_setting_it_is_about():

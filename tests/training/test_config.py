@@ -1,8 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+import dataclasses
+import inspect
+
 import pytest
 from transformers import HfArgumentParser, TrainingArguments
 
 from hf_dparallel import CertaintyForcingConfig
+from hf_dparallel.training.hooks import documented
 
 
 def parse(*arguments):
@@ -65,7 +69,27 @@ def test_trl_parser(tmp_path):
     assert (config.mask_ratio, config.block_length) == ("random", 4)
 
 
+@pytest.mark.parametrize("clean", [str, inspect.cleandoc], ids=["as_written", "as_python_3_13_keeps_it"])
+def test_every_setting_has_its_help(clean):
+    settings = dataclasses.make_dataclass("Settings", [("first", int, 0), ("last", int, 0)])
+    settings.__doc__ = clean(
+        """Settings.
+
+        Args:
+            first (`int`):
+                Help on
+                two lines.
+            last (`int`):
+                Help on one."""
+    )
+    documented(settings)
+    helps = [field.metadata.get("help") for field in dataclasses.fields(settings)]
+    assert helps == ["Help on two lines.", "Help on one."]
+
+
 def test_help_is_printed(capsys):
+    own = {field.name: field for field in dataclasses.fields(CertaintyForcingConfig)}
+    assert all(own[name].metadata["help"] for name in own.keys() - vars(TrainingArguments("out")).keys())
     with pytest.raises(SystemExit, match="0"):
         HfArgumentParser(CertaintyForcingConfig).parse_args_into_dataclasses(["--help"])
     help_text = capsys.readouterr().out

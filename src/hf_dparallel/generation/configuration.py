@@ -4,6 +4,7 @@
 import copy
 import textwrap
 from collections.abc import Iterable
+from inspect import cleandoc
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -323,16 +324,17 @@ def _check_known(settings: Iterable[str]) -> None:
 
 def _describe_arguments() -> str:
     """The settings in the form of a docstring, by kind."""
-    wrapper = textwrap.TextWrapper(119, initial_indent=" " * 12, subsequent_indent=" " * 12, break_long_words=False)
+    wrapper = textwrap.TextWrapper(119, initial_indent=" " * 8, subsequent_indent=" " * 8, break_long_words=False)
     lines = []
     for setting in (SETTINGS[name] for kind in KINDS for name in settings_of(kind)):
         default = f", defaults to `{setting.default!r}`" if setting.default is not None else ""
         text = f"{setting.help} ({setting.rule[0].upper()}{setting.rule[1:]}.) {setting.source}".strip()
-        lines += [f"        {setting.name} (`{setting.type.__name__}`, *optional*{default}):", *wrapper.wrap(text)]
+        lines += [f"    {setting.name} (`{setting.type.__name__}`, *optional*{default}):", *wrapper.wrap(text)]
     return "\n".join(lines)
 
 
 _KNOWN = frozenset(vars(GenerationConfig()))
 if DiffusionGenerationConfig.__doc__:  # not under `python -OO`
-    _doc = DiffusionGenerationConfig.__doc__.replace("        {settings}", _describe_arguments())
+    # From Python 3.13 on, docstrings have no indentation.
+    _doc = cleandoc(DiffusionGenerationConfig.__doc__).replace("    {settings}", _describe_arguments())
     DiffusionGenerationConfig.__doc__ = _doc

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from inspect import cleandoc
 from typing import Any, ClassVar
 
 import torch
@@ -39,9 +40,11 @@ class Step:
 
 def documented(settings: type) -> type:
     """Gives each setting of a dataclass its entry in the docstring as the help of the command line."""
-    for name, text in re.findall(r"^ {8}(\w+) \(.+\):\n((?: {12}.+\n)+)", settings.__doc__ or "", flags=re.MULTILINE):
+    # From Python 3.13 on, docstrings have no indentation.
+    text = cleandoc(settings.__doc__ or "")
+    for name, entry in re.findall(r"^ {4}(\w+) \(.+\):((?:\n {8}.+)+)", text, flags=re.MULTILINE):
         setting = vars(settings)["__dataclass_fields__"][name]
-        setting.metadata = {**setting.metadata, "help": " ".join(text.split())}
+        setting.metadata = {**setting.metadata, "help": " ".join(entry.split())}
     return settings
 
 
