@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-_PACKAGES = (
-    "torch", "transformers", "peft", "trl", "datasets", "evaluate", "accelerate", "huggingface_hub", "lm_eval",
-)  # fmt: skip
+_PACKAGES = ("transformers", "peft", "trl", "datasets", "evaluate", "accelerate", "huggingface_hub", "lm_eval")
 
 
 def describe_environment() -> dict[str, Any]:
@@ -27,6 +25,8 @@ def describe_environment() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
         "hf_dparallel": __version__,
+        # With its build, "+cu132", which the metadata of a wheel may lack.
+        "torch": torch.__version__,
         **{name: _version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),

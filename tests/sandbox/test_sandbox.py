@@ -589,7 +589,8 @@ def test_without_the_kernels_help_nothing_is_run(missing, tmp_path):
 
 def test_other_systems_are_refused(monkeypatch):
     """They can import the modules all the same."""
-    hide = "import sys\nsys.platform = 'win32'\nsys.modules.update(fcntl=None, resource=None)\n"
+    # Imported before: that of Python 3.13 looks for a module of Windows there.
+    hide = "import shutil, sys\nsys.platform = 'win32'\nsys.modules.update(fcntl=None, resource=None)\n"
     result = run_script(hide + IMPORT + "from sandbox.programs import run_program\nrun_program('pass')")
     assert "SandboxUnavailableError: Programs are run on 64-bit Linux" in result.stderr
     monkeypatch.setattr(sys, "platform", "darwin")
