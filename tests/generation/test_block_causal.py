@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.models.backbones import CACHE_ARGUMENT
 
 from ..helpers import left_padded, make_sdar, make_shifted_sdar
 from .test_recorded_runs import steps_in_block
@@ -15,7 +16,7 @@ def computed_widths(model, prompts, **kwargs):
     shapes = []
 
     def record(module, args, kwargs, output):
-        shapes.append((*args[0].shape[:2], kwargs["past_key_values"].layers[0].planned.num_keys))
+        shapes.append((*args[0].shape[:2], kwargs[CACHE_ARGUMENT].layers[0].planned.num_keys))
 
     hook = model.model.layers[0].register_forward_hook(record, with_kwargs=True)
     ids, attention_mask = left_padded(prompts)

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, DynamicCach
 
 from hf_dparallel import SDARConfig, SDARMoeForMaskedDiffusion
 from hf_dparallel.attention_masks import block_causal, make_attention_mask, noisy_and_clean
+from hf_dparallel.models.backbones import CACHE_ARGUMENT
 
 from ..helpers import left_padded, make_llada2, make_sdar, make_sdar_moe
 
@@ -73,15 +74,16 @@ def test_blocks_are_counted_from_the_first_token_of_each_row(make_model):
             torch.testing.assert_close(logits[row, -len(tokens) :], alone, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("argument", sorted({"past_key_values", CACHE_ARGUMENT}))
 @MAKERS
-def test_whole_blocks_in_a_cache_change_nothing(make_model):
+def test_whole_blocks_in_a_cache_change_nothing(make_model, argument):
     model = make_model()
     ids, attention_mask = left_padded([list(range(2, 18)), list(range(20, 32))])
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
         expected = model(ids, attention_mask=attention_mask).logits[:, 12:]
-        model(ids[:, :12], attention_mask=attention_mask[:, :12], past_key_values=cache, use_cache=True)
-        logits = model(ids[:, 12:], attention_mask=attention_mask, past_key_values=cache).logits
+        model(ids[:, :12], attention_mask=attention_mask[:, :12], use_cache=True, **{argument: cache})
+        logits = model(ids[:, 12:], attention_mask=attention_mask, **{argument: cache}).logits
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
 
 

@@ -1,12 +1,19 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What is put before a decoder of transformers, so that its positions see others than the ones before them."""
 
+import inspect
+
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
+from transformers.masking_utils import create_causal_mask
 
 from ..attention_masks import block_causal, make_attention_mask
+
+
+# What decoders of transformers call their cache: "cache" since 5.24, and nothing else from 5.40 on.
+CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
 
 
 class BidirectionalBackbone:
@@ -43,28 +50,26 @@ class BlockCausalBackbone(BidirectionalBackbone):
         taken as it is, and so is `{"full_attention": mask}`, where `None` says that every query sees every key.
         `position_ids`, `(rows, queries)`, are by default counted from the first token of each row that is no padding.
         """
+        cache = kwargs.setdefault(CACHE_ARGUMENT, past_key_values)
         if inputs_embeds is None:
             inputs_embeds, input_ids = self.embed_tokens(input_ids), None  # type: ignore[attr-defined]
         if isinstance(attention_mask, dict):
             attention_mask = attention_mask["full_attention"]
         elif attention_mask is None or len(attention_mask.shape) == 2:
-            attention_mask, position_ids = self._make_mask(
-                inputs_embeds, attention_mask, position_ids, past_key_values
-            )
+            attention_mask, position_ids = self._make_mask(inputs_embeds, attention_mask, position_ids, cache)
         return super().forward(  # type: ignore[misc]
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
 
-    def _make_mask(self, inputs_embeds, key_mask, position_ids, past_key_values):
+    def _make_mask(self, inputs_embeds, key_mask, position_ids, cache):
         """The block-causal mask of 2-D inputs, and the positions of the queries."""
         rows, queries, _ = inputs_embeds.shape
-        keys = queries if past_key_values is None else past_key_values.get_mask_sizes(queries, 0)[0]
-        if past_key_values is None and position_ids is not None:
+        keys = queries if cache is None else cache.get_mask_sizes(queries, 0)[0]
+        if cache is None and position_ids is not None:
             key_positions = position_ids.expand(rows, -1)
         elif key_mask is None:
             key_positions = torch.arange(keys, device=inputs_embeds.device).expand(rows, -1)

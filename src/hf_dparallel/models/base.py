@@ -25,6 +25,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..generation.mixin import DiffusionGenerationMixin
 from .adapters import AdapterLoadingMixin
+from .backbones import CACHE_ARGUMENT
 from .scoring import (
     LazyLogits,
     ScoringMixin,
@@ -141,7 +142,8 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
             position_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
                 Positions for the rotary embedding.
             past_key_values (`Cache`, *optional*):
-                Keys and values of positions that are not in `input_ids`.
+                Keys and values of positions that are not in `input_ids`. From transformers 5.24 on it is also taken as
+                `cache`.
             inputs_embeds (`torch.FloatTensor` of shape `(batch_size, sequence_length, hidden_size)`, *optional*):
                 Embeddings, instead of `input_ids`.
             labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
@@ -170,11 +172,11 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         Returns:
             [`MaskedDiffusionOutput`] with `logits` of shape `(batch_size, num_positions, vocab_size)`.
         """
+        kwargs.setdefault(CACHE_ARGUMENT, past_key_values)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             **kwargs,
