@@ -1,6 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer, git and a network connection for pip; all else goes to .venv.
 # Variables: PYTHON (the interpreter to make .venv with), TORCH_INDEX_URL (where torch comes from; on Linux,
-# https://download.pytorch.org/whl/cpu saves gigabytes where there is no GPU), PYTEST_WORKERS, WHEEL_TEST_FLAGS (--lowest).
+# https://download.pytorch.org/whl/cpu saves gigabytes where there is no GPU), PYTEST_WORKERS, WHEEL_TEST_FLAGS (--lowest),
+# CONSTRAINTS (the versions that pip may choose).
 
 PYTHON ?= python3
 TORCH_INDEX_URL ?=
@@ -10,18 +11,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell sed -n '/^torch==/p' constraints.txt)
+CONSTRAINTS := constraints.txt
 REQUIREMENTS := setup.py pyproject.toml constraints.txt
 TEST_ENV := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu lint docs format wheel-test clean
+.PHONY: help demo test test-slow test-gpu newest lowest releases lint docs format wheel-test clean
 
 help:
 	@echo "make demo        distil the bundled teacher and compare it with the student (minutes, on the CPU)"
 	@echo "make test        lint, types, docs and the tests"
 	@echo "make test-slow   the tests that take longer"
 	@echo "make test-gpu    the tests that need a CUDA device"
+	@echo "make newest      models, training and commands with the newest releases of all that we use, in .venv-newest"
+	@echo "make lowest      the same with the lower bounds of setup.py, in .venv-lowest"
 	@echo "make lint        ruff and mypy only"
 	@echo "make docs        build the documentation into site/"
 	@echo "make wheel-test  build the wheel, install it in a new environment, and decode a first answer there"
@@ -43,6 +47,21 @@ test-slow: $(VENV)/.dev
 test-gpu: $(VENV)/.dev
 	$(PYTEST) -m gpu
 
+newest:
+	@rm -rf .venv-newest
+	@$(MAKE) --no-print-directory releases VENV=.venv-newest TORCH=torch CONSTRAINTS=/dev/null
+
+lowest:
+	@mkdir -p .venv-lowest
+	@sed -n '/^INSTALL_REQUIRES/,/^]/{/"torch>/d;s/^ *"\(.*\)>=\([0-9.]*\).*/\1==\2/p;}' setup.py > .venv-lowest/constraints.txt
+	@$(MAKE) --no-print-directory releases VENV=.venv-lowest CONSTRAINTS=.venv-lowest/constraints.txt
+
+# The summary of pytest names the releases that are others than those of constraints.txt.
+releases: $(VENV)/.dev
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist worksteal tests/models tests/training tests/cli; tests=$$?; \
+	$(BIN)/hf-dparallel generate --model demo --adapter demo-student --prompt "How many are 3 pens and 4 pens ?" && \
+	exit $$tests
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -59,7 +78,7 @@ wheel-test: $(VENV)/.dev
 	TORCH_INDEX_URL=$(TORCH_INDEX_URL) $(BIN)/python scripts/wheel_test.py $(WHEEL_TEST_FLAGS)
 
 clean:
-	rm -rf $(VENV) build dist site demo_output src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv* build dist site demo_output src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment. Each stamp is renewed when what it was made from changes. torch is installed by itself, first, so
@@ -72,9 +91,9 @@ $(VENV)/.torch: constraints.txt
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.torch $(REQUIREMENTS)
-	$(PIP) install -c constraints.txt -e ".[viz]"
+	$(PIP) install -c $(CONSTRAINTS) -e ".[viz]"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.torch $(REQUIREMENTS)
-	$(PIP) install -c constraints.txt -e ".[dev]"
+	$(PIP) install -c $(CONSTRAINTS) -e ".[dev]"
 	touch $@

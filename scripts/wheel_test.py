@@ -1,11 +1,11 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Builds the distributions, checks them, and decodes a first answer from the wheel in a new virtual environment.
+"""Builds the distributions, checks them, and decodes first answers from the wheel in a new virtual environment.
 
     make wheel-test                                 # the versions of constraints.txt
     make wheel-test WHEEL_TEST_FLAGS=--lowest       # the lower bounds of setup.py
 
 Needs a network connection for pip, and the tools `build` and `twine`. The version of torch is that of constraints.txt
-in both cases. Fails if the first answer takes longer than 30 seconds.
+in both cases. Fails if a first answer, of the teacher or of its student, takes longer than 30 seconds.
 """
 
 import argparse
@@ -76,7 +76,8 @@ def lower_bounds(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         requirements = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])
-    return [text.replace(">=", "==") for text in requirements if "extra ==" not in text and not is_torch(text)]
+    ours = [text for text in requirements if "extra ==" not in text and not is_torch(text)]
+    return [re.sub(r"^([\w.-]+).*>=([\d.]+).*", r"\1==\2", text) for text in ours]
 
 
 def is_torch(requirement: str) -> bool:
@@ -94,14 +95,14 @@ def install(python: Path, wheel: Path, args: argparse.Namespace, folder: Path) -
     run([*pip, "--constraint", str(constraints), str(wheel)])
 
 
-def first_answer(command: Path, folder: Path) -> None:
+def first_answer(command: Path, folder: Path, *flags: str) -> None:
     """Decodes an answer with the installed command, away from the sources, and prints how long it took.
 
     Raises:
         SystemExit: if there is no answer, or it took too long.
     """
     start = time.perf_counter()
-    text = run([str(command), *FIRST_ANSWER], cwd=folder, stdout=subprocess.PIPE).stdout
+    text = run([str(command), *FIRST_ANSWER, *flags], cwd=folder, stdout=subprocess.PIPE).stdout
     seconds = time.perf_counter() - start
     print(f"{text.strip()}\nThe first answer took {seconds:.1f} s.")
     if "The answer is 15 ." not in text or seconds > MAX_SECONDS:
@@ -129,6 +130,7 @@ def main() -> None:
         run([str(binaries / "python"), "-m", "pip", "check"])
         run([str(binaries / "hf-dparallel"), "--version"])
         first_answer(binaries / "hf-dparallel", folder)
+        first_answer(binaries / "hf-dparallel", folder, "--adapter", "demo-student")
 
 
 if __name__ == "__main__":

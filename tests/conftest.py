@@ -2,8 +2,10 @@
 """Fixtures that several test files share."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,11 @@ def ray_cluster(monkeypatch) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter, config) -> None:
+    pins = re.findall(r"^([\w.-]+)==(\S+)$", (Path(__file__).parents[1] / "constraints.txt").read_text(), re.MULTILINE)
+    installed = {each.name.replace("_", "-"): each.version.partition("+")[0] for each in metadata.distributions()}
+    pairs = [(name, installed.get(name.replace("_", "-"), pin), pin) for name, pin in pins]
+    if others := [f"{name} {version} ({pin})" for name, version, pin in pairs if version != pin]:
+        terminalreporter.write_line(f"Releases other than in constraints.txt: {', '.join(others)}.")
     left_out = "slow tests (`make test-slow`) and tests for a GPU (`make test-gpu`)"
     if config.option.markexpr == "not slow and not gpu":
         terminalreporter.write_line(f"Left out: {left_out}. What was skipped, and why, is below.")
