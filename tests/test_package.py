@@ -195,6 +195,14 @@ def test_sources_carry_the_licence():
     assert not missing
 
 
+def test_a_peft_that_cannot_work_is_an_error_at_import():
+    (bound,) = re.findall(r'"(peft>=[\d.]+)"', (ROOT / "setup.py").read_text())
+    program = "from importlib import metadata as m; v = m.version\n"
+    program += "m.version = lambda name: '0.20.0' if name == 'peft' else v(name)\nimport hf_dparallel"
+    error = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60).stderr
+    assert f"{bound} is required" in error and "peft==0.20.0" in error and "pip install --upgrade peft" in error
+
+
 def test_version_is_in_the_changelog_and_the_citation():
     version = re.escape(hf_dparallel.__version__)
     assert re.search(rf"^## \[{version}\] - ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)

@@ -171,7 +171,7 @@ class Answerer:
         return {
             "seed": self.seed,
             "model class": type(base).__name__,
-            "model name": base.config._name_or_path,
+            "model name": base.config.name_or_path,
             "dtype": str(self.model.dtype),
             "adapters": sorted({name for x in layers if not x.disable_adapters for name in x.active_adapters}),
             "weights": model_hash(self.model),

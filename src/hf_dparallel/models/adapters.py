@@ -14,6 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, WeightTransform
 from transformers.utils.loading_report import LoadStateDictInfo
+from transformers.utils.versions import require_version
 
 from ..generation.compatibility import has_adapter
 from ..generation.configuration import recipe_of
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 else:
     # Every `PreTrainedModel` is one, and it must come after the mixin for `generate`.
     _Mixed = object
+
+# Older ones fail later, and with other reasons.
+require_version("peft>=0.21", "Run `pip install --upgrade peft`.")
 
 _TWICE = re.compile(r"\.(modules_to_save|original_module)\.")
 _LORA_A = re.compile(r"\.lora_(?:embedding_)?A\b")

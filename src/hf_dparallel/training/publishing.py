@@ -149,7 +149,7 @@ def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | 
         )
     try:
         kind = "adapter" if getattr(model, "peft_config", None) else "model"
-        check_base_model(base_model(model).config._name_or_path, kind)
+        check_base_model(base_model(model).config.name_or_path, kind)
     except ValueError as error:
         raise ValueError(
             f"`push_to_hub=True`: {error} Or leave `push_to_hub` out, and call `trainer.push_to_hub(base_model=...)` "
@@ -191,7 +191,7 @@ def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
     logged = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
     return {
         # A folder of this machine says nothing to others.
-        "base_model": hub_name(base.config._name_or_path),
+        "base_model": hub_name(base.config.name_or_path),
         "architecture": type(base).__name__,
         # Whether it decodes without `enable_diffusion_generation`.
         "is_native": base.is_native,

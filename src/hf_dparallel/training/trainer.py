@@ -494,7 +494,7 @@ class CertaintyForcingTrainer(PublishingMixin):
 def _check_args(args: CertaintyForcingConfig | None, model: str | nn.Module | None) -> CertaintyForcingConfig:
     if args is None:
         config = getattr(model, "config", None)
-        name = config._name_or_path or config.model_type if config else model or "student"
+        name = config.name_or_path or config.model_type if config else model or "student"
         return CertaintyForcingConfig(f"{name.rstrip('/').split('/')[-1]}-CFD")
     if not isinstance(args, CertaintyForcingConfig):
         raise TypeError(
