@@ -149,9 +149,16 @@ def test_gradient_checkpointing_gives_the_same_gradients(make_model):
     expected = gradients(make_model().train())
     for use_reentrant in (None, False, True):
         model = make_model().train()
-        model.gradient_checkpointing_enable(None if use_reentrant is None else {"use_reentrant": use_reentrant})
-        assert model.is_gradient_checkpointing
+        model.activation_checkpointing_enable(None if use_reentrant is None else {"use_reentrant": use_reentrant})
+        assert model.is_activation_checkpointing
         torch.testing.assert_close(gradients(model), expected)
+
+
+@MAKERS
+def test_configs_have_the_tokens_that_transformers_asks_for(make_model):
+    config = make_model().config
+    assert config.eos_token_id is not None and config.pad_token_id is not None
+    assert config.bos_token_id is None or config.bos_token_id < config.vocab_size
 
 
 @MAKERS

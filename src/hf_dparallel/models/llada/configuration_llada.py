@@ -77,6 +77,8 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
         "rope_scaling_factor": None,
     }
     keys_to_ignore_at_inference = ["past_key_values"]
+    # Not in published files, and read by all of transformers.
+    bos_token_id = None
     attribute_map = {
         "hidden_size": "d_model",
         "intermediate_size": "mlp_hidden_size",
