@@ -200,7 +200,7 @@ def test_a_peft_that_cannot_work_is_an_error_at_import():
     program = "from importlib import metadata as m; v = m.version\n"
     program += "m.version = lambda name: '0.20.0' if name == 'peft' else v(name)\nimport hf_dparallel"
     error = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60).stderr
-    assert f"{bound} is required" in error and "peft==0.20.0" in error and "pip install --upgrade peft" in error
+    assert f"{bound} is required" in error and "peft==0.20.0" in error and "Upgrade PEFT" in error
 
 
 def test_version_is_in_the_changelog_and_the_citation():

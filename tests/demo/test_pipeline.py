@@ -44,7 +44,7 @@ def test_bundled_student_takes_a_fifth_of_the_passes():
 
 @pytest.mark.parametrize(
     ("name", "ends"),
-    zip(EXAMPLES, ["15.", "23.", "22.", "11. 20.", "31.", "We can only add and take away."], strict=True),
+    list(zip(EXAMPLES, ["15.", "23.", "22.", "11. 20.", "31.", "We can only add and take away."], strict=True)),
 )
 def test_bundled_student_answers_the_examples_of_the_page(name, ends):
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(STUDENT), AutoTokenizer.from_pretrained(STUDENT)

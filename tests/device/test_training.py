@@ -73,7 +73,7 @@ def test_a_training_step_is_that_of_the_cpu(make_model, settings, tmp_path, monk
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.1)
         if checkpointing:
-            trainer.model.gradient_checkpointing_enable()
+            trainer.model.activation_checkpointing_enable()
             trainer.model.enable_input_require_grads()
         return trainer
 

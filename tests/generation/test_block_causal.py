@@ -91,5 +91,5 @@ def test_settings_follow_from_the_model():
     # What other recipes are compared with has the cache, which is exact.
     assert resolve(model, resolved.one_token_per_pass()).cache_implementation == "block"
     assert resolve(model, model.generation_config, block_length=4).block_length == 4
-    model.train().gradient_checkpointing_enable()
+    model.train().activation_checkpointing_enable()
     assert resolve(model).cache_implementation is None

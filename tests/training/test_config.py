@@ -31,6 +31,7 @@ def test_a_constant_rate_is_warmed_up_to_if_asked_for(steps):
     assert CertaintyForcingConfig("out", warmup_steps=steps, lr_scheduler_type="cosine").lr_scheduler_type == "cosine"
 
 
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated")
 @pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])
 def test_activation_checkpointing_by_both_of_its_names(name):
     assert CertaintyForcingConfig("out").activation_checkpointing is True
