@@ -38,6 +38,9 @@ PARTS = [
     ("transformers:Trainer", "_load_from_checkpoint _load_best_model", "adapters of a `load_adapter`, complete or not "
      "at all"),
     ("transformers:Trainer", "_save_checkpoint _save_rng_state", "a checkpoint that was cut off is not resumed"),
+    ("transformers:Trainer", "_init_training_state", "a streamed data set is resumed within a later pass"),
+    ("transformers:Trainer", "_get_train_sampler", "rows are grouped by length before they are tokenized"),
+    ("transformers.trainer_pt_utils", "LengthGroupedSampler", "the same"),
     ("transformers:Trainer", "_save _internal_call _finish_current_push", "the card and the recipe "
      "in every push"),
     ("transformers:TrainingArguments", "_VALID_DICT_FIELDS", "`chat_template_kwargs` as JSON on the command line"),
