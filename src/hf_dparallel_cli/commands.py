@@ -116,8 +116,8 @@ _TABLE: list[click.Command] = [
         Flag("dataset", "Prompts for --figures, as for `hf-dparallel evaluate`.",
             needs="figures", metavar="DATASET", bundled=("demo",)),
         Flag("figures", "Folder for pictures of how certainty grows over a dataset.", metavar="DIR", needs="dataset"),
-        Flag("reward", "Also draw the accuracy of whole answers against their confidence, at the confidence "
-            "thresholds 0.3, 0.5, 0.7, 0.9. What makes an answer right is as for `hf-dparallel evaluate`.",
+        Flag("reward", "Also draw accuracy against tokens per forward pass, at the confidence thresholds 0.3, 0.5, "
+            "0.7, 0.9. What makes an answer right is as for `hf-dparallel evaluate`.",
             Choice(REWARDS), needs="figures"),
     ], "demo-student 'Mia has 14 pens and finds 6. How many?' --output_file page.html", ["model", "prompt"]),
     Command("calibrate", "find the fastest decoding settings that keep the accuracy", [

@@ -14,14 +14,16 @@ from transformers import PreTrainedModel
 from hf_dparallel_cli.command import Flags
 
 from ..data.prompts import tokenize_prompts
+from ..evaluation.decoding import Evaluation, evaluate_answers
 from ..generation.answerer import Answerer
 from ..generation.compatibility import has_adapter
 from ..generation.output import DiffusionGenerationOutput
-from ..inspection.certainty import answer_confidence_and_accuracy, committed_confidence
+from ..inspection.certainty import committed_confidence, mean_confidence
 from ..inspection.page import write_page
-from ..inspection.plots import plot_certainty
+from ..inspection.plots import plot_confidence_maps, plot_tradeoff
 from ..inspection.text import print_answer, print_passes
 from ..inspection.trace import DecodeTrace, trace_decode
+from ..reports import metrics_with_intervals
 from .console import make_folder, say
 from .loading import (
     batch_options,
@@ -36,8 +38,10 @@ from .loading import (
 )
 
 
-# At which the accuracy of whole answers is drawn against their confidence.
+# The confidence thresholds at which accuracy is drawn against speed.
 _THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
+# Passes and tokens of the maps, as in the paper.
+_NUM_PASSES, _NUM_TOKENS = 16, 160
 
 
 def run(flags: Flags) -> dict[str, Any]:
@@ -71,9 +75,10 @@ def run(flags: Flags) -> dict[str, Any]:
     if dataset is not None and flags.figures is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
         answerer = Answerer(model, tokenizer, recipe, seed=flags.seed, **batch_options(flags))
-        judged = {"tokenizer": tokenizer, "dataset": dataset, "reward_funcs": reward}
-        score = partial(answer_confidence_and_accuracy, **judged) if reward is not None else None
-        report["figures"] = make_plots(answerer.with_(output_certainty=True), prompts, score, Path(flags.figures))
+        score = None
+        if reward is not None:
+            score = partial(evaluate_answers, dataset=dataset, reward_funcs=reward, prompt_ids=prompts)
+        report["figures"] = make_plots(answerer, prompts, score, Path(flags.figures))
     return report
 
 
@@ -90,10 +95,7 @@ def show(traces: Sequence[DecodeTrace], output_file: str | None, title: str) -> 
 
 
 def make_plots(
-    answerer: Answerer,
-    prompts: Sequence[list[int]],
-    score: Callable[[DiffusionGenerationOutput], dict[str, Any]] | None,
-    folder: Path,
+    answerer: Answerer, prompts: Sequence[list[int]], score: Callable[..., Evaluation] | None, folder: Path
 ) -> dict[str, Any]:
     """Decodes a dataset by several methods, writes the pictures, and returns their files and what the methods cost.
 
@@ -111,33 +113,31 @@ def make_plots(
     if has_adapter(model):
         methods[f"{given}, with adapter"] = (answerer, True)
     decodes = {
-        name: run_with(model, has_it, partial(method.decode, prompts, name))
+        name: run_with(model, has_it, partial(method.with_(output_certainty=True).decode, prompts, name))
         for name, (method, has_it) in methods.items()
     }
-    answers = None if score is None else score_thresholds(answerer, prompts, score)
-    files = []
-    labelled = {
-        name: [{**point, "label": str(point["confidence_threshold"])} for point in points]
-        for name, points in (answers or {}).items()
-    }
-    for name, figure in plot_certainty(decodes, answerer.tokenizer, labelled).items():
-        files.append(str(folder / f"{name}.png"))
-        figure.savefig(files[-1])
-        say(f"Figure: {files[-1]}")
+    certainty = {name: mean_confidence(out.confidences, _NUM_PASSES)[:, :_NUM_TOKENS] for name, out in decodes.items()}
+    figures = {"confidence_maps": plot_confidence_maps(certainty)}
+    answers = None if score is None else score_thresholds(answerer, score)
+    if answers is not None:
+        figures["tradeoff"] = plot_tradeoff(answers)
+    files = [str(folder / f"{name}.png") for name in figures]
+    for file, figure in zip(files, figures.values(), strict=True):
+        figure.savefig(file)
+        say(f"Figure: {file}")
     return {"files": files, "methods": {name: _means(out) for name, out in decodes.items()}, "answers": answers}
 
 
-def score_thresholds(
-    answerer: Answerer, prompts: Sequence[list[int]], score: Callable[[DiffusionGenerationOutput], dict[str, Any]]
-) -> dict[str, list[dict[str, Any]]]:
-    """Decodes at several confidence thresholds, without and with the adapter, and scores the answers."""
+def score_thresholds(answerer: Answerer, score: Callable[..., Evaluation]) -> dict[str, list[dict[str, Any]]]:
+    """Scores the answers at several confidence thresholds, without and with the adapter."""
     names = {"without adapter": False} | ({"with adapter": True} if has_adapter(answerer.model) else {})
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for (name, has_it), threshold in product(names.items(), _THRESHOLDS):
-        decode = answerer.with_(confidence_threshold=threshold).decode
+        method = answerer.with_(confidence_threshold=threshold)
         title = f"confidence_threshold={threshold}, {name}"
-        out = run_with(answerer.model, has_it, partial(decode, prompts, title))
-        answers[name].append({"confidence_threshold": threshold, **score(out)})
+        measured = run_with(answerer.model, has_it, partial(score, method, description=title))
+        point = {"confidence_threshold": threshold, "label": str(threshold)}
+        answers[name].append(point | metrics_with_intervals(measured))
     return answers
 
 
