@@ -36,11 +36,6 @@ from .web_page import render_page
 
 AnswerObjects = CompletionObjects | ResponsesObjects
 
-# How long a client may take to send a body, and how much of one that is too long is read and thrown away: clients that
-# send all of it before they read would meet a closed connection instead of the refusal.
-_BODY_SECONDS = 30
-_MOST_BYTES = 2**26
-
 
 class PendingRequest:
     """The answers to one request, as they come from the decoding thread; a [`RequestError`] if it is not taken."""
@@ -275,21 +270,13 @@ class Api:
         # Another type could be sent from a page of another site that is open in a browser on this machine.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError("The body must be JSON. Send the header `Content-Type: application/json`.", status=415)
-        received, size = b"", 0
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                async for part in request.stream():
-                    size += len(part)
-                    if size <= self.max_request_bytes:
-                        received += part
-                    elif size > _MOST_BYTES:
-                        break
-        except TimeoutError as error:
-            message = f"The body did not arrive within {_BODY_SECONDS} seconds. Send it at once."
-            raise RequestError(message, status=408) from error
-        if size > self.max_request_bytes:
-            message = f"The body is longer than {self.max_request_bytes} bytes. Send a shorter prompt."
-            raise RequestError(message, status=413)
+        received = b""
+        async for part in request.stream():
+            received += part
+            if len(received) > self.max_request_bytes:
+                # uvicorn reads the rest and throws it away: a client may send all of it before it reads the refusal.
+                message = f"The body is longer than {self.max_request_bytes} bytes. Send a shorter prompt."
+                raise RequestError(message, status=413)
         return received
 
     def _describe(self, served: ServedModel) -> dict[str, Any]:
