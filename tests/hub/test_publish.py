@@ -252,7 +252,7 @@ def test_custom_generate_of_a_folder_reads_the_recipe_that_is_in_it(tmp_path):
     recipe = DiffusionGenerationConfig(max_new_tokens=8, block_length=8, denoising_steps=2)
     recipe.save_pretrained(tmp_path)
     (tmp_path / "training_summary.json").write_text('{"shift_logits": true}')
-    publish.write_companions(ModelFacts(tmp_path, "user/bert"))
+    publish.write_companions(ModelFacts.read(tmp_path, "user/bert"))
 
     model = AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
     prompt = torch.arange(2, 6)[None]
@@ -360,7 +360,7 @@ def test_texts_of_the_card_are_texts(hub, adapter, tmp_path):
 def test_a_summary_that_no_training_has_written_is_refused(adapter, summary):
     (adapter / "training_summary.json").write_text(json.dumps(summary))
     with pytest.raises(ValueError, match=r"training_summary\.json` has .*, which is no"):
-        publish.files_to_push(ModelFacts(adapter, "user/student"))
+        publish.files_to_push(ModelFacts.read(adapter, "user/student"))
 
 
 @pytest.mark.parametrize("recipes", [[None, None], [{"entropy_threshold": 0.2}, {"entropy_threshold": 0.4}]])

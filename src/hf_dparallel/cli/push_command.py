@@ -31,7 +31,7 @@ def run(flags: Flags) -> dict[str, Any]:
     if flags.repo_type == "model" and "engine" in flags.settings:
         with TemporaryDirectory() as folder:
             path = str(Path(folder, "student"))
-            base_model = flags.base_model or ModelFacts(Path(flags.path), flags.repo_id).base_model
+            base_model = flags.base_model or ModelFacts.read(Path(flags.path), flags.repo_id).base_model
             about: dict[str, Any] = {"base_model": base_model, "generation_config": read_settings(flags)}
             export_for_engine(flags.path, flags.settings["engine"], path, **about)
             return _push(Flags(**vars(flags) | {"path": path, "base_model": base_model}))
@@ -61,9 +61,9 @@ def _push(flags: Flags) -> dict[str, Any]:
 
 
 def _files_of_model(path: str, **about: Any) -> dict[str, Content]:
-    facts = ModelFacts(Path(path), **about)
+    facts = ModelFacts.read(path, **about)
     if facts.adapter and facts.base_model is None:
-        facts = ModelFacts(Path(path), **about | {"base_model": _UNNAMED})
+        facts = ModelFacts.read(path, **about | {"base_model": _UNNAMED})
     return files_to_push(facts)
 
 

@@ -109,7 +109,7 @@ def export_for_engine(
     if settings:
         (output_dir / YAML_NAME).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     (output_dir / LAUNCH_NAME).write_text(command.format(folder=".") + "\n", encoding="utf-8")
-    write_companions(ModelFacts(output_dir, output_dir.name, base_model=base_model))
+    write_companions(ModelFacts.read(output_dir, output_dir.name, base_model=base_model))
     return command.format(folder=shlex.quote(str(output_dir)))
 
 
@@ -117,7 +117,7 @@ def _base_of(model: PreTrainedModel, student: Path) -> str:
     """The base model that an adapter or a saved model names, or the model itself."""
     if has_adapter(model):
         return model.peft_config[model.active_adapters()[0]].base_model_name_or_path
-    said = ModelFacts(student, student.name).summary.get("base_model") if student.is_dir() else None
+    said = ModelFacts.read(student, student.name).summary.get("base_model") if student.is_dir() else None
     return said or str(student)
 
 

@@ -51,13 +51,12 @@ def make_model_card(facts: ModelFacts) -> RepoCard:
     has_chat_template = _has_chat_template(facts.folder if facts.has_tokenizer else base_model)
     settings = _settings(facts)
     adapter_tags = ["peft", str(adapter.get("peft_type", "peft")).lower()] if adapter else []
-    tags = [facts.tags] if isinstance(facts.tags, str) else facts.tags or []
     data = ModelCardData(
         base_model=base_model,
         base_model_relation=("adapter" if adapter else "finetune") if base_model else None,
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
-        tags=list(dict.fromkeys([*TAGS, *adapter_tags, *tags])),
+        tags=list(dict.fromkeys([*TAGS, *adapter_tags, *facts.tags])),
         license=facts.license,
         datasets=[facts.dataset_name] if facts.dataset_name else None,
         model_name=facts.repo_id.split("/")[-1],

@@ -29,65 +29,99 @@ _DATA_SUFFIXES = (".json", ".jsonl", ".parquet", ".csv")
 
 @dataclass
 class ModelFacts:
-    r"""
-    The facts of a model or adapter that was saved in a folder, from which its files on the Hub and its card are made.
-
-    Args:
-        folder (`str` or `os.PathLike`):
-            What [`CertaintyForcingTrainer`] or `save_pretrained` has saved.
-        repo_id (`str`):
-            Name of the repository.
-        base_model (`str`, *optional*):
-            Name of the base model on the Hub. By default what the adapter says, which must then be such a name.
-        generation_config ([`DiffusionGenerationConfig`], *optional*):
-            Settings of the recipe that take the place of the saved ones.
-        report (`str` or `os.PathLike`, *optional*):
-            JSON file with measured figures for the card: what `hf-dparallel evaluate --json` or `demo` wrote.
-        example (`str` or `os.PathLike`, *optional*):
-            JSON file with an answer for the card and its widget: what `hf-dparallel generate --json` wrote.
-        dataset_name (`str`, *optional*):
-            Name on the Hub of the data that it was trained on, for the card.
-        license (`str`, *optional*):
-            Identifier of its licence (`"mit"`, `"apache-2.0"`), for the card.
-        tags (`str` or `list[str]`, *optional*):
-            Tags of the card beside the default ones.
-
-    Raises:
-        ValueError: if a file of the folder, the report or the example is none.
-    """
+    """What the files of a model or adapter on the Hub, and its card, are made from. See [`ModelFacts.read`]."""
 
     folder: Path
     repo_id: str
-    base_model: str | None = None
-    generation_config: DiffusionGenerationConfig | None = None
-    report: str | os.PathLike | None = None
-    example: str | os.PathLike | None = None
-    dataset_name: str | None = None
-    license: str | None = None
-    tags: str | list[str] | None = None
+    # As it is named, and if the name is one on the Hub.
+    named_base_model: str | None
+    base_model: str | None
+    recipe: DiffusionGenerationConfig
+    has_tokenizer: bool
+    # The configuration of the adapter, and what the training was; empty if there was none.
+    adapter: dict[str, Any]
+    summary: dict[str, Any]
+    # How the recipe was found, unless another one was given.
+    calibration: dict[str, Any]
+    # How an engine is started with it, if it was exported for one.
+    launch: str | None
+    # For the card.
+    figures: dict[str, Any] | None
+    answer: dict[str, Any]
+    dataset_name: str | None
+    license: str | None
+    tags: list[str]
 
-    def __post_init__(self):
-        self.folder = Path(self.folder)
-        self.has_tokenizer = (self.folder / "tokenizer_config.json").is_file()
-        self.adapter, self.summary = self._read(ADAPTER_CONFIG_NAME), self._read(SUMMARY_NAME)
-        check_summary(self.summary, self.folder / SUMMARY_NAME)
-        said = self.base_model or self.adapter.get("base_model_name_or_path") or self.summary.get("base_model")
-        self._said_base_model, self.base_model = said, hub_name(said)
-        launch = self.folder / LAUNCH_NAME
-        # How an engine is started with it, if it was exported for one.
-        self.launch = launch.read_text(encoding="utf-8") if launch.is_file() else None
-        is_saved = (self.folder / GENERATION_CONFIG_NAME).is_file()
-        recipe = DiffusionGenerationConfig.from_pretrained(self.folder) if is_saved else DiffusionGenerationConfig()
-        given = self.generation_config.settings() if self.generation_config else {}
-        self.recipe = recipe.updated(**given)
-        # How the recipe was found, unless another one was given.
-        self.calibration = {} if given else self._read(CALIBRATION_NAME)
-        self.figures = None if self.report is None else read_figures(self.report, self.recipe.settings())
-        self.answer = {} if self.example is None else read_example(self.example)
+    @classmethod
+    def read(
+        cls,
+        folder: str | os.PathLike,
+        repo_id: str,
+        *,
+        base_model: str | None = None,
+        generation_config: DiffusionGenerationConfig | None = None,
+        report: str | os.PathLike | None = None,
+        example: str | os.PathLike | None = None,
+        dataset_name: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+    ) -> "ModelFacts":
+        r"""
+        Reads the facts from a folder, and adds what the caller knows.
+
+        Args:
+            folder (`str` or `os.PathLike`):
+                What [`CertaintyForcingTrainer`] or `save_pretrained` has saved.
+            repo_id (`str`):
+                Name of the repository.
+            base_model (`str`, *optional*):
+                Name of the base model on the Hub. By default what the adapter says, which must then be such a name.
+            generation_config ([`DiffusionGenerationConfig`], *optional*):
+                Settings of the recipe that take the place of the saved ones.
+            report (`str` or `os.PathLike`, *optional*):
+                JSON file with measured figures for the card: what `hf-dparallel evaluate --json` or `demo` wrote.
+            example (`str` or `os.PathLike`, *optional*):
+                JSON file with an answer for the card and its widget: what `hf-dparallel generate --json` wrote.
+            dataset_name (`str`, *optional*):
+                Name on the Hub of the data that it was trained on, for the card.
+            license (`str`, *optional*):
+                Identifier of its licence (`"mit"`, `"apache-2.0"`), for the card.
+            tags (`str` or `list[str]`, *optional*):
+                Tags of the card beside the default ones.
+
+        Raises:
+            ValueError: if a file of the folder, the report or the example is none.
+        """
+        folder = Path(folder)
+        adapter, summary = _read(folder / ADAPTER_CONFIG_NAME), _read(folder / SUMMARY_NAME)
+        check_summary(summary, folder / SUMMARY_NAME)
+        named = base_model or adapter.get("base_model_name_or_path") or summary.get("base_model")
+        is_saved = (folder / GENERATION_CONFIG_NAME).is_file()
+        recipe = DiffusionGenerationConfig.from_pretrained(folder) if is_saved else DiffusionGenerationConfig()
+        given = generation_config.settings() if generation_config else {}
+        recipe = recipe.updated(**given)
+        launch = folder / LAUNCH_NAME
+        return cls(
+            folder=folder,
+            repo_id=repo_id,
+            named_base_model=named,
+            base_model=hub_name(named),
+            recipe=recipe,
+            has_tokenizer=(folder / "tokenizer_config.json").is_file(),
+            adapter=adapter,
+            summary=summary,
+            calibration={} if given else _read(folder / CALIBRATION_NAME),
+            launch=launch.read_text(encoding="utf-8") if launch.is_file() else None,
+            figures=None if report is None else read_figures(report, recipe.settings()),
+            answer={} if example is None else read_example(example),
+            dataset_name=dataset_name,
+            license=license,
+            tags=[tags] if isinstance(tags, str) else tags or [],
+        )
 
     def check_complete(self) -> None:
         """Refuses a recipe without a commit rule, and an adapter that nobody else could use."""
-        check_base_model(self._said_base_model, "adapter" if self.adapter else "model")
+        check_base_model(self.named_base_model, "adapter" if self.adapter else "model")
         if self.recipe.commit_rule() is None:
             saved = self.folder / GENERATION_CONFIG_NAME
             problem = "has no commit rule" if saved.is_file() else "does not exist"
@@ -95,10 +129,6 @@ class ModelFacts:
                 f"`{saved}` {problem}, so that what is pushed would decode one token in each pass. Choose a rule: "
                 "`generation_config=DiffusionGenerationConfig(entropy_threshold=0.5)` (`--entropy_threshold 0.5`)."
             )
-
-    def _read(self, name: str) -> dict[str, Any]:
-        path = self.folder / name
-        return read_json(path) if path.is_file() else {}
 
 
 def check_summary(summary: Mapping[str, Any], path: Path) -> None:
@@ -164,3 +194,7 @@ def read_example(path: str | os.PathLike) -> dict[str, Any]:
     if missing:
         raise ValueError(f"`example={path}` has no {missing[0]}. Give what `hf-dparallel generate --json FILE` wrote.")
     return example
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}

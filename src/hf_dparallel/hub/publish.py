@@ -69,7 +69,7 @@ def push_model_to_hub(
             As in `create_repo` and [`~huggingface_hub.HfApi.create_commit`]. A branch is created if there is none.
         facts:
             `base_model`, `generation_config`, `report`, `example`, `dataset_name`, `license` and `tags`, as in
-            [`ModelFacts`].
+            [`ModelFacts.read`].
 
     Returns:
         [`~huggingface_hub.CommitInfo`]
@@ -80,7 +80,7 @@ def push_model_to_hub(
         OSError: if the folder holds no safetensors weights, or the Hub refuses.
     """
     kind = kind_of(Path(folder))
-    known = ModelFacts(Path(folder), full_name(repo_id, token), **facts)
+    known = ModelFacts.read(folder, full_name(repo_id, token), **facts)
     files = files_to_push(known)
     logger.info(f"Uploading {', '.join(files)}.")
     config = files[WEIGHT_PATTERNS[kind][0]]

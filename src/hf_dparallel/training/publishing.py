@@ -135,7 +135,7 @@ class PublishingMixin(Trainer):
             recipe.save_pretrained(target)
             (target / SUMMARY_NAME).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         repo_id = model_name or self.hub_model_id or Path(self.args.output_dir).name
-        write_companions(ModelFacts(folder, repo_id, **kwargs), *copies)
+        write_companions(ModelFacts.read(folder, repo_id, **kwargs), *copies)
 
 
 def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
