@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 
 _NUM_NUISANCE_VALUES = 64
@@ -65,11 +66,11 @@ def accuracy_drop_p_value(reference: Sequence[bool], candidate: Sequence[bool], 
     observed = _score_statistic(np.array([lost]), np.array([gained]), num, max_drop)[0]
     extreme = statistic <= observed + 1e-9
     losses, gains = losses[extreme], gains[extreme]
-    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, num + 1)))])
-    log_ways = log_factorial[num] - log_factorial[losses] - log_factorial[gains] - log_factorial[num - losses - gains]
+    outcomes = torch.tensor(np.stack([losses, gains, num - losses - gains]), dtype=torch.float64)
+    log_ways = math.lgamma(num + 1) - torch.lgamma(outcomes + 1).sum(dim=0)
     # Rates of a gain, denser towards 0, where methods that mostly agree are.
-    rates = (1 - max_drop) / 2 * np.linspace(0, 1, _NUM_NUISANCE_VALUES) ** 2
-    return max(_probability(log_ways, losses, gains, num, rate + max_drop, rate) for rate in rates)
+    rates = (1 - max_drop) / 2 * torch.linspace(0, 1, _NUM_NUISANCE_VALUES, dtype=torch.float64) ** 2
+    return max(_probability(outcomes, log_ways, rate, max_drop) for rate in rates)
 
 
 def _score_statistic(losses: np.ndarray, gains: np.ndarray, num: int, drop: float) -> np.ndarray:
@@ -80,16 +81,7 @@ def _score_statistic(losses: np.ndarray, gains: np.ndarray, num: int, drop: floa
     return (losses - gains - num * drop) / np.sqrt(num * (2 * gain_rate + drop * (1 - drop)))
 
 
-def _probability(
-    log_ways: np.ndarray, losses: np.ndarray, gains: np.ndarray, num: int, loss_rate: float, gain_rate: float
-) -> float:
-    """The probability of all outcomes together, which are trinomial."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = log_ways.copy()
-        for count, rate in (
-            (losses, loss_rate),
-            (gains, gain_rate),
-            (num - losses - gains, 1 - loss_rate - gain_rate),
-        ):
-            logs += np.where(count == 0, 0.0, count * math.log(rate) if rate > 0 else -math.inf)
-    return float(np.exp(logs).sum())
+def _probability(outcomes: torch.Tensor, log_ways: torch.Tensor, gain_rate: torch.Tensor, drop: float) -> float:
+    """Returns the probability of all outcomes together, which are trinomial."""
+    rates = torch.stack([gain_rate + drop, gain_rate, (1 - drop - 2 * gain_rate).clamp(min=0)])
+    return (log_ways + torch.xlogy(outcomes, rates[:, None]).sum(dim=0)).exp().sum().item()
