@@ -20,7 +20,7 @@ from hf_dparallel.generation import mixin, standard_parts
 from hf_dparallel.generation.parts import RowPart
 from hf_dparallel.generation.prediction import predict_tokens
 from hf_dparallel.generation.standard_parts import make_parts
-from hf_dparallel.serving.followers import Following
+from hf_dparallel.serving.followers import RowFollowers
 from hf_dparallel.serving.json_answers import CompiledSchema, JsonAnswer
 
 from ..helpers import (
@@ -201,7 +201,7 @@ def with_forms(forms, clock):
     """Makes the parts of a decode, and has its rows follow their forms."""
     schemas = [form and CompiledSchema(Matcher(form=form), Matcher(form=form)) for form in forms]
     followers = {row: [JsonAnswer(schema)] for row, schema in enumerate(schemas) if schema is not None}
-    following = Following(lambda row: followers.get(row, []))
+    following = RowFollowers(lambda row: followers.get(row, []))
     return lambda *args, **kwargs: [clock, *make_parts(*args, **kwargs), following]
 
 

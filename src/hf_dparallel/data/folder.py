@@ -101,6 +101,8 @@ class ShardStore:
         # As it will be read.
         self.run = json.loads(json.dumps({"shard_size": SHARD_SIZE, **run}))
         self.num_rows = num_rows
+        # The last one may have fewer rows.
+        self.rows_per_shard = min(SHARD_SIZE, num_rows)
         self.num_shards = -(-num_rows // SHARD_SIZE)
 
     def check_run(self) -> None:

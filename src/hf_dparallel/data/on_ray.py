@@ -86,7 +86,7 @@ def generate_trajectories_on_ray(
         ValueError: as from [`generate_trajectories`]; if no machine has room for an actor; or if the models of two
             machines differ.
         RuntimeError: if the same prompts end their actors again and again.
-        FloatingPointError: if not one row of a shard can be decoded.
+        FloatingPointError: if not one row of a whole shard can be decoded.
     """
     if find_spec("ray") is None:
         raise ImportError("Trajectories on a cluster need Ray: `pip install 'ray[serve]'`.")

@@ -225,8 +225,8 @@ class TrajectoryRun:
         from datasets import Dataset, Features, List, Value, concatenate_datasets
 
         failed = {row: answer["error"] for row, answer in answers.items() if "error" in answer}
-        # A whole shard, as the first one is: a last one of a few rows may fail by its prompts.
-        if len(failed) == len(self.store.rows(0)):
+        # The few rows of a last shard may fail by their prompts.
+        if len(failed) == self.store.rows_per_shard:
             raise FloatingPointError(
                 f"The logits of the model are NaN in all rows from {min(failed)} to {max(failed)}. Check the weights "
                 "and the dtype: float16 overflows in models trained in bfloat16."

@@ -13,7 +13,7 @@ from .bodies import RequestError
 
 @dataclass
 class Part:
-    """What follows in the answer of this number, or all of it."""
+    """The next part of the answer of this number, or all of it."""
 
     index: int
     text: str
@@ -48,7 +48,7 @@ class CompletionObjects:
             yield self._event(self._choice(Part(0, ""), delta={"role": "assistant", "content": ""}))
 
     def events(self, part: Part) -> Iterator[str]:
-        """What follows in an answer, or its end."""
+        """The next part of an answer, or its end."""
         yield self._event(self._choice(part, delta={} if part.finish_reason else {"content": part.text}))
 
     def last_events(self, answers: list[Part], usage: dict[str, Any]) -> Iterator[str]:
@@ -121,7 +121,7 @@ class ResponsesObjects:
         yield self._event("response.content_part.added", **self._place, part=_content(Part(0, "")))
 
     def events(self, part: Part) -> Iterator[str]:
-        """What follows in the answer, whose end is the end of the response."""
+        """The next part of the answer, whose end is the end of the response."""
         if part.finish_reason is None:
             yield self._event("response.output_text.delta", **self._place, delta=part.text, logprobs=part.logprobs)
 

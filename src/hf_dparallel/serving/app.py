@@ -148,7 +148,7 @@ class _Answer:
 
 
 def _followers(request: CompletionRequest) -> list[Follower]:
-    """What follows one of the answers, in the order in which they take part in a pass."""
+    """Returns the followers of an answer, in the order in which they take part in a pass."""
     body, followers = request.body, list[Follower]()
     if request.schema is not None:
         followers.append(JsonAnswer(request.schema))

@@ -25,7 +25,7 @@ from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
 from ..generation.standard_parts import make_parts
 from .bodies import RequestError
-from .followers import Follower, Following, Progress
+from .followers import Follower, Progress, RowFollowers
 
 
 logger = logging.get_logger(__name__)
@@ -184,7 +184,7 @@ class Engine:
         self._turns_of.setdefault(prompt.client, min(self._turns_of.values(), default=0))
         try:
             if prompt.settings not in self._groups:
-                parts = [*make_parts(prompt.config), Following(self._followers_of)]
+                parts = [*make_parts(prompt.config), RowFollowers(self._followers_of)]
                 decoder = Decoder(self.model, prompt.config, parts, self._generator_for)
                 decoder.canvas.is_followed = True
                 self._groups[prompt.settings] = _Group(decoder, prompt.adapter)
@@ -244,18 +244,18 @@ class Engine:
             # Of an infilling, what stood between the masks is told, too.
             end = None if self._active[row_id].config.is_infilling else row.num_tokens
             progress[row_id] = RowProgress(row.tokens[num_sent[row_id] : end].tolist(), row.nfe)
-        self._leave([row_id for row_id in row_ids if self._tell(row_id, *progress[row_id], finished.get(row_id))])
+        self._leave([row_id for row_id in row_ids if self._tell(row_id, progress[row_id], finished.get(row_id))])
 
     def _fail(self, row_ids: list[int], error: Exception) -> None:
         for row_id in row_ids:
-            self._active.pop(row_id).listener(Progress([], 0, error=error))
+            self._active.pop(row_id).listener(Progress([], nfe=0, error=error))
 
-    def _tell(self, row_id: int, tokens: list[int], nfe: int, finished: DecodedRow | None) -> bool:
+    def _tell(self, row_id: int, new: RowProgress, finished: DecodedRow | None) -> bool:
         """Sends the tokens that are new, and says whether they are the last."""
         prompt = self._active[row_id]
-        num_sent, tokens = len(prompt.sent), (prompt.sent + tokens)[: prompt.max_tokens]
+        num_sent, tokens = len(prompt.sent), (prompt.sent + new.tokens)[: prompt.max_tokens]
         is_last = finished is not None or len(tokens) == prompt.max_tokens
-        progress = Progress(tokens[num_sent:], nfe, error=finished.error if finished else None)
+        progress = Progress(tokens[num_sent:], nfe=new.nfe, error=finished.error if finished else None)
         if is_last and progress.error is None:
             ends = tokens and tokens[-1] in prompt.config.eos_token_ids and not prompt.config.is_infilling
             progress.finish_reason = "stop" if ends else "length"
@@ -263,7 +263,7 @@ class Engine:
             for follower in prompt.followers:
                 follower.tell(progress, num_sent, len(tokens))
         except Exception as error:
-            logger.error("What follows a prompt has failed.", exc_info=True)
+            logger.error("A follower of a prompt has failed.", exc_info=True)
             progress.error = error
         if progress.tokens or progress.draft is not None or progress.is_last:
             self.num_tokens += len(progress.tokens)

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What follows one prompt through the passes that it shares with others."""
+"""Followers of a prompt: each accompanies one row through the passes that it shares with others."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ class TokenLogprobs:
 class Progress:
     """What a pass has brought for a prompt."""
 
-    # The tokens that follow those before; all that precede them are decided.
+    # The next tokens; all that precede them are decided.
     tokens: list[int]
     # Forward passes so far.
     nfe: int
@@ -58,7 +58,7 @@ class Progress:
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing follows."""
+        """Whether these are the last tokens."""
         return self.finish_reason is not None or self.error is not None
 
 
@@ -83,8 +83,8 @@ class Follower:
         """Adds to what a client is told with the tokens from number `start` of the answer to before `end`."""
 
 
-class Following(RowPart):
-    """Has each row followed by its own, which a function gives by the row's id, in the order of the calls.
+class RowFollowers(RowPart):
+    """Calls the followers of each row, which a function gives by the row's id, in their order.
 
     A row whose follower fails is ended by the pass, and has the error. The others go on.
     """
