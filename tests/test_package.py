@@ -136,12 +136,10 @@ def test_imports_have_no_cycle():
 
 # What stands higher may import what stands lower, never the other way round, and nobody imports another of its layer.
 LAYERS = [
-    ("rules", "_version", "attention_masks", "hashes", "pass_colors", "sandbox", "terminal"),
+    ("rules", "_version", "attention_masks", "hashes", "pass_colors", "reports", "sandbox", "terminal"),
     ("environment", "generation"),
-    ("models", "data", "serving", "diffusers"),
+    ("models", "data", "serving", "inspection", "diffusers"),
     ("evaluation",),
-    ("inspection",),
-    ("reports",),
     ("hub",),
     ("engines",),
     ("training", "harness"),

@@ -10,6 +10,7 @@ from statistics import fmean
 import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.evaluation.comparison import compare_reports, read_comparable_report
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.generation import mixin
@@ -23,7 +24,6 @@ from hf_dparallel.harness.presets import METHODS, PRESETS, PaperTask, choose_ben
 from hf_dparallel.harness.run import TaskRunner
 from hf_dparallel.harness.tables import Comparison
 from hf_dparallel.hub.facts import read_figures
-from hf_dparallel.reports import compare_reports, read_comparable_report
 
 from ..helpers import make_llada, make_tokenizer
 from .conftest import DATASETS, make_lm

@@ -8,10 +8,11 @@ from hf_dparallel_cli.command import Flags
 
 from ..environment import describe_hardware
 from ..evaluation.decoding import evaluate_answers
+from ..evaluation.rows import make_rows, metrics_with_intervals, write_evaluation
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..hashes import dataset_hash
-from ..reports import make_rows, metrics_with_intervals, results_table, write_evaluation
+from ..reports import results_table
 from .console import make_folder, note, say
 from .loading import (
     REFERENCE_COLUMNS,

@@ -15,6 +15,7 @@ from hf_dparallel_cli.command import Flags
 
 from ..data.prompts import tokenize_prompts
 from ..evaluation.decoding import Evaluation, evaluate_answers
+from ..evaluation.rows import metrics_with_intervals
 from ..generation.answerer import Answerer
 from ..generation.compatibility import has_adapter
 from ..generation.output import DiffusionGenerationOutput
@@ -23,7 +24,6 @@ from ..inspection.page import write_page
 from ..inspection.plots import plot_confidence_maps, plot_tradeoff
 from ..inspection.text import print_answer, print_passes
 from ..inspection.trace import DecodeTrace, trace_decode
-from ..reports import metrics_with_intervals
 from .console import make_folder, say
 from .loading import (
     batch_options,

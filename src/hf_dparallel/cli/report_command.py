@@ -5,7 +5,9 @@ from typing import Any
 
 from hf_dparallel_cli.command import Flags
 
-from ..reports import compare_reports, read_comparable_report, results_table, unique_names, write_evaluation
+from ..evaluation.comparison import compare_reports, read_comparable_report, unique_names
+from ..evaluation.rows import write_evaluation
+from ..reports import results_table
 from .console import make_folder, note, say
 
 

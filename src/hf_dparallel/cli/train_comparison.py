@@ -15,11 +15,12 @@ from hf_dparallel_cli.command import Flags
 
 from ..data.rewards import RewardFunction, score_completions
 from ..evaluation.decoding import evaluate_answers
+from ..evaluation.rows import make_rows
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..inspection.certainty import certainty_of
 from ..inspection.plots import plot_confidence_maps
-from ..reports import make_rows, results_table
+from ..reports import results_table
 from .console import say
 from .loading import REFERENCE_COLUMNS, batch_options, get_reward
 

@@ -21,6 +21,7 @@ from ..data.prompts import tokenize_prompts
 from ..data.rewards import numeric_answer_reward
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..evaluation.decoding import evaluate_answers
+from ..evaluation.rows import make_rows
 from ..evaluation.sweep import parse_sweep
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
@@ -28,7 +29,7 @@ from ..inspection.certainty import certainty_of
 from ..inspection.plots import plot_tradeoff
 from ..inspection.text import print_answer
 from ..inspection.trace import trace_decode
-from ..reports import TABLE_METRICS, make_rows, results_table, write_report
+from ..reports import TABLE_METRICS, results_table, write_report
 from . import TEACHER, word_problem_dataset
 
 

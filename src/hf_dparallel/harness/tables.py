@@ -8,8 +8,9 @@ from typing import Any
 
 from ..environment import describe_environment, describe_hardware
 from ..evaluation.intervals import wilson_interval
+from ..evaluation.rows import write_evaluation
 from ..hashes import stable_hash
-from ..reports import results_table, write_evaluation, write_report
+from ..reports import results_table, write_report
 from .answers import COST_NAMES, tasks_of
 from .model import DiffusionHarnessLM
 from .presets import METHODS, PRESETS, PaperTask, method_settings

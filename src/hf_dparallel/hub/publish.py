@@ -116,7 +116,7 @@ def files_to_push(facts: ModelFacts) -> dict[str, Content]:
         edited[ADAPTER_CONFIG_NAME] = _to_json({**facts.adapter, "base_model_name_or_path": facts.base_model})
     if facts.summary:
         edited[SUMMARY_NAME] = _to_json({**facts.summary, "base_model": facts.base_model})
-    files = {**select_files(facts.folder, kind), **_companions(facts, facts.folder), **edited}
+    files: dict[str, Content] = {**select_files(facts.folder, kind), **_companions(facts, facts.folder), **edited}
     if not facts.calibration:
         files.pop(CALIBRATION_NAME, None)
     check_own_paths(files, facts.folder)

@@ -1,0 +1,95 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""From what was measured to the rows of a report, their curves, and its files."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..reports import TABLE_METRICS, markdown_table, results_table, write_report
+from .aup import accuracy_under_parallelism
+from .decoding import Evaluation
+from .intervals import bootstrap_interval, wilson_interval
+
+
+def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Turns what was measured for each method into rows of a report.
+
+    `speedup` is the latency of the first method over the latency of the row's method.
+    """
+    baseline = next(iter(measured.values()))["latency_s"]
+    return [
+        {
+            "method": method,
+            **{name: metrics[name] for name in TABLE_METRICS},
+            "speedup": baseline / metrics["latency_s"],
+            **{name: value for name, value in metrics.items() if name not in (*TABLE_METRICS, "num_prompts")},
+        }
+        for method, metrics in measured.items()
+    ]
+
+
+def metrics_with_intervals(answers: Evaluation) -> dict[str, Any]:
+    """The means of [`evaluate_decoding`], their 95 % intervals, and as `answers` what each prompt gave."""
+    nfe = [cost.nfe for cost in answers.costs]
+    metrics = answers.metrics()
+    return {
+        **metrics,
+        "accuracy_interval": list(wilson_interval(metrics["accuracy"], len(nfe))),
+        "nfe_interval": list(bootstrap_interval(nfe)),
+        "tokens_per_forward_interval": list(bootstrap_interval([cost.tokens_per_forward for cost in answers.costs])),
+        "answers": {
+            "is_correct": [int(correct) for correct in answers.is_correct],
+            "nfe": nfe,
+            "num_tokens": [cost.num_tokens for cost in answers.costs],
+        },
+    }
+
+
+def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Groups the rows by their `curve`."""
+    curves: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        curves.setdefault(row["curve"], []).append(row)
+    return curves
+
+
+def aup_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Returns the accuracy under parallelism of each curve (see [`accuracy_under_parallelism`]).
+
+    Losses are counted from the best accuracy of all rows. Empty if that is 1 % or less. Settings under which all
+    answers are empty do not count.
+    """
+    best = max(row["accuracy"] for row in rows)
+    aup = {}
+    for curve, points in curves_of(rows).items():
+        # Where settings decode alike, the more accurate one overwrites the others.
+        points = sorted(points, key=lambda point: point["accuracy"])
+        accuracy = {point["answer_tokens_per_forward"]: 100 * point["accuracy"] for point in points}
+        accuracy.pop(0.0, None)
+        if accuracy and best > 0.01:
+            aup[curve] = accuracy_under_parallelism(list(accuracy), list(accuracy.values()), max_accuracy=100 * best)
+    return aup
+
+
+def write_evaluation(report: Mapping[str, Any], output_dir: str | os.PathLike, notes: Sequence[str] = ()) -> None:
+    """Writes a report whose rows each have a `curve`, with the notes below the table, to a folder, which is created.
+
+    Curves with several points are also drawn, in `curves.png`.
+    """
+    paragraphs = [results_table(report["rows"]), *notes]
+    curves = curves_of(report["rows"])
+    has_curve = any(len(points) > 1 for points in curves.values())
+    if has_curve:
+        aup = [(curve, f"{value:.1f}") for curve, value in aup_of(report["rows"]).items()]
+        picture = "![Accuracy against tokens per forward pass](curves.png)"
+        paragraphs += [markdown_table(["Curve", "AUP"], aup), picture]
+    write_report(report, output_dir, paragraphs)
+    if has_curve:
+        from ..inspection.plots import plot_tradeoff
+
+        labelled = {
+            curve: [{**point, "label": point["method"].removeprefix(curve).strip()} for point in points]
+            for curve, points in curves.items()
+        }
+        plot_tradeoff(labelled).savefig(Path(output_dir) / "curves.png")
