@@ -40,7 +40,7 @@ def decode_alone(text, **settings):
 
 def cost_of(lm, request) -> DecodingCost:
     """The cost of a request that was made once."""
-    (record,) = lm.costs[request.task_name][request.doc_id].values()
+    (record,) = (lm.costs[key] for key in lm.costs if key[:2] == (request.task_name, request.doc_id))
     return DecodingCost(**record["cost"])
 
 

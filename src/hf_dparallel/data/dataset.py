@@ -196,6 +196,3 @@ def _with_number(function: RowFunction, name: str) -> Callable[[dict[str, Any], 
             raise ValueError(f"Row {index} of `{name}`: {error}") from error
 
     return apply
-
-
-__all__ = ["TOKENIZED_COLUMNS", "TRAINING_COLUMNS", "prepare_dataset", "read_ids", "tokenize_row"]

@@ -132,6 +132,3 @@ def _check_trainer(trainer: "Trainer", num_prompts: int) -> None:
             "`DecodingCallback` needs the whole model in each process, which decodes its share of the prompts in its "
             "own number of passes. With FSDP or DeepSpeed, evaluate the saved checkpoints with `evaluate_decoding`."
         )
-
-
-__all__ = ["DecodingCallback"]

@@ -2,6 +2,7 @@
 """Answers to `generate_until` requests, and what they cost: beside the scores of tasks, and beside each sample."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,8 @@ from ..generation.standard_parts import StopTextCriteria
 
 # An answer as [`decode_answers`] gives it.
 Record = dict[str, Any]
-# The records of each document of each task, by key. A request that is repeated has several if its answers are drawn.
-TaskCosts = Mapping[str, Mapping[int, Mapping[str, Record]]]
+# Records by task, document and key. A request that is repeated has several keys if its answers are drawn.
+Costs = Mapping[tuple[str, int, str], Record]
 
 # What [`mean_cost`] says of answers that have seconds of their own.
 COST_NAMES = tuple(mean_cost([DecodingCost(1, 1, 1, 1, seconds=1.0)]))
@@ -64,26 +65,20 @@ def mean_of_records(records: Iterable[Record]) -> dict[str, Any]:
     return mean_cost(costs) | dict(zip(("batch_size", "device"), conditions.pop(), strict=True))
 
 
-def costs_by_task(costs: TaskCosts) -> dict[str, dict[str, Any]]:
-    """The means over all answers of each task."""
-    return {task: mean_of_records(_records(costs, [task])) for task in costs}
+def costs_by_task(costs: Costs) -> dict[str, dict[str, Any]]:
+    """Returns the means over all answers of each task."""
+    return {task: mean_of_records(_records(costs, [task])) for task in dict.fromkeys(task for task, *_ in costs)}
 
 
-def merge_costs(parts: Iterable[TaskCosts]) -> TaskCosts:
-    """The costs of all processes, each of which has documents of its own."""
-    merged: dict[str, dict[int, Mapping[str, Record]]] = {}
-    for part in parts:
-        for task, documents in part.items():
-            merged.setdefault(task, {}).update(documents)
-    return merged
-
-
-def add_costs(results: dict[str, Any], costs: TaskCosts) -> None:
+def add_costs(results: dict[str, Any], costs: Costs) -> None:
     """Adds the costs of the answers to each sample of the harness's results, and their means to tasks and groups."""
+    by_document = defaultdict(list)
+    for (task, doc_id, _), record in costs.items():
+        by_document[task, doc_id].append(record)
     for task, samples in results["samples"].items():
         for sample in samples:
-            if answers := costs.get(task, {}).get(sample["doc_id"]):
-                sample |= mean_of_records(answers.values())
+            if records := by_document.get((task, sample["doc_id"])):
+                sample |= mean_of_records(records)
     for name, scores in results["results"].items():
         if records := _records(costs, tasks_of(results, name)):
             means = mean_of_records(records)
@@ -98,6 +93,5 @@ def tasks_of(results: Mapping[str, Any], name: str) -> list[str]:
     return [task for member in members for task in tasks_of(results, member)] if members else [name]
 
 
-def _records(costs: TaskCosts, tasks: Sequence[str]) -> list[Record]:
-    documents = [document for task in tasks for document in costs.get(task, {}).values()]
-    return [record for document in documents for record in document.values()]
+def _records(costs: Costs, tasks: Sequence[str]) -> list[Record]:
+    return [record for (task, *_), record in costs.items() if task in tasks]

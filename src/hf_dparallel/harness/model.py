@@ -19,7 +19,7 @@ from ..environment import join_processes
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..hashes import model_hash, stable_hash
-from .answers import Record, costs_by_task, decode_answers
+from .answers import Costs, costs_by_task, decode_answers
 from .finished import FinishedRequests, request_key
 from .likelihood import estimate_log_likelihood
 from .request_settings import RequestSettings, read_gen_kwargs, without_recipe
@@ -120,7 +120,7 @@ class DiffusionHarnessLM(TemplateLM):
         self._resolved = resolve(self.model, DiffusionGenerationConfig(**settings), self.tokenizer)
         self.fingerprint = model_hash(self.model)
         self.finished = FinishedRequests(finished_requests, self._rank if self._world_size > 1 else None)
-        self.costs: dict[str, dict[int, dict[str, Record]]] = {}
+        self.costs: Costs = {}
 
     # Text and tokens.
 
@@ -145,7 +145,7 @@ class DiffusionHarnessLM(TemplateLM):
     # Requests.
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Decodes the requests that are not finished. What the answers cost is in `costs`, by task and document."""
+        """Decodes the requests that are not finished. What the answers cost is in `costs`."""
         asked = [self._read_request(request) for request in requests]
         keys = self._keys(asked)
         missing = {
@@ -162,9 +162,8 @@ class DiffusionHarnessLM(TemplateLM):
                 for key, record in decode_answers(answerer, prompts, settings.until):
                     self.finished.add(key, missing[key][-1] | record)
                     progress.update()
-        self.costs = {}
-        for request, key in zip(requests, keys, strict=True):
-            self.costs.setdefault(request.task_name, {}).setdefault(request.doc_id, {})[key] = self.finished[key]
+        answered = zip(requests, keys, strict=True)
+        self.costs = {(request.task_name, request.doc_id, key): self.finished[key] for request, key in answered}
         return [self.finished[key]["text"] for key in keys]
 
     def _loglikelihood_tokens(

@@ -8,7 +8,7 @@ from typing import Any
 from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
 
-from .answers import add_costs, merge_costs, tasks_of
+from .answers import add_costs, tasks_of
 from .model import DiffusionHarnessLM
 from .selection import load_tasks, make_task_manager, select_tasks
 
@@ -68,7 +68,8 @@ class TaskRunner:
         costs = model.gather_object(model.costs)
         if results is None or costs is None:
             return None
-        add_costs(results, merge_costs(costs))
+        # Each process has documents of its own.
+        add_costs(results, {key: record for part in costs for key, record in part.items()})
         if tracker is not None:
             samples = results["samples"]
             tracker.save_results_aggregated(
