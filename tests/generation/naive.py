@@ -183,11 +183,12 @@ def write_given(row: Row, form: Form, start: int) -> None:
 
 
 def follow_form(row: Row, form: Form, probs: torch.Tensor, guesses: dict[int, Guess], chosen: set[int]) -> dict:
-    """The chosen tokens that fit, from the first mask on without a gap, or else the likeliest one that fits."""
+    """The chosen tokens that fit, from the first mask on without a gap, or else the likeliest one that fits there."""
     first, kept = min(guesses), {}
+    # Where the rule leaves the first mask out, that one is committed alone: what is behind it was chosen without it.
+    chosen = chosen if first in chosen else {first}
     for i in range(first, min(row.end, row.first_new + form.length)):
-        is_chosen = i in guesses and i in {first, *chosen}
-        if not is_chosen or not form.fits(i - row.first_new, guesses[i].token):
+        if i not in chosen or not form.fits(i - row.first_new, guesses[i].token):
             break
         kept[i] = guesses[i].token
     fitting = [token for token in range(len(probs[first])) if form.fits(first - row.first_new, token)]

@@ -337,6 +337,7 @@ ENDS = {"eos_token_id": 62, "pad_token_id": 0}
 SEVERAL = ENDS | {"block_length": 4, "max_active_blocks": 3, "block_add_threshold": 0.25, "max_new_tokens": 24}
 SEVERAL |= {"cache_implementation": "dual", "cache_refresh_interval": None}
 GUIDED = ENDS | {"block_length": 8, "max_new_tokens": 3, "entropy_threshold": 9.0}
+ONE_BY_ONE = {"block_length": 8, "max_new_tokens": 14, "eos_token_id": 0, "pad_token_id": 0}
 BLOCKS = ENDS | {"block_length": 4, "max_new_tokens": 16, "entropy_threshold": 1.0}
 
 
@@ -351,6 +352,8 @@ def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
 @given(decode_cases())
 # Tokens that fit up to behind the end of the answer, and what is given there.
 @example(Case(make_llada2, 2, [[32, 33], [5]], GUIDED, 2, forms=[Form(8, 4, 24, mask=MASK, eos_token=62), None]))
+# The rule chooses a token behind the first mask, and not that one, which is then committed alone.
+@example(Case(make_llada2, 2, [[2]], ONE_BY_ONE, 1, forms=[Form(4, 0, 10, mask=MASK, eos_token=0)]))
 # Windows of different sizes: keys and values of one column too many would be told by the entropies only.
 @example(
     (make_llada, 2, [[29], [38, 2, 15, 31, 54, 33, 54, 19], [4, 35, 33]], SEVERAL | {"entropy_threshold": 0.3}, 2)
