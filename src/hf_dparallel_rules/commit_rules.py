@@ -8,14 +8,16 @@ each row that has one, the most certain or the first, so that decoding always en
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from .settings import SETTINGS, THRESHOLD, add_setting
+from .settings import SETTINGS, THRESHOLD, Config, add_setting
 
 
 if TYPE_CHECKING:
     import torch
 
+# By its name, because importing torch takes seconds.
+Tensor: TypeAlias = "torch.Tensor"
 _RULES: dict[str, Any] = {}
 # About the least number of float32.
 _LEAST = -3e38
@@ -24,13 +26,13 @@ _LEAST = -3e38
 class Prediction(Protocol):
     """What a rule reads of a pass: a candidate token at each place, each `(rows, tokens)`, and its scores."""
 
-    tokens: "torch.LongTensor"
-    confidence: "torch.FloatTensor"
-    entropy: "torch.FloatTensor"
+    tokens: Tensor
+    confidence: Tensor
+    entropy: Tensor
     # (rows, tokens, vocab_size)
-    logits: "torch.Tensor"
+    logits: Tensor
     # Columns of the canvas.
-    columns: "torch.LongTensor"
+    columns: Tensor
 
 
 class Canvas(Protocol):
@@ -38,11 +40,11 @@ class Canvas(Protocol):
 
     row_ids: list[int]
     width: int
-    nfe: "torch.LongTensor"
+    nfe: Tensor
     # (rows, width): the block of each column; and (rows,): the first open block, and its passes so far.
-    block: "torch.LongTensor"
-    open_from: "torch.LongTensor"
-    step_in_block: "torch.LongTensor"
+    block: Tensor
+    open_from: Tensor
+    step_in_block: Tensor
     whole_blocks: bool
 
 
@@ -65,7 +67,7 @@ def commit_rule(name: str, type: type, help: str, **fields: Any) -> Callable:
     return register
 
 
-def make_rule(config: Any, canvas: Canvas) -> Callable:
+def make_rule(config: Config, canvas: Canvas) -> Callable:
     """The rule that a resolved configuration asks for, as a function of prediction and masked tokens."""
     name = config.commit_rule()
     if name is None:
@@ -73,7 +75,7 @@ def make_rule(config: Any, canvas: Canvas) -> Callable:
     function, value = _RULES[name], getattr(config, name)
     remembering = function(config, canvas) if isinstance(function, type) else None
 
-    def rule(prediction: Prediction, masked: "torch.Tensor") -> "torch.Tensor":
+    def rule(prediction: Prediction, masked: Tensor) -> Tensor:
         accepted = remembering(prediction, masked) if remembering else function(prediction, masked, value)
         if config.max_active_blocks > 1:
             accepted = _in_first_block_too(accepted, canvas, prediction, masked)
@@ -85,9 +87,9 @@ def make_rule(config: Any, canvas: Canvas) -> Callable:
     return rule
 
 
-def check_rule(config: Any) -> None:
+def check_rule(config: Config) -> None:
     """Lets the commit rule of a configuration check its value beside the other settings, if it is a class that can."""
-    check = getattr(_RULES.get(config.commit_rule()), "check", None)
+    check = getattr(_RULES.get(config.commit_rule() or ""), "check", None)
     if check is not None:
         check(config)
 
@@ -98,9 +100,7 @@ def rules_of_one_pass() -> dict[str, Callable]:
     return {name: rule for name, rule in functions.items() if "revision" not in SETTINGS[name].counts_as}
 
 
-def _in_first_block_too(
-    accepted: "torch.Tensor", canvas: Canvas, prediction: Prediction, masked: "torch.Tensor"
-) -> "torch.Tensor":
+def _in_first_block_too(accepted: Tensor, canvas: Canvas, prediction: Prediction, masked: Tensor) -> Tensor:
     """Commits the most certain token of the first open block, too, if the rule commits none there (d3LLM)."""
     of_first = masked & (canvas.block.gather(1, prediction.columns) == canvas.open_from[:, None])
     # If the rule commits a token of the first block, `argmin` finds that one and adds nothing.
@@ -109,19 +109,19 @@ def _in_first_block_too(
     return accepted | (of_first & accepted.new_zeros(accepted.shape).scatter_(-1, best, True))
 
 
-def most_certain(certainty: "torch.Tensor", masked: "torch.Tensor") -> "torch.Tensor":
+def most_certain(certainty: Tensor, masked: Tensor) -> Tensor:
     """The masked token of the greatest certainty in each row, `(rows, tokens)`."""
     # An infinite entropy is still better than a token that may not be committed.
     best = certainty.clamp(min=_LEAST).masked_fill(~masked, -math.inf).argmax(dim=-1, keepdim=True)
     return masked.new_zeros(masked.shape).scatter_(-1, best, True)
 
 
-def most_confident(prediction: Prediction, masked: "torch.Tensor") -> "torch.Tensor":
+def most_confident(prediction: Prediction, masked: Tensor) -> Tensor:
     """Without a rule: one token in each pass."""
     return masked & most_certain(prediction.confidence, masked)
 
 
-def commit_by_count(confidence: "torch.Tensor", masked: "torch.Tensor", count: "torch.Tensor") -> "torch.Tensor":
+def commit_by_count(confidence: Tensor, masked: Tensor, count: Tensor) -> Tensor:
     """Commits the `count` most confident tokens of each row, `count` of shape `(rows,)`."""
     order = confidence.masked_fill(~masked, -math.inf).argsort(dim=-1, descending=True, stable=True)
     return masked & (order.argsort(dim=-1) < count[:, None])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Protocol
 
 
 # What a setting is about, in the order in which settings are listed.
@@ -203,6 +203,26 @@ class Setting:
         if self.items is list:
             return isinstance(item, list) and [type(token) for token in item] == [int]
         return isinstance(item, self.items) and not isinstance(item, bool)
+
+
+class Config(Protocol):
+    """What checks and commit rules read of a resolved configuration. It has every setting as an attribute."""
+
+    max_new_tokens: int
+    min_new_tokens: int
+    block_length: int
+    max_active_blocks: int
+    min_commits: int
+    denoising_steps: int
+    commit_order: str
+    suppress_tokens: list[int]
+    is_infilling: bool
+
+    def is_on(self, name: str) -> bool:
+        """Returns whether a setting is set, to a value that does something."""
+
+    def commit_rule(self) -> str | None:
+        """Returns the name of the commit rule that is set."""
 
 
 SETTINGS: dict[str, Setting] = {}

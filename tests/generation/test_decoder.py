@@ -22,7 +22,7 @@ prompt = st.lists(st.integers(2, 62), min_size=1, max_size=12)
 def make_decoder(model, **settings) -> Decoder:
     config = resolve(model, None, **(SETTINGS | settings))
     decoder = Decoder(model, config, make_parts(config))
-    decoder.canvas.is_followed = True
+    decoder.canvas.reads_tokens = True
     return decoder
 
 

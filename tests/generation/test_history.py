@@ -14,7 +14,7 @@ from ..helpers import MASK, exact_model, left_padded, make_dream, make_llada
 def test_a_prompt_without_masks_has_its_empty_certainty_where_the_model_is():
     """The rows of a batch are put together, which fails between two devices."""
     history = CertaintyHistory()
-    history.follow(None, SimpleNamespace(masked=torch.zeros(1, 4, dtype=torch.bool, device="meta"), states=[]))
+    history.canvas = SimpleNamespace(masked=torch.zeros(1, 4, dtype=torch.bool, device="meta"))
     empty = history.leave(0)
     assert set(empty) == set(HISTORIES)
     assert {tensor.device.type for tensor in empty.values()} == {"meta"}

@@ -14,6 +14,7 @@ from hf_dparallel_rules.settings import SETTINGS, THRESHOLD, SettingError, setti
 
 from ..generation.canvas import RowState
 from ..generation.compatibility import ABILITIES
+from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.parts import Change, RowPart, part_of
 from ..generation.prediction import TokenPrediction
 
@@ -32,11 +33,11 @@ class EngineBlocks(RowPart):
     # Whether the mask token that the model predicts is decided again in the next pass.
     keeps_masks = False
 
-    def __init__(self, config: Any):
+    def __init__(self, config: DiffusionGenerationConfig):
         self.config = config
 
     @staticmethod
-    def knows(config: Any, name: str) -> bool:
+    def knows(config: DiffusionGenerationConfig, name: str) -> bool:
         """Whether the engine has a counterpart of this setting, which says what is decided in a block."""
         raise NotImplementedError
 
@@ -68,7 +69,7 @@ class SGLang(EngineBlocks):
 
     keeps_masks = True
 
-    def __init__(self, config: Any):
+    def __init__(self, config: DiffusionGenerationConfig):
         super().__init__(config)
         # The passes without a mask in the block, also where an edit has masked a token again.
         self.full_passes = RowState(0, is_wide=False)
@@ -76,7 +77,7 @@ class SGLang(EngineBlocks):
         self._states: dict[int, set] = {}
 
     @staticmethod
-    def knows(config: Any, name: str) -> bool:
+    def knows(config: DiffusionGenerationConfig, name: str) -> bool:
         if name in rules_of_one_pass():
             return name == "confidence_threshold" or not config.is_on("editing_threshold")
         return name in ("engine", "editing_threshold", "max_post_steps", "penalty_lambda")
@@ -139,7 +140,7 @@ def joint_threshold(
     masked: torch.BoolTensor,
     editable: torch.BoolTensor,
     full_passes: torch.LongTensor,
-    config: Any,
+    config: DiffusionGenerationConfig,
 ) -> _Step:
     """A pass of SGLang's editing: `known` tokens, which of them are `editable`, and passes without a mask, `(rows,)`.
 
@@ -157,7 +158,7 @@ class LMDeploy(EngineBlocks):
     """LMDeploy: a threshold, or `min_commits` tokens a pass by confidence or from the left."""
 
     @staticmethod
-    def knows(config: Any, name: str) -> bool:
+    def knows(config: DiffusionGenerationConfig, name: str) -> bool:
         if name == "denoising_steps":
             return config.denoising_steps == config.max_new_tokens
         if name == "confidence_threshold":
@@ -217,7 +218,7 @@ def _best(scores: torch.FloatTensor, masked: torch.BoolTensor, count: int) -> to
 _EMULATIONS = {"sglang": SGLang, "lmdeploy": LMDeploy}
 
 
-def check_engine(config: Any) -> None:
+def check_engine(config: DiffusionGenerationConfig) -> None:
     """Raises a [`SettingError`] for a setting that the engine of a resolved configuration does not support."""
     if config.engine == "sglang" and not any(map(config.is_on, settings_called(THRESHOLD))):
         remedy = "Set `confidence_threshold=0.95`, its default, or find one with `hf-dparallel calibrate`."
@@ -230,7 +231,7 @@ def check_engine(config: Any) -> None:
 
 
 @part_of("engine")
-def emulate(config: Any) -> EngineBlocks:
+def emulate(config: DiffusionGenerationConfig) -> EngineBlocks:
     """Returns the part that decodes as the engine does."""
     check_engine(config)
     return _EMULATIONS[config.engine](config)

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.functional import pad
 
+from .configuration import DiffusionGenerationConfig
+
 
 # More than any number of a block or column.
 _BEYOND = 2**31
@@ -91,7 +93,7 @@ class RowStatus:
     num_revisable: int = 0
     num_revisions: int = 0
     first_open: int = _BEYOND
-    # The tokens themselves, on the host, if they are to be followed.
+    # The tokens themselves, on the host, if the canvas reads them.
     answer: torch.LongTensor = None
     # Why it is not decoded to its end.
     error: Exception | None = None
@@ -171,7 +173,13 @@ class Canvas(RowTensors):
     # 0, 1, ..., `(width,)`.
     column_ids: torch.LongTensor
 
-    def __init__(self, config: Any, width_multiple: int = 1, whole_blocks: bool = False, revises: bool = False):
+    def __init__(
+        self,
+        config: DiffusionGenerationConfig,
+        width_multiple: int = 1,
+        whole_blocks: bool = False,
+        revises: bool = False,
+    ):
         self.config = config
         self.max_new_tokens = config.max_new_tokens
         self.is_infilling = config.is_infilling
@@ -182,7 +190,7 @@ class Canvas(RowTensors):
         is_cut_off = config.suffix_length is not None or config.cache_implementation == "dual"
         self.predicts_ahead = not whole_blocks and not is_cut_off
         # Whether the host gets the tokens of each pass, too, with its one transfer.
-        self.is_followed = False
+        self.reads_tokens = False
         self._widest = 0
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
@@ -446,11 +454,11 @@ class Canvas(RowTensors):
             counts["num_revisable"] = self.revisable.sum(dim=1)
             counts["num_revisions"] = self.num_revisions
         numbers = torch.stack(list(counts.values()), dim=1)
-        if self.is_followed:
+        if self.reads_tokens:
             numbers = torch.cat([numbers, self.sequences[:, first:]], dim=1).cpu()
         rows = numbers[:, : len(counts)].tolist()
         self.status = [self._status(row, dict(zip(counts, of_row, strict=True))) for row, of_row in enumerate(rows)]
-        for row, status in enumerate(self.status if self.is_followed else ()):
+        for row, status in enumerate(self.status if self.reads_tokens else ()):
             status.answer = numbers[row, len(counts) + self.answer_start(row) - first :]
 
     def _status(self, row: int, counts: dict[str, Any]) -> RowStatus:

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from hf_dparallel_rules.settings import SETTINGS, Setting, SettingError, settings_called
+from hf_dparallel_rules.settings import SETTINGS, Config, Setting, SettingError, settings_called
 
 
 def longest_sequence(model: PreTrainedModel) -> int | None:
@@ -37,7 +37,7 @@ ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
 }
 
 
-def check(config: Any, model: PreTrainedModel | None = None) -> None:
+def check(config: Config, model: PreTrainedModel | None = None) -> None:
     """Raises a [`SettingError`] if settings of a resolved configuration contradict one another or the model."""
     for setting in SETTINGS.values():
         if config.is_on(setting.name):
@@ -60,7 +60,7 @@ def check(config: Any, model: PreTrainedModel | None = None) -> None:
         raise SettingError("max_new_tokens", 0, rule, "Append new tokens, or use LLaDA or Dream.")
 
 
-def _check_others(setting: Setting, config: Any) -> None:
+def _check_others(setting: Setting, config: Config) -> None:
     name, value = setting.name, getattr(config, setting.name)
     for need in setting.needs:
         candidates = settings_called(need)
@@ -82,7 +82,7 @@ def _spoken(need: str) -> str:
     return f"`{need}`" if off is None else f"`{need}` other than {off!r}"
 
 
-def _check_model(setting: Setting, config: Any, model: PreTrainedModel) -> None:
+def _check_model(setting: Setting, config: Config, model: PreTrainedModel) -> None:
     value, name = getattr(config, setting.name), type(model).__name__
     for ability, reason in setting.model.items():
         if not ABILITIES[ability](model, value):

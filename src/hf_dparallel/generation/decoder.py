@@ -27,8 +27,8 @@ _COMPILED_WIDTH_MULTIPLE = 64
 class Decoder:
     """Decodes rows together. Rows can be added at any time, and leave when they are finished.
 
-    The configuration has every setting, special tokens included. The parts follow the rows, in the order in which they
-    are called ([`~standard_parts.make_parts`]). `generator_for` gives the random state of a row; by default torch's
+    The configuration has every setting, special tokens included. The parts are called in their order
+    ([`~standard_parts.make_parts`]). `generator_for` gives the random state of a row; by default torch's
     global one is used.
     """
 
@@ -53,7 +53,7 @@ class Decoder:
         self.generator_for = generator_for
         self._generators: dict[int, torch.Generator] = {}
         for part in self.parts:
-            part.follow(model, self.canvas)
+            part.attach(model, self.canvas)
 
     def __len__(self) -> int:
         return len(self.canvas)

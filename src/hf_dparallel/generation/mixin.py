@@ -133,7 +133,7 @@ class DiffusionGenerationMixin(GenerationMixin):
 
         # 1. Check the settings and the prompts, and append a canvas of mask tokens to each prompt.
         check_peft(self)
-        _check_arguments(inputs, input_ids, synced_gpus, kwargs)
+        _check_arguments(inputs, input_ids, synced_gpus, kwargs.pop("token_type_ids", None))
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.output_certainty and not config.return_dict_in_generate:
             rule = "needs `return_dict_in_generate=True`, to return the certainty in"
@@ -246,13 +246,12 @@ class DiffusionGenerationMixin(GenerationMixin):
                 logger.info("No generation_config.json found: using the defaults of DiffusionGenerationConfig.")
 
 
-def _check_arguments(inputs: Any, input_ids: Any, synced_gpus: bool | None, kwargs: dict[str, Any]) -> None:
+def _check_arguments(inputs: Any, input_ids: Any, synced_gpus: bool | None, token_type_ids: Any) -> None:
     if synced_gpus:
         rule = "is for processes that share the weights (FSDP, ZeRO-3): rows take different numbers of passes"
         raise SettingError("synced_gpus", True, rule, "Gather the weights first, or use `device_map`.")
     if inputs is not None and input_ids is not None:
         raise ValueError("`inputs` and `input_ids` are the same argument, got both. Pass one of them.")
     # Tokenizers of BERT's kind return it. All zeros is what models assume anyway.
-    token_type_ids = kwargs.pop("token_type_ids", None)
     if token_type_ids is not None and token_type_ids.any():
         raise ValueError("`token_type_ids` must be all 0: a prompt is one segment. Leave it out.")

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What follows the rows of a decode: the interface of everything that the decoding loop calls and does not know."""
+"""The parts of a decode: the interface of everything that the decoding loop calls and does not know."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .canvas import Canvas, RowState
+from .configuration import DiffusionGenerationConfig
 from .plan import Pass
 from .prediction import TokenPrediction
 
@@ -38,7 +39,7 @@ class RowPart:
     model: PreTrainedModel
     canvas: Canvas
 
-    def follow(self, model: PreTrainedModel, canvas: Canvas) -> None:
+    def attach(self, model: PreTrainedModel, canvas: Canvas) -> None:
         """Called once, before any row enters."""
         self.model, self.canvas = model, canvas
         canvas.states += [value for value in vars(self).values() if isinstance(value, RowState)]
@@ -67,13 +68,13 @@ class RowPart:
 
 
 # By setting, what makes the part that acts while it is on.
-PARTS: dict[str, Callable[[Any], RowPart]] = {}
+PARTS: dict[str, Callable[[DiffusionGenerationConfig], RowPart]] = {}
 
 
 def part_of(setting: str) -> Callable:
     """Registers a class of parts. One is made as `cls(config)` if the setting is on."""
 
-    def register(cls: Callable[[Any], RowPart]) -> Callable[[Any], RowPart]:
+    def register(cls: Callable[[DiffusionGenerationConfig], RowPart]) -> Callable:
         PARTS[setting] = cls
         return cls
 

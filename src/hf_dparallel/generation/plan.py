@@ -2,11 +2,22 @@
 """What a pass computes: which columns of which rows, and which keys and values it replaces."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from transformers import PreTrainedModel
 
 from .canvas import Canvas
+
+
+class Appended(Protocol):
+    """Tokens that a pass computes behind the columns of the canvas, and what the model sees then."""
+
+    input_ids: torch.LongTensor
+    position_ids: torch.LongTensor
+
+    def make_mask(self, model: PreTrainedModel, num_columns: int) -> Any:
+        """Returns the attention mask of a pass over `num_columns` columns of the canvas and these tokens."""
 
 
 class Pass(NamedTuple):
@@ -21,7 +32,7 @@ class Pass(NamedTuple):
             are. It is another tensor as soon as other columns are.
         kept (`torch.BoolTensor` of shape `(rows, columns)`, *optional*): the columns whose keys and values replace
             what a cache keeps, by default all. The others are there because another row needs them.
-        appended ([`~revision.verified.VerificationCopy`], *optional*): further tokens, `(rows, tokens)`, which are
+        appended ([`Appended`], *optional*): further tokens, `(rows, tokens)`, which are
             seen in this pass and kept by no cache.
         embed (`Callable`, *optional*): makes the embeddings, of this pass and the token ids, if the model does not.
     """
@@ -32,7 +43,7 @@ class Pass(NamedTuple):
     num_keys: int
     seen: torch.Tensor | None
     kept: torch.BoolTensor | None = None
-    appended: Any = None
+    appended: Appended | None = None
     embed: "Callable[[Pass, torch.LongTensor], torch.Tensor] | None" = None
 
     @property
@@ -178,7 +189,7 @@ class Blocks(WholeCanvas):
         self._missing: dict[int, int] = {}
         # The last columns that were no slice, and what they depend on: the same as long as no row moves on.
         self._columns: torch.LongTensor
-        self._columns_of: Any = None
+        self._columns_of: tuple[list[int], int] | None = None
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
         canvas = self.canvas

@@ -28,7 +28,7 @@ class Runner:
     # Instead of the model's own forward pass.
     forward: Callable[..., Any] | None = None
     # The index of all rows in a pass, a tensor; `None` takes them as they are.
-    all_rows: Any = None
+    all_rows: torch.LongTensor | None = None
 
     def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
         self.model, self.canvas, self.parts = model, canvas, parts
@@ -50,7 +50,7 @@ class Runner:
 
     def logits(self, wanted: torch.LongTensor) -> torch.Tensor:
         """Scores of the tokens at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
-        self.follow_rows()
+        self.fit_rows()
         passes = self.planner.plan(wanted)
         for part in self.parts:
             passes = [part.extend(planned) for planned in passes]
@@ -60,7 +60,7 @@ class Runner:
         order, joined = torch.cat([planned.rows for planned in passes]), torch.cat(logits)
         return torch.empty_like(joined).index_copy_(0, order, joined)
 
-    def follow_rows(self) -> None:
+    def fit_rows(self) -> None:
         """Fits the cache to the rows that have left the canvas and the new ones."""
         canvas, cache = self.canvas, self.cache
         if cache is None:
@@ -152,6 +152,8 @@ class Runner:
 class CompiledRunner(Runner):
     """Runs passes of few shapes by compiled code: every pass computes all rows, in windows of a few lengths."""
 
+    all_rows: torch.LongTensor
+
     def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
         super().__init__(model, canvas, parts)
         self.forward = model.get_compiled_call(canvas.config.compile_config)
@@ -169,13 +171,13 @@ class CompiledRunner(Runner):
         """
         return self._num_rows
 
-    def follow_rows(self) -> None:
+    def fit_rows(self) -> None:
         rows, device = len(self.canvas), self.canvas.sequences.device
         self._num_rows = max(self._num_rows, 1 << (rows - 1).bit_length())
         if self._row_ids != self.canvas.row_ids:
             self._row_ids = list(self.canvas.row_ids)
             self.all_rows = torch.arange(self._num_rows, device=device).clamp(max=rows - 1)
-        super().follow_rows()
+        super().fit_rows()
 
     def run(self, planned: Pass) -> torch.Tensor:
         padded = self._padded(planned)

@@ -186,7 +186,7 @@ class Engine:
             if prompt.settings not in self._groups:
                 parts = [*make_parts(prompt.config), RowFollowers(self._followers_of)]
                 decoder = Decoder(self.model, prompt.config, parts, self._generator_for)
-                decoder.canvas.is_followed = True
+                decoder.canvas.reads_tokens = True
                 self._groups[prompt.settings] = _Group(decoder, prompt.adapter)
             self._groups[prompt.settings].entering[row_id] = prompt.input_ids
         except Exception as error:

@@ -3,13 +3,13 @@
 
 import math
 
-from ..commit_rules import commit_rule, most_certain
+from ..commit_rules import Prediction, Tensor, commit_rule, most_certain
 
 
 @commit_rule("confidence_factor", float, above_minimum=True, source="https://huggingface.co/papers/2505.22618",
     help="Commit the most confident tokens, the most `n` for which `(n+1)(1-p_n)` is below this. `p_n` is the "
     "probability of the last of them (Theorem 1).")  # fmt: skip
-def commit_by_confidence_factor(prediction, masked, factor):
+def commit_by_confidence_factor(prediction: Prediction, masked: Tensor, factor: float) -> Tensor:
     confidence = prediction.confidence.masked_fill(~masked, -math.inf)
     descending, order = confidence.sort(dim=-1, descending=True, stable=True)
     count = order.new_ones(order.shape).cumsum(dim=-1)

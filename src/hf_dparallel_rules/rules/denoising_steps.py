@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The rule of LLaDA: a fixed number of tokens in each pass."""
 
-from ..commit_rules import commit_by_count, commit_rule
-from ..settings import SettingError, add_setting
+from ..commit_rules import Canvas, Prediction, Tensor, commit_by_count, commit_rule
+from ..settings import Config, SettingError, add_setting
 
 
 @commit_rule("denoising_steps", int, minimum=1, counts_as=(), schedule_of="max_new_tokens", needs=("max_new_tokens",),
@@ -12,7 +12,7 @@ from ..settings import SettingError, add_setting
 class Schedule:
     """Commits a fixed number of tokens in each pass. Passes and tokens that do not divide go to the first ones."""
 
-    def __init__(self, config, canvas):
+    def __init__(self, config: Config, canvas: Canvas):
         self.canvas = canvas
         self.order = config.commit_order
         length, block_length, steps = config.max_new_tokens, config.block_length, config.denoising_steps
@@ -20,10 +20,10 @@ class Schedule:
             # One schedule for all blocks: the last has masks behind the answer.
             steps, length = round(steps * block_length / length), block_length
         self.counts = scheduled_counts(length, block_length, steps)
-        self._table = None
+        self._table: Tensor | None = None
 
     @staticmethod
-    def check(config):
+    def check(config: Config) -> None:
         """Raises a [`SettingError`] if there are more blocks than passes, or more passes than tokens."""
         if not config.max_new_tokens or config.block_length is None:
             return
@@ -38,7 +38,7 @@ class Schedule:
                 "you say nothing.)",
             )
 
-    def __call__(self, prediction, masked):
+    def __call__(self, prediction: Prediction, masked: Tensor) -> Tensor:
         if self._table is None:
             longest = max(map(len, self.counts))
             rows = [count + count[-1:] * (longest - len(count)) for count in self.counts]

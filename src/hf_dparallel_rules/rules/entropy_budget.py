@@ -3,12 +3,12 @@
 
 import math
 
-from ..commit_rules import commit_rule, most_certain
+from ..commit_rules import Prediction, Tensor, commit_rule, most_certain
 
 
 @commit_rule("entropy_budget", float, noun="a number of nats", source="https://huggingface.co/papers/2509.06949",
     help="Add entropies, in nats, from the surest token on; commit while the sum is below this.")  # fmt: skip
-def commit_by_entropy_budget(prediction, masked, budget):
+def commit_by_entropy_budget(prediction: Prediction, masked: Tensor, budget: float) -> Tensor:
     ascending, order = prediction.entropy.masked_fill(~masked, math.inf).sort(dim=-1, stable=True)
     within = masked.new_zeros(masked.shape).scatter_(-1, order, ascending.cumsum(dim=-1) < budget)
     return masked & (within | most_certain(-prediction.entropy, masked))

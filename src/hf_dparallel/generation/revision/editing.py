@@ -1,13 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Editing: decided tokens are replaced where the model now prefers others."""
 
-from typing import Any
-
 import torch
 
 from hf_dparallel_rules.certainty import Certainty, measure_certainty
 
 from ..canvas import RowState
+from ..configuration import DiffusionGenerationConfig
 from ..parts import Change, RowPart, part_of
 from ..prediction import TokenPrediction
 
@@ -22,7 +21,7 @@ class Editing(RowPart):
 
     revises = True
 
-    def __init__(self, config: Any):
+    def __init__(self, config: DiffusionGenerationConfig):
         self.config = config
         # The passes since the open blocks had a mask.
         self.full_passes = RowState(0, is_wide=False)

@@ -1,11 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Soft decoding: every pass decides the tokens of the open blocks anew."""
 
-from typing import Any
-
 import torch
 
 from ..canvas import RowState
+from ..configuration import DiffusionGenerationConfig
 from ..parts import Change, RowPart, part_of
 from ..plan import Pass
 from ..prediction import TokenPrediction
@@ -24,7 +23,7 @@ class SoftDecoding(RowPart):
     SURE = 0.9
     revises = True
 
-    def __init__(self, config: Any):
+    def __init__(self, config: DiffusionGenerationConfig):
         self.config = config
         # The probability that each decided token had in the last pass.
         self.confidence = RowState(1.0, is_wide=True)

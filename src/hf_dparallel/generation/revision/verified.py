@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from hf_dparallel_rules.commit_rules import commit_by_count
 
 from ...attention_masks import as_attention_mask
+from ..configuration import DiffusionGenerationConfig
 from ..parts import Change, RowPart, part_of
 from ..plan import Pass
 from ..prediction import TokenPrediction
@@ -64,7 +65,7 @@ class VerifiedCommits(RowPart):
 
     revises = True
 
-    def __init__(self, config: Any):
+    def __init__(self, config: DiffusionGenerationConfig):
         self.threshold = config.revocation_threshold
         self.mask_token_id = config.mask_token_id
 
