@@ -45,6 +45,8 @@ class AdapterLoadingMixin(_Mixed):
     """
 
     generation_config: GenerationConfig
+    # By adapter; never written into, so that a copy of the model has its own.
+    adapter_recipes: Mapping[str, GenerationConfig | None] = {}
 
     def load_adapter(
         self,
@@ -123,9 +125,15 @@ class AdapterLoadingMixin(_Mixed):
         if str(peft_model_id) == self.name_or_path:
             config.base_model_name_or_path = self.name_or_path
         put_into(self, config, adapter_state_dict, name, str(peft_model_id or name))
-        self.peft_config[name].recipe = recipe
+        self.adapter_recipes = {**self.adapter_recipes, name: recipe}
         self.train(is_trainable and self.training)
         return LoadStateDictInfo(set(), set(), set(), [], {}, set())
+
+    def delete_adapter(self, adapter_names: list[str] | str) -> None:
+        """Deletes adapters, see [`~transformers.integrations.PeftAdapterMixin.delete_adapter`], and their recipes."""
+        super().delete_adapter(adapter_names)
+        kept = getattr(self, "peft_config", {})
+        self.adapter_recipes = {name: recipe for name, recipe in self.adapter_recipes.items() if name in kept}
 
     def state_dict(self, *args, **kwargs):
         """As in torch, and not for 4-bit weights that have run on the CPU. All that loads or saves calls it."""
@@ -136,8 +144,7 @@ class AdapterLoadingMixin(_Mixed):
         """Puts the recipe of the active adapter (the first one, if there are several) before the model's own."""
         if not has_adapter(self) or self._adapter_layers()[0].disable_adapters:
             return super().recipes()
-        config = self.peft_config[self.active_adapters()[0]]
-        return [getattr(config, "recipe", None), *super().recipes()]
+        return [self.adapter_recipes.get(self.active_adapters()[0]), *super().recipes()]
 
     # The next seven stand on PEFT's public functions. Those of transformers ask for a release of PEFT that may not be
     # out (5.24 does), and overlook parts of an adapter: `enable_adapters` leaves its `modules_to_save` disabled.
@@ -249,6 +256,7 @@ class AdapterLoadingMixin(_Mixed):
             self.set_submodule(name, base)
             replaced.append(f"{name}.")
         del self.peft_config
+        self.adapter_recipes = {}
         self._hf_peft_config_loaded = False
         return self
 
