@@ -1,24 +1,109 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Which checkpoints are whole, and what to do when one cannot be written."""
+"""Checkpoints of a training: which are whole, how it goes on from one, and what to do when one cannot be written."""
 
 import contextlib
 import json
+import math
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import nn
+from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import sort_checkpoints
-from transformers.utils import logging
+from transformers.trainer_utils import TrainOutput, sort_checkpoints
+from transformers.utils import CONFIG_NAME, logging
 
 from ..hub.files import SUMMARY_NAME
+from ..models.base import MaskedDiffusionModel
+from .publishing import PublishingMixin, training_summary
 
 
 logger = logging.get_logger(__name__)
+
+
+class CheckpointMixin(PublishingMixin):
+    """The part of a [`~transformers.Trainer`] that writes checkpoints, and goes on from one that is whole."""
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
+        r"""
+        Trains, see [`~transformers.Trainer.train`].
+
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*):
+                The checkpoint to go on from. `True` is the last one in `output_dir` that was written to its end: a
+                run that is killed while it saves can be resumed. A warning names settings that were others.
+            kwargs:
+                Further arguments of [`~transformers.Trainer.train`].
+
+        Raises:
+            ValueError: if there is no checkpoint to go on from.
+            OSError: if a checkpoint cannot be written; those before it are intact.
+            FloatingPointError: if the training diverges. Checkpoints are from before that.
+        """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                raise ValueError(
+                    f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
+                    "to its end, and there is none. Train without it."
+                )
+        if resume_from_checkpoint:
+            warn_of_changes(resume_from_checkpoint, training_summary(self))
+        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        if not all_finite(self.model):
+            raise FloatingPointError(self._divergence())
+        return output
+
+    def _divergence(self) -> str:
+        last = last_complete_checkpoint(self.args.output_dir)
+        return (
+            f"The training has diverged: loss or weights are NaN or infinite at step {self.state.global_step}. "
+            + (f"{last} is from before that. " if last else "")
+            + "Lower `learning_rate`, or train in bfloat16 instead of float16."
+        )
+
+    def _init_training_state(self, max_steps, num_update_steps, num_epochs, checkpoint, trial) -> tuple[int, int]:
+        trained = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
+        # The Trainer takes all steps on streamed data, whose passes have an unknown length, for one pass.
+        if not self.state.global_step or num_epochs != sys.maxsize:
+            return trained
+        saved = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
+        part, epoch = math.modf(saved.epoch)
+        batches = round(part * saved.max_steps * self.args.gradient_accumulation_steps)
+        return int(epoch), 0 if self.args.ignore_data_skip else batches
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        is_ours = isinstance(self.model, MaskedDiffusionModel) and Path(resume_from_checkpoint, CONFIG_NAME).is_file()
+        if not is_ours or self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return super()._load_from_checkpoint(resume_from_checkpoint, model)
+        # The Trainer does not know the published names of our weights.
+        settings = {"config": self.model.config, "dtype": self.model.dtype}
+        saved = type(self.model).from_pretrained(resume_from_checkpoint, **settings)
+        self.model.load_state_dict(saved.state_dict())
+
+    def _load_best_model(self) -> None:
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return super()._load_best_model()
+        # The Trainer would load the adapter "default" into whichever is active.
+        self._load_from_checkpoint(self.state.best_model_checkpoint)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if not all_finite(model):
+            # The checkpoints before it are worth more, and may have to make room for it.
+            raise FloatingPointError(self._divergence())
+        checkpoint = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
+        with writing(checkpoint, is_mine=self.args.should_save):
+            super()._save_checkpoint(model, trial)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # After it comes the file that says that a checkpoint is whole: of all processes.
+        self.accelerator.wait_for_everyone()
 
 
 def last_complete_checkpoint(output_dir: str) -> str | None:

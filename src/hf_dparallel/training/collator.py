@@ -195,9 +195,8 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         seen = len(clean) if self.suffix_length is None else end + self.suffix_length
         views = Views(clean.expand_as(masked), masked, masked, (columns < seen).expand_as(masked), spans, steps)
         for variant in self.variants():
-            views.marks[variant.mark_name] = variant.mark(self, views, generator)
-        views.masked = masked | (columns >= end)
-        return views
+            views = variant.mark(self, views, generator)
+        return views._replace(masked=masked | (columns >= end))
 
     def _draw_active_spans(
         self, prompt_length: int, completion_length: int, generator: torch.Generator

@@ -3,9 +3,9 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from inspect import cleandoc
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -13,9 +13,8 @@ from torch import nn
 from hf_dparallel_rules.settings import SettingError
 
 
-@dataclass
-class Step:
-    """A pass of the student over a batch, before it is made. A variant may change `inputs`, `labels` and `function`.
+class Step(NamedTuple):
+    """A pass of the student over a batch, before it is made. A variant may replace `inputs`, `labels` and `function`.
 
     Attributes:
         student: the model, with its adapter if it has one.
@@ -99,9 +98,10 @@ class Variant(Settings):
         """Returns the setting of the variant that reads the column `commit_step`, if one does."""
         return ""
 
-    def mark(self, views: Any, generator: torch.Generator) -> torch.Tensor:
-        """Returns marks of rows or tokens of [`Views`], and may change what is scored. Masks are drawn before."""
+    def mark(self, views: Any, generator: torch.Generator) -> Any:
+        """Returns [`Views`] with a mark of rows or tokens, and others scored if need be. Masks are drawn before."""
         raise NotImplementedError
 
-    def before_scoring(self, step: Step, mark: torch.Tensor) -> None:
-        """Changes a pass over a marked batch before it is made."""
+    def before_scoring(self, step: Step, mark: torch.Tensor) -> Step:
+        """Returns what is made instead of a pass over a marked batch."""
+        raise NotImplementedError

@@ -1,8 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The settings of masking, for the trainer's configuration and for the collator alike."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,8 +13,7 @@ from .hooks import Settings, documented
 _MASKINGS = ("semi_autoregressive", "random", "trajectory")
 
 
-@dataclass
-class Views:
+class Views(NamedTuple):
     """The masked views of one sequence, each `(views, length)`, before they become rows of a batch.
 
     Attributes:
@@ -32,7 +32,11 @@ class Views:
     visible: torch.BoolTensor
     spans: list[tuple[int, int]]
     steps: torch.LongTensor
-    marks: dict[str, torch.Tensor] = field(default_factory=dict)
+    marks: Mapping[str, torch.Tensor] = {}
+
+    def marked(self, name: str, mark: torch.Tensor) -> "Views":
+        """Returns these views with one more mark."""
+        return self._replace(marks={**self.marks, name: mark})
 
 
 @documented

@@ -4,10 +4,8 @@
 import dataclasses
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterator
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,24 +19,21 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainerCallback,
-    TrainerState,
     set_seed,
 )
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import EvalLoopOutput, TrainOutput
-from transformers.utils import CONFIG_NAME, logging
+from transformers.trainer_utils import EvalLoopOutput
+from transformers.utils import logging
 
 from ..attention_masks import make_attention_mask, noisy_and_clean, predicting_columns
 from ..data.dataset import TOKENIZED_COLUMNS, TRAINING_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
-from ..models.base import MaskedDiffusionModel
-from .checkpoints import all_finite, last_complete_checkpoint, warn_of_changes, writing
+from .checkpoints import CheckpointMixin
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .hooks import Step, Variant
 from .objective import IGNORE_INDEX, MetricSums, sum_by_row
-from .publishing import PublishingMixin, check_can_be_pushed, training_summary
+from .publishing import check_can_be_pushed
 from .student import base_model, prepare_student, special_token_id
 from .variants import MaskingSettings
 
@@ -66,7 +61,7 @@ class MaskingEpochCallback(TrainerCallback):
         self.next_epoch += 1
 
 
-class CertaintyForcingTrainer(PublishingMixin):
+class CertaintyForcingTrainer(CheckpointMixin):
     r"""
     Trainer for certainty-forcing distillation (CFD), which teaches a masked diffusion language model to be certain of
     many tokens at once, on the trajectories it generates itself (https://huggingface.co/papers/2509.26488).
@@ -172,8 +167,8 @@ class CertaintyForcingTrainer(PublishingMixin):
         # Before the weights of an adapter are drawn; the Trainer would do it after that.
         set_seed(args.seed)
         self._student_settings = (processing_class, peft_config, train_dataset is not None)
-        self.model_init: Callable | None = model_init or (lambda: model)
-        model = self.call_model_init()
+        self.model_init = model_init
+        model = self._make_student(model) if model_init is None else self.call_model_init()
         check_can_be_pushed(args, model)
         if data_collator is None:
             data_collator = _default_collator(args, model, processing_class)
@@ -229,8 +224,11 @@ class CertaintyForcingTrainer(PublishingMixin):
         self._begin_sums()
 
     def call_model_init(self, trial: Any = None) -> "PreTrainedModel | PeftModel":
-        """Returns the student, with a new adapter if it is to have one."""
-        model = prepare_student(super().call_model_init(trial), *self._student_settings)
+        """Returns the student that `model_init` makes, with a new adapter if it is to have one."""
+        return self._make_student(super().call_model_init(trial))
+
+    def _make_student(self, model: Any) -> "PreTrainedModel | PeftModel":
+        model = prepare_student(model, *self._student_settings)
         model.add_model_tags(self._tag_names)
         return model
 
@@ -260,36 +258,6 @@ class CertaintyForcingTrainer(PublishingMixin):
     def _begin_sums(self) -> None:
         names = list(self.args.weights)
         self._metrics = {mode: MetricSums(self.args.device, names) for mode in ("train", "eval")}
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
-        r"""
-        Trains, see [`~transformers.Trainer.train`].
-
-        Args:
-            resume_from_checkpoint (`str` or `bool`, *optional*):
-                The checkpoint to go on from. `True` is the last one in `output_dir` that was written to its end: a
-                run that is killed while it saves can be resumed. A warning names settings that were others.
-            kwargs:
-                Further arguments of [`~transformers.Trainer.train`].
-
-        Raises:
-            ValueError: if there is no checkpoint to go on from.
-            OSError: if a checkpoint cannot be written; those before it are intact.
-            FloatingPointError: if the training diverges. Checkpoints are from before that.
-        """
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
-            if resume_from_checkpoint is None:
-                raise ValueError(
-                    f"`resume_from_checkpoint=True` needs a checkpoint in {self.args.output_dir!r} that was written "
-                    "to its end, and there is none. Train without it."
-                )
-        if resume_from_checkpoint:
-            warn_of_changes(resume_from_checkpoint, training_summary(self))
-        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        if not all_finite(self.model):
-            raise FloatingPointError(self._divergence())
-        return output
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         from peft.helpers import disable_input_dtype_casting
@@ -331,7 +299,7 @@ class CertaintyForcingTrainer(PublishingMixin):
             mask_token_id=getattr(self.data_collator, "mask_token_id", -1),
         )
         for variant, mark in marked.items():
-            variant.before_scoring(self.args, step, mark)
+            step = variant.before_scoring(self.args, step, mark)
         by_token = base_model(self.model).score(step.inputs, step.scored, step.function, step.labels, forward=model)
         terms = sum_by_row(by_token, labels)
         values = MetricSums.values_by_sequence(terms, self._num_views)
@@ -431,52 +399,6 @@ class CertaintyForcingTrainer(PublishingMixin):
                 raise FloatingPointError(self._divergence())
             logs = {**logs, **metrics}
         super().log(logs, start_time)
-
-    def _divergence(self) -> str:
-        last = last_complete_checkpoint(self.args.output_dir)
-        return (
-            f"The training has diverged: loss or weights are NaN or infinite at step {self.state.global_step}. "
-            + (f"{last} is from before that. " if last else "")
-            + "Lower `learning_rate`, or train in bfloat16 instead of float16."
-        )
-
-    def _init_training_state(self, max_steps, num_update_steps, num_epochs, checkpoint, trial) -> tuple[int, int]:
-        trained = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
-        # The Trainer takes all steps on streamed data, whose passes have an unknown length, for one pass.
-        if not self.state.global_step or num_epochs != sys.maxsize:
-            return trained
-        saved = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
-        part, epoch = math.modf(saved.epoch)
-        batches = round(part * saved.max_steps * self.args.gradient_accumulation_steps)
-        return int(epoch), 0 if self.args.ignore_data_skip else batches
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        is_ours = isinstance(self.model, MaskedDiffusionModel) and Path(resume_from_checkpoint, CONFIG_NAME).is_file()
-        if not is_ours or self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            return super()._load_from_checkpoint(resume_from_checkpoint, model)
-        # The Trainer does not know the published names of our weights.
-        settings = {"config": self.model.config, "dtype": self.model.dtype}
-        saved = type(self.model).from_pretrained(resume_from_checkpoint, **settings)
-        self.model.load_state_dict(saved.state_dict())
-
-    def _load_best_model(self) -> None:
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            return super()._load_best_model()
-        # The Trainer would load the adapter "default" into whichever is active.
-        self._load_from_checkpoint(self.state.best_model_checkpoint)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        if not all_finite(model):
-            # The checkpoints before it are worth more, and may have to make room for it.
-            raise FloatingPointError(self._divergence())
-        checkpoint = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
-        with writing(checkpoint, is_mine=self.args.should_save):
-            super()._save_checkpoint(model, trial)
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
-        # After it comes the file that says that a checkpoint is whole: of all processes.
-        self.accelerator.wait_for_everyone()
 
     def _prepare_dataset(self, dataset: Any, name: str) -> Any:
         if isinstance(dataset, dict):

@@ -39,16 +39,15 @@ class OnPolicyRows(Variant):
         is_known = self.on_policy_ratio == 0 or is_ratio(self.on_policy_ratio)
         self.require("on_policy_ratio", is_known, "must be a number from 0 to 1")
 
-    def mark(self, views: Views, generator: torch.Generator) -> torch.BoolTensor:
+    def mark(self, views: Views, generator: torch.Generator) -> Views:
         guessed = torch.rand(len(views.masked), generator=generator) < self.on_policy_ratio
         scored = views.scored.clone()
         for start, end in views.spans:
             scored[guessed, start:end] = True
-        views.scored = scored
-        return guessed
+        return views._replace(scored=scored).marked(OnPolicyRows.mark_name, guessed)
 
-    def before_scoring(self, step: Step, mark: torch.BoolTensor) -> None:
-        step.inputs = fill_with_guesses(step, mark)
+    def before_scoring(self, step: Step, mark: torch.BoolTensor) -> Step:
+        return step._replace(inputs=fill_with_guesses(step, mark))
 
 
 class Guesses(NamedTuple):

@@ -63,19 +63,19 @@ class SoftTargets(Variant):
     def needs_steps(self) -> str:
         return "near_steps" if self.near_steps else ""
 
-    def mark(self, views: Views, generator: torch.Generator) -> torch.BoolTensor:
+    def mark(self, views: Views, generator: torch.Generator) -> Views:
         late = torch.zeros_like(views.masked)
         for start, end in views.spans:
             masked, steps = views.masked[:, start:end], views.steps[start:end]
             first = steps.expand_as(masked).masked_fill(~masked, steps.max()).amin(dim=1, keepdim=True)
             late[:, start:end] = masked & (steps >= first + self.near_steps)
-        return late
+        return views.marked(SoftTargets.mark_name, late)
 
-    def before_scoring(self, step: Step, mark: torch.BoolTensor) -> None:
-        learn_from_teacher(step, mark, self.teacher_temperature)
+    def before_scoring(self, step: Step, mark: torch.BoolTensor) -> Step:
+        return learn_from_teacher(step, mark, self.teacher_temperature)
 
 
-def learn_from_teacher(step: Step, late: torch.BoolTensor, temperature: float) -> None:
+def learn_from_teacher(step: Step, late: torch.BoolTensor, temperature: float) -> Step:
     """Gives the tokens `late` the divergence from the student without its adapter in the place of cross-entropy.
 
     The teacher sees a batch whose masked tokens are masks and no guesses. Its logits are lazy: only a few tokens at a
@@ -101,5 +101,5 @@ def learn_from_teacher(step: Step, late: torch.BoolTensor, temperature: float) -
         return terms._replace(losses=terms.losses.index_put((chosen, torch.zeros_like(chosen)), divergence))
 
     numbers = torch.arange(len(labels), device=labels.device)
-    step.labels = torch.zeros_like(step.labels).masked_scatter(step.scored, numbers)
-    step.function = token_terms
+    numbered = torch.zeros_like(step.labels).masked_scatter(step.scored, numbers)
+    return step._replace(labels=numbered, function=token_terms)
