@@ -169,6 +169,42 @@ def test_imports_go_one_way(package):
         assert not wrong, f"{name} imports {sorted(wrong)}"
 
 
+def test_rules_import_torch_at_most():
+    for name in (name for name in MODULES if subpackage(name) == "rules" and "sglang" not in name):
+        nodes = list(statements(ast.parse(MODULES[name].read_text()).body, inside_functions=True, for_types=True))
+        targets = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        targets |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+        assert {target.partition(".")[0] for target in targets} <= {*sys.stdlib_module_names, "torch"}, name
+
+
+METHODS = ("hf_dparallel_rules.rules", "hf_dparallel.generation.revision", "hf_dparallel.training.variants")
+
+
+def test_methods_are_imported_by_their_folder_only():
+    for name in MODULES:
+        for target in imported_modules(name, inside_functions=True, for_types=True):
+            folder = target.rpartition(".")[0]
+            assert folder not in METHODS or name.startswith(folder), f"{name} imports {target}"
+
+
+def test_the_page_for_readers_has_the_layers_and_the_files():
+    """Each line of its picture is one layer or a part of one, and what is left out is below or beside the method."""
+    page = (ROOT / "docs" / "read_the_code.md").read_text()
+    picture = page.split("```")[1].splitlines()[1:]
+    lines = [re.split(r" {3,}", line.rstrip())[:-1] for line in picture]
+    floors = [{FLOOR[room] for room in rooms} for rooms in lines]
+    assert all(len(floor) == 1 for floor in floors)
+    order = [floor for (floor,) in floors]
+    assert order == sorted(order, reverse=True)
+    left_out = FLOOR.keys() - {room for rooms in lines for room in rooms}
+    assert left_out == {"_version", "pass_colors", "sandbox", "terminal", "_on_demand", ""}
+
+    files = re.findall(r"^\| `(hf_dparallel\S+)` \| (\d+) \|", page, flags=re.MULTILINE)
+    lengths = {name: len((SOURCES / name).read_text().splitlines()) for name, _ in files}
+    assert lengths == {name: pytest.approx(int(told), rel=0.05, abs=5) for name, told in files}
+    assert 1800 <= sum(lengths.values()) <= 2000
+
+
 @pytest.mark.parametrize("package", ["evaluation", "inspection", "harness", "models"])
 def test_measuring_knows_no_training(package):
     for name in (name for name in MODULES if subpackage(name) == package):
