@@ -390,10 +390,6 @@ class Canvas(RowTensors):
         length = prompt_length + self.max_new_tokens
         return length + (-length % self.config.block_length if self.whole_blocks else 0)
 
-    def _first_answer_start(self) -> int:
-        """The first column at which a row has a new token."""
-        return min(map(self.answer_start, range(len(self))), default=0)
-
     def _block_start(self, row: int, block: int) -> int:
         """The position at which a block begins, below 0 if a part of it is missing."""
         return self._first_position(self.prompt_lengths[row]) + block * self.config.block_length
@@ -437,7 +433,8 @@ class Canvas(RowTensors):
     def _read_status(self, num_nan: torch.LongTensor | None) -> None:
         """The one transfer from the device in each pass."""
         self._find_open()
-        first = self._first_answer_start()
+        # The first column at which a row has a new token.
+        first = min(map(self.answer_start, range(len(self))), default=0)
         counts = {
             "open_from": self.open_from,
             "open_to": self.open_to,

@@ -291,7 +291,7 @@ def put_into(
             if getattr(config, setting, None) != getattr(replaced, setting, None):
                 problems.append(f"`hotswap=True` replaces weights only, and `{setting}` is another; load it beside")
         if not problems:
-            weights = translated(model, config, weights)
+            config, weights = translated(model, config, weights)
             with unchanged_on_error(model):
                 _inject(model, config, weights, name, is_new=replaced is None)
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -353,8 +353,8 @@ def unchanged_on_error(model: nn.Module) -> Iterator[None]:
 
 def translated(
     model: PreTrainedModel, config: "PeftConfig", weights: Mapping[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """Returns the weights of an adapter under the names of the modules of `model`, and rewrites its configuration so.
+) -> tuple["PeftConfig", dict[str, torch.Tensor]]:
+    """Returns the configuration and the weights of an adapter with the names of the modules of `model`.
 
     Names differ where an adapter was trained with the published code of LLaDA or LLaDA2. The configuration then names
     the modules that have weights and no others: PEFT is content if any name matches, so the lists of published
@@ -376,13 +376,14 @@ def translated(
         own_weights |= {f"{module}{marker}{rest}": piece for module, piece in zip(modules, pieces, strict=True)}
     chosen = [getattr(config, setting, None) for setting in ("target_modules", "exclude_modules", "layers_pattern")]
     if any(module != published for module, published in published_of.items()) or not all(map(are_names, chosen)):
+        config = copy.deepcopy(config)
         config.target_modules = set(published_of)
         config.layers_to_transform = config.layers_pattern = config.exclude_modules = None
         for setting in ("rank_pattern", "alpha_pattern"):
             pattern = getattr(config, setting, None) or {}
             keys = {module: get_pattern_key(pattern, published) for module, published in published_of.items()}
             setattr(config, setting, {module: pattern[key] for module, key in keys.items() if key in pattern})
-    return own_weights
+    return config, own_weights
 
 
 def _own_modules(published: str, rules: Iterable[WeightTransform], may_be_cut: bool) -> list[str]:
