@@ -93,6 +93,3 @@ def as_attention_mask(config: PreTrainedConfig, visible: torch.BoolTensor, dtype
         return visible[row, query, key]
 
     return make_attention_mask(config, is_visible, tuple(visible.shape), dtype=dtype, device=visible.device)
-
-
-__all__ = ["Visibility", "as_attention_mask", "block_causal", "make_attention_mask", "noisy_and_clean"]

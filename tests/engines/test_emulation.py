@@ -57,7 +57,8 @@ def test_steps_of_lmdeploy(golden_dir):
         part = LMDeploy(DiffusionGenerationConfig(max_new_tokens=size, block_length=size, engine="lmdeploy", **rule))
         columns = torch.arange(size).expand_as(known)
         prediction = predict_tokens(logits, step["mask_id"], columns=columns)
-        tokens, written, is_over = part.step(prediction, None, state == 0, state == 1)
+        prediction.masked, prediction.revisable = state == 0, state == 1
+        tokens, written, is_over = part.step(prediction, None)
         # A block that enters a pass without a mask is stored.
         after = torch.where(is_over[:, None] & (state == 1), 2, torch.where(written, 1, state))
         # It also writes its predictions of the others down.

@@ -51,16 +51,13 @@ class EngineBlocks(RowPart):
             canvas.count_passes(row, self.num_prefills(canvas.prompt_lengths[row]))
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
-        masked, editable = prediction.masked, prediction.revisable
-        tokens, written, is_over = self.step(prediction, change, masked, editable)
+        tokens, written, is_over = self.step(prediction, change)
         if self.keeps_masks:
-            written &= ~masked | (tokens != self.config.mask_token_id)
-        return Change(tokens, written, (masked | editable) & ~is_over[:, None])
+            written &= ~prediction.masked | (tokens != self.config.mask_token_id)
+        return Change(tokens, written, (prediction.masked | prediction.revisable) & ~is_over[:, None])
 
-    def step(
-        self, prediction: TokenPrediction, change: Change, masked: torch.BoolTensor, editable: torch.BoolTensor
-    ) -> _Step:
-        """One pass of the engine; the arguments but the first two say what may be decided, and what is."""
+    def step(self, prediction: TokenPrediction, change: Change) -> _Step:
+        """Returns what the engine does in a pass, from what is predicted and what our commit rule decides."""
         raise NotImplementedError
 
 
@@ -85,8 +82,8 @@ class SGLang(EngineBlocks):
     def num_prefills(self, prompt_length: int) -> int:
         return prompt_length // self.config.block_length
 
-    def step(self, prediction, change, masked, editable):
-        canvas, config, columns = self.canvas, self.config, prediction.columns
+    def step(self, prediction: TokenPrediction, change: Change) -> _Step:
+        canvas, config, columns, masked = self.canvas, self.config, prediction.columns, prediction.masked
         self.full_passes.value += ~masked.any(dim=1)
         is_over = self.full_passes.value > 0
         if not config.is_on("confidence_threshold"):
@@ -99,7 +96,7 @@ class SGLang(EngineBlocks):
             before = canvas.sequences.gather(1, (columns - 1).clamp(min=0))
             logits = without_repetition(logits, before, is_first, config.penalty_lambda)
         known = canvas.sequences.gather(1, columns)
-        return joint_threshold(logits, known, masked, editable, self.full_passes.value, config)
+        return joint_threshold(logits, known, masked, prediction.revisable, self.full_passes.value, config)
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
         canvas = self.canvas
@@ -168,8 +165,8 @@ class LMDeploy(EngineBlocks):
     def num_prefills(self, prompt_length: int) -> int:
         return int(prompt_length % self.config.block_length == 0)
 
-    def step(self, prediction, change, masked, editable):
-        config = self.config
+    def step(self, prediction: TokenPrediction, change: Change) -> _Step:
+        config, masked = self.config, prediction.masked
         logits = prediction.logits.float() / (config.temperature or 1)
         tokens = prediction.tokens if config.temperature else logits.argmax(dim=-1)
         confidence = logits.softmax(dim=-1).gather(-1, tokens[..., None])[..., 0]
