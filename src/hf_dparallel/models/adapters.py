@@ -129,12 +129,6 @@ class AdapterLoadingMixin(_Mixed):
         self.train(is_trainable and self.training)
         return LoadStateDictInfo(set(), set(), set(), [], {}, set())
 
-    def delete_adapter(self, adapter_names: list[str] | str) -> None:
-        """Deletes adapters, see [`~transformers.integrations.PeftAdapterMixin.delete_adapter`], and their recipes."""
-        super().delete_adapter(adapter_names)
-        kept = getattr(self, "peft_config", {})
-        self.adapter_recipes = {name: recipe for name, recipe in self.adapter_recipes.items() if name in kept}
-
     def state_dict(self, *args, **kwargs):
         """As in torch, and not for 4-bit weights that have run on the CPU. All that loads or saves calls it."""
         check_not_repacked(self)
@@ -185,11 +179,12 @@ class AdapterLoadingMixin(_Mixed):
         self.set_adapter(name)
 
     def delete_adapter(self, adapter_names: list[str] | str) -> None:
-        """Removes an adapter, or several."""
+        """Removes an adapter, or several, and their recipes."""
         from peft.functional import delete_adapter
 
         for name in self._check_names(adapter_names):
             delete_adapter(self, name, prefix=f"{self.peft_config.pop(name).peft_type.value.lower()}_")
+            self.adapter_recipes = {other: it for other, it in self.adapter_recipes.items() if other != name}
         if not self.peft_config:
             del self.peft_config
             self._hf_peft_config_loaded = False
