@@ -79,8 +79,6 @@ def test_none_is_the_setting_of_the_model(talk):
         ("/set temperature", "/set needs a name and a value"),
         ("/foo", "Unknown command /foo. /help shows the commands."),
         ("/seting", "Unknown command /seting. Did you mean `/settings`? /help shows the commands."),
-        ("/save", "/save needs a file"),
-        ("/save /", "Error: `/` cannot be written: "),
         ("<mask>", "Error: `input_ids` contains the mask token"),
     ],
 )
@@ -95,27 +93,9 @@ def test_an_answer_without_length_is_refused_at_once(talk):
     assert code == 2 and not out and "`max_new_tokens` must be a positive integer, got 0." in err[-1]
 
 
-def test_clear_exit_and_save(talk):
-    code, out, err = talk("5 6", "/save chat.json", "/clear", "/save empty.json", "exit", "7")
-    assert code == 0 and len(out) == 1 and "Saved in chat.json." in err
-    saved = read_json("chat.json")
-    assert saved["messages"] == [{"role": "user", "content": "5 6"}, {"role": "assistant", "content": out[0]}]
-    assert saved["settings"]["entropy_threshold"] == 1.0
-    assert read_json("empty.json")["messages"] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "matches"),
-    [
-        ("/s", "/s", ["/set ", "/settings ", "/save "]),
-        ("entropy_t", "/set entropy_t", ["entropy_threshold "]),
-        ("0.", "/set temperature 0.", []),
-        ("/s", "what is /s", []),
-        ("", "", []),
-    ],
-)
-def test_tab_completes_commands_and_settings(text, line, matches):
-    assert [chat_module.complete(text, line, index) for index in range(len(matches) + 1)] == [*matches, None]
+def test_clear_and_exit(talk):
+    code, out, err = talk("5 6", "/clear", "5 6", "exit", "7")
+    assert code == 0 and len(out) == 2 and out[0] == out[1] and "The conversation is forgotten." in err
 
 
 def test_help_and_quit(talk):

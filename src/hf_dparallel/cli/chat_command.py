@@ -23,7 +23,6 @@ from ..demo import NAMES
 from ..generation.compatibility import longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig
 from ..inspection.text import legend
-from ..reports import write_json
 from .answer_streamer import AnswerStreamer
 from .console import note, say
 from .generate_command import answer, cost_of
@@ -34,7 +33,6 @@ HELP = """\
 /set NAME VALUE  changes a setting, for instance /set entropy_threshold 0.5; the value none is the model's own
 /settings        shows the settings
 /clear           forgets the conversation, as does /reset
-/save FILE       writes the conversation, as JSON
 /help            shows this
 /exit            ends the program, as do /quit and Ctrl-D; Ctrl-C stops an answer"""
 _COMMANDS = [line.split()[0] for line in HELP.splitlines()]
@@ -74,9 +72,6 @@ def read_lines() -> Iterator[str]:
 
         # Lines that are pasted together are one message; Python turns this off.
         readline.parse_and_bind("set enable-bracketed-paste on")
-        readline.parse_and_bind("tab: complete")
-        readline.set_completer_delims(" ")
-        readline.set_completer(lambda text, index: complete(text, readline.get_line_buffer(), index))
         _keep_history(readline)
     while True:
         try:
@@ -89,15 +84,6 @@ def read_lines() -> Iterator[str]:
             continue
         if line:
             yield line
-
-
-def complete(text: str, line: str, index: int) -> str | None:
-    """Returns the `index`-th command, or setting after `/set`, that begins with the text at the end of a line."""
-    known = [name for name, setting in SETTINGS.items() if setting.changes_answer] if " " in line else _COMMANDS
-    if not line.startswith("/" if line == text else "/set "):
-        known = []
-    matches = [f"{name} " for name in known if name.startswith(text)]
-    return matches[index] if index < len(matches) else None
 
 
 def _keep_history(readline: ModuleType) -> None:
@@ -155,10 +141,6 @@ class Chat:
         elif command in ("/reset", "/clear"):
             self._history = list(self._start)
             note("The conversation is forgotten.")
-        elif command == "/save" and values:
-            self._save(" ".join(values))
-        elif command == "/save":
-            note("/save needs a file, for instance /save chat.json")
         elif command == "/help":
             say(HELP)
         else:
@@ -173,11 +155,7 @@ class Chat:
         recipe, streamer = self._resolved(self.config), AnswerStreamer(self.tokenizer)
         try:
             figures = answer(self.model, self.tokenizer, prompt["input_ids"], recipe, self._generator, streamer)
-        except (ValueError, FloatingPointError):
-            streamer.end()
-            raise
         except KeyboardInterrupt:
-            streamer.end()
             note("(stopped)")
             if not streamer.text:
                 return
@@ -195,14 +173,6 @@ class Chat:
                 f"The conversation has {prompt_length} tokens and the answer may have {new}, together more than the "
                 f"{longest} that the model was trained for. {remedy}; /set max_new_tokens makes the answer shorter."
             )
-
-    def _save(self, path: str) -> None:
-        settings = self._resolved(self.config).non_defaults()
-        try:
-            write_json({"messages": self._history, "settings": settings}, path)
-        except OSError as error:
-            raise ValueError(f"`{path}` cannot be written: {error.strerror}.") from error
-        note(f"Saved in {path}.")
 
     def _set(self, name: str, text: str) -> None:
         value = yaml.safe_load(text)

@@ -2,6 +2,7 @@
 """`hf-dparallel generate`: answer one prompt."""
 
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -43,19 +44,20 @@ def answer(
 ) -> dict[str, Any]:
     """Decodes an answer to one prompt, and returns its text and what it cost."""
     start = time.perf_counter()
-    out = model.generate(
-        input_ids=torch.tensor([prompt_ids], device=model.device),
-        generation_config=recipe,
-        streamer=streamer,
-        tokenizer=tokenizer,
-        generator=generator,
-        return_dict_in_generate=True,
-    )
-    seconds = time.perf_counter() - start
+    with streamer or nullcontext():
+        out = model.generate(
+            input_ids=torch.tensor([prompt_ids], device=model.device),
+            generation_config=recipe,
+            streamer=streamer,
+            tokenizer=tokenizer,
+            generator=generator,
+            return_dict_in_generate=True,
+        )
+        seconds = time.perf_counter() - start
+        if streamer is not None and not recipe.is_infilling:
+            streamer.show_passes(out.commit_step[0].tolist(), out.nfe.item())
     # An infilled prompt is its own answer.
     begin = 0 if recipe.is_infilling else len(prompt_ids)
-    if streamer is not None and not recipe.is_infilling:
-        streamer.show_passes(out.commit_step[0].tolist(), out.nfe.item())
     return {
         "text": tokenizer.decode(out.sequences[0, begin:], skip_special_tokens=True),
         **{name: getattr(out, name).item() for name in ("nfe", "tokens_per_forward", "num_revisions")},
