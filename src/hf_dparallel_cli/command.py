@@ -4,6 +4,7 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +21,6 @@ from .environment import import_command, quieten, set_variables
 
 # The values of the flags of a command by name. `settings` has the settings of decoding that were given.
 Flags = SimpleNamespace
-# What a shell completes where a flag has this metavar.
-_KINDS = {"FILE": "file", "DATASET": "file", "DIR": "dir", "MODEL": "dir", "ADAPTER": "dir"}
 
 
 class Choice(click.Choice):
@@ -32,6 +31,21 @@ class Choice(click.Choice):
         return str(choice)
 
 
+class Place(click.ParamType):
+    """A file or a folder (`kind` is "file" or "dir"), or one of the names of what is `bundled`."""
+
+    def __init__(self, name: str, kind: str, *bundled: str):
+        self.name, self.kind, self.bundled = name, kind, bundled
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Completes the names of what is bundled; where none fits, a shell lists files or folders."""
+        items = [CompletionItem(name) for name in self.bundled if name.startswith(incomplete)]
+        return items or [CompletionItem(incomplete, type=self.kind)]
+
+
+FILE, DIR = Place("FILE", "file"), Place("DIR", "dir")
+
+
 class Flag(click.Option):
     """A flag of a command; of type `bool`, a switch with a `--no_...` beside it.
 
@@ -40,10 +54,10 @@ class Flag(click.Option):
         help (`str`): what it does.
         type (`Any`): a type of click.
         is_required (`bool`): whether it must be given, with its name or as a positional argument.
-        needs, not_with (`str`): a flag that it does nothing without, and one that it contradicts.
-        bundled (`tuple`): values for a shell to complete.
         is_setting (`bool`): whether it is a setting of decoding.
         is_minor (`bool`): whether only `--help_all` describes it.
+        needs (`tuple`): flags of which it does nothing without at least one.
+        not_with (`tuple`): flags that it contradicts. With one of them, it is not required.
         more: arguments of `click.Option`.
     """
 
@@ -56,34 +70,36 @@ class Flag(click.Option):
         type: Any = str,
         *,
         is_required: bool = False,
-        needs: str = "",
-        not_with: str = "",
-        bundled: Sequence[str] = (),
         is_setting: bool = False,
         is_minor: bool = False,
+        needs: tuple[str, ...] = (),
+        not_with: tuple[str, ...] = (),
         **more: Any,
     ):
-        spelling, default = f"--{name}", {}
+        spelling, how = f"--{name}", {"show_default": type is not bool}
         if type is bool:
-            # A switch of a setting that is not given leaves it to the recipe.
-            spelling, default = f"{spelling}/--no_{name}", {"default": None if is_setting else False}
-        super().__init__([spelling], type=type, help=help, show_default=type is not bool, **default | more)
-        self.is_required, self.needs, self.not_with = is_required, needs, not_with
-        self.bundled, self.is_setting, self.is_minor = bundled, is_setting, is_minor
+            spelling, how = f"{spelling}/--no_{name}", how | {"default": False}
+        super().__init__([spelling], type=type, help=help, **how | more)
+        self.is_required, self.is_setting, self.is_minor = is_required, is_setting, is_minor
+        self.needs, self.not_with = needs, not_with
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Completes the names of what is bundled, and files or folders."""
-        items = [CompletionItem(name) for name in self.bundled if name.startswith(incomplete)]
-        if not items and self.metavar in _KINDS:  # where one of these names fits, a shell lists no files
-            items = [CompletionItem(incomplete, type=_KINDS[self.metavar])]
-        return items or super().shell_complete(ctx, incomplete)
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        """Returns the row of the help: how it is given, and what it does."""
+        spelling, text = super().get_help_record(ctx) or ("", "")
+        if self.is_setting and "all" not in ctx.meta:
+            text = re.split(r"(?<=\.) (?=[A-Z`])", text)[0]
+        if self.name in getattr(ctx.command, "positionals", ()):
+            return f"{self.name.upper()}, or {spelling}", text
+        return spelling, f"{text} [required]" if self.is_required else text
 
 
-def group(title: str, *flags: Flag) -> tuple[Flag, ...]:
-    """Returns flags that help lists under this title."""
-    for flag in flags:
-        flag.title = title
-    return flags
+def group(title: str, *flags: Flag, **about: tuple[str, ...]) -> list[Flag]:
+    """Returns copies of flags that help lists under this title; `needs` or `not_with` is for those without."""
+    copies = [*map(copy, flags)]
+    for flag in copies:
+        own = {name: getattr(flag, name) or value for name, value in about.items()}
+        vars(flag).update(own, title=title)
+    return copies
 
 
 class Command(click.Command):
@@ -98,40 +114,17 @@ class Command(click.Command):
         flags (`Iterable[Flag]`): its flags. Of two with one name, the last counts.
         example (`str`): what one types behind its name.
         positionals (`Sequence[str]`): flags that can also be given without their names, in this order.
-        other (`Command`, *optional*): runs instead if one of the flags `chosen_by` is given.
-        chosen_by (`Sequence[str]`): names of flags of `other`.
     """
 
     def __init__(
-        self,
-        name: str,
-        help: str,
-        flags: Iterable[Flag],
-        example: str = "",
-        positionals: Sequence[str] = (),
-        other: "Command | None" = None,
-        chosen_by: Sequence[str] = (),
+        self, name: str, help: str, flags: Iterable[Flag], example: str = "", positionals: Sequence[str] = ()
     ):
-        self.flags = {str(flag.name): flag for flag in flags}
-        self.all_flags = (other.flags if other else {}) | self.flags
-        self.positionals, self.other, self.chosen_by = positionals, other, chosen_by
-        config = click.Option(
-            ["--config"],
-            metavar="FILE",
-            multiple=True,
-            is_eager=True,
-            expose_value=False,
-            callback=self._read_files,
-            help="YAML file with any of these flags. What is given on the command line overrides it.",
-        )
-        all_help = click.Option(
-            ["--help_all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=_show_all
-        )
+        self.flags, self.positionals = {flag.name: flag for flag in flags}, positionals
         words = click.Argument(["words"], nargs=-1, shell_complete=self._complete_word)
         # What follows \b is not wrapped. `--max-new-tokens` is `--max_new_tokens`.
         super().__init__(
             name,
-            params=[*self.all_flags.values(), config, all_help, words],
+            params=[*self.flags.values(), _CONFIG, _HELP_ALL, words],
             help=f"{help}\n\n\b\nExample: hf-dparallel {name} {example}",
             short_help=help,
             context_settings={"max_content_width": 110, "token_normalize_func": lambda name: name.replace("-", "_")},
@@ -139,96 +132,83 @@ class Command(click.Command):
 
     def values(self, **given: Any) -> Flags:
         """Returns the values of all flags where these are given, by name."""
-        with self.make_context(self.name, [], default_map=self._texts(given, "the values")) as ctx:
-            return ctx.obj[1]
+        with self.make_context(self.name, [], default_map=self.texts(given, "the values")) as ctx:
+            return ctx.obj
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads the flags. Then `ctx.obj` has the name of the command to run and the values of its flags."""
+        """Reads the flags. Then `ctx.obj` has their values."""
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            meant = what_is_meant(error.option_name.lstrip("-"), self.all_flags)
+            meant = what_is_meant(error.option_name.lstrip("-"), self.flags)
             raise click.NoSuchOption(error.option_name, f"{error.message} {meant}".rstrip(), ctx=ctx) from error
         if not ctx.resilient_parsing:
             self._name_words(ctx)
-            ctx.obj = self._chosen(ctx)
+            given = {name for name in self.flags if _is_given(ctx, name)}
+            self._check(ctx, given)
+            settings = {name: ctx.params.pop(name) for name, flag in self.flags.items() if flag.is_setting}
+            ctx.obj = Flags(**ctx.params, settings={name: settings[name] for name in settings if name in given})
         return rest
 
     def invoke(self, ctx: click.Context) -> None:
         """Imports the module of the command, runs it, and writes the figures that it returns."""
-        name, flags = ctx.obj
-        quieten(ctx, flags.quiet)
-        figures = import_command(name, ctx.command_path).run(flags)
-        if flags.json is not None and figures is not None:
-            import_module("hf_dparallel.reports").write_json(figures, flags.json)
+        quieten(ctx, ctx.obj.quiet)
+        figures = import_command(str(self.name), ctx.command_path).run(ctx.obj)
+        if ctx.obj.json is not None and figures is not None:
+            import_module("hf_dparallel.reports").write_json(figures, ctx.obj.json)
 
     def _name_words(self, ctx: click.Context) -> None:
         """Gives values without a name to the positional flags, and what is left to the list that is given."""
-        words = list(ctx.params.pop("words"))
+        words = ctx.params.pop("words")
         for name in self.positionals:
             if words and not _is_given(ctx, name):
-                ctx.params[name] = tuple(words) if self.flags[name].multiple else words[0]
-                words = [] if self.flags[name].multiple else words[1:]
+                is_list = self.flags[name].multiple
+                ctx.params[name], words = (words, ()) if is_list else (words[0], words[1:])
                 ctx.set_parameter_source(name, ParameterSource.COMMANDLINE)
-        lists = [name for name, flag in self.all_flags.items() if flag.multiple and _is_given(ctx, name)]
+        lists = [name for name, flag in self.flags.items() if flag.multiple and _is_given(ctx, name)]
         if len(lists) == 1 and lists[0] not in self.positionals:  # `--block_lengths 16 32`
-            ctx.params[lists[0]] += self.all_flags[lists[0]].type_cast_value(ctx, words)
-            words = []
-        if words:
+            ctx.params[lists[0]] += self.flags[lists[0]].type_cast_value(ctx, words)
+        elif words:
             rule = "Flags need their names, and a text with spaces needs quotes"
             raise click.UsageError(f"nothing takes {' '.join(words)!r}. {rule}", ctx)
 
-    def _chosen(self, ctx: click.Context) -> tuple[str, Flags]:
-        """Returns the name of the command that is asked for and the values of its flags."""
-        given = {name: ctx.params[name] for name in ctx.params if _is_given(ctx, name)}
-        chosen = next((name for name in self.chosen_by if name in given), None)
-        command = self.other if self.other and chosen else self
-        flags, others = command.flags, "".join(f", or --{name}" for name in self.chosen_by)
-        missing = [f"--{name}" for name, flag in flags.items() if flag.is_required and name not in given]
-        unused = [f"--{name}" for name in sorted(given.keys() - flags.keys())]
-        problem = missing and f"the following flags are required: {', '.join(missing)}{others}"
-        if unused and not problem:
-            how = f"with --{chosen}" if chosen else f"without --{' or --'.join(self.chosen_by)}"
-            problem = f"{', '.join(unused)} cannot be used {how}. Leave that out"
-        for name, value in () if problem else given.items():
-            flag = flags[name]
-            if flag.needs and flag.needs not in given:
-                problem = f"`{name}` needs `{flag.needs}`. Add --{flag.needs}."
-            elif flag.not_with in given:
-                problem = f"`{name}` and `{flag.not_with}` are both given. Remove one."
-            elif str(value).startswith("--") and str(value)[2:].replace("-", "_") in flags:
-                problem = f"Option '--{name}' requires an argument."
-        if problem:
-            raise click.UsageError(problem, ctx)
-        own = {name: ctx.params[name] for name, flag in flags.items() if not flag.is_setting}
-        return str(command.name), Flags(
-            **own, settings={name: given[name] for name, flag in flags.items() if flag.is_setting and name in given}
-        )
+    def _check(self, ctx: click.Context, given: set[str]) -> None:
+        """Checks the flags that are given beside one another."""
+        missing = [
+            ", or ".join(f"--{name}" for name in (flag.name, *flag.not_with))
+            for flag in self.flags.values()
+            if flag.is_required and given.isdisjoint((flag.name, *flag.not_with))
+        ]
+        if missing:
+            raise click.UsageError(f"the following flags are required: {', '.join(missing)}", ctx)
+        for name in sorted(given):
+            flag, value = self.flags[name], str(ctx.params[name])
+            for other in given.intersection(flag.not_with):
+                raise click.UsageError(f"`{name}` and `{other}` are both given. Remove one.", ctx)
+            if flag.needs and given.isdisjoint(flag.needs):
+                needs, add = (join.join(flag.needs) for join in ("` or `", " or --"))
+                raise click.UsageError(f"`{name}` needs `{needs}`. Add --{add}.", ctx)
+            if value.startswith("--") and value[2:].replace("-", "_") in self.flags:
+                raise click.UsageError(f"Option '--{name}' requires an argument.", ctx)
 
     def _complete_word(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Completes a value without a name as the flag that takes it."""
         rest = [name for name in self.positionals if not _is_given(ctx, name)][len(ctx.params.get("words") or ()) :]
         return self.flags[rest[0]].shell_complete(ctx, incomplete) if rest else []
 
-    def _read_files(self, ctx: click.Context, param: click.Parameter, paths: Sequence[str]) -> None:
-        """Takes what YAML files say as defaults. Their `env` goes to the environment, as in files of TRL."""
-        for path in paths:
-            values = _read_yaml(path)
-            set_variables(ctx, **values.pop("env", {}))
-            ctx.default_map = dict(ctx.default_map or {}) | self._texts(values, f"`{path}`")
-
-    def _texts(self, values: dict[str, Any], source: str) -> dict[str, Any]:
+    def texts(self, values: dict[str, Any], source: str) -> dict[str, Any]:
         """Returns the values of a file as they would be written on a command line, by the names of their flags."""
         texts: dict[str, Any] = {}
         for key, value in values.items():
-            flag = self.all_flags.get(str(key).replace("-", "_"))
+            flag = self.flags.get(str(key).replace("-", "_"))
             if flag is None:
-                remedy = what_is_meant(str(key), self.all_flags) or f"Remove `{key}`."
+                remedy = what_is_meant(str(key), self.flags) or f"Remove `{key}`."
                 raise click.UsageError(f"{source} has `{key}`, which is no flag of this command. {remedy}")
             if value is None or (isinstance(value, list) and not flag.multiple):
                 raise click.UsageError(f"`{key}` in {source} needs one value, got {value}")
-            items = [json.dumps(item) if isinstance(item, dict) else str(item) for item in _as_list(value)]
-            texts[str(flag.name)] = items if flag.multiple else items[0]
+            items = value if isinstance(value, list) else [value]
+            items = [json.dumps(item) if isinstance(item, dict) else str(item) for item in items]
+            texts[flag.name] = items if flag.multiple else items[0]
         return texts
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -236,27 +216,16 @@ class Command(click.Command):
         return [*map(str.upper, self.positionals), "[options]"]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the flags under their titles, groups with required flags first, and names the minor ones."""
+        """Lists the flags under their titles, and names the minor ones."""
         groups: dict[str, list[tuple[str, str]]] = {}
-        required, minor = set(), []
+        minor = []
         for param in self.get_params(ctx):
-            spelling, text = param.get_help_record(ctx) or ("", "")
-            title, name = getattr(param, "title", "options"), str(param.name)
-            if getattr(param, "is_required", False):
-                required.add(title)
-                text += "" if name in self.positionals else " [required]"
-            if isinstance(param, click.Argument):
-                continue
-            is_short = "all" not in ctx.meta
-            if getattr(param, "is_setting", False) and is_short:
-                text = re.split(r"(?<=\.) (?=[A-Z`])", text)[0]
-            if getattr(param, "is_minor", False) and is_short:
-                minor.append(name)
-            elif spelling:
-                spelling = f"{name.upper()}, or {spelling}" if name in self.positionals else spelling
-                groups.setdefault(title, []).append((spelling, text))
-        groups["options"] = groups.pop("options")
-        for title, records in sorted(groups.items(), key=lambda group: group[0] not in required):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if getattr(param, "is_minor", False) and "all" not in ctx.meta:
+                minor.append(param.name)
+            elif record:
+                groups.setdefault(getattr(param, "title", "options"), []).append(record)
+        for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records, col_max=24)
         if minor:
@@ -288,15 +257,20 @@ def _is_given(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 def _show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
     if is_asked:
         ctx.meta["all"] = True
         click.echo(ctx.get_help())
         ctx.exit()
+
+
+def _read_files(ctx: click.Context, param: click.Parameter, paths: Sequence[str]) -> None:
+    """Takes what YAML files say as defaults. Their `env` goes to the environment, as in files of TRL."""
+    command: Any = ctx.command
+    for path in paths:
+        values = _read_yaml(path)
+        set_variables(ctx, **values.pop("env", {}))
+        ctx.default_map = dict(ctx.default_map or {}) | command.texts(values, f"`{path}`")
 
 
 def _read_yaml(path: str) -> dict[str, Any]:
@@ -311,3 +285,15 @@ def _read_yaml(path: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise click.UsageError("the file of --config must contain a YAML mapping, `name: value`")
     return values
+
+
+_EAGER: dict[str, Any] = {"is_eager": True, "expose_value": False}
+_CONFIG = Flag(
+    "config",
+    "YAML file with any of these flags. What is given on the command line overrides it.",
+    FILE,
+    multiple=True,
+    callback=_read_files,
+    **_EAGER,
+)
+_HELP_ALL = click.Option(["--help_all"], is_flag=True, hidden=True, callback=_show_all, **_EAGER)

@@ -2,6 +2,7 @@
 """A tiny checkpoint, and the command line, run in an empty folder."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,9 @@ def checkpoint(tmp_path_factory) -> str:
 def _in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HF_DPARALLEL_DEBUG", raising=False)
+    # A server has its log go to the stderr of its test.
+    for name, value in (("handlers", []), ("propagate", True)):
+        monkeypatch.setattr(logging.getLogger("hf_dparallel"), name, value)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForMaskedLM
 
-from hf_dparallel.cli import evaluate_tasks_command
+from hf_dparallel.cli import evaluate_tasks
 from hf_dparallel.harness import model as harness_model
 from hf_dparallel.harness.code_tasks import TASKS_FOLDER
 from hf_dparallel.harness.finished import FinishedRequests
@@ -210,10 +210,10 @@ PRESET = "--preset paper-llada"
         (f"{PRESET} --tasks mbpp_instruct", 1, "and not mbpp_instruct"),
         ("--tasks counting --methods original", 2, "`methods` needs `preset`"),
         ("--tasks counting --gen_kwargs entropy_treshold=1", 1, "Unknown generation setting"),
-        ("--tasks counting --dataset demo", 2, "--dataset cannot be used with --tasks"),
-        ("--tasks counting --num_workers 7", 2, "--num_workers cannot be used with --tasks"),
-        (f"{PRESET} --sweep denoising_steps=4,8", 2, "--sweep cannot be used with --preset"),
-        ("--dataset demo --mc_num 7", 2, "--include_path, --mc_num cannot be used without"),
+        ("--tasks counting --dataset demo", 2, "`dataset` and `tasks` are both given"),
+        ("--tasks counting --num_workers 7", 2, "`num_workers` and `tasks` are both given"),
+        (f"{PRESET} --sweep denoising_steps=4,8", 2, "`sweep` and `preset` are both given"),
+        ("--dataset demo --mc_num 7", 2, "`include_path` needs `tasks` or `preset`. Add --tasks or --preset."),
         ("--tasks ,", 2, "`tasks` must have a name"),
         (f"{PRESET} --methods original --adapter ./no", 1, "Add dparallel to --methods, or leave it out"),
         (f"{PRESET} --methods original --consistency_adapter ./no", 1, "Add consistency-distillation to --methods"),
@@ -235,13 +235,13 @@ PRESET = "--preset paper-llada"
 )
 @pytest.mark.usefixtures("_few_tasks")
 def test_mistakes_are_named_before_the_model_is_loaded(on_tasks, monkeypatch, argv, code, message):
-    monkeypatch.setattr(evaluate_tasks_command, "load_model", lambda *args: pytest.fail("loads the model"))
+    monkeypatch.setattr(evaluate_tasks, "load_model", lambda *args: pytest.fail("loads the model"))
     result, _, last_line = on_tasks(*argv.split())
     assert result == code and message in last_line
 
 
 def test_the_parser_knows_the_presets_and_the_adapters():
-    assert list(COMMANDS["evaluate"].all_flags["preset"].type.choices) == list(PRESETS)
+    assert list(COMMANDS["evaluate"].flags["preset"].type.choices) == list(PRESETS)
     assert {method.checkpoint for method in METHODS.values()} == {"base", "adapter", "consistency_adapter"}
 
 

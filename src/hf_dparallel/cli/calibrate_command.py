@@ -48,7 +48,7 @@ def run(flags: Flags) -> dict[str, Any]:
     reward_function = get_reward(flags.reward, dataset)
     splits = split_in_half(dataset, flags.seed)
     check_num_prompts(len(splits["calibration"]), flags.max_accuracy_drop, flags.confidence)
-    model, tokenizer = load_model(flags)
+    model, tokenizer = load_model(flags, has_workers=True)
     make_folder(flags.output_dir)
     reference, recipes = recipes_to_try(model, tokenizer, candidates, flags.settings)
 

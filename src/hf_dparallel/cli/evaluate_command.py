@@ -26,12 +26,16 @@ from .loading import (
 )
 
 
-def run(flags: Flags) -> dict[str, Any]:
-    """Prints accuracy, passes, tokens per pass and latency, for each setting that is tried."""
+def run(flags: Flags) -> dict[str, Any] | None:
+    """Prints accuracy, passes, tokens per pass and latency, for each setting that is tried, or results of tasks."""
+    if flags.tasks or flags.preset is not None:
+        from . import evaluate_tasks
+
+        return evaluate_tasks.run(flags)
     recipes = recipes_to_try(read_settings(flags), flags.sweep)
     dataset = load_prompts(flags, default_split="test")
     reward_function = get_reward(flags.reward, dataset)
-    model, tokenizer = load_model(flags)
+    model, tokenizer = load_model(flags, has_workers=True)
     make_folder(flags.output_dir)
     options = batch_options(flags)
     answerers = {

@@ -26,7 +26,7 @@ from ..inspection.text import print_answer, print_passes
 from ..inspection.trace import DecodeTrace, trace_decode
 from .console import make_folder, say
 from .loading import (
-    batch_options,
+    batch_size,
     encode_prompt,
     get_reward,
     load_model,
@@ -74,7 +74,7 @@ def run(flags: Flags) -> dict[str, Any]:
         report["decodes"] = show(traces, flags.output_file, title)
     if dataset is not None and flags.figures is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
-        answerer = Answerer(model, tokenizer, recipe, seed=flags.seed, **batch_options(flags))
+        answerer = Answerer(model, tokenizer, recipe, seed=flags.seed, batch_size=batch_size(flags.batch_size))
         score = None
         if reward is not None:
             score = partial(evaluate_answers, dataset=dataset, reward_funcs=reward, prompt_ids=prompts)

@@ -60,8 +60,11 @@ _ROLES = {"human": "user", "gpt": "assistant"}
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
 
-def load_model(flags: Flags) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Returns the model, on this process's device and with its adapter, and the tokenizer."""
+def load_model(flags: Flags, has_workers: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Returns the model, on this process's device and with its adapter, and the tokenizer.
+
+    Workers, which decode in threads of their own, share the cores by themselves.
+    """
     device = _device(flags.device) if flags.device else PartialState().device
     name = path_of(flags.model)
     weights: dict[str, Any] = {}
@@ -84,12 +87,11 @@ def load_model(flags: Flags) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         )
         if not isinstance(model, DiffusionGenerationMixin):
             enable_diffusion_generation(model, special_token_id("mask_token_id", model.config, tokenizer))
-    if isinstance(getattr(flags, "adapter", None), str):
+    if isinstance(flags.adapter, str):  # a server has several
         adapter = path_of(flags.adapter)
         with checked_name("adapter", adapter):
             model.load_adapter(adapter)
-    # Workers share the cores by themselves.
-    if not hasattr(flags, "num_workers"):
+    if not has_workers:
         _share_cores(model)
     return model.eval(), tokenizer
 
@@ -142,12 +144,15 @@ def resolve_settings(
         return resolve(model, given, tokenizer)
 
 
+def batch_size(given: int | None = None) -> int:
+    """Returns the prompts to decode together; where they are not given, as suits this device."""
+    return given or (16 if torch.cuda.is_available() else 8)
+
+
 def batch_options(flags: Flags) -> dict[str, Any]:
-    """Returns `batch_size` and, if it is a flag, `num_workers`; where they are not given, as suits this device."""
-    on_gpu = torch.cuda.is_available()
-    defaults = {"batch_size": 16 if on_gpu else 8, "num_workers": 1 if on_gpu else min(torch.get_num_threads(), 4)}
-    given = {name: getattr(flags, name) for name in defaults if hasattr(flags, name)}
-    return {name: defaults[name] if value is None else value for name, value in given.items()}
+    """Returns the batch size and the number of workers; where they are not given, as suit this device."""
+    num_workers = 1 if torch.cuda.is_available() else min(torch.get_num_threads(), 4)
+    return {"batch_size": batch_size(flags.batch_size), "num_workers": flags.num_workers or num_workers}
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:

@@ -15,9 +15,9 @@ from ray.serve.context import _get_global_client
 
 from hf_dparallel_cli import fail
 from hf_dparallel_cli.command import Command, Flag, Flags
-from hf_dparallel_cli.flags import SERVER
+from hf_dparallel_cli.commands import SERVER
 
-from .loading import batch_options
+from .loading import batch_size
 from .serve_command import api_key, check_recipe, make_server
 
 
@@ -79,7 +79,7 @@ def app(values: dict[str, Any]) -> serve.Application:
             )
     except click.UsageError as error:
         sys.exit(fail("hf-dparallel serve", error))
-    slots, gpus = batch_options(flags)["batch_size"], flags.gpus_per_replica
+    slots, gpus = batch_size(flags.batch_size), flags.gpus_per_replica
     return serve.deployment(
         Replica,
         # The replica has the queue of its engine; more requests wait at Ray Serve.

@@ -13,7 +13,7 @@ import click
 from hf_dparallel_cli.command import Flags
 
 from .console import note
-from .loading import batch_options, load_model, read_settings, require
+from .loading import batch_size, load_model, read_settings, require
 
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def make_server(flags: Flags, is_loopback: bool) -> "tuple[list[str], Engine, St
     name, by_name = read_names(flags.adapter, flags.model, flags.served_model_name)
     model, tokenizer = load_model(flags)
     models = served_models(name, model, tokenizer, by_name, read_settings(flags))
-    engine = Engine(model, batch_options(flags)["batch_size"], flags.max_waiting)
+    engine = Engine(model, batch_size(flags.batch_size), flags.max_waiting)
     # The names by which this machine calls itself, where being on it is all that a client needs.
     key = api_key(flags)
     is_open = key is not None or not is_loopback

@@ -85,7 +85,9 @@ class DataArguments:
     drop_long_rows: bool = field(
         default=False, metadata={"help": "Drop rows that are longer than `max_length` instead of refusing them."}
     )
-    json: str | None = field(default=None, metadata={"help": "File to write the figures of this command to."})
+    json: str | None = field(
+        default=None, metadata={"help": "File to write the figures of this command to.", "metavar": "FILE"}
+    )
     quiet: bool = field(default=False, metadata={"help": "Write nothing on stderr but errors."})
 
 

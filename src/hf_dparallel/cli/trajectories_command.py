@@ -46,7 +46,7 @@ def run(flags: Flags) -> dict[str, Any] | None:
     settings: dict[str, Any] = {"output_dir": flags.output_dir, "seed": flags.seed, **batch_options(flags)}
     settings["overwrite"] = flags.overwrite
     if flags.ray_actors is None:
-        model, tokenizer = load_model(flags)
+        model, tokenizer = load_model(flags, has_workers=True)
         recipe = resolve_settings(model, given, tokenizer)
         settings["on_shard"] = notes_on_shards(flags, len(dataset), tokenizer, reward_function)
         rows = kept = generate_trajectories(model, tokenizer, dataset, recipe, **settings)
@@ -56,7 +56,7 @@ def run(flags: Flags) -> dict[str, Any] | None:
         tokenizer = load_tokenizer(path_of(flags.model), flags.revision)
         settings["on_shard"] = notes_on_shards(flags, len(dataset), tokenizer, reward_function)
         rows = kept = generate_trajectories_on_ray(
-            partial(load_model, flags),
+            partial(load_model, flags, has_workers=True),
             dataset,
             generation_config=given,
             max_actors=flags.ray_actors,

@@ -14,7 +14,7 @@ from hf_dparallel_cli.command import Flags
 
 from ..environment import join_processes
 from .console import note, say
-from .loading import batch_options, checked_name, load_model, read_settings, require
+from .loading import batch_size, checked_name, load_model, read_settings, require
 
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run(flags: Flags) -> dict[str, Any] | None:
             check_greedy=flags.check_greedy,
             seed=flags.seed,
             finished_requests=flags.output_dir and str(Path(flags.output_dir) / "finished_requests.jsonl"),
-            **batch_options(flags),
+            batch_size=batch_size(flags.batch_size),
         )
 
     measure = _measure_tasks if flags.preset is None else _measure_preset
