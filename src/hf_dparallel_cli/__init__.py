@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import shell_complete
 
 from .commands import COMMANDS
 
@@ -34,8 +35,6 @@ class Program(click.Group):
 
 def _show_completion(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
     if shell is not None:
-        from click.shell_completion import shell_complete
-
         ctx.exit(shell_complete(PROGRAM, {}, _PROGRAM, _COMPLETION, f"{shell}_source"))
 
 
@@ -70,8 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             if instruction := os.environ.get(_COMPLETION):
-                from click.shell_completion import shell_complete
-
                 return shell_complete(PROGRAM, {}, _PROGRAM, _COMPLETION, instruction)
             return _run(list(sys.argv[1:] if argv is None else argv))
         finally:

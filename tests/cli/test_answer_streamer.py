@@ -123,7 +123,7 @@ def test_a_finished_answer_is_coloured_by_pass_and_wrapped_at_words(monkeypatch,
         streamer.show_passes([0] * 8 + [1] * 10, 2)
     screen.feed(out.getvalue())
     assert screen.text() == "one two\nthree four"
-    assert len(set(re.findall(r";48;5;(\d+)m", out.getvalue()))) == 2
+    assert len(set(re.findall(r"\033\[[\d;]+;(\d+)m", out.getvalue()))) == 2
 
 
 def test_an_answer_that_fails_keeps_what_was_decided(monkeypatch):
