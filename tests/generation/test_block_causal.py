@@ -56,6 +56,18 @@ def test_the_column_that_predicts_the_first_token_is_computed_beside_a_block():
     assert shapes[:6] == [(1, 8, 8), (1, 5, 8), (1, 9, 12), (1, 5, 12), (1, 9, 16), (1, 5, 16)]
 
 
+def test_a_row_in_its_first_block_stays_where_it_is_when_a_longer_one_leaves():
+    model = make_shifted_sdar()
+    settings = {"max_new_tokens": 8, "block_length": 8, "denoising_steps": 8, "commit_order": "left_to_right"}
+    prompts = [[2 + i for i in range(9)], [5]]
+    (first,) = model.generate_many(prompts[:1], **settings, eos_token_id=62, stop_at_eos=False)
+    settings["eos_token_id"] = int(first.tokens[0])
+    together = list(model.generate_many(prompts, batch_size=2, **settings))
+    alone = [row for prompt in prompts for row in model.generate_many([prompt], **settings)]
+    assert together[0].nfe == 1 < together[1].nfe
+    assert [row.tokens.tolist() for row in together] == [row.tokens.tolist() for row in alone]
+
+
 @pytest.mark.parametrize(
     ("denoising_steps", "passes"), [(4, [1, 1, 1, 1]), (7, [2, 2, 2, 1]), (8, [2] * 4), (16, [3, 4, 4, 4])]
 )
