@@ -149,7 +149,7 @@ def test_the_text_on_installing_is_the_same_everywhere():
         for package in re.findall(r"pip install +(?:-c constraints\.txt +|-e +|--no-deps +)*['\"]?([^'\"`\s]+)", text):
             name, _, extra = package.rstrip("].").partition("[")
             # One message is for several libraries, whose names its callers give.
-            assert name in ("", ".", "hf-dparallel", "{", *NOT_OURS, *optional), (page, package)
+            assert name in ("", ".", "./hf-dparallel", "{", *NOT_OURS, *optional), (page, package)
             assert name in optional or extras.issuperset(filter(None, extra.split(","))), (page, package)
         for library in re.findall(r"(?<![.\w])require\(\"[^\"]+\", \"(\w+)\"", text):
             assert library.replace("_", "-") in {name.replace("_", "-") for name in optional}, (page, library)

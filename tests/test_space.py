@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import RepoCard
 
+import hf_dparallel
 from hf_dparallel import demo
 
 
@@ -61,7 +62,18 @@ def test_what_the_space_is_made_of():
     facts = RepoCard.load(SPACE / "README.md").data.to_dict()
     (version,) = re.findall(r"^gradio==(\S+)$", (SPACE.parents[1] / "constraints.txt").read_text(), re.MULTILINE)
     assert (facts["sdk"], facts["sdk_version"]) == ("gradio", version)
-    assert (SPACE / facts["app_file"]).is_file() and (SPACE / "requirements.txt").read_text() == "hf-dparallel\n"
+    assert (SPACE / facts["app_file"]).is_file()
+    # No index has the package.
+    (wheel,) = re.findall(r"^hf-dparallel @ https://.*/(.*)$", (SPACE / "requirements.txt").read_text(), re.MULTILINE)
+    assert wheel == f"hf_dparallel-{hf_dparallel.__version__}-py3-none-any.whl"
+
+
+def test_the_button_waits_for_the_page(answers):
+    """Pressed before the browser has all of it, it did nothing."""
+    app = import_module("app")
+    assert app.button.interactive is False
+    (load,) = [event for event in app.page.fns.values() if event.targets == [(app.page._id, "load")]]
+    assert load.outputs == [app.button] and load.fn().interactive
 
 
 @pytest.mark.slow

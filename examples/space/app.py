@@ -94,7 +94,9 @@ with gr.Blocks(title="hf-dparallel") as page:
             info="Tokens of at most this entropy are decided together. Stay below ln 2 = 0.69.",
         )
         base_too = gr.Checkbox(label="The base model uses the threshold, too", info="Else one token per pass.")
-    button = gr.Button("Answer", variant="primary")
+    # Until the browser has all of the page, a click would do nothing.
+    button = gr.Button("Answer", variant="primary", interactive=False)
+    page.load(lambda: gr.Button(interactive=True), None, button, api_visibility="private", show_progress="hidden")
     with gr.Row():
         with gr.Column():
             gr.Markdown("### Base model")

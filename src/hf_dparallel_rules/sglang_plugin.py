@@ -2,7 +2,7 @@
 """A plug-in of SGLang: the commit rules as its algorithms, each by its name (`--dllm-algorithm EntropyThreshold`).
 
 SGLang needs an older transformers than the package does, so this module imports torch, SGLang and the rules only, and
-works after `pip install --no-deps hf-dparallel`. SGLang finds it by its entry point, `sglang.srt.plugins`.
+works after `pip install --no-deps ./hf-dparallel`, a clone. SGLang finds it by its entry point, `sglang.srt.plugins`.
 """
 
 from contextlib import suppress

@@ -26,7 +26,8 @@ from .emulation import check_engine
 logger = logging.get_logger(__name__)
 
 ENGINES = ("sglang", "lmdeploy", "transformers")
-_INSTALL = "pip install --no-deps hf-dparallel && "
+# No index has the package: a clone, or a wheel in its place.
+_INSTALL = "pip install --no-deps ./hf-dparallel && "
 _LOADING = (
     "python -c 'import sys; from transformers import AutoModel; "
     "AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)' {folder}"
