@@ -406,8 +406,9 @@ def test_a_streamed_run_is_resumed_within_a_later_pass(tmp_path):
 
     whole = run(tmp_path, 5)
     run(tmp_path / "shorter", 3)
-    # In the second pass, at its end, and in the second pass of a run of fewer steps.
-    for checkpoint in ("checkpoint-3", "checkpoint-4", "shorter/checkpoint-3"):
+    run(tmp_path / "shortest", 1)
+    # In the second pass, at its end, and at the end of runs of fewer steps, in the second pass and in the first.
+    for checkpoint in ("checkpoint-3", "checkpoint-4", "shorter/checkpoint-3", "shortest/checkpoint-1"):
         resumed = run(tmp_path / "resumed", 5, tmp_path / checkpoint)
         assert all(torch.equal(weight, whole[name]) for name, weight in resumed.items()), checkpoint
 

@@ -73,9 +73,10 @@ class CheckpointMixin(PublishingMixin):
         if not self.state.global_step or num_epochs != sys.maxsize:
             return trained
         saved = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
-        part, epoch = math.modf(saved.epoch)
-        batches = round(part * saved.max_steps * self.args.gradient_accumulation_steps)
-        return int(epoch), 0 if self.args.ignore_data_skip else batches
+        # A run that ended within its first pass has counted it as a whole one.
+        self.state.epoch = epoch = math.ceil(saved.epoch) - 1
+        batches = round((saved.epoch - epoch) * saved.max_steps * self.args.gradient_accumulation_steps)
+        return epoch, 0 if self.args.ignore_data_skip else batches
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         is_ours = isinstance(self.model, MaskedDiffusionModel) and Path(resume_from_checkpoint, CONFIG_NAME).is_file()
