@@ -258,7 +258,7 @@ def test_a_temperature_draws_whichever_way_it_is_given(on_tasks, tmp_path, argv)
 def test_help_names_both_ways_and_all_methods(evaluate):
     code, out, _ = evaluate("--help")
     assert code == 0 and "--preset [paper-llada|paper-dream]" in out and "--allow_code_execution" in out
-    assert "with --tasks or --preset" in " ".join(out.split()) and "--sweep" in out
+    assert "on a dataset or on benchmarks" in " ".join(out.split()) and "--sweep" in out
     # Lines are broken at hyphens, too.
     assert f"rows of its table: {', '.join(METHODS)}." in " ".join(out.split()).replace("- ", "-")
 
