@@ -3,11 +3,13 @@
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 from torch.nn.attention import flex_attention
 from transformers import masking_utils
@@ -17,6 +19,8 @@ from hf_dparallel import DreamForMaskedDiffusion, LLaDAForMaskedDiffusion
 
 from .browser import open_browser
 from .helpers import make_dream, make_llada
+from .hub.helpers import BASE, TEACHER, save_adapter
+from .hub.server import Repository, running_hub
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +69,63 @@ def ray_cluster(monkeypatch) -> Iterator[None]:
     ray.init(num_cpus=2, object_store_memory=80_000_000, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub on which the bundled teacher lies, for a user who is logged in."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", "hf_owner")
+    # Retries wait for as long as the server says, and otherwise for moments.
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    with running_hub() as hub:
+        files = {path.name: path.read_bytes() for path in TEACHER.iterdir()}
+        hub.repositories[f"models/{BASE}"] = Repository(commits={"1" * 40: files}, refs={"main": "1" * 40})
+        yield hub
+        # Its connections belong to this server.
+        huggingface_hub.close_session()
+    shutil.rmtree(huggingface_hub.constants.HF_HUB_CACHE, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def saved_adapter(tmp_path_factory) -> Path:
+    return save_adapter(tmp_path_factory.mktemp("saved") / "adapter")
+
+
+@pytest.fixture
+def adapter(saved_adapter, tmp_path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(saved_adapter, tmp_path / "adapter"))
+
+
+@pytest.fixture
+def _in_datasets(monkeypatch, tmp_path_factory):
+    """In this folder `load_dataset("openai/gsm8k", "main")` finds a folder of that name, and does all else as ever."""
+    monkeypatch.chdir(Path(__file__).parent / "fixtures" / "datasets")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "datasets")
+
+
+@pytest.fixture
+def _few_tasks(monkeypatch, tmp_path):
+    """The task manager looks through the harness's files of four benchmarks instead of all 15 thousand."""
+    from lm_eval import tasks
+    from lm_eval.tasks import TaskManager
+
+    ours = Path(tasks.__file__).parent
+    group = tmp_path / "groups" / "minerva_math.yaml"
+    group.parent.mkdir()
+    group.symlink_to(ours / "benchmarks" / "minerva_math.yaml")
+    folders = [ours / name for name in ("gsm8k", "minerva_math", "humaneval", "mbpp")]
+
+    def few(include_path=None, include_defaults=True):
+        of_user = [include_path] if include_path else []
+        defaults = [*folders, group.parent] if include_defaults else []
+        return TaskManager(include_path=[*defaults, *of_user], include_defaults=False)
+
+    monkeypatch.setattr("hf_dparallel.harness.selection.TaskManager", few)
+    # It runs programs to describe the machine.
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
 
 
 def pytest_terminal_summary(terminalreporter, config) -> None:

@@ -1,19 +1,29 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Tiny models, tokenizers, prompts and trainers that several test files share."""
 
+import json
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.generation.streamers import BaseStreamer
 from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_dparallel import (
     CertaintyForcingConfig,
     CertaintyForcingTrainer,
+    DiffusionGenerationConfig,
     DreamConfig,
     DreamForMaskedDiffusion,
     LLaDA2Config,
@@ -33,6 +43,8 @@ if TYPE_CHECKING:
 
 # The mask and end tokens of the models and tokenizers below.
 MASK, EOS = 63, 1
+# A short decode.
+RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)
 
 
 def assert_same_row(row, other, about):
@@ -150,6 +162,15 @@ class RemoteCodeModel(PreTrainedModel):
         return MaskedLMOutput(logits=self.inner.lm_head(hidden.last_hidden_state))
 
 
+BERT_SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
+
+
+def make_modernbert() -> ModernBertForMaskedLM:
+    torch.manual_seed(0)
+    tokens = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "cls_token_id": 2, "sep_token_id": 1}
+    return ModernBertForMaskedLM(ModernBertConfig(num_hidden_layers=2, **BERT_SIZES, **tokens)).eval()
+
+
 def make_tokenizer() -> PreTrainedTokenizerFast:
     words = {"<s>": 0, "</s>": 1, **{str(number): number + 2 for number in range(60)}, r"\boxed{4}": 62, "<mask>": 63}
     backend = Tokenizer(models.WordLevel(words, unk_token="0"))
@@ -256,3 +277,49 @@ def weights_of(model):
 
 def losses_of(trainer):
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+class Recorder(BaseStreamer):
+    """Notes what it gets; `drafts` with what was final before them."""
+
+    def __init__(self):
+        self.tokens, self.drafts, self.events, self.prompt = [], [], [], None
+
+    def put(self, value):
+        self.events.append("put")
+        self.tokens += value.flatten().tolist()
+        self.prompt = self.prompt or list(self.tokens)
+
+    def put_draft(self, value, **kwargs):
+        self.events.append("draft")
+        assert value.numel() > 0
+        self.drafts.append(self.tokens + value.flatten().tolist())
+
+    def end(self):
+        self.events.append("end")
+
+
+def is_right(text: str) -> bool:
+    """An arbitrary fact about a text."""
+    return sum(int(word) for word in text.split() if word.isdigit()) % 2 == 0
+
+
+def reward_of_the_text(completions, **kwargs):
+    return [float(is_right(text)) for text in completions]
+
+
+def read_json(path: str):
+    return json.loads(Path(path).read_text())
+
+
+def read_jsonl(path) -> list[dict]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def write_jsonl(path, rows) -> str:
+    Path(path).write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def edit_json(path: Path, **settings) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))

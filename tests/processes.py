@@ -8,6 +8,7 @@ import atexit
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 from multiprocessing.connection import Connection
 
@@ -102,3 +103,10 @@ def run_in_two_processes(source: str, *arguments) -> None:
     finally:
         for program in programs:
             program.kill()
+
+
+def run_python(program: str) -> str:
+    """What a program prints in a process in which nothing has been imported before."""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout

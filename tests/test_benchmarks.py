@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from speed import Machine
 
-from .test_readme import arguments_of_ours, parse_only  # noqa: F401
+from .pages import arguments_of_ours, parse_only
 
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -213,7 +213,7 @@ def dry_run(*arguments: str, **variables: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     "variables", [{}, {"LIMIT": "4", "LAUNCH": "accelerate launch --num_processes 4 -m"}], ids=str
 )
-def test_every_command_of_the_reproduction_parses(parse_only, tmp_path, model, variables):  # noqa: F811
+def test_every_command_of_the_reproduction_parses(tmp_path, model, variables):
     ours = [arguments_of_ours(words) for words in dry_run(model, str(tmp_path / "o ut"), **variables)]
     commands = [argv for argv in ours if argv is not None]
     assert [argv[0] for argv in commands] == ["trajectories"] * 3 + ["train"] * 2 + ["evaluate"]
@@ -227,7 +227,7 @@ def test_every_command_of_the_reproduction_parses(parse_only, tmp_path, model, v
 
 
 @pytest.mark.parametrize(("table", "num_students", "num_tasks"), [("table3", 4, 2), ("table4", 5, 1)])
-def test_every_command_of_the_ablations_parses(parse_only, tmp_path, table, num_students, num_tasks):  # noqa: F811
+def test_every_command_of_the_ablations_parses(tmp_path, table, num_students, num_tasks):
     ours = filter(None, map(arguments_of_ours, dry_run("llada-8b", str(tmp_path), table)))
     commands = [argv for argv in ours if argv[0] != "trajectories"]
     assert [argv[0] for argv in commands] == ["train", "evaluate"] * num_students + ["report"] * num_tasks

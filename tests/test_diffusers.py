@@ -10,7 +10,7 @@ from hf_dparallel.demo import TEACHER
 from hf_dparallel.diffusers import CommitRuleScheduler
 
 from .helpers import make_llada, make_llada2, make_sdar
-from .test_readme import ROOT, run_blocks
+from .pages import ROOT, run_blocks
 
 
 BLOCK_LENGTH = 4

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from .hub.conftest import hub  # noqa: F401
-
 
 NOTEBOOKS = Path(__file__).parents[1] / "examples" / "notebooks"
 # What is run here instead of the cells tagged "parameters".
@@ -70,7 +68,7 @@ def test_distil_on_your_own_data(capsys, tmp_path):
     assert (tmp_path / "my-student" / "generation_config.json").is_file()
 
 
-def test_publish_and_use(hub, capsys):  # noqa: F811
+def test_publish_and_use(hub, capsys):
     names = run_cells("publish_and_use")
     published = hub.repository("user/word-problems-dparallel").files()
     assert published.keys() == names["files"].keys() >= {"confidence_maps.png", "adapter_model.safetensors"}
@@ -81,7 +79,7 @@ def test_publish_and_use(hub, capsys):  # noqa: F811
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_in_a_kernel(name, hub, monkeypatch, tmp_path):  # noqa: F811
+def test_in_a_kernel(name, hub, monkeypatch, tmp_path):
     import nbformat
     from nbclient import NotebookClient
 

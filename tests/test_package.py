@@ -4,14 +4,14 @@
 import ast
 import importlib.util
 import re
-import subprocess
-import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import hf_dparallel
+
+from .processes import run_python
 
 
 ROOT = Path(__file__).parents[1]
@@ -92,13 +92,6 @@ before = set(globals())
 from hf_dparallel import *
 print(*set(globals()) - before - {"before"})
 """
-
-
-def run_python(program: str) -> str:
-    """What a program prints in a process in which nothing has been imported before."""
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-3000:]
-    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +202,18 @@ def test_the_page_for_readers_has_the_layers_and_the_files():
 def test_measuring_knows_no_training(package):
     for name in (name for name in MODULES if subpackage(name) == package):
         assert "training" not in map(subpackage, imported_modules(name, inside_functions=True))
+
+
+def test_tests_share_what_is_in_helpers():
+    """None imports from another test file or from a conftest."""
+    shared = []
+    for path in ROOT.glob("tests/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            shared += [f"{path.name}: {name}" for name in names if re.search(r"(^|\.)(test_\w+|conftest)$", name)]
+    assert not shared
 
 
 def test_functions_are_short():

@@ -6,14 +6,10 @@ before: nothing is given to them, made smaller or replaced but names on the Hub.
 """
 
 import inspect
-import itertools
 import json
 import pydoc
 import re
-import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -25,14 +21,11 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 import hf_dparallel
 from hf_dparallel.cli import COMMANDS, main
-from hf_dparallel.cli.train_command import read_arguments
 from hf_dparallel.reports import results_table
 
+from .pages import PAGES, ROOT, arguments_of_ours, blocks, parse_only, python_blocks, read, run_blocks, shell_commands
 
-ROOT = Path(__file__).parents[1]
-# docs/index.md is the README.
-PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
-PAGES.remove("docs/index.md")
+
 # Pages that need more, such as a server or a Hub, or must be undone, and the test that runs their blocks.
 RUN_ELSEWHERE = {
     "docs/add_a_rule.md": "generation/test_add_a_rule.py",
@@ -45,36 +38,8 @@ RUN_ELSEWHERE = {
 
 # Packages of others that pages name.
 NOT_OURS = ("deepspeed", "gradio", "openai", "sglang")
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", flags=re.MULTILINE | re.DOTALL)
-
-
-def read(page: str | Path) -> str:
-    return (ROOT / page).read_text(encoding="utf-8")
-
-
-def blocks(page: str | Path, language: str) -> list[str]:
-    return [text for found, text in _BLOCK.findall(read(page)) if found == language]
-
-
-def python_blocks(page: str | Path) -> list[str]:
-    return blocks(page, "python")
-
-
-def run_blocks(page: str | Path, on_the_hub: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Runs the Python blocks of a page in one namespace, which it returns.
-
-    Args:
-        page (`str`): the page.
-        on_the_hub (`dict[str, str]`, *optional*): by names of models on the Hub, folders that take their place.
-    """
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    for index, source in enumerate(python_blocks(page), start=1):
-        for name, folder in (on_the_hub or {}).items():
-            source = source.replace(f'"{name}"', repr(folder))
-        exec(compile(source, f"{page}, block {index}", "exec"), namespace)
-    return namespace
 
 
 PUBLIC_NAMES = {
@@ -158,45 +123,8 @@ def test_the_text_on_installing_is_the_same_everywhere():
 # Commands.
 
 
-def shell_commands(page: str) -> list[list[str]]:
-    """The words of every command in the bash blocks of a page."""
-    lines = [line for text in blocks(page, "bash") for line in text.replace("\\\n", " ").splitlines()]
-    commands = [shlex.split(part, comments=True) for line in lines for part in re.split(r"&&|(?<!\|)\|(?!\|)", line)]
-    return [words for words in commands if words]
-
-
-def arguments_of_ours(words: list[str]) -> list[str] | None:
-    """What follows `hf-dparallel`, or `hf_dparallel.cli` under a launcher."""
-    words = list(itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), words))
-    if words[:1] == ["hf-dparallel"]:
-        rest = words[1:]
-    elif "hf_dparallel.cli" in words:
-        rest = words[words.index("hf_dparallel.cli") + 1 :]
-    else:
-        return None
-    return list(itertools.takewhile(lambda word: word not in ("<", ">", "&"), rest))
-
-
-@pytest.fixture
-def parse_only(monkeypatch):
-    """Reads the arguments of a command, and does not run it."""
-    monkeypatch.chdir(ROOT)
-
-    def run(argv: list[str]) -> None:
-        if argv and argv[0] in COMMANDS:
-            if argv[0] == "train":
-                # Configurations ask for bfloat16, which the arguments of the Trainer refuse where there is no GPU.
-                read_arguments([*argv[1:], "--use_cpu"])
-            else:
-                COMMANDS[argv[0]].make_context(argv[0], argv[1:])
-        else:
-            assert main(argv) == 0
-
-    return run
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "bash")])
-def test_commands_parse(page, parse_only):
+def test_commands_parse(page):
     makefile = read("Makefile")
     for words in shell_commands(page):
         argv = arguments_of_ours(words)
@@ -238,7 +166,7 @@ def test_commands_run(page, capfd):
         assert main(argv) == 0, (argv, capfd.readouterr().err)
 
 
-def test_a_flag_that_does_not_exist_is_noticed(parse_only):
+def test_a_flag_that_does_not_exist_is_noticed():
     with pytest.raises(NoSuchOption, match="--treshold"):
         parse_only(["generate", "--model", "demo", "--prompt", "2", "--treshold", "0.5"])
 

@@ -10,8 +10,8 @@ import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
 
-from ..helpers import make_sdar, make_tokenizer
-from .conftest import answer, read_json, write_questions
+from ..helpers import make_sdar, make_tokenizer, read_json
+from .helpers import answer, write_questions
 
 
 # The end of the prompt shares a block with the answer, and the last block is longer than that.

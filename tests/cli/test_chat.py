@@ -15,9 +15,9 @@ import pytest
 from hf_dparallel import cli
 from hf_dparallel.cli import chat_command as chat_module
 
-from ..helpers import make_llada, make_tokenizer
+from ..helpers import make_llada, make_tokenizer, read_json
 from ..processes import Program
-from .conftest import DECODING, answer, read_json
+from .helpers import DECODING, answer
 
 
 @pytest.fixture

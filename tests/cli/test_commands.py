@@ -31,8 +31,8 @@ from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import Evaluation
 from hf_dparallel_rules.settings import SETTINGS
 
-from ..helpers import make_llada, make_prompts, make_tokenizer
-from .conftest import DECODING, answer, read_json, read_jsonl, write_jsonl, write_questions
+from ..helpers import make_llada, make_prompts, make_tokenizer, read_json, read_jsonl, write_jsonl
+from .helpers import DECODING, answer, write_questions
 
 
 ROOT = Path(__file__).parents[2]

@@ -19,10 +19,9 @@ from hf_dparallel.harness.finished import FinishedRequests
 from hf_dparallel.harness.presets import METHODS, PRESETS
 from hf_dparallel_cli.commands import COMMANDS
 
-from ..harness.conftest import DATASETS, _few_tasks, _in_datasets  # noqa: F401
-from ..helpers import make_llada, make_tokenizer
+from ..harness.helpers import DATASETS
+from ..helpers import make_llada, make_tokenizer, read_json, read_jsonl, write_jsonl
 from ..processes import run_in_two_processes
-from .conftest import read_json, read_jsonl, write_jsonl
 
 
 TASK = """

@@ -6,9 +6,8 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
-from ..helpers import make_sdar, make_tokenizer
-from ..hub.conftest import BASE, TEACHER, edit_json
-from .conftest import read_json
+from ..helpers import edit_json, make_sdar, make_tokenizer, read_json
+from ..hub.helpers import BASE, TEACHER
 
 
 PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?"

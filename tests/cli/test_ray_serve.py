@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from .conftest import answer
+from .helpers import answer
 
 
 VALUES = {"max_new_tokens": 8, "block_length": "4", "entropy_threshold": 1.0, "served_model_name": "tiny"}

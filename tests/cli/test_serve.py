@@ -19,10 +19,10 @@ from hf_dparallel import DiffusionGenerationConfig, cli
 from hf_dparallel.cli.serve_models import read_names, served_models
 from hf_dparallel.serving.requests import ServedModel
 
-from ..helpers import make_llada, make_tokenizer
+from ..helpers import make_llada, make_tokenizer, read_json
 from ..processes import Program
-from ..serving.conftest import running
-from .conftest import DECODING, answer, read_json
+from ..serving.helpers import running
+from .helpers import DECODING, answer
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])

@@ -23,8 +23,7 @@ from hf_dparallel.data.folder import (
     write_filtered,
 )
 
-from ..helpers import make_llada, make_prompts, make_tokenizer
-from .test_trajectories import RECIPE
+from ..helpers import RECIPE, make_llada, make_prompts, make_tokenizer
 
 
 @pytest.fixture(autouse=True)

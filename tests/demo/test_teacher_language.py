@@ -19,7 +19,7 @@ from teacher.tokenizer import build_conversation_tokenizer
 from teacher.wording import UNKNOWN, VERBS, in_words
 
 from ..helpers import make_llada
-from .test_word_problems import extract_answer
+from .helpers import extract_answer
 
 
 KINDS = {"problem": 0.5, "follow-up": 0.2, "later": 0.1, "sum": 0.05, "small talk": 0.05, "other": 0.1}

@@ -9,14 +9,10 @@ from transformers import AutoTokenizer
 from hf_dparallel.demo import TEACHER
 from hf_dparallel.demo.word_problems import LARGEST_NUMBER, generate_word_problems
 
+from .helpers import extract_answer
+
 
 PROBLEMS = list(islice(generate_word_problems(seed=0), 2000))
-
-
-def extract_answer(text: str) -> int | None:
-    """The number in the last "The answer is ..." of a text, if there is one."""
-    found = re.findall(r"The answer is (\d+) ?\.", text)
-    return int(found[-1]) if found else None
 
 
 def test_answers_follow_from_the_questions():

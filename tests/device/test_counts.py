@@ -9,11 +9,10 @@ from transformers import CompileConfig
 
 from hf_dparallel.generation.decoder import Decoder
 
-from ..generation.test_around_generate import Recorder
-from ..helpers import left_padded, make_llada, make_sdar
-from ..serving.test_engine import ask, make_prompt
+from ..helpers import Recorder, left_padded, make_llada, make_sdar
+from ..serving.helpers import ask, make_prompt
 from ..simulated_device import SimulatedDevices
-from .test_decoding import SimulatedEngine, small_dream, small_llada, small_sdar
+from .helpers import SimulatedEngine, small_dream, small_llada, small_sdar
 
 
 @dataclasses.dataclass

@@ -12,37 +12,23 @@ from hf_dparallel.harness.likelihood import estimate_log_likelihood
 from hf_dparallel.inspection.certainty import committed_confidence
 from hf_dparallel.serving.engine import Engine
 
-from ..generation.test_around_generate import Recorder
 from ..helpers import (
     MASK,
+    Recorder,
     left_padded,
-    make_dream,
-    make_llada,
+    make_modernbert,
     make_prompts,
-    make_sdar,
     make_tokenizer,
     make_word_tokenizer,
 )
-from ..models.test_foreign import make_modernbert
-from ..serving.test_engine import ask, make_prompt
+from ..serving.helpers import ask, make_prompt
 from ..simulated_device import SimulatedDevices, SimulatedTensor
+from .helpers import SimulatedEngine, small_dream, small_llada, small_sdar
 
 
 PROMPTS = [[2, 3], [4, 5, 6, 7, 8], [9], [10, 11, 12]]
 INFILLING = [[2, MASK, 3, MASK, MASK, 4], [5, MASK, MASK, 6, 7, 8, 9, MASK, MASK]]
 SETTINGS = {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 1.0, "stop_at_eos": False}
-
-
-def small_llada():
-    return make_llada(n_layers=1)
-
-
-def small_dream():
-    return make_dream(num_hidden_layers=1)
-
-
-def small_sdar():
-    return make_sdar(num_hidden_layers=1)
 
 
 class EndsAtSomeTokens(StoppingCriteria):
@@ -152,18 +138,6 @@ def test_many_prompts(settings):
     expected = answers(small_llada(), "cpu")
     with SimulatedDevices() as devices:
         assert answers(devices.move(small_llada()), "cuda") == expected
-
-
-class SimulatedEngine(Engine):
-    # A context is of a thread.
-    def _run(self):
-        with SimulatedDevices() as self.devices:
-            self.devices.move(self.model)
-            super()._run()
-
-    def _enter(self, prompt):
-        prompt.input_ids = prompt.input_ids.to("cuda")
-        super()._enter(prompt)
 
 
 def test_the_engine():

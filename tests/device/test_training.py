@@ -8,8 +8,7 @@ from hf_dparallel import certainty_forcing_loss, enable_diffusion_generation
 from hf_dparallel.models import scoring
 from hf_dparallel.training.objective import MetricSums
 
-from ..helpers import MASK, lora, make_dream, make_llada, make_rows, make_sdar, make_trainer
-from ..models.test_foreign import make_modernbert
+from ..helpers import MASK, lora, make_dream, make_llada, make_modernbert, make_rows, make_sdar, make_trainer
 from ..simulated_device import SimulatedDevices, SimulatedTensor
 
 

@@ -16,9 +16,8 @@ from hf_dparallel import DiffusionGenerationConfig, export_for_engine
 from hf_dparallel_cli import main
 from hf_dparallel_rules.settings import SettingError
 
-from ..helpers import make_llada, make_llada2, make_sdar, make_sdar_moe, make_tokenizer
-from ..hub.conftest import edit_json
-from ..models.test_adapters import save_adapter
+from ..helpers import edit_json, make_llada, make_llada2, make_sdar, make_sdar_moe, make_tokenizer
+from ..models.helpers import save_adapter
 
 
 # What the engines read from config.json: without a default, and with one that might not be the model's.

@@ -10,8 +10,17 @@ from transformers import EarlyStoppingCallback
 from hf_dparallel import CertaintyForcingTrainer, DecodingCallback, DiffusionGenerationConfig, evaluate_decoding
 from hf_dparallel.evaluation import callback as callback_module
 
-from ..helpers import lora, make_args, make_dataset, make_llada, make_prompts, make_tokenizer, weights_of
-from .test_decoding import RECIPE, reward_of_the_text
+from ..helpers import (
+    RECIPE,
+    lora,
+    make_args,
+    make_dataset,
+    make_llada,
+    make_prompts,
+    make_tokenizer,
+    reward_of_the_text,
+    weights_of,
+)
 
 
 def make_trainer(tmp_path, model=None, model_init=None, callbacks=None, **settings):

@@ -2,22 +2,9 @@
 import pytest
 import torch
 
-from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.decoding import evaluate_decoding
 
-from ..helpers import make_llada, make_prompts, make_tokenizer
-
-
-RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)
-
-
-def is_right(text: str) -> bool:
-    """An arbitrary fact about a text."""
-    return sum(int(word) for word in text.split() if word.isdigit()) % 2 == 0
-
-
-def reward_of_the_text(completions, **kwargs):
-    return [float(is_right(text)) for text in completions]
+from ..helpers import RECIPE, is_right, make_llada, make_prompts, make_tokenizer, reward_of_the_text
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 16])

@@ -10,7 +10,7 @@ import pytest
 
 from hf_dparallel.evaluation import metrics
 
-from ..test_readme import ROOT, python_blocks, run_blocks
+from ..pages import ROOT, python_blocks, run_blocks
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 from hf_dparallel_rules import commit_rules
 from hf_dparallel_rules.settings import SETTINGS
 
-from ..test_readme import python_blocks
+from ..pages import python_blocks
 
 
 @pytest.fixture(scope="module")

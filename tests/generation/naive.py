@@ -416,3 +416,14 @@ def revise_softly(row, probs, guesses, chosen):
         if has_unsure and not is_over and {*chosen, *changes} & set(block):
             unsettled |= set(block) & row.certainty.keys()
     return changes, unsettled
+
+
+def steps_in_block(row, run, block_length):
+    """The pass within its block, from 1, that has set each token, from the pass within the canvas, from 0."""
+    steps, previous, last = [], -1, -1
+    for place, step in enumerate(row.commit_step.tolist()):
+        if (len(run["prompt_ids"]) + place) % block_length == 0:
+            previous = last
+        steps.append(step - previous)
+        last = max(last, step)
+    return steps

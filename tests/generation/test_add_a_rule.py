@@ -12,7 +12,7 @@ from hf_dparallel_rules import commit_rules
 from hf_dparallel_rules.settings import SETTINGS
 
 from ..helpers import make_llada
-from ..test_readme import python_blocks
+from ..pages import python_blocks
 
 
 PAGE = "docs/add_a_rule.md"

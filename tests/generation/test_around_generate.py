@@ -14,9 +14,8 @@ from transformers import (
     TextDiffusionStreamer,
     TextIteratorStreamer,
 )
-from transformers.generation.streamers import BaseStreamer
 
-from ..helpers import exact_model, left_padded, make_dream, make_llada, make_sdar, make_word_tokenizer
+from ..helpers import Recorder, exact_model, left_padded, make_dream, make_llada, make_sdar, make_word_tokenizer
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
@@ -26,26 +25,6 @@ SMALL = {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0, "sto
 @pytest.fixture
 def word_tokenizer():
     return make_word_tokenizer()
-
-
-class Recorder(BaseStreamer):
-    """Notes what it gets; `drafts` with what was final before them."""
-
-    def __init__(self):
-        self.tokens, self.drafts, self.events, self.prompt = [], [], [], None
-
-    def put(self, value):
-        self.events.append("put")
-        self.tokens += value.flatten().tolist()
-        self.prompt = self.prompt or list(self.tokens)
-
-    def put_draft(self, value, **kwargs):
-        self.events.append("draft")
-        assert value.numel() > 0
-        self.drafts.append(self.tokens + value.flatten().tolist())
-
-    def end(self):
-        self.events.append("end")
 
 
 VERIFIED = {"max_new_tokens": 20, "block_length": 8, "entropy_bound": 2.0, "revocation_threshold": 0.9}

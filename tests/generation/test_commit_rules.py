@@ -12,6 +12,9 @@ from hf_dparallel_rules.rules.denoising_steps import scheduled_counts
 from hf_dparallel_rules.rules.entropy_bound import commit_by_entropy_bound
 from hf_dparallel_rules.rules.entropy_threshold import commit_by_entropy
 
+from ..helpers import make_sdar
+from .naive import steps_in_block
+
 
 MASKED = torch.tensor([[True, True, False, True], [False, False, False, False], [True, True, True, True]])
 
@@ -85,3 +88,24 @@ def test_a_schedule_takes_as_many_passes_as_it_says(max_new_tokens, block_length
 def test_of_infinite_entropies_the_first_one_that_may_be_is_committed(rule):
     masked = torch.tensor([[False, True, True, True]])
     assert rule(predicted(torch.full((1, 4), torch.inf)), masked, 1.0).tolist() == [[False, True, False, False]]
+
+
+@pytest.mark.parametrize(
+    ("denoising_steps", "passes"), [(4, [1, 1, 1, 1]), (7, [2, 2, 2, 1]), (8, [2] * 4), (16, [3, 4, 4, 4])]
+)
+def test_a_schedule_counts_for_whole_blocks(denoising_steps, passes):
+    """Also in the first, which has fewer masks."""
+    run, settings = {"prompt_ids": [2, 3, 4, 5, 6]}, {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False}
+    (row,) = make_sdar().generate_many([run["prompt_ids"]], denoising_steps=denoising_steps, **settings)
+    blocks = torch.tensor(steps_in_block(row, run, 4)).split([3, 4, 4, 4, 1])
+    assert [int(block.max()) for block in blocks[:4]] == passes
+
+
+@pytest.mark.parametrize(
+    ("max_new_tokens", "denoising_steps", "passes"), [(8, 2, 2), (8, 3, 3), (8, 5, 5), (12, 7, 7), (6, 3, 4)]
+)
+def test_behind_whole_blocks_a_schedule_takes_its_passes(max_new_tokens, denoising_steps, passes):
+    """Unless the answer ends inside a block: then each block has the same number of them, rounded."""
+    settings = {"max_new_tokens": max_new_tokens, "denoising_steps": denoising_steps, "stop_at_eos": False}
+    out = make_sdar().generate(torch.arange(2, 10)[None], return_dict_in_generate=True, **settings)
+    assert out.nfe.item() == passes

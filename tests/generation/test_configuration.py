@@ -11,6 +11,8 @@ from transformers import AutoModelForMaskedLM, GenerationConfig
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
 
+from ..helpers import make_sdar
+
 
 PROMPT = torch.tensor([[2, 3, 4]])
 SMALL = {"max_new_tokens": 16, "block_length": 8, "stop_at_eos": False, "return_dict_in_generate": True}
@@ -149,3 +151,16 @@ def test_one_token_per_pass_is_plain():
         "use_cache": False,
         "eos_token_id": 3,
     }
+
+
+def test_settings_follow_from_a_block_causal_model():
+    model = make_sdar(block_size=8)
+    resolved = resolve(model)
+    assert (resolved.block_length, resolved.cache_implementation) == (8, "block")
+    assert resolve(model, resolved).settings() == resolved.settings()
+    assert resolve(model, use_cache=False).cache_implementation is None
+    # What other recipes are compared with has the cache, which is exact.
+    assert resolve(model, resolved.one_token_per_pass()).cache_implementation == "block"
+    assert resolve(model, model.generation_config, block_length=4).block_length == 4
+    model.train().activation_checkpointing_enable()
+    assert resolve(model).cache_implementation is None

@@ -25,6 +25,7 @@ from hf_dparallel_rules.commit_rules import commit_by_count, commit_rule
 from hf_dparallel_rules.settings import SETTINGS
 
 from ..helpers import with_equal_settings
+from .naive import steps_in_block
 
 
 class Recording(NamedTuple):
@@ -54,17 +55,6 @@ def check_runs(golden_dir: Path, recording: Recording, sample: int = 1) -> None:
         rows = model.generate_many([run["prompt_ids"] for run in group], **settings)
         for run, row in zip(group, rows, strict=True):
             recording.check(run, row)
-
-
-def steps_in_block(row, run, block_length):
-    """The pass within its block, from 1, that has set each token, from the pass within the canvas, from 0."""
-    steps, previous, last = [], -1, -1
-    for place, step in enumerate(row.commit_step.tolist()):
-        if (len(run["prompt_ids"]) + place) % block_length == 0:
-            previous = last
-        steps.append(step - previous)
-        last = max(last, step)
-    return steps
 
 
 def up_to(tokens, ends):

@@ -8,8 +8,7 @@ from transformers import CompileConfig, GenerationConfig, MaxLengthCriteria, Top
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation
 from hf_dparallel_rules.settings import SettingError
 
-from ..helpers import MASK, RemoteCodeConfig, RemoteCodeModel, make_llada, make_llada2, make_sdar
-from .test_around_generate import Recorder
+from ..helpers import MASK, Recorder, RemoteCodeConfig, RemoteCodeModel, make_llada, make_llada2, make_sdar
 
 
 PROMPT = torch.tensor([[2, 3, 4]])

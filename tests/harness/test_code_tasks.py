@@ -19,7 +19,7 @@ from hf_dparallel.harness.code_tasks import (
 )
 from hf_dparallel.harness.selection import make_task_manager
 
-from .conftest import HARNESS_TASKS
+from .helpers import HARNESS_TASKS
 
 
 NAMES = sorted(path.stem for path in TASKS_FOLDER.glob("*.yaml"))

@@ -5,7 +5,7 @@ import pytest
 
 from hf_dparallel.harness import selection
 
-from ..test_readme import ROOT, run_blocks
+from ..pages import ROOT, run_blocks
 
 
 @pytest.mark.usefixtures("_few_tasks", "_in_datasets")

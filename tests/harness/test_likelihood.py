@@ -16,7 +16,7 @@ from hf_dparallel.harness.likelihood import (
 )
 
 from ..helpers import RemoteCodeConfig, RemoteCodeModel, make_dream, make_llada
-from .conftest import make_lm
+from .helpers import make_lm
 
 
 CONTEXT, ANSWER, MASK = [0, 9, 14], [5, 21, 33], 63

@@ -23,7 +23,7 @@ from hf_dparallel.harness import model as harness_model
 from hf_dparallel.harness.finished import FinishedRequests
 
 from ..helpers import make_llada, make_tokenizer
-from .conftest import CANVAS, make_lm, make_requests
+from .helpers import CANVAS, make_lm, make_requests
 
 
 TEXTS = ["3 4 5", "7", "9 8 7 6 5 4", "<s> 20 21", "3 4 5", "16 35"]

@@ -26,7 +26,7 @@ from hf_dparallel.harness.tables import Comparison
 from hf_dparallel.hub.facts import read_figures
 
 from ..helpers import make_llada, make_tokenizer
-from .conftest import DATASETS, make_lm
+from .helpers import DATASETS, make_lm
 
 
 COMMON = {"max_new_tokens": 256, "block_length": 32, "stop_at_eos": False}

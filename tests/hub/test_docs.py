@@ -6,8 +6,9 @@ import shutil
 
 from hf_dparallel import push_model_to_hub
 
-from ..test_readme import ROOT, run_blocks
-from .conftest import BASE, edit_json, save_adapter
+from ..helpers import edit_json
+from ..pages import ROOT, run_blocks
+from .helpers import BASE, save_adapter
 
 
 PUBLISHED_BASE = "GSAI-ML/LLaDA-8B-Instruct"

@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from hf_dparallel import LLaDAForMaskedDiffusion, push_model_to_hub
 from hf_dparallel.generation.configuration import recipe_of
 
-from .conftest import BASE, RECIPE, TEACHER, save_adapter
+from .helpers import BASE, RECIPE, TEACHER, save_adapter
 from .server import Repository
 
 

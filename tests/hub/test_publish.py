@@ -18,7 +18,8 @@ from hf_dparallel.hub import publish
 from hf_dparallel.hub.card import PICTURE_NAME
 from hf_dparallel.hub.facts import ModelFacts
 
-from .conftest import BASE, RECIPE, TEACHER, edit_json, save_adapter, save_bert
+from ..helpers import edit_json
+from .helpers import BASE, RECIPE, TEACHER, save_adapter, save_bert
 from .server import Repository
 
 

@@ -8,7 +8,7 @@ from transformers import BertForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig, push_model_to_hub
 
-from .conftest import BASE, save_adapter, save_bert
+from .helpers import BASE, save_adapter, save_bert
 from .server import Repository
 
 

@@ -12,12 +12,7 @@ from hf_dparallel.inspection.page import page_data, render_page, write_page
 from hf_dparallel.inspection.trace import trace_decode
 
 from ..helpers import make_llada, make_tokenizer
-from .test_trace import make_trace
-
-
-HOSTILE = (
-    "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'><!-- __DATA__ __TITLE__ &amp;"
-)
+from .helpers import HOSTILE, make_trace
 
 
 class Elements(HTMLParser):

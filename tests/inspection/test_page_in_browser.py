@@ -12,8 +12,7 @@ from hf_dparallel.pass_colors import RAMP
 
 from ..browser import NEEDS_BROWSER, set_window
 from ..helpers import make_llada, make_tokenizer
-from .test_page import HOSTILE
-from .test_trace import make_trace
+from .helpers import HOSTILE, make_trace
 
 
 pytestmark = NEEDS_BROWSER

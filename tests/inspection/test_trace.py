@@ -12,33 +12,14 @@ from transformers import PreTrainedTokenizerFast
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.inspection.text import print_answer, print_passes
-from hf_dparallel.inspection.trace import DecodeTrace, Prediction, trace_decode, trace_output
+from hf_dparallel.inspection.trace import trace_decode, trace_output
 
 from ..helpers import MASK, exact_model, make_dream, make_llada, make_sdar, make_tokenizer
+from .helpers import make_trace
 
 
 RECIPE = DiffusionGenerationConfig(max_new_tokens=16, block_length=8, entropy_threshold=1.0, eos_token_id=34)
 SHOWN = {"output_certainty": True, "return_dict_in_generate": True}
-
-
-def make_trace(**changes) -> DecodeTrace:
-    """Three tokens in two passes, and one after the end of the answer."""
-    settings = {
-        "name": "Teacher",
-        "prompt": "2 + 3",
-        "tokens": ["five", ".", "<end>", "<end>"],
-        "commit_step": [1, 0, 0, -1],
-        "block_length": 2,
-        "first_block_length": 2,
-        "nfe": 2,
-        "tokens_per_forward": 1.5,
-        "settings": {"entropy_threshold": 0.5},
-        "predictions": [
-            {position: Prediction(0.5, 0.75, [("five", 0.75), ("six", 0.25)]) for position in range(4)},
-            {position: Prediction(0.1, 0.9996, [("five", 0.9996), ("six", 0.0004)]) for position in (0, 3)},
-        ],
-    }
-    return DecodeTrace(**(settings | changes))
 
 
 def printed(show, trace, color=False) -> list[str]:

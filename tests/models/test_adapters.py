@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import disk_offload
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 from transformers.utils import logging
@@ -17,9 +17,9 @@ from hf_dparallel.generation.configuration import recipe_of
 from hf_dparallel.training.student import add_adapter
 
 from ..helpers import make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
+from .helpers import INPUT_IDS, adapted, edit_config, logits, save_adapter
 
 
-INPUT_IDS = torch.arange(2, 14)[None]
 PUBLISHED_NAMES = {
     "model.layers.": "model.transformer.blocks.",
     "self_attn.o_proj": "attn_out",
@@ -31,40 +31,9 @@ PUBLISHED_NAMES = {
 WEIGHTS = "adapter_model.safetensors"
 
 
-def save_adapter(folder: Path, make=make_llada, seed: int = 0, recipe: dict | None = None, **settings) -> Path:
-    """An adapter with random weights, as PEFT saves it."""
-    lora = {"r": 4, "target_modules": ["q_proj", "o_proj", "down_proj"], "init_lora_weights": False} | settings
-    model = get_peft_model(make(), LoraConfig(**lora))
-    # The models of the tests start from the same random state.
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_" in name:
-                parameter.normal_(generator=torch.Generator().manual_seed(seed + len(name)))
-    model.save_pretrained(folder)
-    if recipe is not None:
-        DiffusionGenerationConfig(**recipe).save_pretrained(folder)
-    return folder
-
-
-def adapted(folder: Path, make=make_llada, **kwargs):
-    model = make()
-    model.load_adapter(str(folder), **kwargs)
-    return model
-
-
-def logits(model) -> torch.Tensor:
-    with torch.no_grad():
-        return model(INPUT_IDS).logits
-
-
 def edit_weights(folder: Path, edit) -> None:
     weights = load_file(folder / WEIGHTS)
     save_file(edit(weights), folder / WEIGHTS, metadata={"format": "pt"})
-
-
-def edit_config(folder: Path, **settings) -> None:
-    path = folder / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
 def in_published_names(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

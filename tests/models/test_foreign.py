@@ -12,7 +12,6 @@ from transformers import (
     AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
-    ModernBertConfig,
     ModernBertForMaskedLM,
     RobertaConfig,
     RobertaForMaskedLM,
@@ -22,16 +21,7 @@ from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
 from hf_dparallel import DreamTokenizer, enable_diffusion_generation
 
-from ..helpers import RemoteCodeConfig, RemoteCodeModel, make_dream, make_llada
-
-
-SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
-
-
-def make_modernbert() -> ModernBertForMaskedLM:
-    torch.manual_seed(0)
-    tokens = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "cls_token_id": 2, "sep_token_id": 1}
-    return ModernBertForMaskedLM(ModernBertConfig(num_hidden_layers=2, **SIZES, **tokens)).eval()
+from ..helpers import BERT_SIZES, RemoteCodeConfig, RemoteCodeModel, make_dream, make_llada, make_modernbert
 
 
 def test_modernbert_decodes_every_token():
@@ -83,7 +73,7 @@ def test_first_token_of_a_padded_prompt_is_filled_in_as_without_padding(make_mod
 def make_roberta() -> RobertaForMaskedLM:
     torch.manual_seed(0)
     tokens = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-    config = RobertaConfig(num_hidden_layers=2, max_position_embeddings=66, **SIZES, **tokens)
+    config = RobertaConfig(num_hidden_layers=2, max_position_embeddings=66, **BERT_SIZES, **tokens)
     model = RobertaForMaskedLM(config).eval()
     with torch.no_grad():
         model.roberta.embeddings.position_embeddings.weight.normal_()
@@ -149,7 +139,7 @@ def test_check_leaves_the_model_in_its_mode():
 
 
 def test_causal_model_is_refused():
-    model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, **SIZES))
+    model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, **BERT_SIZES))
     with pytest.raises(ValueError, match="LlamaForCausalLM is causal.*Use a masked diffusion model"):
         enable_diffusion_generation(model, mask_token_id=63)
 

@@ -10,7 +10,7 @@ import torch
 from hf_dparallel.generation.configuration import resolve
 
 from ..helpers import make_llada
-from .test_adapters import INPUT_IDS, adapted, edit_config, logits, save_adapter
+from .helpers import INPUT_IDS, adapted, edit_config, logits, save_adapter
 
 
 ENDLESS = "([a-z0-9_.]+)+!"

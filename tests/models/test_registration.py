@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Registration with the Auto classes."""
 
-from ..test_package import run_python
+from ..processes import run_python
 
 
 _OTHER = """

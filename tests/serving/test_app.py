@@ -14,40 +14,17 @@ import openai
 import pytest
 import torch
 
-from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.serving import server as server_module
 from hf_dparallel.serving.bodies import RequestError, ResponsesBody
 from hf_dparallel.serving.requests import read_request
 
-from .conftest import Gate, running, wait_for
-
-
-PROBLEMS = [f"Mia has {n} pens . Mia buys {n % 7 + 2} pens . How many pens does Mia have now ?" for n in range(3, 67)]
+from .helpers import PROBLEMS, Gate, alone, chat, running, wait_for
 
 
 @pytest.fixture
 def client(server):
     with server.client() as client:
         yield client
-
-
-def chat(text: str) -> dict:
-    return {"model": "demo", "messages": [{"role": "user", "content": text}]}
-
-
-def alone(served, text: str, **settings):
-    """What `generate` gives: the text, the prompt's and the answer's tokens, and the passes."""
-    tokenizer = served.tokenizer
-    inputs = tokenizer.apply_chat_template(
-        [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
-    )
-    config = resolve(served.model, served.generation_config, tokenizer)
-    out = served.model.generate(**inputs, generation_config=config, return_dict_in_generate=True, **settings)
-    new_tokens = out.sequences[0, inputs["input_ids"].shape[1] :].tolist()
-    eos = tokenizer.eos_token_id
-    num_tokens = new_tokens.index(eos) + 1 if eos in new_tokens else len(new_tokens)
-    text = tokenizer.decode(new_tokens[:num_tokens], skip_special_tokens=True)
-    return text, inputs["input_ids"].shape[1], num_tokens, out.nfe.item()
 
 
 def test_chat_completion(served, client):

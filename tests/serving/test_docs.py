@@ -6,7 +6,7 @@ import runpy
 import subprocess
 import sys
 
-from ..test_readme import ROOT, python_blocks
+from ..pages import ROOT, python_blocks
 
 
 PAGE = ROOT / "docs" / "serving.md"

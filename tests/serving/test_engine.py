@@ -7,34 +7,14 @@ import pytest
 import torch
 
 from hf_dparallel.generation.canvas import Canvas
-from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.serving import engine as engine_module
 from hf_dparallel.serving.bodies import RequestError
-from hf_dparallel.serving.engine import Engine, Prompt
+from hf_dparallel.serving.engine import Engine
 from hf_dparallel.serving.followers import CommitLogprobs, DraftReader
 
 from ..helpers import make_llada, make_llada2, make_sdar
-from .conftest import Gate, wait_for
-
-
-SETTINGS = {"max_new_tokens": 16, "block_length": 4, "entropy_threshold": 1.0, "eos_token_id": 5, "pad_token_id": 0}
-
-
-class Listener:
-    """Collects what comes for a prompt."""
-
-    def __init__(self):
-        self.tokens, self.logprobs, self.finish_reason, self.error, self.nfe = [], [], None, None, 0
-        self.ended = threading.Event()
-
-    def __call__(self, progress):
-        assert not self.ended.is_set() and (progress.tokens or progress.is_last)
-        self.tokens += progress.tokens
-        self.logprobs += progress.logprobs
-        self.finish_reason, self.error, self.nfe = progress.finish_reason, progress.error, progress.nfe
-        if progress.is_last:
-            self.ended.set()
+from .helpers import Gate, ask, make_prompt, wait_for
 
 
 @pytest.fixture
@@ -53,27 +33,6 @@ def make_engine(model):
 
     yield make
     for engine in engines:
-        engine.close()
-
-
-def make_prompt(model, ids, max_tokens=16, seed=0, client="", **settings) -> Prompt:
-    config = resolve(model, None, **(SETTINGS | settings))
-    return Prompt(torch.tensor(ids), config, max_tokens, seed, Listener(), client)
-
-
-def ask(engine, prompts: list[Prompt]) -> list[Listener]:
-    engine.submit(prompts)
-    for prompt in prompts:
-        assert prompt.listener.ended.wait(30)
-    return [prompt.listener for prompt in prompts]
-
-
-def ask_once(model, prompts: list[Prompt]) -> list[Listener]:
-    """As [`ask`], with an engine for these prompts only."""
-    engine = Engine(model, len(prompts), 0)
-    try:
-        return ask(engine, prompts)
-    finally:
         engine.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hf_dparallel_rules.settings import SETTINGS
 
-from .conftest import running
+from .helpers import running
 
 
 NUMBERS = (0, 1, 2, 7, 32, 48, 64, -1, 0.5, 1.5, 1e-300, 1e400, -1e400, float("nan"), 2**31, 2**53, 2**64, 10**309)

@@ -13,8 +13,7 @@ from hf_dparallel.serving.json_answers import JsonAnswer, compile_schema
 from hf_dparallel.serving.requests import read_request
 
 from ..helpers import make_llada, make_sdar
-from .conftest import make, running
-from .test_engine import ask_once, make_prompt
+from .helpers import ask_once, make, make_prompt, running
 
 
 SCHEMA = {

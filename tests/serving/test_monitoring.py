@@ -7,8 +7,7 @@ import re
 import httpx
 import pytest
 
-from .conftest import running
-from .test_app import PROBLEMS, chat
+from .helpers import PROBLEMS, chat, running
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hf_dparallel.serving.incremental_text import say_draft
 from hf_dparallel.serving.web_page import render_page
 from hf_dparallel_rules.settings import settings_of
 
-from .test_app import PROBLEMS, alone, chat
+from .helpers import PROBLEMS, alone, chat
 
 
 def stream(server, body: dict) -> list[dict]:

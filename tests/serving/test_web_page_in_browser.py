@@ -15,8 +15,7 @@ import pytest
 from hf_dparallel.serving.web_page import EXAMPLES, render_page
 
 from ..browser import NEEDS_BROWSER, set_window
-from .conftest import Gate, running, wait_for
-from .test_app import PROBLEMS, alone
+from .helpers import PROBLEMS, Gate, alone, running, wait_for
 
 
 pytestmark = NEEDS_BROWSER

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from hf_dparallel import DecodingCallback
 from hf_dparallel.training.trainer import _prepare_fsdp
 
-from ..evaluation.test_decoding import RECIPE, reward_of_the_text
 from ..helpers import (
+    RECIPE,
     lora,
     make_dataset,
     make_llada,
@@ -22,6 +22,7 @@ from ..helpers import (
     make_sdar,
     make_tokenizer,
     make_trainer,
+    reward_of_the_text,
 )
 from ..processes import run_in_two_processes
 

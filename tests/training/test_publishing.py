@@ -19,7 +19,7 @@ from hf_dparallel_rules.settings import settings_of
 
 from ..helpers import make_llada
 from ..helpers import make_trainer as make_plain_trainer
-from ..hub.conftest import BASE, TEACHER, hub  # noqa: F401
+from ..hub.helpers import BASE, TEACHER
 from ..hub.server import Repository
 
 
@@ -40,7 +40,7 @@ def make_trainer(folder, model=None, **settings) -> CertaintyForcingTrainer:
     )
 
 
-def test_a_trained_adapter_is_published_with_what_is_known_of_it(hub, tmp_path):  # noqa: F811
+def test_a_trained_adapter_is_published_with_what_is_known_of_it(hub, tmp_path):
     trainer = make_trainer(tmp_path / "student", hub_model_id="user/student", certainty_weight=3.0)
     trainer.train()
     commit = trainer.push_to_hub(dataset_name="user/data", tags=["math"])
@@ -62,7 +62,7 @@ def test_a_trained_adapter_is_published_with_what_is_known_of_it(hub, tmp_path):
     assert {name: getattr(recipe_of(model), name) for name in recipe} == recipe
 
 
-def test_pushes_during_the_training_are_complete_and_hold_no_states(hub, tmp_path):  # noqa: F811
+def test_pushes_during_the_training_are_complete_and_hold_no_states(hub, tmp_path):
     saving = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 1}
     pushing = {"push_to_hub": True, "hub_model_id": "user/student", "hub_always_push": True}
     trainer = make_trainer(tmp_path / "student", **saving, **pushing)
@@ -83,7 +83,7 @@ def test_pushes_during_the_training_are_complete_and_hold_no_states(hub, tmp_pat
     assert recipe_of(AutoModelForMaskedLM.from_pretrained("user/student")).entropy_threshold == 0.5
 
 
-def test_a_push_that_fails_does_not_end_the_training(hub, tmp_path):  # noqa: F811
+def test_a_push_that_fails_does_not_end_the_training(hub, tmp_path):
     hub.tokens["hf_owner"] = "stranger"
     hub.repositories["models/user/student"] = Repository()
     settings = {"hub_model_id": "user/student", "save_strategy": "steps", "save_steps": 1}
@@ -94,14 +94,14 @@ def test_a_push_that_fails_does_not_end_the_training(hub, tmp_path):  # noqa: F8
         trainer.push_to_hub()
 
 
-def test_a_push_in_the_background_ends_later(hub, tmp_path):  # noqa: F811
+def test_a_push_in_the_background_ends_later(hub, tmp_path):
     trainer = make_trainer(tmp_path / "student", hub_model_id="user/student")
     commit = trainer.push_to_hub(blocking=False).result(timeout=60)
     assert commit.oid == hub.repository("user/student").commit("main")
 
 
 @pytest.mark.parametrize("tags", ["math", ["math"]])
-def test_tags_and_license_are_as_with_the_trainers_of_transformers(hub, tmp_path, tags):  # noqa: F811
+def test_tags_and_license_are_as_with_the_trainers_of_transformers(hub, tmp_path, tags):
     trainer = make_trainer(tmp_path / "student", hub_model_id="user/student")
     trainer.save_model()
     trainer.create_model_card(tags=tags, license="mit", model_name="Mine")
@@ -114,12 +114,12 @@ def test_tags_and_license_are_as_with_the_trainers_of_transformers(hub, tmp_path
 
 
 @pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
-def test_strategies_that_upload_optimizer_states_are_refused(hub, tmp_path, strategy):  # noqa: F811
+def test_strategies_that_upload_optimizer_states_are_refused(hub, tmp_path, strategy):
     with pytest.raises(ValueError, match=f"`hub_strategy='{strategy}'` would upload optimizer states"):
         make_trainer(tmp_path, push_to_hub=True, hub_model_id="user/student", hub_strategy=strategy)
 
 
-def test_a_base_model_in_a_folder_is_refused_before_the_training(hub, tmp_path):  # noqa: F811
+def test_a_base_model_in_a_folder_is_refused_before_the_training(hub, tmp_path):
     local = AutoModelForMaskedLM.from_pretrained(TEACHER)
     with pytest.raises(ValueError, match=r"`push_to_hub=True`: .*trainer\.push_to_hub\(base_model=\.\.\.\)"):
         make_trainer(tmp_path, local, push_to_hub=True, hub_model_id="user/student")

@@ -22,7 +22,7 @@ from ..helpers import (
     make_trainer,
     weights_of,
 )
-from .test_block_causal import all_logits
+from .helpers import all_logits
 
 
 def make_collator(**settings):

@@ -1,0 +1,27 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What the commands of these tests decode, and what they should answer."""
+
+from transformers import AutoModelForMaskedLM
+
+from ..helpers import make_tokenizer, write_jsonl
+
+
+DECODING = ["--max_new_tokens", "8", "--block_length", "4", "--entropy_threshold", "1.0"]
+
+
+def answer(checkpoint: str, *messages: str, **settings) -> tuple[str, int]:
+    """What `generate` answers to a conversation, and the passes."""
+    tokenizer, model = make_tokenizer(), AutoModelForMaskedLM.from_pretrained(checkpoint)
+    chat = [{"role": "user", "content": message} for message in messages]
+    ids = tokenizer.apply_chat_template(chat, return_dict=True, return_tensors="pt")["input_ids"]
+    settings = {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 1.0} | settings
+    out = model.generate(ids, return_dict_in_generate=True, **settings)
+    return tokenizer.decode(out.sequences[0, ids.shape[1] :], skip_special_tokens=True), out.nfe.item()
+
+
+def write_questions(folder, checkpoint: str, texts: list[str], **settings) -> str:
+    """A file of questions, half of them with the answer that the model gives."""
+    answers = [(answer(checkpoint, text, **settings)[0].split() or ["0"])[-1] for text in texts]
+    answers[::2] = ["-1"] * len(answers[::2])
+    rows = [{"question": text, "answer": last} for text, last in zip(texts, answers, strict=True)]
+    return write_jsonl(folder / "questions.jsonl", rows)

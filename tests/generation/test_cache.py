@@ -1,0 +1,69 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Keys and values that passes replace in part, against lists of them."""
+
+import pytest
+import torch
+
+from hf_dparallel.generation.cache import WindowCache
+from hf_dparallel.generation.plan import Pass
+
+
+ROWS, WIDTH = 3, 6
+WINDOWS = [[0, 1, 2], [3, 4, 5], [1, 2, 3]]
+NO_SCORES = torch.zeros(1, 0, dtype=torch.long)
+
+
+def make_states(rows, columns, value):
+    """Keys of one head, each another number."""
+    return value + torch.arange(rows * columns * 2.0).view(rows, 1, columns, 2)
+
+
+def make_cache():
+    cache = WindowCache(1)
+    cache.resize([], ROWS, WIDTH, torch.device("cpu"))
+    cache.select(Pass(None, slice(0, WIDTH), NO_SCORES, WIDTH, None))
+    keys = make_states(ROWS, WIDTH, 0.0)
+    cache.layers[0].update(keys, -keys)
+    return cache, keys.clone()
+
+
+@pytest.mark.parametrize("rows", [None, [0, 1, 2], [2, 0]])
+@pytest.mark.parametrize(
+    # A pass over a slice keeps all of it.
+    ("columns", "kept"),
+    [(slice(1, 4), None), (WINDOWS, None), (WINDOWS, [True, False, True])],
+)
+@pytest.mark.parametrize("num_appended", [0, 2])
+def test_a_pass_replaces_its_columns_and_sees_the_others(rows, columns, kept, num_appended):
+    cache, expected = make_cache()
+    num_rows = ROWS if rows is None else len(rows)
+    if isinstance(columns, list):
+        columns = torch.tensor(columns[:num_rows])
+    kept = None if kept is None else torch.tensor([kept] * num_rows)
+    states = make_states(num_rows, 3 + num_appended, 100.0)
+    appended = type("Appended", (), {"input_ids": torch.zeros(num_rows, num_appended)}) if num_appended else None
+    index = None if rows is None else torch.tensor(rows)
+    cache.select(Pass(index, columns, NO_SCORES, 5, None, kept, appended))
+    keys, values = cache.layers[0].update(states, -states)
+
+    for number, row in enumerate(range(ROWS) if rows is None else rows):
+        of_row = range(1, 4) if isinstance(columns, slice) else columns[number].tolist()
+        for place, column in enumerate(of_row):
+            if kept is None or kept[number, place]:
+                expected[row, :, column] = states[number, :, place]
+    assert torch.equal(cache.layers[0].keys, expected) and torch.equal(values, -keys)
+    seen = expected[:, :, :5] if rows is None else expected[rows, :, :5]
+    assert torch.equal(keys, torch.cat([seen, states[:, :, 3:]], dim=2))
+
+
+@pytest.mark.parametrize("kept_rows", [[0, 1, 2], [2, 1], []])
+@pytest.mark.parametrize("width", [4, WIDTH, 8])
+def test_rows_leave_and_enter_at_the_right_edge(kept_rows, width):
+    cache, keys = make_cache()
+    cache.resize(kept_rows, 4, width, torch.device("cpu"))
+    assert cache.shape == (4, width) and cache.layers[0].keys.shape == (4, 1, width, 2)
+    size = min(width, WIDTH)
+    for row, source in enumerate(kept_rows):
+        assert torch.equal(cache.layers[0].keys[row, :, width - size :], keys[source, :, WIDTH - size :])
+        assert not cache.layers[0].keys[row, :, : width - size].any()
+    assert not cache.layers[0].keys[len(kept_rows) :].any()

@@ -1,0 +1,93 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What a pass computes: its columns, and that these are enough for the tokens that it scores."""
+
+import pytest
+import torch
+
+from hf_dparallel.generation.configuration import resolve
+from hf_dparallel.generation.decoder import Decoder
+from hf_dparallel.models.backbones import CACHE_ARGUMENT
+
+from ..helpers import left_padded, make_dream, make_llada, make_sdar, make_shifted_sdar
+
+
+SETTINGS = {"block_length": 4, "stop_at_eos": False}
+IN_STEP = {"max_new_tokens": 12, "denoising_steps": 6}
+ONE = {"max_new_tokens": 16, "block_length": 8, "cache_implementation": "dual", "entropy_threshold": 0.0}
+TWO = {"max_new_tokens": 8, "max_active_blocks": 2, "block_add_threshold": 0.25, "cache_implementation": "dual"}
+
+
+# Prompts, and the columns and keys of each pass.
+@pytest.mark.parametrize(
+    ("make", "prompts", "settings", "computed"),
+    [
+        # One token of the prompt is in the first block, and three masks behind the answer complete the last one.
+        (make_sdar, [[2, 3, 4, 5, 6]], IN_STEP, [(8, 8), (4, 8), (8, 12), (4, 12), (8, 16), (4, 16), (8, 20)]),
+        # Rows in step share the window.
+        (make_sdar, [[2, 3, 4, 5, 6], [7]], IN_STEP, [(8, 8), (4, 8), (8, 12), (4, 12)]),
+        # The column that predicts the first token is computed beside a block.
+        (make_shifted_sdar, [[2, 3, 4, 5, 6]], IN_STEP, [(8, 8), (5, 8), (9, 12), (5, 12), (9, 16), (5, 16)]),
+        (make_llada, [[2, 3, 4]], ONE, ([(19, 19)] + [(8, 19)] * 7) * 2),
+        # All is computed when a block opens beside another one.
+        (make_llada, [[2, 3]], TWO | {"entropy_threshold": 0.0}, [(10, 10), (10, 10), (8, 10)]),
+    ],
+)
+def test_what_a_pass_computes(make, prompts, settings, computed):
+    model, shapes = make(), []
+
+    def record(module, args, kwargs, output):
+        assert len(output) == len(prompts)
+        shapes.append((output.shape[1], kwargs[CACHE_ARGUMENT].layers[0].planned.num_keys))
+
+    model.model.layers[0].register_forward_hook(record, with_kwargs=True)
+    ids, attention_mask = left_padded(prompts)
+    model.generate(ids, attention_mask=attention_mask, **(SETTINGS | settings))
+    assert shapes[: len(computed)] == computed
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (make_llada, {"suffix_length": 3}),
+        (make_llada, {"cache_implementation": "prefix"}),
+        (make_dream, {"cache_implementation": "dual", "cache_refresh_interval": 3}),
+        (make_dream, {"cache_implementation": "dual", "max_active_blocks": 2, "block_add_threshold": 0.5}),
+        (make_sdar, {}),
+        (make_shifted_sdar, {"max_active_blocks": 2, "block_add_threshold": 0.5}),
+    ],
+)
+def test_each_row_is_in_one_pass_with_its_open_blocks_and_what_predicts_them(make, settings):
+    model = make()
+    config = resolve(model, None, max_new_tokens=16, entropy_threshold=0.0, **(SETTINGS | settings))
+    decoder = Decoder(model, config, [])
+    canvas, planner, num_passes = decoder.canvas, decoder.runner.planner, []
+    plan = planner.plan
+
+    def checked(wanted):
+        passes = plan(wanted)
+        num_passes.append(len(passes))
+        every = torch.arange(len(canvas))
+        rows = torch.cat([every if each.rows is None else each.rows for each in passes])
+        assert sorted(rows.tolist()) == every.tolist()
+        for each in passes:
+            computed = each.of(canvas.column_ids.expand(len(canvas), -1))
+            rows = every if each.rows is None else each.rows
+            is_open = canvas.is_open[rows].gather(1, wanted[rows])
+            assert (computed.gather(1, each.scored) == wanted[rows])[is_open].all()
+            for row, columns in zip(rows.tolist(), computed.tolist(), strict=True):
+                start, end = canvas.open_edges(row)
+                assert (
+                    set(range(max(start - planner.lead, canvas.prompt_start(row)), end)) <= set(columns)
+                    and end <= each.num_keys
+                )
+        return passes
+
+    planner.plan = checked
+    with torch.no_grad():
+        decoder.add_prompts({0: torch.tensor([2, 3, 4, 5, 6]), 1: torch.tensor([7])})
+        decoder.step()
+        decoder.add_prompts({2: torch.tensor([8, 9])})
+        while decoder:
+            decoder.step()
+    # Where there is a cache, rows that enter a block are computed apart from the others.
+    assert (2 in num_passes) == (config.cache_implementation is not None)

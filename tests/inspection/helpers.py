@@ -1,0 +1,29 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""A decode as text, and text that a page must not trust."""
+
+from hf_dparallel.inspection.trace import DecodeTrace, Prediction
+
+
+HOSTILE = (
+    "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'><!-- __DATA__ __TITLE__ &amp;"
+)
+
+
+def make_trace(**changes) -> DecodeTrace:
+    """Three tokens in two passes, and one after the end of the answer."""
+    settings = {
+        "name": "Teacher",
+        "prompt": "2 + 3",
+        "tokens": ["five", ".", "<end>", "<end>"],
+        "commit_step": [1, 0, 0, -1],
+        "block_length": 2,
+        "first_block_length": 2,
+        "nfe": 2,
+        "tokens_per_forward": 1.5,
+        "settings": {"entropy_threshold": 0.5},
+        "predictions": [
+            {position: Prediction(0.5, 0.75, [("five", 0.75), ("six", 0.25)]) for position in range(4)},
+            {position: Prediction(0.1, 0.9996, [("five", 0.9996), ("six", 0.0004)]) for position in (0, 3)},
+        ],
+    }
+    return DecodeTrace(**(settings | changes))

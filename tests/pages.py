@@ -1,0 +1,79 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The README and the pages of docs/: their blocks, and the commands in them."""
+
+import contextlib
+import itertools
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_dparallel.cli import COMMANDS, main
+from hf_dparallel.cli.train_command import read_arguments
+
+
+ROOT = Path(__file__).parents[1]
+# docs/index.md is the README.
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+PAGES.remove("docs/index.md")
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+
+
+def read(page: str | Path) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str | Path, language: str) -> list[str]:
+    return [text for found, text in _BLOCK.findall(read(page)) if found == language]
+
+
+def python_blocks(page: str | Path) -> list[str]:
+    return blocks(page, "python")
+
+
+def run_blocks(page: str | Path, on_the_hub: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Runs the Python blocks of a page in one namespace, which it returns.
+
+    Args:
+        page (`str`): the page.
+        on_the_hub (`dict[str, str]`, *optional*): by names of models on the Hub, folders that take their place.
+    """
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for index, source in enumerate(python_blocks(page), start=1):
+        for name, folder in (on_the_hub or {}).items():
+            source = source.replace(f'"{name}"', repr(folder))
+        exec(compile(source, f"{page}, block {index}", "exec"), namespace)
+    return namespace
+
+
+def shell_commands(page: str) -> list[list[str]]:
+    """The words of every command in the bash blocks of a page."""
+    lines = [line for text in blocks(page, "bash") for line in text.replace("\\\n", " ").splitlines()]
+    commands = [shlex.split(part, comments=True) for line in lines for part in re.split(r"&&|(?<!\|)\|(?!\|)", line)]
+    return [words for words in commands if words]
+
+
+def arguments_of_ours(words: list[str]) -> list[str] | None:
+    """What follows `hf-dparallel`, or `hf_dparallel.cli` under a launcher."""
+    words = list(itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), words))
+    if words[:1] == ["hf-dparallel"]:
+        rest = words[1:]
+    elif "hf_dparallel.cli" in words:
+        rest = words[words.index("hf_dparallel.cli") + 1 :]
+    else:
+        return None
+    return list(itertools.takewhile(lambda word: word not in ("<", ">", "&"), rest))
+
+
+def parse_only(argv: list[str]) -> None:
+    """Reads the arguments of a command, in the folder of the repository, and does not run it."""
+    with contextlib.chdir(ROOT):
+        if argv and argv[0] in COMMANDS:
+            if argv[0] == "train":
+                # Configurations ask for bfloat16, which the arguments of the Trainer refuse where there is no GPU.
+                read_arguments([*argv[1:], "--use_cpu"])
+            else:
+                COMMANDS[argv[0]].make_context(argv[0], argv[1:])
+        else:
+            assert main(argv) == 0
