@@ -202,6 +202,7 @@ class Blocks(WholeCanvas):
             passes = [self._pass(entering, first, wanted[first]), self._pass(others, second, wanted[second])]
         else:
             passes = [self._pass(list(range(len(canvas))), None, wanted)]
+        # Not before the row: columns of padding go when a longer row leaves.
         starts = [max(canvas.open_edges(row)[0] - self.lead, canvas.prompt_start(row)) for row in range(len(canvas))]
         self._missing = {row_id: canvas.width - start for row_id, start in zip(canvas.row_ids, starts, strict=True)}
         return passes
