@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Streamers, logits processors, stopping criteria and PEFT around `generate`."""
+"""The parts around the loop: streamers, logits processors and stopping criteria."""
 
-import peft
 import pytest
 import torch
 from transformers import (
@@ -164,46 +163,3 @@ def test_processors_get_float32(tiny_llada):
     model = tiny_llada.bfloat16()
     model.generate(PROMPT, logits_processor=[lambda ids, scores: dtypes.add(scores.dtype) or scores], **SMALL)
     assert dtypes == {torch.float32}
-
-
-@pytest.mark.parametrize("task_type", [None, "CAUSAL_LM"])
-def test_peft_model_generates(tiny_llada, task_type):
-    expected = tiny_llada.generate(PROMPT, return_dict_in_generate=True, **SMALL)
-    config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type=task_type)
-    model = peft.get_peft_model(tiny_llada, config).eval()
-    out = model.generate(input_ids=PROMPT, return_dict_in_generate=True, **SMALL)
-    assert torch.equal(out.sequences, expected.sequences) and torch.equal(out.nfe, expected.nfe)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_()
-    changed = model.generate(input_ids=PROMPT, **SMALL)
-    assert not torch.equal(changed, expected.sequences)
-    with model.disable_adapter():
-        assert torch.equal(model.generate(input_ids=PROMPT, **SMALL), expected.sequences)
-    if task_type is None:
-        assert torch.equal(model.generate(PROMPT, **SMALL), changed)
-
-
-def test_load_adapter_then_generate(tiny_llada, tmp_path):
-    base_state = {name: value.clone() for name, value in tiny_llada.state_dict().items()}
-    model = peft.get_peft_model(
-        tiny_llada, peft.LoraConfig(r=2, target_modules=["q_proj", "o_proj"], init_lora_weights=False)
-    )
-    expected = model.generate(input_ids=PROMPT, **SMALL)
-    (row,) = model.generate_many(PROMPT.tolist(), **SMALL)
-    assert torch.equal(row.tokens, expected[0, 3:])
-    model.save_pretrained(tmp_path)
-    fresh = make_llada()
-    fresh.load_state_dict(base_state)
-    fresh.load_adapter(tmp_path)
-    assert torch.equal(fresh.generate(PROMPT, **SMALL), expected)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"target_modules": ["q_proj", "embed_tokens"]}, {"trainable_token_indices": [3]}]
-)
-def test_adapted_embedding(tiny_llada, settings):
-    expected = tiny_llada.generate(PROMPT, **SMALL)
-    model = peft.get_peft_model(tiny_llada, peft.LoraConfig(r=2, **({"target_modules": ["q_proj"]} | settings)))
-    assert torch.equal(model.generate(PROMPT, **SMALL), expected)
