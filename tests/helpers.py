@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -35,6 +36,7 @@ from hf_dparallel import (
     SDARMoeConfig,
     SDARMoeForMaskedDiffusion,
 )
+from hf_dparallel_rules.settings import SettingError
 
 
 if TYPE_CHECKING:
@@ -45,6 +47,11 @@ if TYPE_CHECKING:
 MASK, EOS = 63, 1
 # A short decode.
 RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)
+
+
+def refuses(setting: str, match: str | None = None):
+    """Expects an error about a setting, known by a word where several rules could be broken."""
+    return pytest.raises(SettingError, match=match, check=lambda error: error.setting == setting)
 
 
 def assert_same_row(row, other, about):

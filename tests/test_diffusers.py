@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from hf_dparallel.demo import TEACHER
 from hf_dparallel.diffusers import CommitRuleScheduler
 
-from .helpers import make_llada, make_llada2, make_sdar
+from .helpers import make_llada, make_llada2, make_sdar, refuses
 from .pages import ROOT, run_blocks
 
 
@@ -121,12 +121,12 @@ def test_it_is_saved_and_loaded_as_any_scheduler(tmp_path):
 
 @pytest.mark.parametrize("rule", ["soft_threshold", "denoising_steps", "max_new_tokens", "treshold"])
 def test_what_is_no_rule_of_one_pass_is_refused(rule):
-    with pytest.raises(ValueError, match=f"`rule='{rule}'` cannot be used here. Choose one of .*entropy_threshold"):
+    with pytest.raises(ValueError, match=f"`rule='{rule}'` .*entropy_threshold"):
         CommitRuleScheduler(rule, 1)
 
 
 def test_bad_values_and_noise_without_masks_are_refused():
-    with pytest.raises(ValueError, match="`entropy_threshold` must be a number of nats"):
+    with refuses("entropy_threshold"):
         CommitRuleScheduler("entropy_threshold", -1.0)
     with pytest.raises(ValueError, match="`mask_token_id` is not given"):
         CommitRuleScheduler().step(torch.zeros(1, 4, 8), 0, torch.zeros(1, 4, dtype=torch.long))

@@ -427,3 +427,13 @@ def steps_in_block(row, run, block_length):
         steps.append(step - previous)
         last = max(last, step)
     return steps
+
+
+def decode_three_rows(decoder) -> None:
+    """To their ends, the last of them from the second pass on."""
+    with torch.no_grad():
+        decoder.add_prompts({0: torch.tensor([2, 3, 4, 5, 6]), 1: torch.tensor([7])})
+        decoder.step()
+        decoder.add_prompts({2: torch.tensor([8, 9])})
+        while decoder:
+            decoder.step()

@@ -74,7 +74,7 @@ def test_settings_assigned_by_attribute_are_checked(tiny_llada):
     tiny_llada.generation_config.entropy_threshold = 100.0
     assert tiny_llada.generate(PROMPT, **SMALL).nfe.item() == 2
     tiny_llada.generation_config.entropy_treshold = 0.5
-    with pytest.raises(ValueError, match=r"setting\(s\): entropy_treshold. Did you mean `entropy_threshold`\?$"):
+    with pytest.raises(ValueError, match=r"Did you mean `entropy_threshold`\?$"):
         tiny_llada.generate(PROMPT, **SMALL)
 
 

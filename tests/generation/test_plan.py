@@ -9,6 +9,7 @@ from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.models.backbones import CACHE_ARGUMENT
 
 from ..helpers import left_padded, make_dream, make_llada, make_sdar, make_shifted_sdar
+from .naive import decode_three_rows
 
 
 SETTINGS = {"block_length": 4, "stop_at_eos": False}
@@ -83,11 +84,6 @@ def test_each_row_is_in_one_pass_with_its_open_blocks_and_what_predicts_them(mak
         return passes
 
     planner.plan = checked
-    with torch.no_grad():
-        decoder.add_prompts({0: torch.tensor([2, 3, 4, 5, 6]), 1: torch.tensor([7])})
-        decoder.step()
-        decoder.add_prompts({2: torch.tensor([8, 9])})
-        while decoder:
-            decoder.step()
+    decode_three_rows(decoder)
     # Where there is a cache, rows that enter a block are computed apart from the others.
     assert (2 in num_passes) == (config.cache_implementation is not None)

@@ -8,6 +8,7 @@ from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 
 from ..helpers import exact_model, make_dream, make_llada, make_sdar, make_shifted_sdar
+from .naive import decode_three_rows
 
 
 @pytest.mark.parametrize(
@@ -42,12 +43,7 @@ def test_logits_are_those_of_the_model_for_each_row_alone(make, cache):
         return logits
 
     decoder.runner.logits = checked
-    with torch.no_grad():
-        decoder.add_prompts({0: torch.tensor([2, 3, 4, 5, 6]), 1: torch.tensor([7])})
-        decoder.step()
-        decoder.add_prompts({2: torch.tensor([8, 9])})
-        while decoder:
-            decoder.step()
+    decode_three_rows(decoder)
     assert len(num_compared) >= 6 and min(num_compared) > 0
 
 

@@ -78,16 +78,16 @@ def test_a_failing_prompt_loses_no_other(tiny_llada):
     prompts = [[2, 3], [99], [4], [], "abc", [5], [1.5], torch.tensor([1j])]
     rows = tiny_llada.generate_many(prompts, batch_size=4, **SETTINGS)
     assert next(rows).index == 0
-    with pytest.raises(ValueError, match=r"Prompt 1: `input_ids\[0, 0\]` is 99, outside the model's vocabulary"):
+    with pytest.raises(ValueError, match=r"Prompt 1: `input_ids\[0, 0\]` is 99"):
         next(rows)
     assert next(rows).index == 2
     with pytest.raises(ValueError, match=r"Prompt 3: `input_ids` is empty"):
         next(rows)
-    with pytest.raises(ValueError, match=r"Prompt 4: a prompt must be a list of token ids, got 'abc'"):
+    with pytest.raises(ValueError, match="Prompt 4: .* got 'abc'"):
         next(rows)
     assert next(rows).index == 5
     for number in (6, 7):
-        with pytest.raises(ValueError, match=rf"Prompt {number}: `input_ids` must be token ids \(integers\)"):
+        with pytest.raises(ValueError, match=f"Prompt {number}: `input_ids` must be token ids"):
             next(rows)
     with pytest.raises(StopIteration):
         next(rows)

@@ -302,7 +302,7 @@ def test_an_incomplete_base_is_an_error_with_an_adapter_too(tmp_path):
     del weights["model.transformer.ln_f.weight"]
     save_file(weights, tmp_path / "base" / "model.safetensors", metadata={"format": "pt"})
     edit_config(save_adapter(tmp_path / "adapter"), base_model_name_or_path=str(tmp_path / "base"))
-    with pytest.raises(ValueError, match=r"lacks 1 weights of LLaDAForMaskedDiffusion, such as 'model\.norm\.weight'"):
+    with pytest.raises(ValueError, match=r"lacks 1 weights .*'model\.norm\.weight'"):
         AutoModelForMaskedLM.from_pretrained(tmp_path / "adapter")
 
 
@@ -310,7 +310,7 @@ def test_pickled_weights_are_refused_unless_asked_for(tmp_path):
     model = adapted(save_adapter(tmp_path / "adapter"))
     torch.save(load_file(tmp_path / "adapter" / WEIGHTS), tmp_path / "adapter" / "adapter_model.bin")
     (tmp_path / "adapter" / WEIGHTS).unlink()
-    with pytest.raises(OSError, match=r"adapter_model\.bin is a pickle.*`use_safetensors=False`"):
+    with pytest.raises(OSError, match=r"adapter_model\.bin is a pickle"):
         adapted(tmp_path / "adapter")
     assert torch.equal(logits(adapted(tmp_path / "adapter", use_safetensors=False)), logits(model))
 
@@ -376,7 +376,7 @@ def test_swapping_needs_the_same_scale(tmp_path):
     model = adapted(save_adapter(tmp_path), adapter_name="a")
     expected = logits(model)
     edit_config(tmp_path, lora_alpha=64)
-    with pytest.raises(ValueError, match="`hotswap=True` replaces weights only, and `lora_alpha` is another"):
+    with pytest.raises(ValueError, match="`hotswap=True` .*`lora_alpha`"):
         model.load_adapter(str(tmp_path), "a", hotswap=True)
     assert torch.equal(logits(model), expected)
 

@@ -102,12 +102,10 @@ def test_adapters_by_row_are_refused():
     model = peft.get_peft_model(make_llada(), config).eval()
     inputs = {"input_ids": torch.tensor([[5], [7]]), "adapter_names": ["default", "__base__"]}
     expected = model(inputs["input_ids"]).logits
-    with pytest.raises(ValueError, match="`adapter_names`, an adapter for each row, is not supported"):
+    with pytest.raises(ValueError, match="`adapter_names`, .* not supported"):
         model.generate(**inputs, max_new_tokens=4)
     assert torch.equal(model(inputs["input_ids"]).logits, expected)
-    with pytest.raises(
-        ValueError, match=r"Use `model.set_adapter\(...\)` and a call of `generate` for `adapter_names`"
-    ):
+    with pytest.raises(ValueError, match=r"`model.set_adapter\(...\)`"):
         model.get_base_model().generate(**inputs, max_new_tokens=4)
 
 
@@ -128,7 +126,7 @@ def test_enable_on_a_peft_model():
 
 
 def test_model_without_head_is_refused():
-    with pytest.raises(ValueError, match="ModernBertModel has no head.*Load it with `AutoModelForMaskedLM`"):
+    with pytest.raises(ValueError, match="no head.*`AutoModelForMaskedLM`"):
         enable_diffusion_generation(make_modernbert().model, mask_token_id=63)
 
 
@@ -140,7 +138,7 @@ def test_check_leaves_the_model_in_its_mode():
 
 def test_causal_model_is_refused():
     model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, **BERT_SIZES))
-    with pytest.raises(ValueError, match="LlamaForCausalLM is causal.*Use a masked diffusion model"):
+    with pytest.raises(ValueError, match="LlamaForCausalLM is causal"):
         enable_diffusion_generation(model, mask_token_id=63)
 
 
@@ -201,12 +199,12 @@ def test_what_is_no_masked_language_model_is_refused(make_model, message):
 def test_a_model_of_canvases_of_noise_is_refused():
     """DiffusionGemma, whose `confidence_threshold` is a bound of an entropy."""
     config = RemoteCodeConfig(canvas_length=256)
-    with pytest.raises(ValueError, match="RemoteCodeModel decodes canvases of random tokens"):
+    with pytest.raises(ValueError, match="canvases of random tokens"):
         enable_diffusion_generation(RemoteCodeModel(config), mask_token_id=63)
 
 
 def test_missing_mask_token_is_named():
-    with pytest.raises(ValueError, match="`mask_token_id` is needed: the config of ModernBertForMaskedLM has none"):
+    with pytest.raises(ValueError, match="`mask_token_id` is needed"):
         enable_diffusion_generation(make_modernbert())
 
 

@@ -116,7 +116,7 @@ def test_numbers_without_sense_in_a_recipe_are_refused(tmp_path, setting, value)
 def test_a_broken_configuration_is_named(tmp_path, text):
     save_adapter(tmp_path)
     (tmp_path / "adapter_config.json").write_text(text)
-    with pytest.raises(ValueError, match=r"adapter_config\.json of '.*' is damaged, or not one of PEFT"):
+    with pytest.raises(ValueError, match=r"adapter_config\.json .* is damaged"):
         adapted(tmp_path)
 
 
@@ -137,5 +137,5 @@ def test_damaged_weights_are_named(tmp_path, content):
 
 
 def test_a_folder_without_an_adapter_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"The folder `.*` holds no adapter: it has no adapter_config\.json"):
+    with pytest.raises(FileNotFoundError, match=r"no adapter_config\.json"):
         adapted(tmp_path)

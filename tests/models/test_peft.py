@@ -14,6 +14,7 @@ from ..helpers import make_dream, make_llada, make_llada2, make_sdar, make_sdar_
 IDS = torch.arange(2, 26).view(2, 12)
 MODULES = {"target_modules": ["q_proj", "v_proj"]}
 LORA = {"r": 4, **MODULES}
+SETTINGS = {"max_new_tokens": 8, "block_length": 4, "denoising_steps": 2}
 TUNERS = {
     "lora": peft.LoraConfig(**LORA),
     "lora, all linear layers": peft.LoraConfig(r=4, target_modules="all-linear"),
@@ -22,6 +23,7 @@ TUNERS = {
     "lora, whole head": peft.LoraConfig(modules_to_save=["lm_head"], **LORA),
     "lora, ranks by module": peft.LoraConfig(rank_pattern={"q_proj": 2, "1.self_attn.v_proj": 8}, **LORA),
     "lora, scales by module": peft.LoraConfig(alpha_pattern={"v_proj": 3}, **LORA),
+    "lora, embeddings": peft.LoraConfig(r=4, target_modules=["q_proj", "embed_tokens"]),
     "lora, tokens": peft.LoraConfig(trainable_token_indices=[2, 63], **LORA),
     "lora, experts": peft.LoraConfig(target_parameters=["experts.gate_up_proj", "experts.down_proj"], **LORA),
     "lora, by a pattern": peft.LoraConfig(r=4, target_modules=r".*\.(q|v)_proj"),
@@ -55,7 +57,7 @@ CASES += [(make, name) for make in (make_sdar, make_llada2) for name in ("lora",
 
 
 def answers(model) -> torch.Tensor:
-    return model.generate(IDS, max_new_tokens=8, block_length=4, denoising_steps=2)
+    return model.generate(IDS, **SETTINGS)
 
 
 def logits(model) -> torch.Tensor:
@@ -118,48 +120,11 @@ def test_prompt_learning_is_refused(make, name):
         answers(get_peft_model(make(), config))
 
 
-PROMPT = torch.tensor([[2, 3, 4]])
-SMALL = {"max_new_tokens": 16, "block_length": 8, "entropy_threshold": 1.0, "stop_at_eos": False}
-
-
 @pytest.mark.parametrize("task_type", [None, "CAUSAL_LM"])
-def test_peft_model_generates(tiny_llada, task_type):
-    expected = tiny_llada.generate(PROMPT, return_dict_in_generate=True, **SMALL)
-    config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type=task_type)
-    model = peft.get_peft_model(tiny_llada, config).eval()
-    out = model.generate(input_ids=PROMPT, return_dict_in_generate=True, **SMALL)
-    assert torch.equal(out.sequences, expected.sequences) and torch.equal(out.nfe, expected.nfe)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_()
-    changed = model.generate(input_ids=PROMPT, **SMALL)
-    assert not torch.equal(changed, expected.sequences)
-    with model.disable_adapter():
-        assert torch.equal(model.generate(input_ids=PROMPT, **SMALL), expected.sequences)
-    if task_type is None:
-        assert torch.equal(model.generate(PROMPT, **SMALL), changed)
-
-
-def test_load_adapter_then_generate(tiny_llada, tmp_path):
-    base_state = {name: value.clone() for name, value in tiny_llada.state_dict().items()}
-    model = peft.get_peft_model(
-        tiny_llada, peft.LoraConfig(r=2, target_modules=["q_proj", "o_proj"], init_lora_weights=False)
-    )
-    expected = model.generate(input_ids=PROMPT, **SMALL)
-    (row,) = model.generate_many(PROMPT.tolist(), **SMALL)
-    assert torch.equal(row.tokens, expected[0, 3:])
-    model.save_pretrained(tmp_path)
-    fresh = make_llada()
-    fresh.load_state_dict(base_state)
-    fresh.load_adapter(tmp_path)
-    assert torch.equal(fresh.generate(PROMPT, **SMALL), expected)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"target_modules": ["q_proj", "embed_tokens"]}, {"trainable_token_indices": [3]}]
-)
-def test_adapted_embedding(tiny_llada, settings):
-    expected = tiny_llada.generate(PROMPT, **SMALL)
-    model = peft.get_peft_model(tiny_llada, peft.LoraConfig(r=2, **({"target_modules": ["q_proj"]} | settings)))
-    assert torch.equal(model.generate(PROMPT, **SMALL), expected)
+def test_prompts_by_name_and_many_at_a_time(task_type):
+    model = get_peft_model(make_llada(), peft.LoraConfig(init_lora_weights=False, task_type=task_type, **LORA)).eval()
+    expected = answers(model.get_base_model())
+    out = model.generate(input_ids=IDS, return_dict_in_generate=True, **SETTINGS)
+    assert torch.equal(out.sequences, expected) and out.nfe.tolist() == [2, 2]
+    rows = model.generate_many(IDS.tolist(), **SETTINGS)
+    assert torch.equal(torch.stack([row.tokens for row in rows]), expected[:, 12:])

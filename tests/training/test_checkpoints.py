@@ -100,13 +100,13 @@ def test_a_training_that_diverges_stops_and_keeps_the_checkpoints_before(tmp_pat
 
     trainer = make_trainer(tmp_path, peft_config=lora(), **(SAVING | {"save_total_limit": 1, "num_train_epochs": 3}))
     trainer.add_callback(Break())
-    with pytest.raises(FloatingPointError, match="are NaN or infinite at step 3. .*checkpoint-2 is from"):
+    with pytest.raises(FloatingPointError, match="at step 3. .*checkpoint-2"):
         trainer.train()
     assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
 
     trainer = make_trainer(tmp_path / "unsaved", peft_config=lora(), num_train_epochs=3)
     trainer.add_callback(Break())
-    with pytest.raises(FloatingPointError, match="The training has diverged: .* at step 4. Lower `learning_rate`"):
+    with pytest.raises(FloatingPointError, match="at step 4. Lower `learning_rate`"):
         trainer.train()
 
     # After the last step there is neither a loss to log nor a checkpoint to save.

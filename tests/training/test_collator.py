@@ -8,6 +8,8 @@ from torch.utils.data import DataLoader
 
 from hf_dparallel import DataCollatorForSemiAutoregressiveMasking
 
+from ..helpers import refuses
+
 
 MASK, EOS = 0, 99
 
@@ -196,7 +198,7 @@ def test_trajectory_masking_of_all_blocks_gives_the_states_of_consistency_distil
 @pytest.mark.parametrize("steps", [[0], list(range(11))])
 def test_steps_that_do_not_fit(steps):
     row = trajectory_row(list(range(8))) | {"commit_step": steps}
-    with pytest.raises(ValueError, match=f"`commit_step` must have a step for each token, got {len(steps)} for 8"):
+    with pytest.raises(ValueError, match=f"`commit_step` .* {len(steps)} for 8"):
         make_collator(masking="trajectory")([row])
 
 
@@ -206,7 +208,7 @@ def test_steps_that_do_not_fit(steps):
 )
 def test_steps_that_are_none(settings, name, steps):
     row = trajectory_row(list(range(8))) | {"commit_step": steps}
-    with pytest.raises(ValueError, match=f"`commit_step` must be a list of .* and none below 0, .*out `{name}`"):
+    with pytest.raises(ValueError, match=f"`commit_step` .*out `{name}`"):
         make_collator(**settings)([row])
 
 
@@ -272,41 +274,39 @@ def test_copies(clone):
     assert torch.equal(clone(collator)(ROWS)["input_ids"], collator(ROWS)["input_ids"])
 
 
+# The setting that the error is about is the first one.
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"block_length": 0}, "`block_length` must be a positive number of tokens, got 0."),
-        ({"block_length": 2.5}, "`block_length` must be a positive number of tokens, got 2.5."),
-        ({"max_length": -1}, "`max_length` must be a positive number of tokens, got -1."),
-        ({"mask_ratio": 0.0}, r"`mask_ratio` must be a number in \(0, 1\] or \"random\".*got 0.0.*mask_ratio=0.5"),
-        ({"mask_ratio": 1.5}, "got 1.5"),
-        ({"mask_ratio": "half"}, "got 'half'"),
-        ({"mask_ratio": None}, "got None"),
-        (
-            {"padding_blocks": True, "masking": "random"},
-            "`padding_blocks=True` has no meaning with `masking='random'`",
-        ),
-        ({"masking": "blocks"}, '`masking` must be "semi_autoregressive".*"random".*"trajectory".*got \'blocks\''),
+        {"block_length": 0},
+        {"block_length": 2.5},
+        {"max_length": -1},
+        *({"mask_ratio": ratio} for ratio in (0.0, 1.5, "half", None)),
+        {"padding_blocks": True, "masking": "random"},
+        {"masking": "blocks"},
     ],
 )
-def test_bad_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_settings(settings):
+    with refuses([*settings][0]) as caught:
         make_collator(**settings)
+    assert caught.value.value == [*settings.values()][0]
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "setting", "value"),
     [
-        (
-            make_row(10, 15),
-            "must be at least 25 for 10 `prompt_ids` and 15 `completion_ids`, got 24. Or drop the row.",
-        ),
-        ({"prompt_ids": [1], "text": "a"}, "`completion_ids` must be a list of at least one .*got None. Drop"),
-        ({"prompt_ids": [1, MASK], "completion_ids": [1]}, "`mask_token_id=0` is in a row, .* Drop such rows."),
-        ({"prompt_ids": [1], "completion_ids": [MASK, 1]}, "`mask_token_id=0` is in a row, .* Drop such rows."),
-        ({"prompt_ids": [1, 100], "completion_ids": [1]}, "`vocab_size=100` is too small for the token id 100 of a"),
+        (make_row(10, 15), "max_length", 24),
+        ({"prompt_ids": [1, MASK], "completion_ids": [1]}, "mask_token_id", 0),
+        ({"prompt_ids": [1], "completion_ids": [MASK, 1]}, "mask_token_id", 0),
+        ({"prompt_ids": [1, 100], "completion_ids": [1]}, "vocab_size", 100),
     ],
 )
-def test_bad_rows(row, message):
-    with pytest.raises(ValueError, match=message):
+def test_rows_that_do_not_go_with_the_settings(row, setting, value):
+    with refuses(setting) as caught:
         make_collator(vocab_size=100)([ROWS[0], row])
+    assert caught.value.value == value
+
+
+def test_a_row_without_completion():
+    with pytest.raises(ValueError, match="`completion_ids` .*got None"):
+        make_collator()([ROWS[0], {"prompt_ids": [1], "text": "a"}])

@@ -8,6 +8,8 @@ from transformers import HfArgumentParser, TrainingArguments
 from hf_dparallel import CertaintyForcingConfig
 from hf_dparallel.training.hooks import documented
 
+from ..helpers import refuses
+
 
 def parse(*arguments):
     return HfArgumentParser(CertaintyForcingConfig).parse_args_into_dataclasses(["--output_dir", "out", *arguments])[0]
@@ -98,19 +100,19 @@ def test_help_is_printed(capsys):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("setting", "value"),
     [
-        ({"mask_ratio": "2"}, r"`mask_ratio` must be a number in \(0, 1\].*got 2.0"),
-        ({"mask_ratio": "half"}, "`mask_ratio` must be .*got 'half'"),
-        ({"certainty_temperature": 0.0}, "`certainty_temperature` must be positive, got 0.0. The paper uses 0.5."),
-        ({"certainty_weight": -1.0}, "`certainty_weight` must be a number of at least 0, got -1.0."),
-        ({"consistency_weight": float("nan")}, "`consistency_weight` must be a number of at least 0, got nan."),
-        ({"include_for_metrics": ["inputs"]}, "would give masked views, .*Leave it out."),
-        ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor=0.1` has no meaning .* Leave it at 0."),
-        ({"max_steps": 0}, "`max_steps=0` trains nothing."),
-        ({"num_train_epochs": 0}, "`num_train_epochs=0` trains nothing."),
+        ("mask_ratio", "2"),
+        ("mask_ratio", "half"),
+        ("certainty_temperature", 0.0),
+        ("certainty_weight", -1.0),
+        ("consistency_weight", float("nan")),
+        ("include_for_metrics", ["inputs"]),
+        ("label_smoothing_factor", 0.1),
+        ("max_steps", 0),
+        ("num_train_epochs", 0),
     ],
 )
-def test_bad_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
-        CertaintyForcingConfig("out", **settings)
+def test_bad_settings(setting, value):
+    with refuses(setting):
+        CertaintyForcingConfig("out", **{setting: value})

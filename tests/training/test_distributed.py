@@ -166,5 +166,5 @@ def test_two_processes_that_share_the_weights_train_the_model_of_one(tmp_path, f
 def test_weights_that_fsdp2_would_not_load_are_refused():
     plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=True)
     _prepare_fsdp(plugin, make_llada())
-    with pytest.raises(ValueError, match="`fsdp_cpu_ram_efficient_loading: true` .*'model.layers.1.mlp.gate.e_score_"):
+    with pytest.raises(ValueError, match="`fsdp_cpu_ram_efficient_loading: true`"):
         _prepare_fsdp(plugin, make_llada2())

@@ -74,9 +74,9 @@ def test_weights_that_a_kernel_without_gradients_has_repacked_are_refused(tmp_pa
     # As bitsandbytes does it when the model is run on a CPU that has the instructions.
     module.support_avx512bf16_for_cpu = True
     module.weight.quant_state.packing_format_for_cpu = True
-    with pytest.raises(ValueError, match="repacked for a CPU kernel.*Load the model anew"):
+    with pytest.raises(ValueError, match="repacked for a CPU kernel"):
         make_trainer(tmp_path, loaded, peft_config=lora())
-    with pytest.raises(ValueError, match="repacked for a CPU kernel.*Load the model anew"):
+    with pytest.raises(ValueError, match="repacked for a CPU kernel"):
         loaded.load_adapter("an adapter")
-    with pytest.raises(ValueError, match="repacked for a CPU kernel.*Load the model anew"):
+    with pytest.raises(ValueError, match="repacked for a CPU kernel"):
         peft.PeftModel.from_pretrained(loaded, tmp_path / "adapter")

@@ -30,7 +30,6 @@ from hf_dparallel.models.base import MaskedDiffusionOutput
 from hf_dparallel.training.objective import TokenTerms
 from hf_dparallel.training.publishing import student_recipe, training_summary
 from hf_dparallel.training.student import base_model, special_token_id
-from hf_dparallel_rules.settings import SettingError
 
 from ..helpers import (
     EOS,
@@ -47,6 +46,7 @@ from ..helpers import (
     make_sdar_moe,
     make_tokenizer,
     make_trainer,
+    refuses,
     weights_of,
 )
 
@@ -511,9 +511,8 @@ def test_rows_are_grouped_by_length_where_batches_are_cut(tmp_path, make):
             columns[strategy] = sum(batch["input_ids"].shape[1] for batch in trainer.get_train_dataloader())
         assert columns["group_by_length"] < columns["random"]
     trainer.train()
-    with pytest.raises(SettingError) as caught:
+    with refuses("train_sampling_strategy"):
         make_trainer(tmp_path, train_sampling_strategy="group_by_length", **data).train()
-    assert caught.value.setting == "train_sampling_strategy"
 
 
 @pytest.mark.parametrize("make", [list, lambda rows: IterableDataset.from_generator(lambda: iter(rows))])
@@ -565,12 +564,12 @@ def test_all_splits_at_once_are_refused(tmp_path):
 def test_evaluation_data_that_cannot_be_used(tmp_path):
     with pytest.raises(ValueError, match=r"`eval_dataset\['a'\]` has 0 rows"):
         make_trainer(tmp_path, eval_dataset=DatasetDict({"a": make_dataset(2).select([])}))
-    with pytest.raises(ValueError, match="`eval_dataset` are longer than max_length=24"):
+    with pytest.raises(ValueError, match="`eval_dataset` .* max_length=24"):
         make_trainer(tmp_path).evaluate(with_lengths((5, 30)))
 
 
 def test_rows_that_are_no_dataset_cannot_be_tokenized(tmp_path):
-    with pytest.raises(TypeError, match="must be a `datasets.Dataset`, which can be tokenized, got list"):
+    with pytest.raises(TypeError, match="`datasets.Dataset`, .* got list"):
         text_trainer(tmp_path, [{"prompt": "a", "completion": "b"}])
 
 
@@ -661,7 +660,7 @@ def test_first_of_several_eos_tokens(tmp_path):
 
 
 def test_other_training_arguments_are_refused(tmp_path):
-    with pytest.raises(TypeError, match="`args` must be a `CertaintyForcingConfig`, got TrainingArguments"):
+    with pytest.raises(TypeError, match="`args` .* got TrainingArguments"):
         CertaintyForcingTrainer(make_llada(), TrainingArguments(str(tmp_path)), train_dataset=make_dataset(2))
 
 
@@ -705,12 +704,12 @@ def test_adapters_that_cannot_be_trained(tmp_path):
         with pytest.raises(ValueError, match=f"`peft_config` .*{message}"):
             make_trainer(tmp_path, peft_config=config)
     adapted = get_peft_model(make_llada(), lora(target_modules=["q_proj"]))
-    with pytest.raises(ValueError, match="has an adapter already. Pass `peft_config=None`"):
+    with pytest.raises(ValueError, match="Pass `peft_config=None`"):
         make_trainer(tmp_path, adapted, peft_config=lora())
     adapted.save_pretrained(tmp_path)
     loaded = make_llada()
     loaded.load_adapter(str(tmp_path), "old")
-    with pytest.raises(ValueError, match="has an adapter already. Pass `peft_config=None`"):
+    with pytest.raises(ValueError, match="Pass `peft_config=None`"):
         make_trainer(tmp_path, loaded, peft_config=lora())
     frozen = PeftModel.from_pretrained(make_llada(), tmp_path)
     with pytest.raises(ValueError, match=r"nothing to train.*is_trainable=True"):
