@@ -4,6 +4,8 @@
 import ast
 import importlib.util
 import re
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 

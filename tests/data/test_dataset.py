@@ -84,7 +84,7 @@ def test_the_end_of_a_tokenizer_without_one():
     tokenizer = make_chat_tokenizer(eos_token=None)
     rows = Dataset.from_dict({"prompt": ["What"], "completion": ["It"]})
     assert prepare_dataset(rows, "rows", tokenizer, eos_token_id=1)["completion_ids"][:] == [[8, 1]]
-    with pytest.raises(ValueError, match="Row 0 of `rows`: `processing_class` has no EOS token"):
+    with pytest.raises(ValueError, match="`processing_class` has no EOS token"):
         prepare_dataset(rows, "rows", tokenizer)
 
 

@@ -77,7 +77,7 @@ def test_shards_of_an_unknown_run_are_left_alone(tmp_path):
     name = "shard-00001-of-00003.parquet"
     shutil.copy(tmp_path / "a" / name, tmp_path / "b" / name)
     (tmp_path / "b" / "trajectories.json").unlink()
-    with pytest.raises(ValueError, match=f"{name}` is not what was written there by this run. Choose another"):
+    with pytest.raises(ValueError, match=f"{name}` is not what was written"):
         run(tmp_path / "b", seed=1)
     (tmp_path / "b" / name).unlink()
     run(tmp_path / "b", seed=1)
@@ -94,13 +94,13 @@ def test_a_damaged_description_is_named(tmp_path):
 
 
 def test_files_of_a_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="neither a parquet file nor a folder with filtered.parquet or shards"):
+    with pytest.raises(FileNotFoundError, match="neither a parquet file nor a folder"):
         trajectory_files(tmp_path)
     rows = run(tmp_path)
     shards = sorted(tmp_path.glob("shard-*"))
     assert trajectory_files(tmp_path) == shards and len(shards) == 3
     shards[1].unlink()
-    with pytest.raises(ValueError, match="has 2 of 3 shards and no filtered.parquet: its run has not come to its end"):
+    with pytest.raises(ValueError, match="has 2 of 3 shards"):
         trajectory_files(tmp_path)
     assert read_description(tmp_path) == ""
     rows.info.description = "All were kept."
@@ -116,7 +116,7 @@ def test_rows_that_were_altered_are_noticed(tmp_path):
     table = pyarrow.parquet.read_table(tmp_path / FILTERED_NAME)
     altered = table.set_column(1, "answer", [["9"] * 4])
     pyarrow.parquet.write_table(altered.replace_schema_metadata(table.schema.metadata), tmp_path / FILTERED_NAME)
-    with pytest.raises(ValueError, match=r"filtered.parquet` was altered: it does not hold the rows that were"):
+    with pytest.raises(ValueError, match=r"filtered.parquet` was altered"):
         check_rows(tmp_path / FILTERED_NAME)
     # What somebody has made of them is theirs.
     Dataset.from_list([{"prompt": "2", "answer": "4"}]).to_parquet(tmp_path / FILTERED_NAME)
@@ -134,9 +134,7 @@ def test_two_runs_in_one_folder_at_the_same_time(tmp_path):
 def test_machines_must_share_the_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(trajectories, "_SECONDS_TO_APPEAR", 0.1)
     second = SimpleNamespace(is_main_process=False, process_index=1, num_processes=2)
-    with pytest.raises(
-        ValueError, match="Process 1, on .*, does not see what the first process wrote to `output_dir="
-    ):
+    with pytest.raises(ValueError, match="Process 1, on .* `output_dir="):
         trajectories._share(ShardStore(tmp_path, {}, 4), second)
 
 

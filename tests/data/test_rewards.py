@@ -157,7 +157,7 @@ async def asynchronous(completions, **kwargs):
 )
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
 def test_a_reward_function_returns_a_reward_for_each_row(function, got):
-    with pytest.raises(ValueError, match=f"one reward for each of the 4 completions, got {got}. For a completion"):
+    with pytest.raises(ValueError, match=f"one reward for each of the 4 completions, got {got}"):
         filter_trajectories(trajectories_with(["1", "2", "3", "4"]), make_tokenizer(), function)
 
 

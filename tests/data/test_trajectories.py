@@ -98,7 +98,7 @@ def test_an_error_in_a_worker_ends_the_run(small_shards):
     model = make_llada()
     with torch.no_grad():
         model.lm_head.weight[:] = torch.nan
-    with pytest.raises(FloatingPointError, match="NaN in all rows from 0 to 3. Check the weights"):
+    with pytest.raises(FloatingPointError, match="rows from 0 to 3"):
         generate_trajectories(model, make_tokenizer(), make_prompts(6), RECIPE, num_workers=2)
 
 

@@ -196,5 +196,5 @@ def test_tensors_and_generators_on_the_cpu_are_refused(devices):
 def test_generators_of_another_device_are_refused(devices):
     model = devices.move(small_llada())
     rows = model.generate_many(PROMPTS, generator_for=lambda index: torch.Generator(), temperature=1.0, **SETTINGS)
-    with pytest.raises(ValueError, match="A `generator` is on cpu and the prompts are on cuda.*Make it there"):
+    with pytest.raises(ValueError, match="`generator` is on cpu"):
         next(rows)

@@ -27,5 +27,5 @@ def test_answers_are_compared_as_mathematics(prediction, reference, correct):
 
 
 def test_a_reference_without_an_answer_is_an_error():
-    with pytest.raises(ValueError, match="No answer can be read from reference 1: '#### '"):
+    with pytest.raises(ValueError, match="reference 1: '#### '"):
         math_answers_correct(["1", "1"], ["1", "#### "])

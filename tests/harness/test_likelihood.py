@@ -116,7 +116,7 @@ def test_an_answer_without_tokens_is_refused_before_any_is_scored():
     lm = make_lm(mc_num=2)
     # The tokenizer of this test cuts words at spaces, so this answer is part of the prompt's last token.
     requests = [request("loglikelihood", "3 4", " 5"), request("loglikelihood", "3 4", "5")]
-    with pytest.raises(ValueError, match="answer '5' has no tokens.*end of its prompt '3 4'.*target_delimiter"):
+    with pytest.raises(ValueError, match="answer '5' .*target_delimiter"):
         lm.loglikelihood(requests)
     assert not lm.finished
 

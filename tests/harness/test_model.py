@@ -85,10 +85,10 @@ def test_requests_have_their_own_settings(decoded):
     lm = make_lm(entropy_threshold=None)
     lm.generate_until(requests)
     assert [cost_of(lm, request).nfe for request in requests] == [16, 4]
-    with pytest.raises(ValueError, match="Unknown generation setting.*entropy_treshold"):
+    with pytest.raises(ValueError, match="Unknown .*entropy_treshold"):
         make_lm().generate_until(make_requests(["3 4 5"]) + make_requests(["6"], {"entropy_treshold": 0.5}))
     assert len(decoded) == 2  # all requests are checked before any is decoded
-    with pytest.raises(ValueError, match="Unknown generation setting.*entropy_treshold"):
+    with pytest.raises(ValueError, match="Unknown .*entropy_treshold"):
         make_lm(entropy_treshold=0.5)
 
 
@@ -193,7 +193,7 @@ def test_long_prompts_are_cut_on_the_left_to_leave_room_for_the_answer():
     text = " ".join(map(str, range(30)))
     (cut,) = lm.generate_until(make_requests([text]))
     assert cut == decode_alone(" ".join(map(str, range(26, 30))))[0]
-    with pytest.raises(ValueError, match="leaves no room for a prompt in the 16 tokens"):
+    with pytest.raises(ValueError, match="no room for a prompt"):
         make_lm(max_length=16).generate_until(make_requests([text]))
 
 

@@ -33,13 +33,13 @@ def manager(tmp_path):
 def test_names_and_patterns_are_found(manager):
     found = ["gsm8k", "minerva_math_prealgebra", "minerva_math_precalc"]
     assert select_tasks(manager, ["gsm8k", "minerva_math_pre*"], False) == found
-    with pytest.raises(ValueError, match="no task 'gsm8k_cot_zero'. Did you mean gsm8k_cot_zeroshot"):
+    with pytest.raises(ValueError, match="Did you mean gsm8k_cot_zeroshot"):
         select_tasks(manager, ["gsm8k_cot_zero"], False)
 
 
 @pytest.mark.parametrize("name", ["humaneval", "mbpp_instruct", "dangerous"])
 def test_programs_are_not_run_without_permission(manager, name):
-    with pytest.raises(ValueError, match="execute the programs that the model writes. Add --allow_code_execution"):
+    with pytest.raises(ValueError, match="Add --allow_code_execution"):
         select_tasks(manager, ["gsm8k", name], False)
 
 

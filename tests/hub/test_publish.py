@@ -116,7 +116,7 @@ def test_paths_of_this_machine_are_refused(hub, tmp_path, name):
 def test_links_that_leave_the_folder_are_refused(hub, adapter, tmp_path):
     (tmp_path / "id_rsa").write_text("key")
     (adapter / "LICENSE").symlink_to(tmp_path / "id_rsa")
-    with pytest.raises(ValueError, match="LICENSE` is a link that leaves the folder"):
+    with pytest.raises(ValueError, match="LICENSE` is a link"):
         push_model_to_hub(adapter, "user/student")
     (adapter / "LICENSE").unlink()
     (adapter / "LICENSE").symlink_to("licence_of_the_base.txt")

@@ -317,7 +317,7 @@ def test_pickled_weights_are_refused_unless_asked_for(tmp_path):
     make_llada().save_pretrained(tmp_path / "model")
     torch.save(load_file(tmp_path / "model" / "model.safetensors"), tmp_path / "model" / "pytorch_model.bin")
     (tmp_path / "model" / "model.safetensors").unlink()
-    with pytest.raises(OSError, match=r"has no weights in safetensors.*`use_safetensors=False`"):
+    with pytest.raises(OSError, match=r"`use_safetensors=False`"):
         AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
     pickled = AutoModelForMaskedLM.from_pretrained(tmp_path / "model", use_safetensors=False)
     assert torch.equal(logits(pickled), logits(make_llada()))
@@ -343,7 +343,7 @@ def test_an_index_that_names_other_files_is_refused(tmp_path, name):
     torch.save({}, tmp_path / "model" / "pytorch_model.bin")
     index = {"metadata": {}, "weight_map": {"model.transformer.ln_f.weight": name}}
     (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(OSError, match=f"The index of .* names '{name}', which is no safetensors file in its folder"):
+    with pytest.raises(OSError, match=f"The index of .* names '{name}'"):
         AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
 
 

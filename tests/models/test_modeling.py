@@ -136,7 +136,7 @@ def test_gradient_accumulation_of_the_trainer(make_model, tmp_path):
 
 def test_labels_with_selected_logits_are_refused(tiny_llada):
     ids = torch.arange(2, 12)[None]
-    with pytest.raises(ValueError, match=r"`labels` must have one entry for each of the logits, got \(1, 10\) for"):
+    with pytest.raises(ValueError, match=r"`labels` .* got \(1, 10\) for"):
         tiny_llada(ids, labels=ids, logits_to_keep=2)
 
 
@@ -203,7 +203,7 @@ def test_what_would_be_computed_in_another_way_is_refused(make_model, settings):
     names = {"hidden_act": "activation_type", "rope_scaling": "rope_type"}
     name, value = next(iter(settings.items()))
     value = value["type"] if isinstance(value, dict) else value[0] if isinstance(value, list) else value
-    with pytest.raises(ValueError, match=f"`{names.get(name, name)}={value!r}` is not supported by"):
+    with pytest.raises(ValueError, match=f"`{names.get(name, name)}={value!r}`"):
         make_model(**settings)
 
 

@@ -116,7 +116,7 @@ def test_prompt_learning_is_refused(make, name):
     """PEFT adds its virtual tokens in a hook of autoregressive `generate`, and ours would go on without them."""
     shape = {"token_dim": 32, "num_layers": 2, "num_attention_heads": 4}
     config = getattr(peft, name)(task_type="CAUSAL_LM", num_virtual_tokens=2, **shape)
-    with pytest.raises(ValueError, match=f"{name} puts virtual tokens before the prompt"):
+    with pytest.raises(ValueError, match=f"{name} puts virtual tokens"):
         answers(get_peft_model(make(), config))
 
 

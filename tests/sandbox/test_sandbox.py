@@ -241,7 +241,7 @@ def test_programs_pass_with_their_tests():
         run_programs(["def f(x): return math.floor(x)", right], ["import math\nassert f(2.5) == 2", SQUARES])
         == [ProgramResult(True, "passed")] * 2
     )
-    with pytest.raises(ValueError, match="`tests` must have an entry for each program, got 1 for 2"):
+    with pytest.raises(ValueError, match="`tests` .* 1 for 2"):
         run_programs([right, right], [SQUARES])
 
 
@@ -299,7 +299,7 @@ def test_messages_cannot_change_a_terminal():
 def test_ends_that_cannot_be_told_from_calls_within_are_refused(monkeypatch):
     """As on a kernel that does not show stack pointers."""
     monkeypatch.setattr(supervisor.Supervisor, "_place_of", lambda self, thread, identity: (thread, "0x0", "0x0"))
-    with pytest.raises(SandboxUnavailableError, match="could not be told from a call within it, so none was run"):
+    with pytest.raises(SandboxUnavailableError, match="so none was run"):
         run_program("pass")
 
 

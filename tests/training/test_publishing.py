@@ -115,7 +115,7 @@ def test_tags_and_license_are_as_with_the_trainers_of_transformers(hub, tmp_path
 
 @pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
 def test_strategies_that_upload_optimizer_states_are_refused(hub, tmp_path, strategy):
-    with pytest.raises(ValueError, match=f"`hub_strategy='{strategy}'` would upload optimizer states"):
+    with pytest.raises(ValueError, match=f"`hub_strategy='{strategy}'`"):
         make_trainer(tmp_path, push_to_hub=True, hub_model_id="user/student", hub_strategy=strategy)
 
 

@@ -360,15 +360,16 @@ TRAJECTORY = {"masking": "trajectory", "mask_ratio": 0.9}
 
 
 @pytest.mark.parametrize(
-    ("workers", "persistent", "dropout", "masking"),
+    ("workers", "persistent", "dropout", "masking", "steps"),
     [
-        (0, False, 0.1, {"mask_ratio": "random"}),
-        (0, False, 0.1, TRAJECTORY),
-        (2, False, 0.1, {"mask_ratio": "random"}),
-        (2, True, 0.0, {"mask_ratio": "random"}),
+        # In the middle of the first epoch, at its end, and in the middle of the second.
+        (0, False, 0.1, {"mask_ratio": "random"}, (2, 3, 4)),
+        (0, False, 0.1, TRAJECTORY, (4,)),
+        (2, False, 0.1, {"mask_ratio": "random"}, (4,)),
+        (2, True, 0.0, {"mask_ratio": "random"}, (2,)),
     ],
 )
-def test_a_resumed_run_ends_with_the_same_weights(tmp_path, workers, persistent, dropout, masking):
+def test_a_resumed_run_ends_with_the_same_weights(tmp_path, workers, persistent, dropout, masking, steps):
     # (With persistent workers, torch draws other seeds for the resumed loader, and with them another dropout.)
     settings = {
         "peft_config": lora(lora_dropout=dropout),
@@ -384,8 +385,7 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, workers, persistent,
     whole.train()
     assert whole.state.global_step == 6
     expected = weights_of(whole.model)
-    # In the middle of the first epoch, at its end, and in the middle of the second.
-    for step in (2, 3, 4) if workers == 0 else (4,) if not persistent else (2,):
+    for step in steps:
         resumed = make_trainer(tmp_path, **settings)
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
         assert resumed.state.global_step == 6
@@ -547,16 +547,16 @@ def test_data_that_cannot_be_used(tmp_path, dataset, message):
 
 @pytest.mark.parametrize("make", [list, Dataset.from_list, lambda rows: Dataset.from_list(rows).to_iterable_dataset()])
 def test_the_steps_are_missing(tmp_path, make):
-    with pytest.raises(ValueError, match="`commit_step` must be .*got None. Make .*, or leave out `near_steps`"):
+    with pytest.raises(ValueError, match="`commit_step` .*leave out `near_steps`"):
         make_trainer(tmp_path, train_dataset=make(make_rows(2)), peft_config=lora(), near_steps=2, max_steps=1)
 
 
 def test_all_splits_at_once_are_refused(tmp_path):
     """What `load_dataset` returns without a split. Several evaluation sets are a plain `dict`, or have other names."""
     splits = DatasetDict(train=make_dataset(2), test=make_dataset(2))
-    with pytest.raises(ValueError, match=r"`train_dataset` must be one .*'train', 'test'.* `dataset\['train'\]`"):
+    with pytest.raises(ValueError, match=r"`train_dataset` .* `dataset\['train'\]`"):
         make_trainer(tmp_path, train_dataset=splits)
-    with pytest.raises(ValueError, match=r"`eval_dataset` must be one .* `dataset\['test'\]`"):
+    with pytest.raises(ValueError, match=r"`eval_dataset` .* `dataset\['test'\]`"):
         make_trainer(tmp_path, eval_dataset=splits)
     assert "eval_train_loss" in make_trainer(tmp_path, eval_dataset=dict(splits)).evaluate()
 
@@ -695,7 +695,7 @@ def test_target_modules_that_match(tmp_path, target_modules, count):
 
 
 def test_adapters_that_cannot_be_trained(tmp_path):
-    with pytest.raises(TypeError, match="`peft_config` must be a `peft.PeftConfig`.*got dict"):
+    with pytest.raises(TypeError, match="`peft_config` .*got dict"):
         make_trainer(tmp_path, peft_config={"r": 4})
     for config, message in [
         (PromptTuningConfig(num_virtual_tokens=2), "is a PromptTuningConfig: prompt learning puts virtual tokens"),
@@ -743,9 +743,7 @@ def test_an_adapter_with_new_tokens_says_how_it_is_loaded(tmp_path):
     model.resize_token_embeddings(70)
     trainer = make_trainer(tmp_path, model, peft_config=lora(modules_to_save=["embed_tokens", "lm_head"]))
     trainer.save_model()
-    with pytest.raises(
-        ValueError, match=r"has 70 rows of '.*', and the model 64.*`model.resize_token_embeddings\(70\)`"
-    ):
+    with pytest.raises(ValueError, match=r"`model.resize_token_embeddings\(70\)`"):
         AutoModelForMaskedLM.from_pretrained(tmp_path)
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "base")
     loaded.resize_token_embeddings(70)
@@ -784,7 +782,7 @@ def test_a_model_is_made_for_each_training(tmp_path):
     assert losses[0] == losses[1] != losses[2] and len(seen) == 4
     assert isinstance(trainer.model, PeftModel)
     assert {"dparallel", "diffusion-lm", "masked-diffusion"} <= set(trainer.model.model_tags)
-    with pytest.raises(ValueError, match="`block_length=8` cannot be searched: the masks of .* are drawn with 4"):
+    with pytest.raises(ValueError, match="`block_length=8` cannot be searched"):
         trainer._hp_search_setup(SimpleNamespace(params={"block_length": 8}))
 
 
