@@ -30,7 +30,7 @@ else:
     _Mixed = object
 
 # Older ones fail later, and with other reasons.
-require_version("peft>=0.21", "Upgrade PEFT: `pip install hf-dparallel` does.")
+require_version("peft>=0.21", "Upgrade PEFT with pip.")
 
 _TWICE = re.compile(r"\.(modules_to_save|original_module)\.")
 _LORA_A = re.compile(r"\.lora_(?:embedding_)?A\b")
