@@ -24,7 +24,6 @@ from transformers.modeling_outputs import MaskedLMOutput
 from hf_dparallel import (
     CertaintyForcingConfig,
     CertaintyForcingTrainer,
-    DiffusionGenerationConfig,
     DreamConfig,
     DreamForMaskedDiffusion,
     LLaDA2Config,
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 
 # The mask and end tokens of the models and tokenizers below.
 MASK, EOS = 63, 1
-# A short decode.
-RECIPE = DiffusionGenerationConfig(max_new_tokens=8, block_length=4, entropy_threshold=1.0)
 
 
 def refuses(setting: str, match: str | None = None):

@@ -11,7 +11,6 @@ from hf_dparallel import CertaintyForcingTrainer, DecodingCallback, DiffusionGen
 from hf_dparallel.evaluation import callback as callback_module
 
 from ..helpers import (
-    RECIPE,
     lora,
     make_args,
     make_dataset,
@@ -21,6 +20,7 @@ from ..helpers import (
     reward_of_the_text,
     weights_of,
 )
+from .helpers import RECIPE
 
 
 def make_trainer(tmp_path, model=None, model_init=None, callbacks=None, **settings):
