@@ -23,7 +23,8 @@ from hf_dparallel.data.folder import (
     write_filtered,
 )
 
-from ..helpers import RECIPE, make_llada, make_prompts, make_tokenizer
+from ..helpers import make_llada, make_prompts, make_tokenizer
+from ..recipes import RECIPE
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,9 @@ from hf_dparallel import DiffusionGenerationConfig, generate_trajectories
 from hf_dparallel.data import folder
 from hf_dparallel.generation.answerer import Answerer, evaluation_mode
 
-from ..helpers import RECIPE, make_dream, make_llada, make_prompts, make_tokenizer
+from ..helpers import make_dream, make_llada, make_prompts, make_tokenizer
 from ..processes import Program, run_in_two_processes
+from ..recipes import RECIPE
 
 
 NUM_THREADS = torch.get_num_threads()

@@ -20,7 +20,7 @@ from ..helpers import (
     reward_of_the_text,
     weights_of,
 )
-from .helpers import RECIPE
+from ..recipes import RECIPE
 
 
 def make_trainer(tmp_path, model=None, model_init=None, callbacks=None, **settings):

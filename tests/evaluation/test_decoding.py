@@ -5,7 +5,7 @@ import torch
 from hf_dparallel.evaluation.decoding import evaluate_decoding
 
 from ..helpers import is_right, make_llada, make_prompts, make_tokenizer, reward_of_the_text
-from .helpers import RECIPE
+from ..recipes import RECIPE
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 16])

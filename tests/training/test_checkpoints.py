@@ -12,8 +12,9 @@ from hf_dparallel import generate_trajectories
 from hf_dparallel.data import folder
 from hf_dparallel.training.checkpoints import last_complete_checkpoint, writing
 
-from ..helpers import RECIPE, lora, make_llada, make_prompts, make_tokenizer, make_trainer, weights_of
+from ..helpers import lora, make_llada, make_prompts, make_tokenizer, make_trainer, weights_of
 from ..processes import run_program
+from ..recipes import RECIPE
 
 
 SAVING = {"save_strategy": "steps", "save_steps": 1, "rows": 6, "mask_ratio": "random"}
@@ -209,7 +210,8 @@ FULL_DISK_OF_TRAJECTORIES = """
 import resource, signal, sys
 from hf_dparallel import generate_trajectories
 from hf_dparallel.data import folder
-from tests.helpers import RECIPE, make_llada, make_prompts, make_tokenizer
+from tests.helpers import make_llada, make_prompts, make_tokenizer
+from tests.recipes import RECIPE
 
 folder.SHARD_SIZE = 4
 model, tokenizer = make_llada(), make_tokenizer()

@@ -13,7 +13,6 @@ from hf_dparallel import DecodingCallback
 from hf_dparallel.training.trainer import _prepare_fsdp
 
 from ..helpers import (
-    RECIPE,
     lora,
     make_dataset,
     make_llada,
@@ -25,6 +24,7 @@ from ..helpers import (
     reward_of_the_text,
 )
 from ..processes import run_in_two_processes
+from ..recipes import RECIPE
 
 
 NAMES = ("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")

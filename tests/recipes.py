@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What tests of this folder share."""
+"""A recipe that tests share. Helpers of all tests are read where the rule that it needs is missing, too."""
 
 from hf_dparallel import DiffusionGenerationConfig
 
