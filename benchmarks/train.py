@@ -78,7 +78,7 @@ class Step:
         model = random_model(config, getattr(torch, arguments.dtype), arguments.device)
         if arguments.load_in_4bit:
             model = load_in_4bit(model)
-        if model.is_block_causal:
+        if model.attention == "block_causal":
             model.config.block_length = arguments.block_length
         tokens = random_prompts(model, arguments.batch_size, arguments.max_length).tolist()
         rows = [

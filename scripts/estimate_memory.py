@@ -154,12 +154,12 @@ def _run_step(
     with FakeTensorMode():
         known = _fake_weights(model)
         length, num_active = max_length, block_length
-        if base.is_block_causal:
+        if base.attention == "block_causal":
             # The clean copy has no last block.
             length, num_active = 2 * max_length - config.block_length, max_length
         input_ids = torch.zeros(num_rows, length, dtype=torch.long)
         scored = torch.zeros(num_rows, max(1, num_active // num_views), dtype=torch.long)
-        mask = torch.ones(num_rows, 1, length, length, dtype=torch.bool) if base.is_block_causal else None
+        mask = torch.ones(num_rows, 1, length, length, dtype=torch.bool) if base.attention == "block_causal" else None
         score = Objective().token_terms
 
         is_half = dtype.itemsize == 2

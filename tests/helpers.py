@@ -22,6 +22,8 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_dparallel import (
+    A2DQwen3Config,
+    A2DQwen3ForMaskedDiffusion,
     CertaintyForcingConfig,
     CertaintyForcingTrainer,
     DreamConfig,
@@ -102,6 +104,13 @@ def make_sdar(**overrides) -> SDARForMaskedDiffusion:
     settings = _SIZES | {"head_dim": 12, "block_size": 4, "bos_token_id": 1}
     torch.manual_seed(0)
     return _sharpened(SDARForMaskedDiffusion(SDARConfig(**(settings | overrides))))
+
+
+def make_a2d(**overrides) -> A2DQwen3ForMaskedDiffusion:
+    """A random A2D of the same size. With `block_length` it is block-causal."""
+    settings = _SIZES | {"head_dim": 12, "bos_token_id": 1}
+    torch.manual_seed(0)
+    return _sharpened(A2DQwen3ForMaskedDiffusion(A2DQwen3Config(**(settings | overrides))))
 
 
 def make_shifted_sdar(**overrides) -> SDARForMaskedDiffusion:

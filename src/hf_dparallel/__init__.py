@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Masked diffusion language models that decode many tokens per forward pass.
 
-Importing the package registers LLaDA, Dream, SDAR and LLaDA2 with the Auto classes of transformers.
+Importing the package registers all families with the Auto classes of transformers.
 """
 
 from importlib import import_module
@@ -16,6 +16,12 @@ from .engines import emulation as _emulation  # noqa: F401  (adds its part of a 
 from .generation.configuration import DiffusionGenerationConfig as DiffusionGenerationConfig
 from .generation.mixin import DiffusionGenerationMixin as DiffusionGenerationMixin
 from .generation.output import DiffusionGenerationOutput as DiffusionGenerationOutput
+from .models.a2d import A2DLlamaConfig as A2DLlamaConfig
+from .models.a2d import A2DLlamaForMaskedDiffusion as A2DLlamaForMaskedDiffusion
+from .models.a2d import A2DQwen2Config as A2DQwen2Config
+from .models.a2d import A2DQwen2ForMaskedDiffusion as A2DQwen2ForMaskedDiffusion
+from .models.a2d import A2DQwen3Config as A2DQwen3Config
+from .models.a2d import A2DQwen3ForMaskedDiffusion as A2DQwen3ForMaskedDiffusion
 from .models.dream import DreamConfig as DreamConfig
 from .models.dream import DreamForMaskedDiffusion as DreamForMaskedDiffusion
 from .models.dream import DreamTokenizer as DreamTokenizer

@@ -321,11 +321,11 @@ add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "bl
     help="Keep keys and values: `\"prefix\"` before the open block, `\"dual\"` also behind it, both approximate; "
     "`\"block\"`, the default of block-causal models, is exact. Unset: every pass computes the whole sequence.")
 add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, needs=("cache_implementation",),
-    model={"is_not_block_causal": "makes an approximation better, and the cache of {model} is exact"},
+    model={"sees_all": "makes an approximation better, and the cache of {model} is exact"},
     help="With a cache: compute everything anew after this many passes inside a block, too. 1 is exact.")
 add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_config",),
     source="https://huggingface.co/papers/2508.14148",
-    model={"is_not_block_causal": "leaves out masks behind the open blocks, and {model} is block-causal: it computes "
+    model={"sees_all": "leaves out masks behind the open blocks, and {model} is block-causal: it computes "
            "none of them anyway"},
     help="Masks behind the open blocks that a pass computes and sees; by default all. Fewer are faster, and an "
     "approximation.")

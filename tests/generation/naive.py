@@ -67,7 +67,7 @@ class Row:
 
 def make_row(model, prompt, max_new_tokens, block_length, **settings) -> Row:
     mask, length = model.config.mask_token_id, len(prompt) + max_new_tokens
-    if model.is_block_causal:
+    if model.attention != "full":
         # Blocks are counted from the first token, and the last one is whole.
         first_new, width = len(prompt), -(-length // block_length) * block_length
         starts = range(0, width, block_length)
@@ -78,7 +78,7 @@ def make_row(model, prompt, max_new_tokens, block_length, **settings) -> Row:
     blocks = [range(max(start, 0), min(start + block_length, width)) for start in starts]
     row = Row(prompt + [mask] * (width - len(prompt)), mask, settings, first_new, length, blocks)
     row.settings |= {"max_new_tokens": max_new_tokens, "block_length": block_length}
-    row.settings["whole_blocks"] = model.is_block_causal
+    row.settings["whole_blocks"] = model.attention != "full"
     return row
 
 
@@ -208,7 +208,7 @@ def make_guess(probs: torch.Tensor, mask: int) -> Guess:
 def predict_whole(model, row: Row) -> torch.Tensor:
     """The distribution at every place; with verified commits, at decided tokens by places that do not see them."""
     lead, suffix_length = int(model.shift_logits), row.settings.get("suffix_length")
-    if model.is_block_causal:
+    if model.attention != "full":
         suffix_length = 0
     end = len(row.tokens) if suffix_length is None else min(row.open.stop + suffix_length, len(row.tokens))
     ids = row.tokens[:end]
@@ -249,7 +249,7 @@ def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tenso
     blind = (place[query] + lead == key) | ((place[query] == 0) & (key == 0))
     in_copy = torch.tensor([i in is_new for i in place.tolist()])
     visible = torch.where(key < len(ids), (query < len(ids)) | ~blind, (query >= len(ids)) & in_copy[key])
-    if model.is_block_causal:
+    if model.attention != "full":
         block = torch.tensor([*range(len(ids)), *places]) // row.settings["block_length"]
         visible &= block[key] <= block[query]
     mask = torch.zeros(visible.shape, dtype=model.dtype).masked_fill(~visible, float("-inf"))

@@ -90,7 +90,7 @@ def test_the_strategies_know_every_setting():
 class WithAdapter:
     """A model as `resolve` sees it: its config and its recipes."""
 
-    is_block_causal = False
+    attention = "full"
 
     def __init__(self, recipes):
         self.config = make_llada().config

@@ -18,7 +18,7 @@ from hf_dparallel import (
     SDARForMaskedDiffusion,
 )
 
-from ..helpers import make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
+from ..helpers import make_a2d, make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
 
 
 # Settings that transformers 5 or the names of our classes change, and ids that only our files say.
@@ -26,7 +26,7 @@ WRITTEN_OTHERWISE = {"architectures", "auto_map", "dtype", "embedding_size", "ma
 WRITTEN_OTHERWISE |= {"torch_dtype", "transformers_version"}
 GOLDEN_MODELS = ("llada", "llada_gqa", "dream")
 BLOCK_CAUSAL = ("sdar", "llada2")
-MAKERS = pytest.mark.parametrize("make_model", [make_llada, make_dream, make_sdar, make_llada2])
+MAKERS = pytest.mark.parametrize("make_model", [make_llada, make_dream, make_sdar, make_llada2, make_a2d])
 BIDIRECTIONAL = pytest.mark.parametrize("make_model", [make_llada, make_dream])
 
 
@@ -50,6 +50,17 @@ def test_logits_equal_the_official_ones(golden_dir, name, attention):
             # The official one leaves the shift to its samplers; ours does it in the model.
             official = torch.cat([official[:, :1], official[:, :-1]], dim=1)
         torch.testing.assert_close(logits, official, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("block_length", [None, 4, 8, 32])
+def test_a2d_has_the_attention_that_it_is_loaded_with(golden_dir, block_length):
+    model = AutoModelForMaskedLM.from_pretrained(golden_dir / "a2d/model", block_length=block_length)
+    golden = load_file(golden_dir / "a2d/forward.safetensors")
+    kind = "full" if block_length is None else f"b{block_length}"
+    for index in range(4):
+        with torch.no_grad():
+            logits = model(input_ids=golden[f"input_ids_{index}"]).logits
+        torch.testing.assert_close(logits, golden[f"logits_{index}_{kind}"], atol=1e-4, rtol=0)
 
 
 @pytest.mark.slow

@@ -23,12 +23,12 @@ def has_adapter(model: PreTrainedModel) -> bool:
 # What settings ask of a model, each as a function of the model and the value of the setting.
 ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
     "is_native": lambda model, value: model.is_native,
-    "is_not_block_causal": lambda model, value: not model.is_block_causal,
+    "sees_all": lambda model, value: model.attention == "full",
     "routes_tokens": lambda model, value: (
         getattr(model.config, "expert_capacity", None) is None or value == model.config.block_length
     ),
-    "fits_attention": lambda model, value: model.is_block_causal == (value == "block"),
-    "has_room": lambda model, value: not model.is_block_causal or value <= (longest_sequence(model) or value),
+    "fits_attention": lambda model, value: (model.attention == "full") == (value != "block"),
+    "has_room": lambda model, value: model.attention == "full" or value <= (longest_sequence(model) or value),
     "keeps_activations": lambda model, value: not (model.training and model.is_activation_checkpointing),
     "takes_embeddings": lambda model, value: "inputs_embeds" in inspect.signature(model.forward).parameters,
     "takes_visibility": lambda model, value: (
@@ -55,8 +55,8 @@ def check(config: Config, model: PreTrainedModel | None = None) -> None:
         if token is not None and token not in config.suppress_tokens:
             rule = f"lacks {token}, the `{name}` of {of_class}: what it deletes and inserts is not followed"
             raise SettingError("suppress_tokens", config.suppress_tokens, rule, f"Set `suppress_tokens=[{token}]`.")
-    if model.is_block_causal and config.is_infilling:
-        rule = f"fills in mask tokens, and {of_class} is block-causal: it sees nothing of the blocks behind"
+    if model.attention != "full" and config.is_infilling:
+        rule = f"fills in mask tokens, and {of_class} sees nothing of the blocks behind"
         raise SettingError("max_new_tokens", 0, rule, "Append new tokens, or use LLaDA or Dream.")
 
 

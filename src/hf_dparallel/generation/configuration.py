@@ -239,7 +239,7 @@ def resolve(
     samples = _samples(values)
     values |= {"do_sample": bool(samples), "temperature": values.get("temperature", 1.0) if samples else 0.0}
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
-    if model.is_block_causal:
+    if model.attention != "full":
         defaults["block_length"] = model.config.block_length
         # Activation checkpointing drops keys and values, so there is no cache then.
         keeps_cache = not (model.training and model.is_activation_checkpointing)

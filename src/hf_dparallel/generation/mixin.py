@@ -39,8 +39,8 @@ class DiffusionGenerationMixin(GenerationMixin):
     is_native = False
     # Whether a mask of four dimensions says for each position which others it sees.
     takes_visibility = False
-    # Whether attention is bidirectional only inside the blocks of `config.block_length`, and causal across them.
-    is_block_causal = False
+    # "full", or "block_causal": bidirectional inside the blocks of `config.block_length`, and causal across them.
+    attention = "full"
 
     @torch.no_grad()
     def generate(

@@ -103,7 +103,7 @@ def trace_decode(
     """
     answerer = Answerer(model, tokenizer, generation_config, seed=seed)
     out = answerer.with_(output_certainty=True).decode([prompt_ids])
-    return trace_output(out, tokenizer, answerer.config, name, is_block_causal=model.is_block_causal)
+    return trace_output(out, tokenizer, answerer.config, name, attention=model.attention)
 
 
 def trace_output(
@@ -112,7 +112,7 @@ def trace_output(
     config: DiffusionGenerationConfig,
     name: str,
     row: int = 0,
-    is_block_causal: bool = False,
+    attention: str = "full",
 ) -> DecodeTrace:
     """Returns how a row was decoded, from what `generate` has returned with `output_certainty=True`.
 
@@ -122,8 +122,8 @@ def trace_output(
         config ([`DiffusionGenerationConfig`]): every setting that it was decoded with, special tokens included.
         name (`str`): title of the decode.
         row (`int`, *optional*, defaults to 0): which answer.
-        is_block_causal (`bool`, *optional*, defaults to `False`): whether the model counts blocks from the first token
-            of the prompt.
+        attention (`str`, *optional*, defaults to `"full"`): attention of the model. With another, blocks are counted
+            from the first token of the prompt.
 
     Raises:
         ValueError: if `out` has no certainty.
@@ -139,7 +139,7 @@ def trace_output(
         tokens=[text_of(token) for token in out.sequences[row, -length:].tolist()],
         commit_step=out.commit_step[row].tolist(),
         block_length=config.block_length,
-        first_block_length=_first_block_length(config, len(prompt_ids), length, is_block_causal),
+        first_block_length=_first_block_length(config, len(prompt_ids), length, attention),
         nfe=int(out.nfe[row]),
         tokens_per_forward=float(out.tokens_per_forward[row]),
         settings=config.non_defaults(),
@@ -159,8 +159,8 @@ def _revised(out: DiffusionGenerationOutput, row: int, text_of: _TextOf) -> dict
     return {position: changes for position, changes in events.items() if len(changes) > 1}
 
 
-def _first_block_length(config: DiffusionGenerationConfig, start: int, length: int, is_block_causal: bool) -> int:
-    if is_block_causal:
+def _first_block_length(config: DiffusionGenerationConfig, start: int, length: int, attention: str) -> int:
+    if attention != "full":
         return config.block_length - start % config.block_length
     # What is filled in has its shorter block at the beginning.
     return length % config.block_length or config.block_length if config.is_infilling else config.block_length

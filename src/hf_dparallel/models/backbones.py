@@ -16,24 +16,19 @@ from ..attention_masks import block_causal, make_attention_mask
 CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
 
 
-class BidirectionalBackbone:
-    """Lets every position of a transformers decoder attend to every other one.
+class DiffusionBackbone:
+    """Lets the positions of a transformers decoder attend as its config states it: `config.attention`.
 
-    `config.is_causal = False` is what the mask creation reads; the attention functions (SDPA without a mask, flash
-    attention) read the flag of the module.
+    With "full", every position sees every other one. With "block_causal", attention is bidirectional inside a block of
+    `config.block_length` positions and causal across blocks, which are counted from position 0 of each row.
+    `config.is_causal = False` is what the mask creation of transformers reads; the attention functions (SDPA without a
+    mask, flash attention) read the flag of the module.
     """
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)  # type: ignore[call-arg]
         for layer in self.layers:  # type: ignore[attr-defined]
             layer.self_attn.is_causal = False
-
-
-class BlockCausalBackbone(BidirectionalBackbone):
-    """Gives a transformers decoder attention that is bidirectional inside a block and causal across blocks.
-
-    Blocks of `config.block_length` are counted from position 0 of each row.
-    """
 
     def forward(
         self,
@@ -55,7 +50,7 @@ class BlockCausalBackbone(BidirectionalBackbone):
             inputs_embeds, input_ids = self.embed_tokens(input_ids), None  # type: ignore[attr-defined]
         if isinstance(attention_mask, dict):
             attention_mask = attention_mask["full_attention"]
-        elif attention_mask is None or len(attention_mask.shape) == 2:
+        elif self._needs_mask(attention_mask):
             attention_mask, position_ids = self._make_mask(inputs_embeds, attention_mask, position_ids, cache)
         return super().forward(  # type: ignore[misc]
             input_ids=input_ids,
@@ -64,6 +59,11 @@ class BlockCausalBackbone(BidirectionalBackbone):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
+
+    def _needs_mask(self, given: torch.Tensor | BlockMask | None) -> bool:
+        """Whether the mask is still to be made: transformers makes those of full attention."""
+        is_full = self.config.attention == "full"  # type: ignore[attr-defined]
+        return not is_full and (given is None or len(given.shape) == 2)
 
     def _make_mask(self, inputs_embeds, key_mask, position_ids, cache):
         """The block-causal mask of 2-D inputs, and the positions of the queries."""

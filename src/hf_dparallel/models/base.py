@@ -75,6 +75,11 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()  # type: ignore[attr-defined]
 
+    @property
+    def attention(self) -> str:
+        """Which positions see which others, as the config states it: "full" or "block_causal"."""
+        return self.config.attention
+
     @classmethod
     def can_generate(cls) -> bool:
         """Yes. transformers looks for "GenerationMixin" in the names of the direct bases only."""

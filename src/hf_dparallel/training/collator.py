@@ -112,7 +112,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             return
         base = base_model(model)
         rule = f"makes rows for a block-causal model, and {type(base).__name__} is none"
-        self.require("block_causal", base.is_block_causal, rule, "Leave it out.")
+        self.require("block_causal", base.attention == "block_causal", rule, "Leave it out.")
         length = base.config.block_length
         rule = f"is another than the model's: blocks of {type(base).__name__} have {length} tokens"
         self.require("block_length", self.block_length == length, rule, "Or set `model.config.block_length`.")

@@ -461,7 +461,7 @@ def _default_collator(
 ) -> DataCollatorForSemiAutoregressiveMasking:
     settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(MaskingSettings)}
     base = base_model(model)
-    if base.is_block_causal:
+    if base.attention == "block_causal":
         block_length = base.config.block_length
         if args.block_length != block_length:
             logger.warning(

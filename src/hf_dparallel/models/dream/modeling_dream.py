@@ -3,7 +3,7 @@
 
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrainedModel
 
-from ..backbones import BidirectionalBackbone
+from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
 from .configuration_dream import DreamConfig
 
@@ -12,7 +12,7 @@ class DreamPreTrainedModel(Qwen2PreTrainedModel):
     config: DreamConfig
 
 
-class DreamModel(BidirectionalBackbone, DreamPreTrainedModel, Qwen2Model):
+class DreamModel(DiffusionBackbone, DreamPreTrainedModel, Qwen2Model):
     """The bidirectional transformer of Dream, without the head."""
 
 

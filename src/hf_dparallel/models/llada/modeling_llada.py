@@ -6,7 +6,7 @@ from transformers.conversion_mapping import register_checkpoint_conversion_mappi
 from transformers.core_model_loading import WeightRenaming
 from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrainedModel
 
-from ..backbones import BidirectionalBackbone
+from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
 from .configuration_llada import LLaDAConfig
 
@@ -49,7 +49,7 @@ class LLaDAPreTrainedModel(LlamaPreTrainedModel):
         super()._init_weights(module)
 
 
-class LLaDAModel(BidirectionalBackbone, LLaDAPreTrainedModel, LlamaModel):
+class LLaDAModel(DiffusionBackbone, LLaDAPreTrainedModel, LlamaModel):
     """The bidirectional transformer of LLaDA, without the head."""
 
     def __init__(self, config: LLaDAConfig):

@@ -7,7 +7,7 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping, r
 from transformers.core_model_loading import Split, WeightConverter, WeightRenaming
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeModel, Glm4MoePreTrainedModel, Glm4MoeTopkRouter
 
-from ..backbones import BlockCausalBackbone
+from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
 from .configuration_llada2 import LLaDA2Config
 
@@ -72,7 +72,7 @@ class BlockRouter(Glm4MoeTopkRouter):
         return router_logits.flatten(0, 1), weights.flatten(0, 1), chosen.flatten(0, 1)
 
 
-class LLaDA2Model(BlockCausalBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
+class LLaDA2Model(DiffusionBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
     """The block-causal transformer of LLaDA2, without the head."""
 
     def __init__(self, config: LLaDA2Config):
@@ -82,7 +82,7 @@ class LLaDA2Model(BlockCausalBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
                 layer.mlp.gate = BlockRouter(config)
 
     def forward(self, input_ids=None, attention_mask=None, *args, **kwargs):
-        """As in [`BlockCausalBackbone`]. Where a block chooses experts, rows are padded by whole blocks."""
+        """As in [`DiffusionBackbone`]. Where a block chooses experts, rows are padded by whole blocks."""
         length = self.config.block_length
         is_checked = self.config.expert_capacity is not None and getattr(attention_mask, "ndim", None) == 2
         if is_checked and ((attention_mask == 0).sum(dim=1) % length).any():
@@ -105,5 +105,4 @@ class LLaDA2ForMaskedDiffusion(MaskedDiffusionModel, LLaDA2PreTrainedModel):
     ```
     """
 
-    is_block_causal = True
     backbone_class = LLaDA2Model

@@ -36,6 +36,7 @@ class SDARConfig(PublishedConfigMixin, Qwen3Config):
     """
 
     model_type = "sdar"
+    attention = "block_causal"
     only_supported = {"use_sliding_window": False}
     only_kept = _KEPT
     served_as = {"sglang": "SDARForCausalLM", "lmdeploy": "SDARForCausalLM"}
@@ -73,6 +74,7 @@ class SDARMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
     """
 
     model_type = "sdar_moe"
+    attention = "block_causal"
     only_supported = {"use_sliding_window": False}
     only_kept = _KEPT
     served_as = {"sglang": "SDARMoeForCausalLM", "lmdeploy": "SDARMoeForCausalLM"}

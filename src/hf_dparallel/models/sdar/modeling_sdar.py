@@ -5,7 +5,7 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping, r
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrainedModel
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeModel, Qwen3MoePreTrainedModel
 
-from ..backbones import BlockCausalBackbone
+from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
 from .configuration_sdar import SDARConfig, SDARMoeConfig
 
@@ -20,7 +20,7 @@ class SDARPreTrainedModel(Qwen3PreTrainedModel):
     _supports_flash_attn = False
 
 
-class SDARModel(BlockCausalBackbone, SDARPreTrainedModel, Qwen3Model):
+class SDARModel(DiffusionBackbone, SDARPreTrainedModel, Qwen3Model):
     """The block-causal transformer of SDAR, without the head."""
 
 
@@ -37,7 +37,6 @@ class SDARForMaskedDiffusion(MaskedDiffusionModel, SDARPreTrainedModel):
     ```
     """
 
-    is_block_causal = True
     backbone_class = SDARModel
 
 
@@ -48,12 +47,11 @@ class SDARMoePreTrainedModel(Qwen3MoePreTrainedModel):
     _can_set_experts_implementation = Qwen3MoePreTrainedModel._can_set_experts_implementation
 
 
-class SDARMoeModel(BlockCausalBackbone, SDARMoePreTrainedModel, Qwen3MoeModel):
+class SDARMoeModel(DiffusionBackbone, SDARMoePreTrainedModel, Qwen3MoeModel):
     """The block-causal mixture of experts of SDAR-30B-A3B, without the head."""
 
 
 class SDARMoeForMaskedDiffusion(MaskedDiffusionModel, SDARMoePreTrainedModel):
     """SDAR-30B-A3B with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
-    is_block_causal = True
     backbone_class = SDARMoeModel

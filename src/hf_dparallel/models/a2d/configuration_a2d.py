@@ -1,0 +1,58 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Configurations of A2D: those of the autoregressive models that it starts from, and the attention."""
+
+from huggingface_hub.dataclasses import strict
+from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+
+from ..family import PublishedConfigMixin
+
+
+class A2DConfigMixin(PublishedConfigMixin):
+    r"""
+    Comes before the configuration of an autoregressive model, every argument of which is accepted.
+
+    Args:
+        block_length (`int`, *optional*):
+            Tokens of a block: attention is then bidirectional inside a block and causal across blocks. By default
+            every token sees every other one. Published files do not say it: pass `block_length=32` for the "bd3lm"
+            checkpoints, and nothing for the "mdlm" ones.
+        mask_token_id (`int`, *optional*):
+            Id of the mask token. By default decoding takes the one of the tokenizer.
+    """
+
+    only_supported = {"use_sliding_window": False}
+
+    @property
+    def attention(self) -> str:
+        return "full" if self.block_length is None else "block_causal"
+
+
+@strict
+class A2DQwen3Config(A2DConfigMixin, Qwen3Config):
+    """Configuration of an [`A2DQwen3ForMaskedDiffusion`]. See [`A2DConfigMixin`]."""
+
+    model_type = "a2d-qwen3"
+
+    block_length: int | None = None
+    mask_token_id: int | None = 151669
+
+
+@strict
+class A2DQwen2Config(A2DConfigMixin, Qwen2Config):
+    """Configuration of an [`A2DQwen2ForMaskedDiffusion`]. See [`A2DConfigMixin`]."""
+
+    model_type = "a2d-qwen2"
+
+    block_length: int | None = None
+    mask_token_id: int | None = None
+
+
+@strict
+class A2DLlamaConfig(A2DConfigMixin, LlamaConfig):
+    """Configuration of an [`A2DLlamaForMaskedDiffusion`]. See [`A2DConfigMixin`]."""
+
+    model_type = "a2d-llama"
+    only_supported = {}
+
+    block_length: int | None = None
+    mask_token_id: int | None = None

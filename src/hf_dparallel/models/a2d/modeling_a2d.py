@@ -1,0 +1,65 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""A2D (https://github.com/ZHZisZZ/dllm): autoregressive models that learned diffusion."""
+
+from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrainedModel
+from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrainedModel
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrainedModel
+
+from ..backbones import DiffusionBackbone
+from ..base import MaskedDiffusionModel
+from .configuration_a2d import A2DLlamaConfig, A2DQwen2Config, A2DQwen3Config
+
+
+class A2DQwen3PreTrainedModel(Qwen3PreTrainedModel):
+    config: A2DQwen3Config
+    # Flash attention knows no block-causal mask.
+    _supports_flash_attn = False
+
+
+class A2DQwen3Model(DiffusionBackbone, A2DQwen3PreTrainedModel, Qwen3Model):
+    """The transformer of A2D-Qwen3, without the head."""
+
+
+class A2DQwen3ForMaskedDiffusion(MaskedDiffusionModel, A2DQwen3PreTrainedModel):
+    """A2D-Qwen3 (Qwen3-0.6B-diffusion, OPDLM) with its prediction head and [`~DiffusionGenerationMixin.generate`].
+
+    ```python
+    >>> import hf_dparallel
+    >>> from transformers import AutoModelForMaskedLM
+
+    >>> name = "dllm-hub/Qwen3-0.6B-diffusion-bd3lm-v0.1"
+    >>> model = AutoModelForMaskedLM.from_pretrained(name, block_length=32)  # doctest: +SKIP
+    ```
+    """
+
+    backbone_class = A2DQwen3Model
+
+
+class A2DQwen2PreTrainedModel(Qwen2PreTrainedModel):
+    config: A2DQwen2Config
+    _supports_flash_attn = False
+
+
+class A2DQwen2Model(DiffusionBackbone, A2DQwen2PreTrainedModel, Qwen2Model):
+    """The transformer of A2D-Qwen2, without the head."""
+
+
+class A2DQwen2ForMaskedDiffusion(MaskedDiffusionModel, A2DQwen2PreTrainedModel):
+    """A2D-Qwen2 (Qwen2.5-Coder-0.5B-diffusion) with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
+
+    backbone_class = A2DQwen2Model
+
+
+class A2DLlamaPreTrainedModel(LlamaPreTrainedModel):
+    config: A2DLlamaConfig
+    _supports_flash_attn = False
+
+
+class A2DLlamaModel(DiffusionBackbone, A2DLlamaPreTrainedModel, LlamaModel):
+    """The transformer of A2D-Llama, without the head."""
+
+
+class A2DLlamaForMaskedDiffusion(MaskedDiffusionModel, A2DLlamaPreTrainedModel):
+    """A2D-Llama with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
+
+    backbone_class = A2DLlamaModel
