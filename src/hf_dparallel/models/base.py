@@ -76,7 +76,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         self.post_init()  # type: ignore[attr-defined]
 
     @property
-    def attention(self) -> str:
+    def attention(self) -> str:  # type: ignore[override]
         """Which positions see which others, as the config states it: "full" or "block_causal"."""
         return self.config.attention
 

@@ -21,9 +21,10 @@ class A2DConfigMixin(PublishedConfigMixin):
     """
 
     only_supported = {"use_sliding_window": False}
+    block_length: int | None
 
     @property
-    def attention(self) -> str:
+    def attention(self) -> str:  # type: ignore[override]
         return "full" if self.block_length is None else "block_causal"
 
 
