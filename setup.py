@@ -45,7 +45,7 @@ INSTALL_REQUIRES = [
     "trl>=1.10",
 ]
 EXTRAS = {
-    "diffusers": ["diffusers>=0.42"],  # `hf_dparallel.diffusers`
+    "diffusers": ["diffusers>=0.42"],  # examples/diffusers
     "eval": ["lm_eval[math]>=0.4.13,<0.5"],  # `hf-dparallel evaluate --tasks`
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`

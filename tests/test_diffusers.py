@@ -1,13 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Our commit rules in the pipeline of diffusers: the tokens of our own `generate`, in as many passes."""
+"""examples/diffusers: our commit rules in its pipeline give the tokens of our own `generate`, in as many passes."""
 
 import pytest
 import torch
+from commit_rule_scheduler import CommitRuleScheduler
 from diffusers import BlockRefinementScheduler, LLaDA2Pipeline
 from transformers import AutoTokenizer
 
 from hf_dparallel.demo import TEACHER
-from hf_dparallel.diffusers import CommitRuleScheduler
 
 from .helpers import make_llada, make_llada2, make_sdar, refuses
 from .pages import ROOT, run_blocks

@@ -133,7 +133,7 @@ def test_imports_have_no_cycle():
 LAYERS = [
     ("rules", "_version", "attention_masks", "hashes", "pass_colors", "reports", "sandbox", "terminal"),
     ("environment", "generation"),
-    ("models", "data", "serving", "inspection", "diffusers"),
+    ("models", "data", "serving", "inspection"),
     ("evaluation",),
     ("hub",),
     ("engines",),

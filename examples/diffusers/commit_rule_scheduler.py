@@ -1,15 +1,17 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The commit rules as a scheduler for pipelines of the library diffusers. Needs the extra `[diffusers]`."""
+"""The commit rules as a scheduler for pipelines of the library diffusers. Needs the extra `[diffusers]`.
+
+Copy this file beside yours; docs/diffusers.md shows its use.
+"""
 
 import torch
 from diffusers import BlockRefinementScheduler
 from diffusers.configuration_utils import register_to_config
 from diffusers.schedulers.scheduling_block_refinement import BlockRefinementSchedulerOutput
 
+from hf_dparallel import DiffusionGenerationConfig
+from hf_dparallel.generation.prediction import predict_tokens
 from hf_dparallel_rules.commit_rules import make_rule, rules_of_one_pass
-
-from .generation.configuration import DiffusionGenerationConfig
-from .generation.prediction import predict_tokens
 
 
 class CommitRuleScheduler(BlockRefinementScheduler):
