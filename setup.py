@@ -105,7 +105,6 @@ setup(
             "inspection/*.html",
             "serving/*.html",
             "harness/tasks/*.yaml",
-            "harness/tasks/paper/*.yaml",
             "hub/custom_generate/*.py",
             "hub/templates/*",
         ],

@@ -102,7 +102,7 @@ train() {  # folder, further settings
 # 3. The paper's benchmarks, one prompt at a time, as its latencies were measured.
 evaluate() {  # adapter, folder, further settings
     # shellcheck disable=SC2086
-    run $LAUNCH hf_dparallel.cli evaluate --model "$MODEL" --preset "$PRESET" --batch_size 1 --seed "$SEED" \
+    run $LAUNCH benchmarks.paper --model "$MODEL" --preset "$PRESET" --batch_size 1 --seed "$SEED" \
         --adapter "$1" ${LIMIT:+--limit "$LIMIT"} --allow_code_execution --output_dir "$2" "${@:3}"
 }
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.paper import __main__ as paper
 from speed import Machine
 
 from .pages import arguments_of_ours, parse_only
@@ -209,16 +210,32 @@ def dry_run(*arguments: str, **variables: str) -> list[list[str]]:
     return [shlex.split(line.replace("$'", "'")) for line in result.stdout.splitlines()]
 
 
+def our_commands(*arguments: str, **variables: str) -> list[list[str]]:
+    """The words of those of `hf-dparallel`, and `paper` and the words of `benchmarks.paper`."""
+    commands = []
+    for words in dry_run(*arguments, **variables):
+        is_paper = "benchmarks.paper" in words
+        ours = ["paper", *words[words.index("benchmarks.paper") + 1 :]] if is_paper else arguments_of_ours(words)
+        commands += [ours] if ours is not None else []
+    return commands
+
+
+def parse(argv: list[str]) -> None:
+    if argv[0] == "paper":
+        paper.main.make_context("paper", argv[1:])
+    else:
+        parse_only(argv)
+
+
 @pytest.mark.parametrize("model", ["llada-8b", "llada-1.5", "dream-7b"])
 @pytest.mark.parametrize(
     "variables", [{}, {"LIMIT": "4", "LAUNCH": "accelerate launch --num_processes 4 -m"}], ids=str
 )
 def test_every_command_of_the_reproduction_parses(tmp_path, model, variables):
-    ours = [arguments_of_ours(words) for words in dry_run(model, str(tmp_path / "o ut"), **variables)]
-    commands = [argv for argv in ours if argv is not None]
-    assert [argv[0] for argv in commands] == ["trajectories"] * 3 + ["train"] * 2 + ["evaluate"]
+    commands = our_commands(model, str(tmp_path / "o ut"), **variables)
+    assert [argv[0] for argv in commands] == ["trajectories"] * 3 + ["train"] * 2 + ["paper"]
     for argv in commands:
-        parse_only(argv)
+        parse(argv)
     # What one command writes the next ones read.
     written = [argv[argv.index("--output_dir") + 1] for argv in commands]
     assert all(path.startswith(str(tmp_path / "o ut")) for path in written)
@@ -228,13 +245,12 @@ def test_every_command_of_the_reproduction_parses(tmp_path, model, variables):
 
 @pytest.mark.parametrize(("table", "num_students", "num_tasks"), [("table3", 4, 2), ("table4", 5, 1)])
 def test_every_command_of_the_ablations_parses(tmp_path, table, num_students, num_tasks):
-    ours = filter(None, map(arguments_of_ours, dry_run("llada-8b", str(tmp_path), table)))
-    commands = [argv for argv in ours if argv[0] != "trajectories"]
-    assert [argv[0] for argv in commands] == ["train", "evaluate"] * num_students + ["report"] * num_tasks
+    commands = [argv for argv in our_commands("llada-8b", str(tmp_path), table) if argv[0] != "trajectories"]
+    assert [argv[0] for argv in commands] == ["train", "paper"] * num_students + ["report"] * num_tasks
     for argv in commands:
-        parse_only(argv)
+        parse(argv)
     students = [argv[argv.index("--output_dir") + 1] for argv in commands if argv[0] == "train"]
-    evaluated = [argv for argv in commands if argv[0] == "evaluate"]
+    evaluated = [argv for argv in commands if argv[0] == "paper"]
     assert [argv[argv.index("--adapter") + 1] for argv in evaluated] == students
     assert len(set(students)) == num_students
     for argv in commands[-num_tasks:]:

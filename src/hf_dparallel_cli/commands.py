@@ -110,7 +110,7 @@ SERVER = [*MODEL, *BATCH_SIZE, *RECIPE, *group("server",
         Choice(("debug", "info", "warning", "error")), default="info", is_minor=True),
 )]
 # What chooses, in `evaluate`, the benchmarks of the lm-evaluation-harness instead of a dataset.
-_CHOICE = ("tasks", "preset")
+_CHOICE = ("tasks",)
 _COMMANDS: list[click.Command] = [
     Command("play", "watch the bundled teacher and its student race, in the browser", [
         *OUTPUT,
@@ -172,23 +172,15 @@ _COMMANDS: list[click.Command] = [
             is_minor=True),
         *group("benchmarks of the lm-evaluation-harness",
             Flag("tasks", "Measure on these tasks of the lm-evaluation-harness instead of a dataset, with commas "
-                "between. With --preset: only these of its tasks.", multiple=True),
-            Flag("preset", "Measure on the benchmarks of the paper with its settings, for LLaDA or Dream.",
-                Choice(("paper-llada", "paper-dream"))),
-            Flag("methods", "With --preset, rows of its table: original, dual-cache, few-step, conf-threshold, "
-                "consistency-distillation, dparallel. By default dparallel, on the model as it is given.",
-                multiple=True, needs=("preset",)),
-            Flag("consistency_adapter", "Adapter of the method consistency-distillation (--adapter is for dparallel).",
-                needs=("preset",), is_minor=True),
+                "between.", multiple=True),
             Flag("include_path", "Folder with more tasks, as YAML files.", DIR, is_minor=True),
-            Flag("num_fewshot", "Solved examples in each prompt.", click.IntRange(0), not_with=("preset",),
-                is_minor=True),
+            Flag("num_fewshot", "Solved examples in each prompt.", click.IntRange(0), is_minor=True),
             Flag("limit", "Only the first so many samples of each task; below 1, that share of them.",
                 float, is_minor=True),
-            Flag("apply_chat_template", "Ask in a chat. Presets always do.", bool, is_minor=True),
+            Flag("apply_chat_template", "Ask in a chat.", bool, is_minor=True),
             Flag("system_instruction", "Text that begins each prompt.", is_minor=True),
-            Flag("fewshot_as_multiturn", "Solved examples as turns of the chat. By default in a chat, without "
-                "--preset.", bool, is_minor=True),
+            Flag("fewshot_as_multiturn", "Solved examples as turns of the chat. By default in a chat.",
+                bool, default=None, is_minor=True),
             Flag("gen_kwargs", "More decoding settings: name=value,... They win over tasks and flags.", is_minor=True),
             Flag("mc_num", "Masked samples for each log-likelihood.", COUNT, default=128, is_minor=True),
             Flag("check_greedy", "Decode to see whether an answer is the greedy one, for log-likelihoods.",

@@ -110,12 +110,12 @@ def test_without_a_command_there_is_the_overview(hf):
 
 
 def test_the_flags_of_the_demo_are_its_settings():
-    flags = cli.COMMANDS["demo"].flags
+    flags, defaults = cli.COMMANDS["demo"].flags, cli.COMMANDS["demo"].make_context("demo", []).obj
     for field in dataclasses.fields(DemoConfig):
         flag = flags[field.name]
         assert flag.help == field.metadata["help"]
         has_default = field.default not in (dataclasses.MISSING, None)
-        assert getattr(cli.COMMANDS["demo"].values(), field.name) == (field.default if has_default else None)
+        assert getattr(defaults, field.name) == (field.default if has_default else None)
 
 
 @pytest.mark.parametrize("command", ["generate", "chat", "serve", "evaluate", "inspect", "trajectories", "push"])
@@ -244,7 +244,7 @@ TRAJECTORIES = "trajectories demo --dataset demo --output_dir out"
         ("generate --model m --block_length 0", "`block_length` must be a positive integer"),
         ("generate --model m --prompt a --prompt_file b", "Remove one"),
         ("evaluate --model m --dataset d --reward nice", "'--reward': 'nice' is not one of"),
-        ("evaluate --model m", "required: --dataset, or --tasks, or --preset"),
+        ("evaluate --model m", "required: --dataset, or --tasks"),
         ("inspect --model m --figures f", "`figures` needs `dataset`"),
         ("inspect --model m --dataset d", "`dataset` needs `figures`"),
         ("evaluate --model m --dataset d --batch_size 0", "'--batch_size': 0 is not in the range x>="),

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""`hf-dparallel evaluate --tasks` and `--preset`, and the harness's own command with our model."""
+"""`hf-dparallel evaluate --tasks`, and the harness's own command with our model."""
 
 import copy
 import os
@@ -16,8 +16,6 @@ from hf_dparallel.cli import evaluate_tasks
 from hf_dparallel.harness import model as harness_model
 from hf_dparallel.harness.code_tasks import TASKS_FOLDER
 from hf_dparallel.harness.finished import FinishedRequests
-from hf_dparallel.harness.presets import METHODS, PRESETS
-from hf_dparallel_cli.commands import COMMANDS
 
 from ..harness.helpers import DATASETS
 from ..helpers import make_llada, make_tokenizer, read_json, read_jsonl, write_jsonl
@@ -130,93 +128,17 @@ def test_arguments_can_come_from_a_file(on_tasks, tmp_path):
     assert figures["results"]["counting"]["nfe,none"] == 8
 
 
-@pytest.mark.usefixtures("_few_tasks", "_in_datasets")
-def test_the_methods_of_the_paper_beside_one_another(evaluate, folder, tmp_path):
-    methods = "original,few-step,conf-threshold,dual-cache,consistency-distillation,dparallel"
-    code, out, _ = evaluate(
-        *("--model", folder / "base", "--adapter", folder / "dparallel"),
-        *("--consistency_adapter", folder / "consistency", "--preset", "paper-llada", "--methods", methods),
-        *("--tasks", "gsm8k_cot_zeroshot", "--max_new_tokens", "16", "--block_length", "8"),
-        *("--output_dir", tmp_path, "--json", tmp_path / "figures.json"),
-    )
-    assert code == 0 and "### GSM8K-CoT (0-shot)" in out
-    rows = read_json(tmp_path / "figures.json")["rows"]
-    assert [row["method"] for row in rows] == methods.split(",")
-    nfe = {row["method"]: row["nfe"] for row in rows}
-    assert (nfe["original"], nfe["dual-cache"], nfe["few-step"], nfe["consistency-distillation"]) == (16, 16, 4, 4)
-    # Three checkpoints: three different answers to each of the three questions in the same number of steps.
-    texts = [row["text"] for row in read_jsonl(tmp_path / "finished_requests.jsonl")]
-    assert len(texts) == 6 * 3
-    assert read_texts(tmp_path, "few-step") != read_texts(tmp_path, "consistency-distillation")
-
-
-@pytest.mark.usefixtures("_few_tasks", "_in_datasets")
-def test_latencies_of_different_batches_are_not_compared(evaluate, folder, tmp_path):
-    def measure(methods, *argv):
-        code, out, _ = evaluate(
-            *("--model", folder / "base", "--preset", "paper-llada", "--tasks", "gsm8k_cot_zeroshot"),
-            *("--max_new_tokens", "16", "--block_length", "8", "--methods", methods, *argv),
-            *("--output_dir", tmp_path, "--json", tmp_path / "figures.json"),
-        )
-        assert code == 0
-        return read_json(tmp_path / "figures.json")["rows"], out
-
-    (original,), out = measure("original", "--batch_size", "1", "--limit", "2")
-    assert original["batch_size"] == 1 and original["device"] and original["speedup"] == 1 and "Latency" in out
-    # Finished answers keep the batch that they were decoded in.
-    rows, out = measure("original,few-step", "--batch_size", "2", "--limit", "2")
-    assert [row["batch_size"] for row in rows] == [1, 2] and "Latency" not in out
-    assert rows[0]["row_latency_s"] == original["row_latency_s"] and not any("speedup" in row for row in rows)
-    # The third answer of the first row is decoded in another batch than its others.
-    rows, out = measure("original,few-step", "--batch_size", "2")
-    absent = {"batch_size", "device", "row_latency_s", "row_tokens_per_second", "speedup"}
-    assert absent.isdisjoint(rows[0]) and rows[1]["batch_size"] == 2 and "Latency" not in out
-    assert rows[0]["nfe"] == 16 and "Accuracy" in out
-
-
-def read_texts(folder, method) -> list:
-    (file,) = (folder / method).rglob("samples_*.jsonl")
-    return [row["resps"] for row in read_jsonl(file)]
-
-
-@pytest.mark.usefixtures("_few_tasks", "_in_datasets")
-def test_a_preset_alone_decodes_the_model_as_it_is_given(evaluate, folder, tmp_path):
-    code, out, _ = evaluate(
-        *("--model", folder / "dparallel", "--preset", "paper-dream", "--tasks", "humaneval_instruct"),
-        *("--max_new_tokens", "32", "--limit", "1", "--allow_code_execution", "--json", tmp_path / "figures.json"),
-    )
-    (row,) = read_json(tmp_path / "figures.json")["rows"]
-    assert code == 0 and (row["method"], row["num_samples"], row["accuracy"]) == ("dparallel", 1, 0.0)
-    assert row["settings"]["entropy_threshold"] == 0.5
-
-
-PRESET = "--preset paper-llada"
-
-
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
         ("--tasks countin", 1, "no task 'countin'. Did you mean counting"),
         ("--tasks humaneval", 1, "Add --allow_code_execution"),
-        (PRESET, 1, "humaneval, mbpp: these tasks execute"),
-        ("--preset paper-lada", 2, "'paper-lada' is not one of"),
-        (f"{PRESET} --num_fewshot 5", 2, "`num_fewshot` and `preset` are both given"),
-        (f"{PRESET} --entropy_threshold 0.1", 1, "Remove entropy_threshold"),
-        (f"{PRESET} --methods orginal", 1, "`methods` must be among original"),
-        (f"{PRESET} --methods original,dparallel", 1, "which needs an adapter. Add --adapter"),
-        (f"{PRESET} --methods original,dparallel --adapter ./no", 1, "`adapter=./no` does not"),
-        (f"{PRESET} --methods original --gen_kwargs entropy_threshold=1", 1, "At most one"),
-        (f"{PRESET} --tasks mbpp_instruct", 1, "and not mbpp_instruct"),
-        ("--tasks counting --methods original", 2, "`methods` needs `preset`"),
         ("--tasks counting --gen_kwargs entropy_treshold=1", 1, "Unknown generation setting"),
         ("--tasks counting --dataset demo", 2, "`dataset` and `tasks` are both given"),
         ("--tasks counting --num_workers 7", 2, "`num_workers` and `tasks` are both given"),
-        (f"{PRESET} --sweep denoising_steps=4,8", 2, "`sweep` and `preset` are both given"),
-        ("--dataset demo --mc_num 7", 2, "`include_path` needs `tasks` or `preset`. Add --tasks or --preset."),
+        ("--tasks counting --sweep denoising_steps=4,8", 2, "`sweep` and `tasks` are both given"),
+        ("--dataset demo --mc_num 7", 2, "`include_path` needs `tasks`. Add --tasks."),
         ("--tasks ,", 2, "`tasks` must have a name"),
-        (f"{PRESET} --methods original --adapter ./no", 1, "Add dparallel to --methods, or leave it out"),
-        (f"{PRESET} --methods original --consistency_adapter ./no", 1, "Add consistency-distillation to --methods"),
-        (f"{PRESET} --consistency_adapter ./no", 1, "Add consistency-distillation to --methods"),
         ("--tasks counting --mc_num 0", 2, "'--mc_num': 0 is not in the range x>="),
         ("--tasks counting --num_fewshot -1", 2, "'--num_fewshot': -1 is not in the range x>="),
         ("--tasks counting --limit 0", 2, "`limit` must be above 0 and finite, got 0"),
@@ -239,11 +161,6 @@ def test_mistakes_are_named_before_the_model_is_loaded(on_tasks, monkeypatch, ar
     assert result == code and message in last_line
 
 
-def test_the_parser_knows_the_presets_and_the_adapters():
-    assert list(COMMANDS["evaluate"].flags["preset"].type.choices) == list(PRESETS)
-    assert {method.checkpoint for method in METHODS.values()} == {"base", "adapter", "consistency_adapter"}
-
-
 @pytest.mark.usefixtures("_few_tasks")
 @pytest.mark.parametrize("argv", [("--temperature", "2.0"), ("--gen_kwargs", "temperature=2.0")])
 def test_a_temperature_draws_whichever_way_it_is_given(on_tasks, tmp_path, argv):
@@ -254,12 +171,10 @@ def test_a_temperature_draws_whichever_way_it_is_given(on_tasks, tmp_path, argv)
     assert texts != [row["text"] for row in read_jsonl("likeliest/finished_requests.jsonl")]
 
 
-def test_help_names_both_ways_and_all_methods(evaluate):
+def test_help_names_both_ways(evaluate):
     code, out, _ = evaluate("--help")
-    assert code == 0 and "--preset [paper-llada|paper-dream]" in out and "--allow_code_execution" in out
+    assert code == 0 and "--allow_code_execution" in out
     assert "on a dataset or on benchmarks" in " ".join(out.split()) and "--sweep" in out
-    # Lines are broken at hyphens, too.
-    assert f"rows of its table: {', '.join(METHODS)}." in " ".join(out.split()).replace("- ", "-")
 
 
 _COMMAND = """

@@ -11,8 +11,6 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from hf_dparallel.harness import code_tasks
 from hf_dparallel.harness.code_tasks import (
     TASKS_FOLDER,
-    complete_from_chat,
-    extract_from_chat,
     is_sandboxed,
     pass_at_1,
     pass_at_k,
@@ -93,21 +91,6 @@ def test_pass_at_k_is_the_unbiased_estimate():
     # Two right and two wrong programs make six pairs, one of them without a right one.
     assert scores == {"pass@1": 0.5, "pass@2": pytest.approx(5 / 6), "pass@4": 1.0}
     assert pass_at_k([TESTS], [[WRONG]], 1) == {"pass@1": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [
-        ("Here:\n```python\na = 1\n```\nand\n```\nb\n```", "a = 1\n"),
-        ("```\na = 1\n", "a = 1\n"),
-        ("    return 1", None),
-    ],
-)
-def test_programs_are_found_in_chats(answer, code):
-    doc = {"prompt": "def f():\n"}
-    completed = "def f():\n" + answer if code is None else f"def f():\n\n{code}"
-    assert complete_from_chat([[answer]], [doc]) == [[completed]]
-    assert extract_from_chat([[answer]], [doc]) == [[code or answer]]
 
 
 @pytest.mark.usefixtures("_in_datasets", "_few_tasks")

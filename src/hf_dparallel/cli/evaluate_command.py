@@ -28,7 +28,7 @@ from .loading import (
 
 def run(flags: Flags) -> dict[str, Any] | None:
     """Prints accuracy, passes, tokens per pass and latency, for each setting that is tried, or results of tasks."""
-    if flags.tasks or flags.preset is not None:
+    if flags.tasks:
         from . import evaluate_tasks
 
         return evaluate_tasks.run(flags)

@@ -3,7 +3,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,17 +23,10 @@ def read_comparable_report(path: str | os.PathLike) -> dict[str, Any]:
     if not missing and not all("answers" in row for row in report["rows"]):
         missing = ["the results of each answer"]
     if missing:
-        folder = Path(path) if Path(path).is_dir() else Path(path).parent
-        of_tasks = [str(other.parent) for other in sorted(folder.glob("*/report.json"))]
-        if "preset" in report and of_tasks:
-            raise ValueError(
-                f"{path} is of all benchmarks of a preset. Compare them one by one, each has a folder: "
-                f"{', '.join(of_tasks)}."
-            )
         raise ValueError(
             f"{path} is no report that can be compared: it lacks {', '.join(missing)}. `hf-dparallel evaluate "
-            "--dataset NAME --output_dir DIR` writes one, and `--preset NAME` one for each benchmark. Reports "
-            "of `demo` are of another kind."
+            "--dataset NAME --output_dir DIR` writes one, and benchmarks/paper one in the folder of each "
+            "benchmark. Reports of `demo` are of another kind."
         )
     return report
 

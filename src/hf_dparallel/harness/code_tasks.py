@@ -66,19 +66,6 @@ def _opened_block(answer: str) -> str:
     return found[1] if found else ""
 
 
-def _fenced(answer: str) -> str | None:
-    """The first block of code between Markdown fences. The last fence may be missing."""
-    _, fence, rest = answer.partition("```")
-    if not fence:
-        return None
-    return rest.partition("\n")[2].partition("```")[0]
-
-
-def _complete_from_chat(answer: str, doc: dict[str, Any]) -> str:
-    code = _fenced(answer)
-    return doc["prompt"] + ("\n" + code if code else answer)
-
-
 def _filter(make_program: Callable[[str, dict[str, Any]], str]) -> Filter:
     def filter_answers(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
         return [[make_program(answer, doc) for answer in answers] for answers, doc in zip(resps, docs, strict=True)]
@@ -92,7 +79,3 @@ continue_prompt = _filter(lambda answer, doc: doc["prompt"] + answer)
 continue_prompt_until_fence = _filter(lambda answer, doc: doc["prompt"] + answer.partition("```")[0])
 # For `mbpp_instruct`: the rest of the block of code that the prompt has opened.
 extract_opened_block = _filter(lambda answer, doc: _opened_block(answer))
-# For `humaneval` asked in a chat: the first block of code in the answer, after the prompt.
-complete_from_chat = _filter(_complete_from_chat)
-# For `mbpp` asked in a chat: the first block of code in the answer, or the answer.
-extract_from_chat = _filter(lambda answer, doc: _fenced(answer) or answer)

@@ -8,7 +8,7 @@ from typing import Any
 from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
 
-from .answers import add_costs, tasks_of
+from .answers import add_costs
 from .model import DiffusionHarnessLM
 from .selection import load_tasks, make_task_manager, select_tasks
 
@@ -78,15 +78,6 @@ class TaskRunner:
             for task in results["configs"]:
                 tracker.save_results_samples(task_name=task, samples=samples[task])
         return results
-
-
-def samples_of(results: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The samples of a task or group, one for each filter, in the order of the documents."""
-    return [
-        sample
-        for task in tasks_of(results, name)
-        for sample in sorted(results["samples"][task], key=lambda sample: sample["doc_id"])
-    ]
 
 
 def scores_of(results: Mapping[str, Any], name: str) -> dict[str, float]:

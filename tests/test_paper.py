@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The paper's benchmarks and methods: settings, prompts, scores and tables."""
 
+import copy
 import json
 import re
 from dataclasses import asdict
@@ -8,6 +9,15 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
+from benchmarks.paper import tables
+from benchmarks.paper.__main__ import TASKS_FOLDER, main
+from benchmarks.paper.presets import METHODS, PRESETS, PaperTask, choose_benchmarks, method_settings
+from benchmarks.paper.tables import Comparison
+from benchmarks.paper.tasks.chat_answers import complete_from_chat, extract_from_chat
+from click.testing import CliRunner
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.comparison import compare_reports, read_comparable_report
@@ -16,17 +26,14 @@ from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.generation import mixin
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
-from hf_dparallel.harness import DiffusionHarnessLM, tables
+from hf_dparallel.harness import DiffusionHarnessLM
 from hf_dparallel.harness import model as harness_model
 from hf_dparallel.harness.answers import COST_NAMES
-from hf_dparallel.harness.code_tasks import TASKS_FOLDER
-from hf_dparallel.harness.presets import METHODS, PRESETS, PaperTask, choose_benchmarks, method_settings
 from hf_dparallel.harness.run import TaskRunner
-from hf_dparallel.harness.tables import Comparison
 from hf_dparallel.hub.facts import read_figures
 
-from ..helpers import make_llada, make_tokenizer
-from .helpers import DATASETS, make_lm
+from .harness.helpers import DATASETS, make_lm
+from .helpers import make_llada, make_tokenizer, read_json, read_jsonl
 
 
 COMMON = {"max_new_tokens": 256, "block_length": 32, "stop_at_eos": False}
@@ -60,7 +67,7 @@ def test_thresholds_and_examples_are_those_of_the_paper(preset, thresholds, shot
     benchmarks = PRESETS[preset].benchmarks
     settings = [method_settings("dparallel", PRESETS[preset], benchmark) for benchmark in benchmarks]
     assert settings == [COMMON | {"entropy_threshold": threshold} for threshold in thresholds]
-    groups = [(TASKS_FOLDER / "paper" / f"{preset}-{benchmark.task}.yaml").read_text() for benchmark in benchmarks]
+    groups = [(TASKS_FOLDER / f"{preset}-{benchmark.task}.yaml").read_text() for benchmark in benchmarks]
     assert [int(re.search(r"num_fewshot: (\d)", group)[1]) for group in groups] == shots
 
 
@@ -124,7 +131,7 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
     answers = [answer for benchmark in benchmarks for answer in right_answers(benchmark.task)]
     wrong = ["I do not know."] * len(answers)
     script_answers(monkeypatch, answers + wrong[:-1] + answers[-1:])
-    runner = TaskRunner("tiny", None, True, str(tmp_path), apply_chat_template=True)
+    runner = TaskRunner("tiny", str(TASKS_FOLDER), True, str(tmp_path), apply_chat_template=True)
     methods = ["original", "few-step"]
     comparison = Comparison(runner, preset, benchmarks, methods, changes={"max_new_tokens": 64})
     lm = make_lm(max_length=10**6)
@@ -175,7 +182,7 @@ def check_comparison(folder: Path, preset: str, tasks: list[str]) -> None:
         assert read_figures(folder / tasks[0] / "report.json", {"denoising_steps": steps})["own"]["method"] == method
     with pytest.raises(ValueError, match="no figures for this model's recipe, denoising_steps=9"):
         read_figures(folder / tasks[0] / "report.json", {"denoising_steps": 9})
-    with pytest.raises(ValueError, match=f"is of all benchmarks of a preset. Compare .* {folder / tasks[0]}, "):
+    with pytest.raises(ValueError, match="lacks name, conditions.* in the folder of each benchmark"):
         read_comparable_report(folder)
 
 
@@ -211,7 +218,7 @@ def prompt_of(folder: Path, task: str) -> str:
 
 @pytest.mark.usefixtures("_in_datasets", "_few_tasks")
 @pytest.mark.parametrize("method", ["original", "conf-threshold", "dparallel"])
-def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, method):
+def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, tmp_path, method):
     recipe = {"cache_implementation": "dual", "cache_refresh_interval": 3, "entropy_threshold": 9.0}
     recipe |= {"do_sample": True, "temperature": 2.0, "stop_strings": ["27"], "eos_token_id": [1, 5]}
     decoders, rows = [], []
@@ -226,7 +233,7 @@ def test_a_row_is_decoded_with_the_settings_of_its_method_alone(monkeypatch, met
         model.generation_config = DiffusionGenerationConfig(**settings)
         benchmarks = choose_benchmarks("paper-llada", ["gsm8k_cot_zeroshot"])
         changes = {"max_new_tokens": 16, "block_length": 8}
-        runner = TaskRunner("tiny", apply_chat_template=True)
+        runner = TaskRunner("tiny", str(TASKS_FOLDER), output_dir=str(tmp_path), apply_chat_template=True)
         comparison = Comparison(runner, "paper-llada", benchmarks, [method], changes)
         comparison.measure(DiffusionHarnessLM(model, tokenizer=make_tokenizer(), batch_size=2), method)
         rows += comparison.rows()
@@ -254,3 +261,115 @@ def check_prompts(preset: str, folder: Path) -> None:
         assert "Here is the completed function:\n```python" in prompt_of(folder, "humaneval_instruct")
         mbpp = prompt_of(folder, "mbpp_instruct")
         assert mbpp.count("You are an expert Python programmer") == 1 and mbpp.rstrip().endswith("```python")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory) -> Path:
+    """A checkpoint and two adapters."""
+    folder = tmp_path_factory.mktemp("paper")
+    for name in ("base", "dparallel", "consistency"):
+        make_tokenizer().save_pretrained(folder / name)
+    make_llada().save_pretrained(folder / "base")
+    base = AutoModelForMaskedLM.from_pretrained(folder / "base")
+    for seed, name in enumerate(("dparallel", "consistency")):
+        torch.manual_seed(seed)
+        lora = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
+        get_peft_model(copy.deepcopy(base), lora).save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture
+def measure(checkpoints, tmp_path):
+    """Runs `python -m benchmarks.paper`; returns the rows of its report, and what it printed."""
+
+    def run(*argv, model="base"):
+        where = ["--model", checkpoints / model, "--output_dir", tmp_path]
+        done = CliRunner().invoke(main, [*map(str, where), *map(str, argv)], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return read_json(tmp_path / "report.json")["rows"], done.output
+
+    return run
+
+
+SHORT = ("--tasks", "gsm8k_cot_zeroshot", "--gen_kwargs", "max_new_tokens=16,block_length=8")
+
+
+@pytest.mark.usefixtures("_few_tasks", "_in_datasets")
+def test_the_methods_of_the_paper_beside_one_another(measure, checkpoints, tmp_path):
+    adapters = ("--adapter", checkpoints / "dparallel", "--consistency_adapter", checkpoints / "consistency")
+    rows, out = measure("--preset", "paper-llada", "--methods", ",".join(METHODS), *adapters, *SHORT)
+    assert "### GSM8K-CoT (0-shot)" in out and [row["method"] for row in rows] == list(METHODS)
+    nfe = {row["method"]: row["nfe"] for row in rows}
+    assert (nfe["original"], nfe["dual-cache"], nfe["few-step"], nfe["consistency-distillation"]) == (16, 16, 4, 4)
+    # Three checkpoints: three different answers to each of the three questions in the same number of steps.
+    assert len(read_jsonl(tmp_path / "finished_requests.jsonl")) == 6 * 3
+    assert read_texts(tmp_path, "few-step") != read_texts(tmp_path, "consistency-distillation")
+
+
+@pytest.mark.usefixtures("_few_tasks", "_in_datasets")
+def test_latencies_of_different_batches_are_not_compared(measure):
+    def measure_methods(methods, *argv):
+        return measure("--preset", "paper-llada", *SHORT, "--methods", methods, *argv)
+
+    (original,), out = measure_methods("original", "--batch_size", "1", "--limit", "2")
+    assert original["batch_size"] == 1 and original["device"] and original["speedup"] == 1 and "Latency" in out
+    # Finished answers keep the batch that they were decoded in.
+    rows, out = measure_methods("original,few-step", "--batch_size", "2", "--limit", "2")
+    assert [row["batch_size"] for row in rows] == [1, 2] and "Latency" not in out
+    assert rows[0]["row_latency_s"] == original["row_latency_s"] and not any("speedup" in row for row in rows)
+    # The third answer of the first row is decoded in another batch than its others.
+    rows, out = measure_methods("original,few-step", "--batch_size", "2")
+    absent = {"batch_size", "device", "row_latency_s", "row_tokens_per_second", "speedup"}
+    assert absent.isdisjoint(rows[0]) and rows[1]["batch_size"] == 2 and "Latency" not in out
+    assert rows[0]["nfe"] == 16 and "Accuracy" in out
+
+
+def read_texts(folder, method) -> list:
+    (file,) = (folder / method).rglob("samples_*.jsonl")
+    return [row["resps"] for row in read_jsonl(file)]
+
+
+@pytest.mark.usefixtures("_few_tasks", "_in_datasets")
+def test_a_preset_alone_decodes_the_model_as_it_is_given(measure):
+    tasks = ("--tasks", "humaneval_instruct", "--gen_kwargs", "max_new_tokens=32", "--allow_code_execution")
+    (row,), _ = measure("--preset", "paper-dream", *tasks, "--limit", "1", model="dparallel")
+    assert (row["method"], row["num_samples"], row["accuracy"]) == ("dparallel", 1, 0.0)
+    assert row["settings"]["entropy_threshold"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--methods original", "humaneval, mbpp: these tasks execute"),
+        ("--gen_kwargs entropy_threshold=1", "Remove entropy_threshold"),
+        ("--methods orginal", "`methods` must be among original"),
+        ("--methods original,dparallel", "which needs an adapter. Add --adapter"),
+        ("--methods dparallel --adapter ./no", "./no"),
+        ("--tasks mbpp_instruct", "and not mbpp_instruct"),
+        ("--limit nan", "`limit` must be above 0 and finite, got nan"),
+        ("--methods original --adapter ./no", "Add dparallel to --methods, or leave it out"),
+        ("--methods original --consistency_adapter ./no", "Add consistency-distillation to --methods"),
+        ("--consistency_adapter ./no", "Add consistency-distillation to --methods"),
+    ],
+)
+@pytest.mark.usefixtures("_few_tasks")
+def test_mistakes_are_named_before_the_model_is_loaded(monkeypatch, tmp_path, argv, message):
+    monkeypatch.setattr("benchmarks.paper.__main__.DiffusionHarnessLM", lambda *args: pytest.fail("loads the model"))
+    given = ["--preset", "paper-llada", "--model", "m", "--output_dir", str(tmp_path), *argv.split()]
+    done = CliRunner().invoke(main, given)
+    assert done.exit_code != 0 and message in f"{done.output} {done.exception}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ("Here:\n```python\na = 1\n```\nand\n```\nb\n```", "a = 1\n"),
+        ("```\na = 1\n", "a = 1\n"),
+        ("    return 1", None),
+    ],
+)
+def test_programs_are_found_in_chats(answer, code):
+    doc = {"prompt": "def f():\n"}
+    completed = "def f():\n" + answer if code is None else f"def f():\n\n{code}"
+    assert complete_from_chat([[answer]], [doc]) == [[completed]]
+    assert extract_from_chat([[answer]], [doc]) == [[code or answer]]

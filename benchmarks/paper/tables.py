@@ -6,16 +6,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..environment import describe_environment, describe_hardware
-from ..evaluation.intervals import wilson_interval
-from ..evaluation.rows import write_evaluation
-from ..hashes import stable_hash
-from ..reports import results_table, write_report
-from .answers import COST_NAMES, tasks_of
-from .model import DiffusionHarnessLM
+from hf_dparallel.environment import describe_environment, describe_hardware
+from hf_dparallel.evaluation.intervals import wilson_interval
+from hf_dparallel.evaluation.rows import write_evaluation
+from hf_dparallel.harness.answers import COST_NAMES, tasks_of
+from hf_dparallel.harness.model import DiffusionHarnessLM
+from hf_dparallel.harness.request_settings import check_gen_kwargs, without_recipe
+from hf_dparallel.harness.run import TaskRunner, scores_of
+from hf_dparallel.hashes import stable_hash
+from hf_dparallel.reports import results_table, write_report
+
 from .presets import METHODS, PRESETS, PaperTask, method_settings
-from .request_settings import check_gen_kwargs, without_recipe
-from .run import TaskRunner, samples_of, scores_of
 
 
 class Comparison:
@@ -59,7 +60,7 @@ class Comparison:
                     **{name: self.runner.options[name] for name in ("system_instruction", "fewshot_as_multiturn")},
                     "hardware": {**describe_hardware(model.model), "num_processes": model.world_size},
                 }
-        if self._measured and self.runner.output_dir is not None:
+        if self._measured:
             write_comparison(self.rows(), self.preset, self.runner.name, self.runner.output_dir)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -125,7 +126,11 @@ def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _metrics(results: Mapping[str, Any], benchmark: PaperTask) -> dict[str, Any]:
     scores = scores_of(results, benchmark.task)
-    samples, tasks = samples_of(results, benchmark.task), tasks_of(results, benchmark.task)
+    tasks = tasks_of(results, benchmark.task)
+    # One for each filter, in the order of the documents.
+    samples = [
+        sample for task in tasks for sample in sorted(results["samples"][task], key=lambda sample: sample["doc_id"])
+    ]
     by_sample = _scores_by_sample(samples, benchmark.metric)
     return {
         "task": benchmark.task,
