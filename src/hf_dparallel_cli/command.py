@@ -130,11 +130,6 @@ class Command(click.Command):
             context_settings={"max_content_width": 110, "token_normalize_func": lambda name: name.replace("-", "_")},
         )
 
-    def values(self, **given: Any) -> Flags:
-        """Returns the values of all flags where these are given, by name."""
-        with self.make_context(self.name, [], default_map=self.texts(given, "the values")) as ctx:
-            return ctx.obj
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Reads the flags. Then `ctx.obj` has their values."""
         try:

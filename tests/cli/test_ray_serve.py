@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The server as an application of Ray Serve, on a cluster."""
+"""examples/ray: the server as an application of Ray Serve, on a cluster."""
 
 import json
 import os
@@ -36,8 +36,7 @@ def replicas() -> list[psutil.Process]:
 @pytest.mark.slow
 def test_replicas_answer_as_the_server_does_and_are_replaced(url, checkpoint):
     from ray import serve
-
-    from hf_dparallel.cli.ray_serve import app
+    from serve_on_ray import app
 
     serve.run(app({"model": checkpoint, "min_replicas": 2, "max_replicas": "2", **VALUES}), name="tiny")
     body = {"model": "tiny", "messages": [{"role": "user", "content": "5 6"}]}
@@ -81,7 +80,7 @@ def test_replicas_answer_as_the_server_does_and_are_replaced(url, checkpoint):
     ],
 )
 def test_wrong_values_are_refused(values, message, capsys):
-    from hf_dparallel.cli.ray_serve import app
+    from serve_on_ray import app
 
     with pytest.raises(SystemExit) as stop:
         app(values)
@@ -91,8 +90,7 @@ def test_wrong_values_are_refused(values, message, capsys):
 @pytest.mark.slow
 def test_other_machines_need_a_key_that_the_replicas_have(ray_cluster, monkeypatch):
     from ray import serve
-
-    from hf_dparallel.cli.ray_serve import app
+    from serve_on_ray import app
 
     # Where the application is built, and not where it runs.
     monkeypatch.setenv("HF_DPARALLEL_API_KEY", "secret")

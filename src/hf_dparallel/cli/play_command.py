@@ -25,4 +25,5 @@ def run(flags: Flags) -> dict[str, int]:
     has_screen = sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
     if flags.browser and has_screen:
         webbrowser.open(url)
-    return serve(COMMANDS["serve"].values(model="demo", adapter=["demo-student"], log_level="warning"), listener)
+    words = ["demo", "--adapter", "demo-student", "--log_level", "warning"]
+    return serve(COMMANDS["serve"].make_context("serve", words).obj, listener)

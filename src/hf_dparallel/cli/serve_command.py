@@ -28,7 +28,7 @@ LIBRARIES = ("llguidance", "prometheus_client", "pydantic", "starlette", "uvicor
 
 def run(flags: Flags) -> dict[str, int]:
     """Serves until it is interrupted or terminated."""
-    check_recipe(flags)
+    check_settings(flags)
     require("hf-dparallel serve", *LIBRARIES)
     # Before the model is loaded, which takes minutes.
     listener = bind(flags.host, flags.port)
@@ -37,7 +37,7 @@ def run(flags: Flags) -> dict[str, int]:
     return serve(flags, listener)
 
 
-def check_recipe(flags: Flags) -> None:
+def check_settings(flags: Flags) -> None:
     """Refuses settings that contradict one another or that a server cannot follow."""
     read_settings(flags)
     if "max_time" in flags.settings:

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The server as an application of Ray Serve: `serve run hf_dparallel.cli.ray_serve:app model=demo`.
+"""The server as an application of Ray Serve: `serve run serve_on_ray:app model=demo` in this folder.
 
 Each replica has a model, and answers with the application that `hf-dparallel serve` answers with. Ray Serve has the
 port, spreads the requests, adds and removes replicas, and replaces those that are lost.
@@ -13,12 +13,11 @@ import torch
 from ray import serve
 from ray.serve.context import _get_global_client
 
+from hf_dparallel.cli.loading import batch_size
+from hf_dparallel.cli.serve_command import api_key, check_settings, make_server
 from hf_dparallel_cli import fail
 from hf_dparallel_cli.command import Command, Flag, Flags
 from hf_dparallel_cli.commands import SERVER
-
-from .loading import batch_size
-from .serve_command import api_key, check_recipe, make_server
 
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Replica:
     """
 
     def __init__(self, flags: Flags):
-        check_recipe(flags)
+        check_settings(flags)
         host = _get_global_client().http_config.host
         is_loopback = host in ("127.0.0.1", "localhost", "::1")
         if api_key(flags) is None and not is_loopback:
@@ -69,10 +68,11 @@ def app(values: dict[str, Any]) -> serve.Application:
     `host` and `port` are in Ray Serve's own options, and have no effect here.
     """
     try:
-        flags = Command("ray_serve", "serve on a Ray cluster", [*SERVER, *REPLICAS]).values(**values)
+        command = Command("serve", "serve on a Ray cluster", [*SERVER, *REPLICAS])
+        flags = command.make_context("serve", [], default_map=command.texts(values, "the arguments")).obj
         if flags.api_key is not None:
             raise click.UsageError("`api_key` would be kept by Ray. Set $HF_DPARALLEL_API_KEY of the replicas.")
-        check_recipe(flags)
+        check_settings(flags)
         if flags.min_replicas > flags.max_replicas:
             raise click.UsageError(
                 f"`min_replicas` must be at most `max_replicas`, got {flags.min_replicas} and {flags.max_replicas}."
