@@ -1,13 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel chat`: talk to a model in the terminal."""
 
-import atexit
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
@@ -72,7 +68,6 @@ def read_lines() -> Iterator[str]:
 
         # Lines that are pasted together are one message; Python turns this off.
         readline.parse_and_bind("set enable-bracketed-paste on")
-        _keep_history(readline)
     while True:
         try:
             line = input("> ").strip()
@@ -84,21 +79,6 @@ def read_lines() -> Iterator[str]:
             continue
         if line:
             yield line
-
-
-def _keep_history(readline: ModuleType) -> None:
-    """Begins with the lines of earlier conversations, and adds the new lines at the end."""
-    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hf-dparallel"
-    readline.set_history_length(1000)
-    with contextlib.suppress(OSError):  # there is none yet
-        readline.read_history_file(folder / "chat_history")
-
-    def write() -> None:
-        with contextlib.suppress(OSError):  # a home that cannot be written to
-            folder.mkdir(parents=True, exist_ok=True)
-            readline.write_history_file(folder / "chat_history")
-
-    atexit.register(write)
 
 
 class Chat:
