@@ -9,15 +9,13 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from transformers import PreTrainedModel
-
 from hf_dparallel_cli.command import Flags
 
 from ..data.prompts import tokenize_prompts
 from ..evaluation.decoding import Evaluation, evaluate_answers
 from ..evaluation.rows import metrics_with_intervals
 from ..generation.answerer import Answerer
-from ..generation.compatibility import has_adapter
+from ..generation.compatibility import active_adapter, set_adapter
 from ..generation.output import DiffusionGenerationOutput
 from ..inspection.certainty import committed_confidence, mean_confidence
 from ..inspection.page import write_page
@@ -60,16 +58,19 @@ def run(flags: Flags) -> dict[str, Any]:
     make_folder(flags.figures, "figures")
     make_folder(flags.output_file and Path(flags.output_file).parent, "output_file")
     model, tokenizer = load_model(flags)
-    if flags.compare and not has_adapter(model):
+    adapter = active_adapter(model)
+    if flags.compare and adapter is None:
         raise ValueError("`compare` shows the model with and without its adapter, and it has none. Add --adapter.")
     recipe = resolve_settings(model, given, tokenizer)
     report: dict[str, Any] = {}
     if text is not None:
         prompt_ids = encode_prompt(tokenizer, text, flags.raw)
         who = flags.adapter or flags.model
-        names = {"Without adapter": False, "With adapter": True} if flags.compare else {who: True}
-        trace = partial(trace_decode, model, tokenizer, prompt_ids, recipe, seed=flags.seed)
-        traces = [run_with(model, has_it, partial(trace, name=name)) for name, has_it in names.items()]
+        names = {"Without adapter": None, "With adapter": adapter} if flags.compare else {who: adapter}
+        traces = []
+        for name, used in names.items():
+            set_adapter(model, used)
+            traces.append(trace_decode(model, tokenizer, prompt_ids, recipe, name, flags.seed))
         title = f"{who}: {shorten(text, 60)}"
         report["decodes"] = show(traces, flags.output_file, title)
     if dataset is not None and flags.figures is not None:
@@ -78,7 +79,7 @@ def run(flags: Flags) -> dict[str, Any]:
         score = None
         if reward is not None:
             score = partial(evaluate_answers, dataset=dataset, reward_funcs=reward, prompt_ids=prompts)
-        report["figures"] = make_plots(answerer, prompts, score, Path(flags.figures))
+        report["figures"] = make_plots(answerer, adapter, prompts, score, Path(flags.figures))
     return report
 
 
@@ -95,30 +96,34 @@ def show(traces: Sequence[DecodeTrace], output_file: str | None, title: str) -> 
 
 
 def make_plots(
-    answerer: Answerer, prompts: Sequence[list[int]], score: Callable[..., Evaluation] | None, folder: Path
+    answerer: Answerer,
+    adapter: str | None,
+    prompts: Sequence[list[int]],
+    score: Callable[..., Evaluation] | None,
+    folder: Path,
 ) -> dict[str, Any]:
     """Decodes a dataset by several methods, writes the pictures, and returns their files and what the methods cost.
 
     The methods are the model without its adapter at one token per pass, and the given settings without and with it.
     """
-    model, recipe = answerer.model, answerer.config
+    recipe = answerer.config
     rule = recipe.commit_rule()
     if rule is None:
         raise ValueError("`figures` draws answers, and `max_new_tokens=0` appends none. Set it to their length.")
     given = f"{rule}={getattr(recipe, rule)}"
     original = replace(answerer, generation_config=recipe.one_token_per_pass())
-    methods = {"one token per pass": (original, False)}
+    methods: dict[str, tuple[Answerer, str | None]] = {"one token per pass": (original, None)}
     if getattr(original.config, rule) != getattr(recipe, rule):
-        methods[given] = (answerer, False)
-    if has_adapter(model):
-        methods[f"{given}, with adapter"] = (answerer, True)
-    decodes = {
-        name: run_with(model, has_it, partial(method.with_(output_certainty=True).decode, prompts, name))
-        for name, (method, has_it) in methods.items()
-    }
+        methods[given] = (answerer, None)
+    if adapter is not None:
+        methods[f"{given}, with adapter"] = (answerer, adapter)
+    decodes = {}
+    for name, (method, used) in methods.items():
+        set_adapter(answerer.model, used)
+        decodes[name] = method.with_(output_certainty=True).decode(prompts, name)
     certainty = {name: mean_confidence(out.confidences, _NUM_PASSES)[:, :_NUM_TOKENS] for name, out in decodes.items()}
     figures = {"confidence_maps": plot_confidence_maps(certainty)}
-    answers = None if score is None else score_thresholds(answerer, score)
+    answers = None if score is None else score_thresholds(answerer, adapter, score)
     if answers is not None:
         figures["tradeoff"] = plot_tradeoff(answers)
     files = [str(folder / f"{name}.png") for name in figures]
@@ -128,28 +133,19 @@ def make_plots(
     return {"files": files, "methods": {name: _means(out) for name, out in decodes.items()}, "answers": answers}
 
 
-def score_thresholds(answerer: Answerer, score: Callable[..., Evaluation]) -> dict[str, list[dict[str, Any]]]:
+def score_thresholds(
+    answerer: Answerer, adapter: str | None, score: Callable[..., Evaluation]
+) -> dict[str, list[dict[str, Any]]]:
     """Scores the answers at several confidence thresholds, without and with the adapter."""
-    names = {"without adapter": False} | ({"with adapter": True} if has_adapter(answerer.model) else {})
+    names = {"without adapter": None} | ({} if adapter is None else {"with adapter": adapter})
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for (name, has_it), threshold in product(names.items(), _THRESHOLDS):
+    for (name, used), threshold in product(names.items(), _THRESHOLDS):
+        set_adapter(answerer.model, used)
         method = answerer.with_(confidence_threshold=threshold)
-        title = f"confidence_threshold={threshold}, {name}"
-        measured = run_with(answerer.model, has_it, partial(score, method, description=title))
+        measured = score(method, description=f"confidence_threshold={threshold}, {name}")
         point = {"confidence_threshold": threshold, "label": str(threshold)}
         answers[name].append(point | metrics_with_intervals(measured))
     return answers
-
-
-def run_with(model: PreTrainedModel, adapter: bool, function: Callable[[], Any]) -> Any:
-    """Calls a function while the model's adapter, if it has one, is in use or not."""
-    if adapter or not has_adapter(model):
-        return function()
-    model.disable_adapters()
-    try:
-        return function()
-    finally:
-        model.enable_adapters()
 
 
 def _means(out: DiffusionGenerationOutput) -> dict[str, float]:

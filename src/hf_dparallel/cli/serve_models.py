@@ -9,9 +9,8 @@ import click
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..demo import path_of
-from ..generation.compatibility import has_adapter
+from ..generation.compatibility import active_adapter, set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
-from ..serving.engine import set_adapter
 from ..serving.requests import ServedModel
 from .loading import checked_name, resolve_settings
 
@@ -48,8 +47,7 @@ def served_models(
     `generation_config` has settings over the recipe of each of them.
     """
     # MODEL may be an adapter itself, and is then active.
-    own = model.active_adapters()[0] if has_adapter(model) else None
-    base = ServedModel(name, model, tokenizer, generation_config, own)
+    base = ServedModel(name, model, tokenizer, generation_config, active_adapter(model))
     served = [base]
     for number, (adapter_name, path) in enumerate(adapters.items()):
         # PEFT's names are parts of the names of modules, which have no dots.

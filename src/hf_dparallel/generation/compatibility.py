@@ -20,6 +20,25 @@ def has_adapter(model: PreTrainedModel) -> bool:
     return getattr(model, "_hf_peft_config_loaded", False)
 
 
+def active_adapter(model: PreTrainedModel) -> str | None:
+    """Returns PEFT's name of the adapter that is in use."""
+    return model.active_adapters()[0] if has_adapter(model) else None
+
+
+def set_adapter(model: PreTrainedModel, name: str | None) -> None:
+    """Makes one of the adapters of a model the active one, or none of them, if that is not so already."""
+    if not has_adapter(model):
+        return
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layer = next(module for module in model.modules() if isinstance(module, BaseTunerLayer))
+    if name is None and not layer.disable_adapters:
+        model.disable_adapters()
+    elif name is not None and (layer.disable_adapters or layer.active_adapters != [name]):
+        model.enable_adapters()
+        model.set_adapter(name)
+
+
 # What settings ask of a model, each as a function of the model and the value of the setting.
 ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
     "is_native": lambda model, value: model.is_native,

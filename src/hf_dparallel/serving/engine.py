@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from hf_dparallel_rules.settings import SETTINGS
 
 from ..generation.canvas import DecodedRow, RowProgress
-from ..generation.compatibility import has_adapter
+from ..generation.compatibility import set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
 from ..generation.decoder import Decoder
 from ..generation.standard_parts import make_parts
@@ -277,18 +276,6 @@ class Engine:
 
     def _generator_for(self, row_id: int) -> torch.Generator:
         return torch.Generator(self.model.device).manual_seed(self._active[row_id].seed)
-
-
-def set_adapter(model: PreTrainedModel, name: str | None) -> None:
-    """Makes one of the adapters of a model the active one, or none of them, if that is not so already."""
-    if not has_adapter(model):
-        return
-    layer = next(module for module in model.modules() if isinstance(module, BaseTunerLayer))
-    if name is None and not layer.disable_adapters:
-        model.disable_adapters()
-    elif name is not None and (layer.disable_adapters or layer.active_adapters != [name]):
-        model.enable_adapters()
-        model.set_adapter(name)
 
 
 def _settings_of_a_pass(config: DiffusionGenerationConfig) -> tuple[Any, ...]:
