@@ -4,6 +4,7 @@
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,13 @@ def cpu_name() -> str:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
+
+
+def require(what: str, *libraries: str) -> None:
+    """Checks that libraries are installed which this package can do without."""
+    missing = [name for name in libraries if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"`{what}` needs {', '.join(missing)}: `pip install {' '.join(missing)}`.")
 
 
 def _version(package: str) -> str:

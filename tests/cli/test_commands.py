@@ -24,11 +24,11 @@ import hf_dparallel
 from hf_dparallel import DiffusionGenerationConfig, cli, demo
 from hf_dparallel.cli import generate_command, loading, train_command, trajectories_command
 from hf_dparallel.cli.loading import load_split, load_tokenizer
-from hf_dparallel.cli.train_comparison import judge
 from hf_dparallel.data.trajectories import generate_trajectories
 from hf_dparallel.demo.pipeline import DemoConfig
 from hf_dparallel.evaluation.cost import DecodingCost
 from hf_dparallel.evaluation.decoding import Evaluation
+from hf_dparallel.evaluation.with_teacher import judge
 from hf_dparallel_rules.settings import SETTINGS
 
 from ..helpers import make_llada, make_prompts, make_tokenizer, read_json, read_jsonl, write_jsonl
@@ -488,7 +488,7 @@ def test_how_a_model_is_loaded(hf, checkpoint, monkeypatch):
     assert hf(*ask, *flags)[0] == 0 and seen.pop("device_map") == torch.device("cpu")
     expected = {"attn_implementation": "eager", "revision": "v1", "dtype": "bfloat16", "trust_remote_code": False}
     assert seen == expected
-    monkeypatch.setattr("hf_dparallel.cli.loading.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_dparallel.environment.find_spec", lambda name: None)
     code, _, err = hf(*ask, "--load_in_4bit")
     assert code == 1 and "`pip install bitsandbytes`" in err
     assert hf(*ask, "--device", "nowhere")[0] == 1

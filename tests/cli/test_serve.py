@@ -124,7 +124,7 @@ def test_only_this_machine_is_answered_without_a_key(checkpoint, monkeypatch, fl
 
 
 def test_without_the_extra_it_says_how_to_get_it(hf, monkeypatch):
-    monkeypatch.setattr("hf_dparallel.cli.loading.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_dparallel.environment.find_spec", lambda name: None)
     code, _, err = hf("serve", "./missing")
     assert code == 1 and "`pip install llguidance " in err
 

@@ -13,6 +13,7 @@ from hf_dparallel_cli.command import Flags
 from hf_dparallel_rules.settings import settings_of
 
 from .._version import __version__
+from ..data.rewards import REFERENCE_COLUMNS, get_reward
 from ..evaluation.calibration import Trial, calibrate, check_num_prompts
 from ..evaluation.decoding import Evaluation, evaluate_answers
 from ..generation.answerer import Answerer
@@ -21,15 +22,7 @@ from ..hashes import dataset_hash
 from ..hub.files import CALIBRATION_NAME
 from ..reports import markdown_table, write_json
 from .console import make_folder, say
-from .loading import (
-    REFERENCE_COLUMNS,
-    batch_options,
-    get_reward,
-    load_model,
-    load_prompts,
-    read_sweep,
-    resolve_settings,
-)
+from .loading import batch_options, load_model, load_prompts, read_sweep, resolve_settings
 
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hf_dparallel_cli.command import Flags
 
+from ..data.rewards import REFERENCE_COLUMNS, get_reward
 from ..environment import describe_hardware
 from ..evaluation.decoding import evaluate_answers
 from ..evaluation.rows import make_rows, metrics_with_intervals, write_evaluation
@@ -14,16 +15,7 @@ from ..generation.configuration import DiffusionGenerationConfig
 from ..hashes import dataset_hash
 from ..reports import results_table
 from .console import make_folder, note, say
-from .loading import (
-    REFERENCE_COLUMNS,
-    batch_options,
-    get_reward,
-    load_model,
-    load_prompts,
-    read_settings,
-    read_sweep,
-    resolve_settings,
-)
+from .loading import batch_options, load_model, load_prompts, read_settings, read_sweep, resolve_settings
 
 
 def run(flags: Flags) -> dict[str, Any] | None:

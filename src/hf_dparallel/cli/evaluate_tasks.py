@@ -9,9 +9,9 @@ import click
 
 from hf_dparallel_cli.command import Flags
 
-from ..environment import join_processes
+from ..environment import join_processes, require
 from .console import note, say
-from .loading import batch_size, load_model, read_settings, require
+from .loading import batch_size, load_model, read_settings
 
 
 def run(flags: Flags) -> dict[str, Any] | None:

@@ -12,6 +12,8 @@ from typing import Any
 from hf_dparallel_cli.command import Flags
 
 from ..data.prompts import tokenize_prompts
+from ..data.rewards import get_reward
+from ..environment import require
 from ..evaluation.decoding import Evaluation, evaluate_answers
 from ..evaluation.rows import metrics_with_intervals
 from ..generation.answerer import Answerer
@@ -23,17 +25,7 @@ from ..inspection.plots import plot_confidence_maps, plot_tradeoff
 from ..inspection.text import print_answer, print_passes
 from ..inspection.trace import DecodeTrace, trace_decode
 from .console import make_folder, say
-from .loading import (
-    batch_size,
-    encode_prompt,
-    get_reward,
-    load_model,
-    load_prompts,
-    read_prompt,
-    read_settings,
-    require,
-    resolve_settings,
-)
+from .loading import batch_size, encode_prompt, load_model, load_prompts, read_prompt, read_settings, resolve_settings
 
 
 # The confidence thresholds at which accuracy is drawn against speed.

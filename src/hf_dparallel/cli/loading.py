@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import datasets
@@ -28,17 +27,16 @@ from transformers.utils import cached_file, find_adapter_config_file
 
 from hf_dparallel_cli.command import Flags
 
-from ..data.folder import MANIFEST_NAME, check_rows, read_description, trajectory_files
-from ..data.rewards import numeric_answer_reward
+from ..data.folder import MANIFEST_NAME
+from ..data.prompts import has_texts
+from ..data.rewards import REFERENCE_COLUMNS
+from ..data.sources import has_one_split, load_rows
 from ..demo import path_of, word_problem_dataset
+from ..environment import require
 from ..evaluation.sweep import parse_sweep
 from ..generation.configuration import DiffusionGenerationConfig, resolve, special_token_id
 from ..generation.mixin import DiffusionGenerationMixin
 from ..models.foreign import enable_diffusion_generation
-
-
-if TYPE_CHECKING:
-    from ..data.rewards import RewardFunction
 
 
 # The bundled word problems, as the name of a dataset.
@@ -46,18 +44,6 @@ DEMO = "demo"
 _DEMO_ROWS = 512
 # Parameters of a model that is as fast in one thread as in several.
 _SMALL_MODEL = 10**7
-_FILE_FORMATS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".parquet": "parquet",
-    ".txt": "text",
-}
-# Who speaks in a chat of ShareGPT.
-_ROLES = {"human": "user", "gpt": "assistant"}
-# The column with the reference answer that each reward function reads.
-REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
 
 def load_model(flags: Flags, has_workers: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -149,10 +135,11 @@ def batch_size(given: int | None = None) -> int:
     return given or (16 if torch.cuda.is_available() else 8)
 
 
-def batch_options(flags: Flags) -> dict[str, Any]:
+def batch_options(flags: Flags | None = None) -> dict[str, Any]:
     """Returns the batch size and the number of workers; where they are not given, as suit this device."""
+    given = flags or Flags(batch_size=None, num_workers=None)
     num_workers = 1 if torch.cuda.is_available() else min(torch.get_num_threads(), 4)
-    return {"batch_size": batch_size(flags.batch_size), "num_workers": flags.num_workers or num_workers}
+    return {"batch_size": batch_size(given.batch_size), "num_workers": given.num_workers or num_workers}
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -193,9 +180,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> l
 
 def load_prompts(flags: Flags, default_split: str) -> datasets.Dataset:
     """Returns the rows that were asked for, as they are or with a column `prompt` made from `prompt_column`."""
-    path = Path(flags.dataset)
-    has_one_split = path.is_file() or (path / MANIFEST_NAME).is_file()
-    split = flags.dataset_split or ("train" if has_one_split else default_split)
+    split = flags.dataset_split or ("train" if has_one_split(flags.dataset) else default_split)
     dataset = load_split(flags.dataset, flags.dataset_config, split, flags.num_samples)
     if flags.num_samples is not None:
         dataset = dataset.select(range(min(flags.num_samples, len(dataset))))
@@ -229,9 +214,14 @@ def _check_columns(flags: Flags, columns: list[str]) -> None:
         raise ValueError(f"`dataset={flags.dataset}` lacks {', and '.join(lacking)}. Its columns are {columns}.")
 
 
-def has_texts(dataset: datasets.Dataset) -> bool:
-    """Whether the prompts are plain text, which no chat template is for."""
-    return "string" in getattr(dataset.features.get("prompt"), "dtype", "")
+def load_split(
+    name: str, config: str | None = None, split: str = "train", num_rows: int | None = None
+) -> datasets.Dataset:
+    """Returns a split of a dataset, see [`load_rows`], or of the bundled word problems."""
+    if name == DEMO:
+        return word_problem_dataset(num_rows or _DEMO_ROWS, seed=0, split=split)
+    with nullcontext() if has_one_split(name) else checked_name("dataset", name):
+        return load_rows(name, config, split)
 
 
 def _check_no_template(flags: Flags) -> None:
@@ -243,87 +233,6 @@ def _check_no_template(flags: Flags) -> None:
             f"The column `prompt` of `dataset={flags.dataset}` has texts, and `model={flags.model}` answers messages. "
             "Add --prompt_column prompt to ask each text as a user's message, or --raw to have it continued as it is."
         )
-
-
-def load_split(
-    name: str, config: str | None = None, split: str = "train", num_rows: int | None = None
-) -> datasets.Dataset:
-    """Returns a split of a dataset on the Hub, in a folder or a file, or of the bundled word problems.
-
-    In a folder of `hf-dparallel trajectories`, the rows that were kept are taken.
-    """
-    if name == DEMO:
-        return word_problem_dataset(num_rows or _DEMO_ROWS, seed=0, split=split)
-    path = Path(name)
-    if (path / MANIFEST_NAME).is_file():
-        return _read_files(trajectory_files(path), "parquet", split)
-    file_format = _FILE_FORMATS.get(path.suffix)
-    if file_format is None and path.is_file():
-        raise ValueError(f"`dataset={name}` is not read: give a file that ends in {', '.join(_FILE_FORMATS)}.")
-    if file_format is None:
-        with checked_name("dataset", name):
-            # A path such as "./" has no name of its own.
-            name = str(path.resolve()) if path.is_dir() else name
-            return _with_messages(datasets.load_dataset(name, config, split=split))
-    if not path.is_file():
-        raise FileNotFoundError(f"`dataset={name}` does not exist. Give the path of the file as seen from here.")
-    return _read_files([path], file_format, split)
-
-
-def _read_files(files: list[Path], file_format: str, split: str) -> datasets.Dataset:
-    if split.partition("[")[0] not in ("train", "all"):
-        raise ValueError(
-            f"`{files[0]}` has the split 'train' only, not {split!r}. Leave the split out; or, to evaluate a training "
-            'on a part, add --dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]".'
-        )
-    try:
-        options = {"sep": "\t"} if files[0].suffix == ".tsv" else {}
-        dataset = datasets.load_dataset(file_format, data_files=list(map(str, files)), split=split, **options)
-    # What an empty file raises is a `StopIteration`.
-    except (datasets.exceptions.DatasetGenerationError, ValueError, StopIteration) as error:
-        # A .csv begins with a line of names.
-        if file_format != "parquet" and len(files[0].read_bytes().splitlines()) <= (file_format == "csv"):
-            raise ValueError(f"`{files[0]}` has no rows.") from error
-        raise ValueError(
-            f"`{files[0]}` cannot be read as a {file_format} file ({error.__cause__ or error!r}). Is it damaged, or "
-            "of another format than its name says?"
-        ) from error
-    if file_format == "parquet":
-        for file in files:
-            check_rows(file)
-    dataset.info.description = read_description(files[0].parent)
-    return _with_messages(dataset)
-
-
-def _with_messages(dataset: datasets.Dataset) -> datasets.Dataset:
-    """Returns the rows, with the chats of ShareGPT (`conversations` of `from` and `value`) as messages."""
-
-    def read(chat: list[dict[str, str]]) -> dict[str, Any]:
-        turns = [(turn["from"], turn["value"]) for turn in chat]
-        return {"messages": [{"role": _ROLES.get(who, who), "content": text} for who, text in turns]}
-
-    if "from" not in str(dataset.features.get("conversations")):
-        return dataset
-    return dataset.map(read, input_columns="conversations", remove_columns="conversations")
-
-
-def get_reward(name: str, dataset: datasets.Dataset) -> "RewardFunction":
-    """Returns the reward function, after checking, before anything is decoded, that it can judge this dataset."""
-    if name == "numeric":
-        return numeric_answer_reward
-    require("reward=math", "math_verify")
-    if has_texts(dataset):
-        raise ValueError("`reward=math` judges chats, but the prompts are plain text. Add --prompt_column prompt.")
-    from trl.rewards import accuracy_reward
-
-    return accuracy_reward
-
-
-def require(what: str, *libraries: str) -> None:
-    """Checks that libraries are installed which this package can do without."""
-    missing = [name for name in libraries if find_spec(name) is None]
-    if missing:
-        raise ImportError(f"`{what}` needs {', '.join(missing)}: `pip install {' '.join(missing)}`.")
 
 
 @contextmanager

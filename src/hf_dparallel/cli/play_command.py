@@ -8,8 +8,8 @@ import webbrowser
 from hf_dparallel_cli import COMMANDS
 from hf_dparallel_cli.command import Flags
 
+from ..environment import require
 from .console import say
-from .loading import require
 from .serve_command import LIBRARIES, bind, serve
 
 

@@ -12,8 +12,9 @@ import click
 
 from hf_dparallel_cli.command import Flags
 
+from ..environment import require
 from .console import note
-from .loading import batch_size, load_model, read_settings, require
+from .loading import batch_size, load_model, read_settings
 
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from argparse import SUPPRESS
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any, NoReturn
@@ -27,17 +28,20 @@ from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 from hf_dparallel_rules.settings import what_is_meant
 
 from ..data.dataset import prepare_dataset
+from ..data.prompts import has_texts
 from ..demo import path_of
+from ..environment import require
+from ..evaluation.with_teacher import compare_with_teacher
 from ..generation.compatibility import has_adapter
 from ..hub.files import SUMMARY_NAME
-from ..reports import write_json
+from ..inspection.plots import plot_confidence_maps
+from ..reports import results_table, write_json
 from ..training.config import CertaintyForcingConfig
 from ..training.publishing import student_recipe
 from ..training.student import base_model, special_token_id
 from ..training.trainer import CertaintyForcingTrainer
 from .console import note, note_progress, say, say_table
-from .loading import DEMO, checked_name, has_texts, load_split, require
-from .train_comparison import compare_with_teacher
+from .loading import DEMO, batch_options, checked_name, load_split
 
 
 EXAMPLE = "Example: hf-dparallel train --model demo --dataset_name runs/data --use_peft --output_dir runs/student"
@@ -277,12 +281,20 @@ def compare(
 ) -> list[dict[str, Any]] | None:
     """Shows teacher and student side by side. What fails here comes after a training that is saved."""
     model = trainer.accelerator.unwrap_model(trainer.model).eval()
-    recipe, folder = student_recipe(trainer), Path(trainer.args.output_dir)
+    recipe, picture = student_recipe(trainer), Path(trainer.args.output_dir, "certainty.png")
     try:
-        return compare_with_teacher(model, load_teacher, trainer.processing_class, recipe, rows, folder)
+        told, table, certainty = compare_with_teacher(
+            model, load_teacher, trainer.processing_class, recipe, rows, **batch_options()
+        )
     except (ValueError, ArithmeticError, RuntimeError) as error:
         note(f"The student is saved, but could not be compared with its teacher: {error}")
         return None
+    count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+    say(f"\nOn {count} that training did not see. {told}\n\n{results_table(table)}")
+    if find_spec("matplotlib") is not None:
+        plot_confidence_maps(certainty).savefig(picture)
+        say(f"\nFigure: {picture}")
+    return table
 
 
 def drop_long_rows(rows: datasets.Dataset, max_length: int) -> datasets.Dataset:

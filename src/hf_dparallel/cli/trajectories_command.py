@@ -17,23 +17,14 @@ from hf_dparallel_cli.command import Flags
 
 from ..data.folder import write_filtered
 from ..data.on_ray import generate_trajectories_on_ray
-from ..data.rewards import RewardFunction, score_completions
+from ..data.rewards import REFERENCE_COLUMNS, RewardFunction, get_reward, score_completions
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..demo import path_of
 from ..environment import join_processes
 from ..evaluation.cost import DecodingCost, mean_cost
 from ..terminal import printable
 from .console import note, note_progress, say, say_table
-from .loading import (
-    REFERENCE_COLUMNS,
-    batch_options,
-    get_reward,
-    load_model,
-    load_prompts,
-    load_tokenizer,
-    read_settings,
-    resolve_settings,
-)
+from .loading import batch_options, load_model, load_prompts, load_tokenizer, read_settings, resolve_settings
 
 
 def run(flags: Flags) -> dict[str, Any] | None:

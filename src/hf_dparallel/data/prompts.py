@@ -45,6 +45,11 @@ def tokenize_prompts(
     return prompt_ids
 
 
+def has_texts(dataset: "Dataset") -> bool:
+    """Whether the prompts are plain text, which no chat template is for."""
+    return "string" in getattr(dataset.features.get("prompt"), "dtype", "")
+
+
 def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
     """Raises a `ValueError` if a dataset already has one of the columns that would be added to it."""
     if not hasattr(dataset, "column_names"):

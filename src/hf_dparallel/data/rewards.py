@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ..environment import require
+from .prompts import has_texts
+
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 RewardFunction = Callable[..., list[float | None]]
+# The column with the reference answer that each reward function reads.
+REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
 # How numbers are also written, and how they are read below. LaTeX keeps the space after a comma away with braces. Thin
 # spaces part thousands, and others if it looks so. A minus may stand apart from its number where an expression begins.
@@ -65,6 +70,18 @@ def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -
         expected = _last_number(str(reference))
         rewards.append(float(not expected.isdisjoint(_last_number("".join(parts)))) if expected else None)
     return rewards
+
+
+def get_reward(name: str, dataset: "Dataset") -> RewardFunction:
+    """Returns the reward function, after checking, before anything is decoded, that it can judge this dataset."""
+    if name == "numeric":
+        return numeric_answer_reward
+    require("reward=math", "math_verify")
+    if has_texts(dataset):
+        raise ValueError("`reward=math` judges chats, but the prompts are plain text. Add --prompt_column prompt.")
+    from trl.rewards import accuracy_reward
+
+    return accuracy_reward
 
 
 def score_completions(

@@ -3,26 +3,19 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import datasets
+import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel_cli.command import Flags
-
-from ..data.rewards import RewardFunction, score_completions
-from ..evaluation.decoding import evaluate_answers
-from ..evaluation.rows import make_rows
+from ..data.rewards import REFERENCE_COLUMNS, RewardFunction, get_reward, score_completions
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..inspection.certainty import certainty_of
-from ..inspection.plots import plot_confidence_maps
-from ..reports import results_table
-from .console import say
-from .loading import REFERENCE_COLUMNS, batch_options, get_reward
+from .decoding import evaluate_answers
+from .rows import make_rows
 
 
 def compare_with_teacher(
@@ -31,24 +24,24 @@ def compare_with_teacher(
     tokenizer: PreTrainedTokenizerBase,
     recipe: DiffusionGenerationConfig,
     rows: datasets.Dataset,
-    folder: Path,
-) -> list[dict[str, Any]]:
-    """Prints a table, draws the certainty of both if it can, and returns the rows of the table.
+    **options: Any,
+) -> tuple[str, list[dict[str, Any]], dict[str, torch.FloatTensor]]:
+    """Decodes rows, which have `prompt_ids` and the teacher's `completion_ids`, with both.
 
-    `rows` have `prompt_ids` and the teacher's `completion_ids`.
+    Returns what makes an answer right, the rows of a table, and by title the certainty of both for
+    [`plot_confidence_maps`]. `options` are arguments of [`Answerer`].
     """
     config = Answerer(model, tokenizer, recipe).config
-    told, reward_function = judge(rows, tokenizer)
+    rule_of_answers, reward_function = judge(rows, tokenizer)
     rows, prompt_ids = rows.rename_column("completion_ids", "teacher_ids"), rows["prompt_ids"][:]
     measured, certainty = {}, {}
 
     def measure(model: PreTrainedModel, name: str, *recipes: tuple[str, DiffusionGenerationConfig]) -> None:
         for method, recipe in recipes:
-            answerer = Answerer(model, tokenizer, recipe, **batch_options(Flags(batch_size=None, num_workers=None)))
+            answerer = Answerer(model, tokenizer, recipe, **options)
             measured[method] = evaluate_answers(answerer, rows, reward_function, method, prompt_ids).metrics()
-        if find_spec("matplotlib") is not None:
-            title = f"{name}: {measured[method]['nfe']:.1f} passes, accuracy {measured[method]['accuracy']:.0%}"
-            certainty[title] = certainty_of(answerer, prompt_ids)
+        title = f"{name}: {measured[method]['nfe']:.1f} passes, accuracy {measured[method]['accuracy']:.0%}"
+        certainty[title] = certainty_of(answerer, prompt_ids)
 
     rule = str(config.commit_rule())
     rule = f"{rule} {getattr(config, rule)}"
@@ -56,13 +49,7 @@ def compare_with_teacher(
         original = config.one_token_per_pass()
         measure(teacher, "Teacher", ("Teacher, one token per pass", original), (f"Teacher, {rule}", recipe))
     measure(model, "Student", (f"Student, {rule}", recipe))
-    table = make_rows(measured)
-    count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
-    say(f"\nOn {count} that training did not see. {told}\n\n{results_table(table)}")
-    if certainty:
-        plot_confidence_maps(certainty).savefig(folder / "certainty.png")
-        say(f"\nFigure: {folder / 'certainty.png'}")
-    return table
+    return rule_of_answers, make_rows(measured), certainty
 
 
 def judge(rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[str, RewardFunction]:
