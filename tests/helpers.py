@@ -115,6 +115,11 @@ def make_a2d(**overrides) -> A2DQwen3ForMaskedDiffusion:
     return _sharpened(A2DQwen3ForMaskedDiffusion(A2DQwen3Config(**(settings | overrides))))
 
 
+def make_block_a2d(**overrides) -> A2DQwen3ForMaskedDiffusion:
+    """The same, block-causal with blocks of 4 tokens."""
+    return make_a2d(**({"block_length": 4} | overrides))
+
+
 def make_shifted_sdar(**overrides) -> SDARForMaskedDiffusion:
     """The same model, in which the logits at position `i - 1` score token `i`, as in Fast-dLLM v2."""
     model = make_sdar(**overrides)

@@ -211,6 +211,7 @@ class Config(Protocol):
     max_new_tokens: int
     min_new_tokens: int
     block_length: int
+    block_origin: str
     max_active_blocks: int
     min_commits: int
     denoising_steps: int
@@ -282,7 +283,12 @@ add_setting("block_length", "length", int, default=32, minimum=1, is_swept=True,
     model={"has_room": "is more than the {longest} tokens that {model} was trained for, which decodes whole blocks",
            "routes_tokens": "is not the block that {model} chooses experts for"},
     help="Tokens of a block; blocks are decoded from left to right. The last one may be shorter. "
-    "Block-causal models count blocks from the first token of the prompt, and have a default of their own.")
+    "Block-causal models have a default of their own.")
+add_setting("block_origin", "length", str, off="sequence", choices=("sequence", "answer"), not_with=("engine",),
+    model={"has_blocks": "is for models whose attention has blocks: in {model} they follow the prompt anyway",
+           "routes_alone": "would move the blocks that {model} chooses experts for"},
+    help="Where block-causal models count blocks from: the first token of the prompt, or of the answer (`\"answer\"`: "
+    "a block then ends where the prompt ends, and the first one of the prompt may be shorter).")
 add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,
     help="With any rule: at least this many tokens in each pass, the most confident ones.")
 add_setting("max_active_blocks", "blocks", int, off=1, minimum=1, is_swept=True,

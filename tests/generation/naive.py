@@ -60,6 +60,11 @@ class Row:
     def revises(self) -> bool:
         return any(name in self.settings for name in ("revocation_threshold", "editing_threshold", "soft_threshold"))
 
+    def block_of(self, places) -> torch.LongTensor:
+        """The number of the block that each place is in, below 0 in the prompt if blocks are counted from its end."""
+        origin = 0 if self.settings["whole_blocks"] else self.first_new
+        return torch.tensor([(place - origin) // self.settings["block_length"] for place in places])
+
     def decided(self) -> list[int]:
         """The tokens that may be revised."""
         return [i for i in self.open if self.tokens[i] != self.mask and not self.given[i]]
@@ -67,7 +72,8 @@ class Row:
 
 def make_row(model, prompt, max_new_tokens, block_length, **settings) -> Row:
     mask, length = model.config.mask_token_id, len(prompt) + max_new_tokens
-    if model.attention != "full":
+    settings["whole_blocks"] = model.attention != "full" and settings.get("block_origin") != "answer"
+    if settings["whole_blocks"]:
         # Blocks are counted from the first token, and the last one is whole.
         first_new, width = len(prompt), -(-length // block_length) * block_length
         starts = range(0, width, block_length)
@@ -78,7 +84,6 @@ def make_row(model, prompt, max_new_tokens, block_length, **settings) -> Row:
     blocks = [range(max(start, 0), min(start + block_length, width)) for start in starts]
     row = Row(prompt + [mask] * (width - len(prompt)), mask, settings, first_new, length, blocks)
     row.settings |= {"max_new_tokens": max_new_tokens, "block_length": block_length}
-    row.settings["whole_blocks"] = model.attention != "full"
     return row
 
 
@@ -214,14 +219,17 @@ def predict_whole(model, row: Row) -> torch.Tensor:
     ids = row.tokens[:end]
     if row.settings.get("revocation_threshold"):
         return predict_with_copy(model, row, ids, lead)
-    embed = model.get_input_embeddings()
+    embed, mask = model.get_input_embeddings(), None
+    if model.attention != "full":
+        block = row.block_of(range(end))
+        mask = (block[None, :] <= block[:, None])[None, None]
     inputs, of_mask = embed(torch.tensor([ids])), embed.weight[row.mask]
     for i in row.decided() if row.settings.get("soft_threshold") is not None else []:
         # In float32, as rows keep it: what is fed back makes every rounding larger from pass to pass.
         p, of_token = torch.tensor(row.certainty[i]), embed.weight[row.tokens[i]]
         mixed = p * of_token + (1 - p) * of_mask
         inputs[0, i] = mixed / (mixed.norm() + 1e-6) * (p * of_token.norm() + (1 - p) * of_mask.norm())
-    return penalised(row, model(inputs_embeds=inputs).logits[0]).softmax(-1)
+    return penalised(row, model(inputs_embeds=inputs, attention_mask=mask).logits[0]).softmax(-1)
 
 
 def penalised(row: Row, logits: torch.Tensor) -> torch.Tensor:
@@ -250,7 +258,7 @@ def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tenso
     in_copy = torch.tensor([i in is_new for i in place.tolist()])
     visible = torch.where(key < len(ids), (query < len(ids)) | ~blind, (query >= len(ids)) & in_copy[key])
     if model.attention != "full":
-        block = torch.tensor([*range(len(ids)), *places]) // row.settings["block_length"]
+        block = row.block_of([*range(len(ids)), *places])
         visible &= block[key] <= block[query]
     mask = torch.zeros(visible.shape, dtype=model.dtype).masked_fill(~visible, float("-inf"))
     positions = torch.tensor([[*range(len(ids)), *places]])

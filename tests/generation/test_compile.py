@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import CompileConfig
 
-from ..helpers import left_padded, make_dream, make_llada, make_sdar, make_shifted_sdar
+from ..helpers import left_padded, make_block_a2d, make_dream, make_llada, make_sdar, make_shifted_sdar
 
 
 NEW = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}
@@ -42,21 +42,22 @@ def same(compiled, plain):
 
 
 @pytest.mark.parametrize(
-    ("make", "cache"),
+    ("make", "cache", "origin"),
     [
-        (make_llada, None),
-        (make_dream, "prefix"),
-        (make_llada, "dual"),
-        (make_sdar, "block"),
-        (make_shifted_sdar, "block"),
+        (make_llada, None, None),
+        (make_dream, "prefix", None),
+        (make_llada, "dual", None),
+        (make_sdar, "block", None),
+        (make_shifted_sdar, "block", "answer"),
+        (make_block_a2d, "block", "answer"),
     ],
 )
-def test_same_tokens_as_without(make, cache):
+def test_same_tokens_as_without(make, cache, origin):
     model = make()
     compile_config = CompileConfig(backend=CountingBackend(), dynamic=False)
     ids, attention_mask = left_padded([[2, 3], [4, 5, 6], [7]])
     for threshold in (0.5, 2.0):
-        kwargs = {"entropy_threshold": threshold, "cache_implementation": cache, **NEW}
+        kwargs = {"entropy_threshold": threshold, "cache_implementation": cache, "block_origin": origin, **NEW}
         plain = model.generate(ids, attention_mask=attention_mask, **kwargs)
         compiled = model.generate(ids, attention_mask=attention_mask, compile_config=compile_config, **kwargs)
         assert same(compiled, plain)

@@ -30,6 +30,8 @@ from ..helpers import (
     RemoteCodeModel,
     exact_model,
     left_padded,
+    make_a2d,
+    make_block_a2d,
     make_dream,
     make_llada,
     make_llada2,
@@ -40,7 +42,7 @@ from ..helpers import (
 from .naive import Form, FrozenCache, naive_generate, predict_whole
 
 
-BLOCK_CAUSAL = [make_sdar, make_llada2, make_shifted_sdar]
+BLOCK_CAUSAL = [make_sdar, make_llada2, make_block_a2d, make_shifted_sdar]
 pytestmark = pytest.mark.usefixtures("klass")
 
 
@@ -94,7 +96,8 @@ def stops(draw):
 @st.composite
 def decode_cases(draw):
     """Settings of any kind that go together; rows end at different times."""
-    make = draw(st.sampled_from([make_llada, make_dream, make_llada, make_dream, make_sdar, make_llada2]))
+    full = [make_llada, make_dream, make_a2d]
+    make = draw(st.sampled_from(full) | st.sampled_from([make_sdar, make_llada2, make_block_a2d]))
     is_infilling, is_guided, layers = False, draw(st.sampled_from([False, False, False, True])), 2
     block_length, num_new = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.integers(1, 20))
     num_blocks = -(-num_new // block_length)
@@ -111,6 +114,7 @@ def decode_cases(draw):
     kwargs = {"block_length": block_length, "max_new_tokens": num_new, "pad_token_id": 0}
     if make in BLOCK_CAUSAL:
         kwargs["use_cache"] = draw(st.sampled_from([None, False]))
+        kwargs["block_origin"] = draw(st.sampled_from([None, "sequence", "answer", "answer"]))
     else:
         is_infilling = draw(st.sampled_from([False, False, not is_guided]))
         kwargs["cache_implementation"] = draw(st.sampled_from([None, "prefix", "dual"]))
@@ -327,8 +331,15 @@ def test_each_way_to_decode_equals_the_naive_loop(make, change):
 
 @pytest.mark.parametrize("make", BLOCK_CAUSAL)
 @pytest.mark.parametrize("several", [{}, {"max_active_blocks": 3, "block_add_threshold": 0.25}])
-def test_verified_commits_of_block_causal_models_equal_the_naive_loop(make, several):
-    settings = {"block_length": 8, "max_new_tokens": 24, "pad_token_id": 0, "eos_token_id": 62} | several
+@pytest.mark.parametrize("origin", ["sequence", "answer"])
+def test_verified_commits_of_block_causal_models_equal_the_naive_loop(make, several, origin):
+    settings = {
+        "block_length": 8,
+        "block_origin": origin,
+        "max_new_tokens": 22,
+        "pad_token_id": 0,
+        "eos_token_id": 62,
+    } | several
     for rule in ({"entropy_bound": 2.0}, {"confidence_threshold": 0.3}):
         check_case((make, 2, [[2, 3], [4] * 9, [9]], settings | {"revocation_threshold": 0.9} | rule, 2))
 
@@ -362,6 +373,10 @@ def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
 @example((make_llada, 2, [[30], [57], [37], [56]], SEVERAL | {"block_length": 8, "entropy_threshold": 1.0}, 4))
 # A pass over the last block alone needs no mask, and one over rows in blocks of their own, none padded, does.
 @example((make_sdar, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, 3))
+# A block of the prompt and the one of the answer are no longer than a block together, and no last one.
+@example(
+    (make_block_a2d, 2, [[2, 3, 4]], BLOCKS | {"block_length": 8, "max_new_tokens": 4, "block_origin": "answer"}, 1)
+)
 # The column before the block does not see it.
 @example((make_shifted_sdar, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, 3))
 def test_a_row_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):

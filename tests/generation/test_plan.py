@@ -8,7 +8,7 @@ from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.models.backbones import CACHE_ARGUMENT
 
-from ..helpers import left_padded, make_dream, make_llada, make_sdar, make_shifted_sdar
+from ..helpers import left_padded, make_block_a2d, make_dream, make_llada, make_sdar, make_shifted_sdar
 from .naive import decode_three_rows
 
 
@@ -24,6 +24,13 @@ TWO = {"max_new_tokens": 8, "max_active_blocks": 2, "block_add_threshold": 0.25,
     [
         # One token of the prompt is in the first block, and three masks behind the answer complete the last one.
         (make_sdar, [[2, 3, 4, 5, 6]], IN_STEP, [(8, 8), (4, 8), (8, 12), (4, 12), (8, 16), (4, 16), (8, 20)]),
+        # Counted from the answer, blocks end where the prompt ends, and the last one may be shorter.
+        (
+            make_block_a2d,
+            [[2, 3, 4, 5, 6]],
+            {"max_new_tokens": 10, "denoising_steps": 5, "block_origin": "answer"},
+            [(9, 9), (4, 9), (8, 13), (4, 13), (6, 15)],
+        ),
         # Rows in step share the window.
         (make_sdar, [[2, 3, 4, 5, 6], [7]], IN_STEP, [(8, 8), (4, 8), (8, 12), (4, 12)]),
         # The column that predicts the first token is computed beside a block.
@@ -54,6 +61,7 @@ def test_what_a_pass_computes(make, prompts, settings, computed):
         (make_dream, {"cache_implementation": "dual", "cache_refresh_interval": 3}),
         (make_dream, {"cache_implementation": "dual", "max_active_blocks": 2, "block_add_threshold": 0.5}),
         (make_sdar, {}),
+        (make_block_a2d, {"block_origin": "answer"}),
         (make_shifted_sdar, {"max_active_blocks": 2, "block_add_threshold": 0.5}),
     ],
 )

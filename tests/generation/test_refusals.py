@@ -108,6 +108,10 @@ def of_a_class_that_hides_nothing():
     return model
 
 
+def make_routed_llada2():
+    return make_llada2(expert_capacity=3)
+
+
 INFILLING = {"max_new_tokens": 0}
 COMPILED = {"compile_config": CompileConfig()}
 VERIFIED = {"entropy_bound": 2.0, "revocation_threshold": 0.9}
@@ -116,8 +120,11 @@ WRONG_TOGETHER = [
     (make_sdar, {"cache_implementation": "dual"}, "SDAR"),
     (make_sdar, {"cache_refresh_interval": 2}, "approximation"),
     (make_sdar, {"block_length": 129}, "128 tokens"),
-    (make_sdar, INFILLING, "block-causal"),
-    (make_sdar, {"input_ids": PROMPT} | INFILLING, "block-causal"),
+    (make_llada, {"block_origin": "answer"}, "LLaDA"),
+    (make_routed_llada2, {"block_origin": "answer"}, "experts"),
+    (make_sdar, {"engine": "sglang", "confidence_threshold": 0.9, "block_origin": "answer"}, "engine"),
+    (make_sdar, INFILLING, "blocks behind"),
+    (make_sdar, {"input_ids": PROMPT} | INFILLING, "blocks behind"),
     (make_sdar, {"suffix_length": 3}, "block-causal"),
     (make_llada, {"cache_implementation": "block"}, "LLaDA"),
     (make_llada, {"cache_refresh_interval": 2}, "needs `cache_implementation`"),

@@ -7,25 +7,28 @@ import torch
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 
-from ..helpers import exact_model, make_dream, make_llada, make_sdar, make_shifted_sdar
+from ..helpers import exact_model, make_block_a2d, make_dream, make_llada, make_sdar, make_shifted_sdar
 from .naive import decode_three_rows
 
 
 @pytest.mark.parametrize(
-    ("make", "cache"),
+    ("make", "cache", "origin"),
     [
-        (make_llada, None),
-        (make_dream, "prefix"),
-        (make_dream, "dual"),
-        (make_sdar, "block"),
-        (make_shifted_sdar, "block"),
+        (make_llada, None, None),
+        (make_dream, "prefix", None),
+        (make_dream, "dual", None),
+        (make_sdar, "block", None),
+        (make_shifted_sdar, "block", None),
+        (make_block_a2d, "block", "answer"),
+        (make_shifted_sdar, "block", "answer"),
     ],
 )
-def test_logits_are_those_of_the_model_for_each_row_alone(make, cache):
+def test_logits_are_those_of_the_model_for_each_row_alone(make, cache, origin):
     """In every pass where that is exact, and in the others where a row enters its block."""
     model = exact_model(make)
     settings = {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 1.0, "stop_at_eos": False}
-    decoder = Decoder(model, resolve(model, None, cache_implementation=cache, **settings), [])
+    settings |= {"cache_implementation": cache, "block_origin": origin}
+    decoder = Decoder(model, resolve(model, None, **settings), [])
     canvas, logits_of, num_compared = decoder.canvas, decoder.runner.logits, []
 
     def checked(wanted):
@@ -36,9 +39,12 @@ def test_logits_are_those_of_the_model_for_each_row_alone(make, cache):
             ids = canvas.sequences[row, canvas.prompt_start(row) :][None]
             is_open = canvas.is_open[row, wanted[row]]
             columns = wanted[row][is_open] - canvas.prompt_start(row)
+            mask = None
             if model.attention != "full":
                 ids = ids[:, : canvas.open_edges(row)[1] - canvas.prompt_start(row)]
-            torch.testing.assert_close(logits[row][is_open], model(ids).logits[0, columns])
+                block = (torch.arange(ids.shape[1]) - (canvas.prompt_lengths[row] if origin else 0)) // 4
+                mask = (block[None, :] <= block[:, None])[None, None]
+            torch.testing.assert_close(logits[row][is_open], model(ids, attention_mask=mask).logits[0, columns])
             num_compared.append(len(columns))
         return logits
 

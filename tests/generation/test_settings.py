@@ -30,6 +30,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 VALUES = {
     "max_new_tokens": st.sampled_from([16, 24, 33]),
     "block_length": st.sampled_from([4, 8, 32]),
+    "block_origin": st.just("sequence"),
     "max_active_blocks": st.just(1),
     "suffix_length": st.integers(0, 40),
     "revocation_threshold": st.just(0.0),

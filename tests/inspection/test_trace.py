@@ -79,6 +79,9 @@ def test_row_of_a_padded_batch_and_of_an_infilled_prompt():
     assert short.blocks() == [range(0, 4), range(4, 8), range(8, 10)]
     shared = trace_decode(make_sdar(), tokenizer, [9], RECIPE.updated(max_new_tokens=10, block_length=4))
     assert shared.blocks() == [range(0, 3), range(3, 7), range(7, 10)]
+    settings = {"max_new_tokens": 10, "block_length": 4, "block_origin": "answer"}
+    of_answer = trace_decode(make_sdar(), tokenizer, [9], RECIPE.updated(**settings))
+    assert of_answer.blocks() == [range(0, 4), range(4, 8), range(8, 10)]
     assert printed(print_passes, infilled)[-1].endswith(" ".join(infilled.tokens))
 
 

@@ -156,10 +156,10 @@ class Canvas(RowTensors):
     """The rows being decoded: left-padded prompts with the mask tokens to decide.
 
     Tensors have one line a row and one column a token, and rows end at the same column. Their width is a multiple of
-    `width_multiple`, for code that is compiled for each width. With `whole_blocks` they count blocks from the first
-    token of a row, as block-causal models do: the end of the prompt may then share the first block with new tokens,
-    and further masks behind the answer complete the last block. If it `revises`, decided tokens of the open blocks
-    may change.
+    `width_multiple`, for code that is compiled for each width. Blocks follow the prompt. If the model `is_causal`
+    across blocks, they may be counted from the first token of a row instead (`whole_blocks`): the end of the prompt
+    may then share the first block with new tokens, and further masks behind the answer complete the last block. If it
+    `revises`, decided tokens of the open blocks may change.
     """
 
     # The masks of the open blocks, and if it revises their decided tokens, none that the prompt gave: `(rows, width)`.
@@ -177,7 +177,7 @@ class Canvas(RowTensors):
         self,
         config: DiffusionGenerationConfig,
         width_multiple: int = 1,
-        whole_blocks: bool = False,
+        is_causal: bool = False,
         revises: bool = False,
     ):
         self.config = config
@@ -185,10 +185,11 @@ class Canvas(RowTensors):
         self.is_infilling = config.is_infilling
         self.revises = revises
         self.width_multiple = width_multiple
-        self.whole_blocks = whole_blocks
+        self.is_causal = is_causal
+        self.whole_blocks = is_causal and config.block_origin == "sequence"
         # Whether every pass predicts masks of blocks that are not open yet.
         is_cut_off = config.suffix_length is not None or config.cache_implementation == "dual"
-        self.predicts_ahead = not whole_blocks and not is_cut_off
+        self.predicts_ahead = not is_causal and not is_cut_off
         # Whether the host gets the tokens of each pass, too, with its one transfer.
         self.reads_tokens = False
         self._widest = 0
@@ -219,6 +220,11 @@ class Canvas(RowTensors):
         """The columns of the answer."""
         start = self.answer_start(row)
         return slice(start, start + self.answer_length(row))
+
+    @property
+    def last_seen_block(self) -> torch.LongTensor:
+        """The last block that each column of a block-causal model sees; every one for padding, as NaN comes of none."""
+        return self.block.masked_fill(self.attention_mask == 0, _BEYOND)
 
     def open_edges(self, row: int) -> tuple[int, int]:
         """The columns at which the open blocks of a row begin and end."""

@@ -43,8 +43,10 @@ def set_adapter(model: PreTrainedModel, name: str | None) -> None:
 ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
     "is_native": lambda model, value: model.is_native,
     "sees_all": lambda model, value: model.attention == "full",
+    "has_blocks": lambda model, value: model.attention != "full",
+    "routes_alone": lambda model, value: getattr(model.config, "expert_capacity", None) is None,
     "routes_tokens": lambda model, value: (
-        getattr(model.config, "expert_capacity", None) is None or value == model.config.block_length
+        ABILITIES["routes_alone"](model, value) or value == model.config.block_length
     ),
     "fits_attention": lambda model, value: (model.attention == "full") == (value != "block"),
     "has_room": lambda model, value: model.attention == "full" or value <= (longest_sequence(model) or value),

@@ -74,7 +74,7 @@ class Runner:
     def run(self, planned: Pass) -> torch.Tensor:
         """Runs a pass, with the head where it says."""
         input_ids, position_ids = planned.of(self.canvas.sequences), planned.of(self.canvas.position_ids)
-        mask = self.mask(planned, position_ids)
+        mask = self.mask(planned)
         if planned.appended is not None:
             input_ids = torch.cat([input_ids, planned.appended.input_ids], dim=1)
             position_ids = torch.cat([position_ids, planned.appended.position_ids], dim=1)
@@ -93,7 +93,7 @@ class Runner:
         """The pass with its rows as the cache counts them."""
         return planned
 
-    def mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
+    def mask(self, planned: Pass) -> Any:
         """The mask of a pass, for models of this package in the form that their attention takes.
 
         transformers would make it anew in every pass, and wait for the device to see whether it masks anything.
@@ -106,8 +106,8 @@ class Runner:
             return planned.keys.of(planned.seen)
         if self._seen is not planned.seen:
             self._seen, self._masks = planned.seen, {}
-        if self.canvas.whole_blocks:
-            return self._block_mask(planned, position_ids)
+        if self.canvas.is_causal:
+            return self._block_mask(planned)
         return self._bidirectional_mask(planned)
 
     def _bidirectional_mask(self, planned: Pass) -> Any:
@@ -129,23 +129,24 @@ class Runner:
             allow_is_bidirectional_skip=False,
         )
 
-    def _block_mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
+    def _block_mask(self, planned: Pass) -> Any:
         if planned.rows is not self.all_rows:
-            return self._make_block_mask(planned, position_ids)
+            return self._make_block_mask(planned)
         columns = planned.columns
         key = (columns.start, columns.stop) if isinstance(columns, slice) else columns
         if key not in self._masks:
-            self._masks = {key: self._make_block_mask(planned, position_ids)}
+            self._masks = {key: self._make_block_mask(planned)}
         return self._masks[key]
 
-    def _make_block_mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
-        block_length, is_shared = self.canvas.config.block_length, isinstance(planned.columns, slice)
-        if is_shared and planned.length <= block_length and not self.canvas.is_padded and not self.planner.uniform:
-            # The last block sees everything.
-            return {"full_attention": None}
-        keys = planned.keys
-        key_block, query_block = keys.of(self.canvas.position_ids) // block_length, position_ids // block_length
-        visible = keys.of(planned.seen)[:, None].bool() & (key_block[:, None] <= query_block[:, :, None])
+    def _make_block_mask(self, planned: Pass) -> Any:
+        canvas, keys = self.canvas, planned.keys
+        if isinstance(planned.columns, slice) and not canvas.is_padded and not self.planner.uniform:
+            last_start = max(canvas.open_edges(row)[0] for row in range(len(canvas)))
+            if last_start <= planned.columns.start and planned.length <= canvas.config.block_length:
+                # The last block sees everything.
+                return {"full_attention": None}
+        key_block, last_seen = keys.of(canvas.block), planned.of(canvas.last_seen_block)
+        visible = keys.of(planned.seen)[:, None].bool() & (key_block[:, None] <= last_seen[:, :, None])
         return as_attention_mask(self.model.config.get_text_config(), visible, self.model.dtype)
 
 
