@@ -329,6 +329,9 @@ def test_each_way_to_decode_equals_the_naive_loop(make, change):
     check_case((make, 2, [[2, 3], [4, 5, 6, 7, 8], [9]], lengths | {"eos_token_id": 62} | change, 2))
 
 
+ENDS = {"eos_token_id": 62, "pad_token_id": 0}
+
+
 @pytest.mark.parametrize("make", BLOCK_CAUSAL)
 @pytest.mark.parametrize("several", [{}, {"max_active_blocks": 3, "block_add_threshold": 0.25}])
 @pytest.mark.parametrize("origin", ["sequence", "answer"])
@@ -344,11 +347,11 @@ def test_verified_commits_of_block_causal_models_equal_the_naive_loop(make, seve
         check_case((make, 2, [[2, 3], [4] * 9, [9]], settings | {"revocation_threshold": 0.9} | rule, 2))
 
 
-ENDS = {"eos_token_id": 62, "pad_token_id": 0}
 SEVERAL = ENDS | {"block_length": 4, "max_active_blocks": 3, "block_add_threshold": 0.25, "max_new_tokens": 24}
 SEVERAL |= {"cache_implementation": "dual", "cache_refresh_interval": None}
 GUIDED = ENDS | {"block_length": 8, "max_new_tokens": 3, "entropy_threshold": 9.0}
 ONE_BY_ONE = {"block_length": 8, "max_new_tokens": 14, "eos_token_id": 0, "pad_token_id": 0}
+FROM_ANSWER = {"block_origin": "answer"}
 BLOCKS = ENDS | {"block_length": 4, "max_new_tokens": 16, "entropy_threshold": 1.0}
 
 

@@ -61,6 +61,15 @@ def test_a2d_has_the_attention_that_it_is_loaded_with(golden_dir, block_length):
         with torch.no_grad():
             logits = model(input_ids=golden[f"input_ids_{index}"]).logits
         torch.testing.assert_close(logits, golden[f"logits_{index}_{kind}"], atol=1e-4, rtol=0)
+    if block_length == 8:
+        ids, is_token = golden["input_ids_padded"], torch.arange(16)[None] >= 3
+        # Blocks that end where the prompt ends: two of eight columns, with the padding.
+        blocks = torch.arange(16) // 8
+        visible = (blocks[None] <= blocks[:, None]) & is_token
+        positions = (torch.arange(16) - 3).clamp(min=0)[None]
+        with torch.no_grad():
+            logits = model(ids, attention_mask=visible[None, None], position_ids=positions).logits
+        torch.testing.assert_close(logits[:, 3:], golden["logits_padded_b8"][:, 3:], atol=1e-4, rtol=0)
 
 
 @pytest.mark.slow

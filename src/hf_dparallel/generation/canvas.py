@@ -223,7 +223,7 @@ class Canvas(RowTensors):
 
     @property
     def last_seen_block(self) -> torch.LongTensor:
-        """The last block that each column of a block-causal model sees; every one for padding, as NaN comes of none."""
+        """The last block that each column sees, `(rows, width)`; padding sees all, for of no key comes NaN."""
         return self.block.masked_fill(self.attention_mask == 0, _BEYOND)
 
     def open_edges(self, row: int) -> tuple[int, int]:

@@ -73,6 +73,8 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         super().__init__(config)  # type: ignore[call-arg]
         self.model = self.backbone_class(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        # Of a family whose checkpoints differ in it, the config says it.
+        self.shift_logits = getattr(config, "shift_logits", self.shift_logits)
         self.post_init()  # type: ignore[attr-defined]
 
     @property

@@ -18,6 +18,9 @@ class A2DConfigMixin(PublishedConfigMixin):
             checkpoints, and nothing for the "mdlm" ones.
         mask_token_id (`int`, *optional*):
             Id of the mask token. By default decoding takes the one of the tokenizer.
+        shift_logits (`bool`, *optional*, defaults to `False`):
+            Whether the hidden state at position `i - 1` predicts token `i`, as in Open-dCoder, which is loaded as
+            `A2DQwen2ForMaskedDiffusion.from_pretrained("fredzzp/open-dcoder-0.5B", shift_logits=True)`.
     """
 
     only_supported = {"use_sliding_window": False}
@@ -35,6 +38,7 @@ class A2DQwen3Config(A2DConfigMixin, Qwen3Config):
     model_type = "a2d-qwen3"
 
     block_length: int | None = None
+    shift_logits: bool = False
     mask_token_id: int | None = 151669
 
 
@@ -45,6 +49,7 @@ class A2DQwen2Config(A2DConfigMixin, Qwen2Config):
     model_type = "a2d-qwen2"
 
     block_length: int | None = None
+    shift_logits: bool = False
     mask_token_id: int | None = None
 
 
@@ -56,4 +61,5 @@ class A2DLlamaConfig(A2DConfigMixin, LlamaConfig):
     only_supported = {}
 
     block_length: int | None = None
+    shift_logits: bool = False
     mask_token_id: int | None = None
