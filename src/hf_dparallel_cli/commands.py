@@ -226,6 +226,14 @@ _COMMANDS: list[click.Command] = [
         Flag("base_model", "Base model, whose code is copied. By default what the student says."),
         *(flag for flag in RECIPE if flag.name != "engine"), *OUTPUT,
     ], "user/sdar-student --engine sglang --output_dir runs/exported", ["student"]),
+    Command("convert", "make a masked diffusion model of an autoregressive one, to be trained", [
+        Flag("model", "A Llama, Mistral, Qwen2 or Qwen3: its name on the Hub, or a folder.", DIR, is_required=True),
+        Flag("output_dir", "New folder for the model, its tokenizer and card.", DIR, is_required=True),
+        Flag("block_length", "Tokens of a block, for attention that is causal across blocks. By default every token "
+            "sees every other one.", COUNT),
+        Flag("gguf_file", "GGUF file in that folder or repository to read instead (needs gguf)."),
+        *OUTPUT,
+    ], "Qwen/Qwen3-0.6B --output_dir runs/qwen3-diffusion --block_length 32", ["model"]),
     Command("push", "publish an adapter, a model or trajectories on the Hub, with a card", [
         Flag("path", "Folder of the adapter or model; or, with --repo_type dataset, the output folder of "
             "`hf-dparallel trajectories` or a parquet file.", DIR, is_required=True),

@@ -17,7 +17,7 @@ from hf_dparallel_rules.settings import SettingError
 from ..generation.compatibility import check, has_adapter
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
 from ..hub.facts import ModelFacts
-from ..hub.files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, YAML_NAME
+from ..hub.files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, YAML_NAME, check_is_new
 from ..hub.publish import write_companions
 from ..reports import read_json, write_json
 from .emulation import check_engine
@@ -71,8 +71,7 @@ def export_for_engine(
     if engine not in ENGINES:
         raise SettingError("engine", engine, f"must be one of {ENGINES}", "No other engine decodes these models.")
     output_dir = Path(output_dir)
-    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        raise FileExistsError(f"`output_dir={output_dir}` is not empty. Give a new folder.")
+    check_is_new(output_dir)
     model = AutoModelForMaskedLM.from_pretrained(student, dtype="auto").eval()
     base_model = base_model or _base_of(model, Path(student))
     own = cached_file(student, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False)

@@ -50,6 +50,8 @@ def make_model_card(facts: ModelFacts) -> RepoCard:
     answer = facts.answer or {"prompt": _PROMPT}
     has_chat_template = _has_chat_template(facts.folder if facts.has_tokenizer else base_model)
     settings = _settings(facts)
+    # What `hf-dparallel convert` has written is not; without the certainty loss, a training makes a teacher.
+    is_trained = facts.summary.get("is_trained", True)
     adapter_tags = ["peft", str(adapter.get("peft_type", "peft")).lower()] if adapter else []
     data = ModelCardData(
         base_model=base_model,
@@ -69,6 +71,8 @@ def make_model_card(facts: ModelFacts) -> RepoCard:
         facts.repo_id,
         facts=facts,
         is_native=facts.summary.get("is_native", True),
+        is_trained=is_trained,
+        is_student=is_trained and facts.summary.get("settings", {}).get("certainty_weight") != 0,
         tokenizer=facts.repo_id if facts.has_tokenizer or base_model is None else base_model,
         has_chat_template=has_chat_template,
         prompt=answer["prompt"],

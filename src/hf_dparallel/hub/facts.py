@@ -20,7 +20,7 @@ logger = logging.get_logger(__name__)
 
 _SUMMARY_KINDS: dict[Any, tuple[str, ...]] = {
     str: ("base_model", "dataset_description"),
-    bool: ("is_native", "shift_logits"),
+    bool: ("is_native", "is_trained", "shift_logits"),
     int: ("num_sequences",),
     dict: ("settings", "metrics", "versions"),
 }

@@ -64,6 +64,12 @@ def kind_of(folder: Path) -> str:
     return kind
 
 
+def check_is_new(output_dir: Path) -> None:
+    """Refuses a folder, or a file, that something would be overwritten in."""
+    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
+        raise FileExistsError(f"`output_dir={output_dir}` is not empty. Give a new folder.")
+
+
 def select_files(folder: Path, kind: str) -> dict[str, Path]:
     """Returns the files to upload, by their path in the repository.
 

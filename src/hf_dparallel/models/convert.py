@@ -1,0 +1,111 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Autoregressive checkpoints as masked diffusion models with the same weights, which a training makes teachers."""
+
+import re
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+
+from hf_dparallel_rules.settings import SETTINGS, SettingError
+
+from ..generation.configuration import DiffusionGenerationConfig, special_token_id
+from .a2d import A2DLlamaForMaskedDiffusion, A2DQwen2ForMaskedDiffusion, A2DQwen3ForMaskedDiffusion
+from .base import MaskedDiffusionModel
+from .family import PublishedConfigMixin
+
+
+# By the type of an autoregressive model, the class that has its weights under the same names.
+_CLASSES: dict[str, Any] = {
+    "llama": A2DLlamaForMaskedDiffusion,
+    # Without a sliding window it is a Llama.
+    "mistral": A2DLlamaForMaskedDiffusion,
+    "qwen2": A2DQwen2ForMaskedDiffusion,
+    "qwen3": A2DQwen3ForMaskedDiffusion,
+}
+# Tokens that a tokenizer has and no text was written with, as Llama 3 and Mistral call them.
+_RESERVED = re.compile(r"reserved|unused|control_\d")
+# As A2D calls it. Behind the vocabulary of Qwen3 it has the published id, 151669.
+_MASK_TOKEN = "<|mask|>"
+# What a configuration says of the class of a model and of files.
+_OF_THE_CLASS = ("model_type", "architectures", "auto_map", "transformers_version")
+
+
+def convert_to_diffusion(
+    name: str, *, block_length: int | None = None, gguf_file: str | None = None
+) -> tuple[MaskedDiffusionModel, PreTrainedTokenizerBase]:
+    r"""
+    Loads an autoregressive checkpoint as a masked diffusion model of the A2D family, with its weights bit for bit.
+
+    Only the attention is another one. With a causal mask the model computes what it did before; with its own attention
+    it answers with noise until it is trained (docs/make_a_teacher.md).
+
+    The mask token is the tokenizer's own; else a token that it has reserved; else a new one. That takes a row of the
+    embeddings that no token has, or a new row, which begins as their mean.
+
+    Args:
+        name (`str`):
+            A Llama, Mistral, Qwen2 or Qwen3 (dense): a folder, or a name on the Hub.
+        block_length (`int`, *optional*):
+            Tokens of a block: attention is then bidirectional inside a block and causal across blocks, and the block
+            cache exact. By default every token sees every other one.
+        gguf_file (`str`, *optional*):
+            A GGUF file in that place, from which weights and tokenizer are read. Its weights are no longer quantized
+            then. Needs the library gguf.
+
+    Returns:
+        `tuple` of the model and the tokenizer, both to be saved with `save_pretrained`.
+
+    Raises:
+        ValueError: for another architecture, a sliding window, quantized weights, or a diffusion model.
+        ImportError: if gguf is needed and is not installed.
+    """
+    block_length = SETTINGS["block_length"].read(block_length)
+    source: dict[str, Any] = {"trust_remote_code": False} | ({"gguf_file": gguf_file} if gguf_file else {})
+    config = AutoConfig.from_pretrained(name, **source)
+    _check_source(name, config)
+    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
+    model_class = _CLASSES[config.model_type]
+    settings = {key: value for key, value in config.to_dict().items() if key not in _OF_THE_CLASS}
+    config = model_class.config_class(**settings | {"block_length": block_length, "mask_token_id": None})
+    if gguf_file is None:
+        model = model_class.from_pretrained(name, config=config, dtype="auto")
+    else:
+        # transformers reads GGUF files for its own classes.
+        original = AutoModelForCausalLM.from_pretrained(name, dtype="auto", **source)
+        model = model_class(config).to(original.dtype).eval()
+        model.load_state_dict(original.state_dict())
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    model.config.mask_token_id = _add_mask_token(tokenizer, model)
+    names = ("mask_token_id", "eos_token_id", "pad_token_id")
+    tokens = {each: special_token_id(each, model.generation_config, model.config, tokenizer) for each in names}
+    # The length of a block, for one token in each pass: a teacher's. How the original samples means nothing here.
+    length = block_length or SETTINGS["block_length"].default
+    model.generation_config = DiffusionGenerationConfig(block_length=length, **tokens)
+    return model, tokenizer
+
+
+def _check_source(name: str, config: PreTrainedConfig) -> None:
+    kinds = "a Llama, Mistral, Qwen2 or Qwen3 (dense)"
+    if isinstance(config, PublishedConfigMixin):
+        rule, remedy = "is a diffusion model already", "Load it as it is, with `AutoModelForMaskedLM`."
+    elif config.model_type not in _CLASSES:
+        rule, remedy = f"is of the type {config.model_type!r}, which no diffusion model has", f"Give {kinds}."
+    elif getattr(config, "sliding_window", None) is not None:
+        rule = f"has a sliding window of {config.sliding_window} tokens, which no diffusion model has"
+        remedy = f"Give {kinds} without one."
+    elif getattr(config, "quantization_config", None) is not None:
+        rule, remedy = "has quantized weights, which are not trained", "Give the checkpoint that they were made from."
+    else:
+        return
+    raise SettingError("model", name, rule, remedy)
+
+
+def _add_mask_token(tokenizer: PreTrainedTokenizerBase, model: MaskedDiffusionModel) -> int:
+    """Returns the id of the mask token, which the tokenizer has then, and the model a row for."""
+    if tokenizer.mask_token is None:
+        reserved = [str(token) for _, token in sorted(tokenizer.added_tokens_decoder.items())]
+        unused = next(filter(_RESERVED.search, reserved), _MASK_TOKEN)
+        tokenizer.add_special_tokens({"mask_token": unused})
+    if tokenizer.mask_token_id >= model.config.vocab_size:
+        model.resize_token_embeddings(tokenizer.mask_token_id + 1)
+    return tokenizer.mask_token_id
