@@ -115,7 +115,7 @@ def training_loss(
     positions = torch.cat([torch.arange(length), torch.arange(context)])
     attention_mask = make_attention_mask(
         model.config,
-        noisy_and_clean(positions // BLOCK_LENGTH, length),
+        noisy_and_clean(positions[None] // BLOCK_LENGTH, length),
         (1, length + context, length + context),
         dtype=model.dtype,
         device=model.device,

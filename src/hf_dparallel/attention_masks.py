@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.functional import pad
 from transformers import PreTrainedConfig
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
@@ -30,12 +31,12 @@ def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
     """The mask of rows that hold a noisy and a clean copy of the same tokens, so that all blocks are learned at once.
 
     A noisy block sees itself and the clean copies of the blocks before it, which is what it meets in decoding; the
-    clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6). `block`, `(length,)`,
-    is the number of the block that each position is in, for all rows; the first `num_noisy` are the noisy copy.
+    clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6). `block`, `(rows,
+    length)`, is the number of the block that each column is in; the first `num_noisy` are the noisy copy.
     """
 
     def is_visible(row, head, query, key):
-        query_block, key_block, query_is_noisy = block[query], block[key], query < num_noisy
+        query_block, key_block, query_is_noisy = block[row, query], block[row, key], query < num_noisy
         within = query_is_noisy & (key_block == query_block)
         context = (key_block < query_block) | ((key_block == query_block) & ~query_is_noisy)
         return torch.where(key < num_noisy, within, context)
@@ -43,15 +44,18 @@ def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
     return is_visible
 
 
-def predicting_columns(position_ids: torch.LongTensor, block_length: int, num_noisy: int) -> torch.LongTensor:
+def predicting_columns(position_ids: torch.LongTensor, block: torch.LongTensor, num_noisy: int) -> torch.LongTensor:
     """Returns, for rows of a noisy and a clean copy, the column whose logits a shifted model scores each token by.
 
-    That is the column before. What precedes a noisy block is the clean copy, as in decoding; `position_ids`,
-    `(rows, length)`, count from the first token, which keeps its own logits.
+    That is the column before. What precedes a noisy block is the clean copy, as in decoding, which may lack it for
+    blocks that teach nothing. `position_ids`, `(rows, length)`, count from the first token, which keeps its own
+    logits; `block`, of the same shape, is the number of the block that each column is in.
     """
-    columns = torch.arange(position_ids.shape[1], device=position_ids.device)
-    before = torch.where(position_ids % block_length == 0, num_noisy + position_ids, columns) - 1
-    return torch.where(position_ids == 0, columns, before)
+    length = position_ids.shape[1]
+    columns = torch.arange(length, device=position_ids.device)
+    is_first = pad(block[:, 1:] != block[:, :-1], (1, 0), value=True)
+    before = torch.where(is_first, num_noisy + position_ids, columns) - 1
+    return torch.where(position_ids == 0, columns, before.clamp(max=length - 1))
 
 
 def make_attention_mask(

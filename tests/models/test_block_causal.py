@@ -108,7 +108,7 @@ def test_masks_say_who_sees_whom():
     form = {"dtype": torch.float32, "device": block.device}
     causal = make_attention_mask(config, block_causal(block, block), (2, 10, 10), key_mask=key_mask, **form)
     for row in range(2):
-        both = make_attention_mask(config, noisy_and_clean(block[row], 5), (1, 10, 10), **form)
+        both = make_attention_mask(config, noisy_and_clean(block[row : row + 1], 5), (1, 10, 10), **form)
         for query in range(10):
             for key in range(10):
                 before, same = block[row, key] < block[row, query], block[row, key] == block[row, query]

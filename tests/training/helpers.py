@@ -9,8 +9,11 @@ def all_logits(model, batch, ids):
     if "attention_mask" in batch:
         return model(input_ids=ids, attention_mask=batch["attention_mask"]).logits
     num_noisy = batch["labels"].shape[1]
-    noisy, clean = (batch["position_ids"][0] // 4).tensor_split([num_noisy])
-    of_noisy = torch.cat([noisy[:, None] == noisy, noisy[:, None] > clean], dim=1)
-    of_clean = torch.cat([torch.zeros(len(clean), num_noisy, dtype=torch.bool), clean[:, None] >= clean], dim=1)
-    mask = torch.cat([of_noisy, of_clean])[None, None]
+    blocks = batch.get("block_ids", batch["position_ids"] // 4)
+    noisy, clean = blocks.tensor_split([num_noisy], dim=1)
+    query, key = noisy[:, :, None], noisy[:, None]
+    of_noisy = torch.cat([query == key, query > clean[:, None]], dim=2)
+    nothing = torch.zeros(*clean.shape, num_noisy, dtype=torch.bool)
+    of_clean = torch.cat([nothing, clean[:, :, None] >= clean[:, None]], dim=2)
+    mask = torch.cat([of_noisy, of_clean], dim=1)[:, None]
     return model(input_ids=ids, position_ids=batch["position_ids"], attention_mask=mask).logits

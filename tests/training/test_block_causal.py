@@ -1,8 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Rows of a noisy and a clean copy, from which a block-causal student learns all blocks of an answer at once."""
 
+import copy
 import json
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from hf_dparallel import (
 from hf_dparallel.attention_masks import make_attention_mask, noisy_and_clean
 from hf_dparallel.training.losses import row_terms
 from hf_dparallel.training.objective import Objective
+from hf_dparallel.training.publishing import student_recipe
 from hf_dparallel.training.student import base_model
 
 from ..helpers import (
@@ -28,6 +31,7 @@ from ..helpers import (
     MASK,
     lora,
     make_args,
+    make_block_a2d,
     make_dataset,
     make_llada,
     make_llada2,
@@ -38,9 +42,11 @@ from ..helpers import (
     make_shifted_sdar,
     make_tokenizer,
     make_trainer,
+    refuses,
     weights_of,
 )
 from .helpers import all_logits
+from .test_losses import naive_terms
 
 
 def make_collator(**settings):
@@ -51,17 +57,17 @@ def make_collator(**settings):
 def mask_of(model, length, block_length):
     """The mask of one row whose two copies have `length` tokens each."""
     positions = torch.arange(length).repeat(2)
-    visible = noisy_and_clean(positions // block_length, length)
+    visible = noisy_and_clean(positions[None] // block_length, length)
     shape = (1, 2 * length, 2 * length)
     return make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=model.device)
 
 
-def copies(batch):
-    """The noisy copy and the labels, at their places among 24 tokens, and the clean copy."""
+def copies(batch, length=24):
+    """The noisy copy and the labels, at their places among so many tokens, and the clean copy."""
     num_noisy = batch["labels"].shape[1]
     noisy, clean = batch["input_ids"].tensor_split([num_noisy], dim=1)
     places = batch["position_ids"][:, :num_noisy]
-    whole = torch.full((len(noisy), 24), -100)
+    whole = torch.full((len(noisy), length), -100)
     return whole.scatter(1, places, noisy), clean, whole.scatter(1, places, batch["labels"])
 
 
@@ -81,6 +87,23 @@ def test_literal_tensors():
     }
 
 
+def test_literal_tensors_with_blocks_of_the_answer():
+    collator = make_collator(max_length=11, mask_ratio=1.0, complementary_masking=False, block_origin="answer")
+    batch = collator(
+        [
+            {"prompt_ids": [2, 3], "completion_ids": [4, 5, 6, 7, EOS]},
+            {"prompt_ids": [8] * 5, "completion_ids": [9, EOS]},
+        ]
+    )
+    assert {name: tensor.tolist() for name, tensor in batch.items()} == {
+        # From the first block of the first answer to its second one; the second row needs less.
+        "input_ids": [[MASK] * 8 + [2, 3, 4, 5, 6, 7], [8] * 3 + [MASK] * 5 + [8] * 5 + [9]],
+        "position_ids": [[*range(2, 10), *range(6)]] * 2,
+        "block_ids": [[0] * 4 + [1] * 4 + [-1] * 2 + [0] * 4, [-1] * 3 + [0] * 4 + [1] + [-2] + [-1] * 4 + [0]],
+        "labels": [[4, 5, 6, 7, 1, 1, 1, 1], [-100] * 3 + [9, 1, 1, 1] + [-100]],
+    }
+
+
 def test_blocks_that_teach_nothing_are_left_out():
     rows = [{"prompt_ids": [2] * 9, "completion_ids": [3] * 3}, {"prompt_ids": [2] * 14, "completion_ids": [3] * 3}]
     batch = make_collator(mask_ratio=1.0)(rows)
@@ -94,21 +117,26 @@ def test_blocks_that_teach_nothing_are_left_out():
 
 @pytest.mark.parametrize("masking", ["semi_autoregressive", "random", "trajectory"])
 @pytest.mark.parametrize("padding_blocks", [False, True])
-def test_every_token_of_the_answer_is_scored_in_one_view(masking, padding_blocks):
+@pytest.mark.parametrize("origin", ["sequence", "answer"])
+def test_every_token_of_the_answer_is_scored_in_one_view(masking, padding_blocks, origin):
     if masking == "random" and padding_blocks:
         return
-    collator = make_collator(masking=masking, mask_ratio="random", padding_blocks=padding_blocks, max_length=22)
+    settings = {"mask_ratio": "random", "padding_blocks": padding_blocks, "block_origin": origin}
+    collator = make_collator(masking=masking, max_length=22, **settings)
+    width = 24 if origin == "sequence" else 25
     rows = [row | {"commit_step": list(range(len(row["completion_ids"])))} for row in make_rows(20)]
-    noisy, clean, labels = copies(collator(rows))
+    noisy, clean, labels = copies(collator(rows), width)
     for index, row in enumerate(rows):
         start = len(row["prompt_ids"])
         sequence = row["prompt_ids"] + row["completion_ids"]
-        end = 24 if masking == "random" or padding_blocks else -(-len(sequence) // 4) * 4
+        length = len(sequence) if origin == "sequence" else len(row["completion_ids"])
+        end = -(-length // 4) * 4 + (0 if origin == "sequence" else start)
+        end = width if masking == "random" or padding_blocks else end
         views = [index, index + len(rows)]
-        sequence = torch.tensor(sequence + [EOS] * (24 - len(sequence)))
+        sequence = torch.tensor(sequence + [EOS] * (width - len(sequence)))
         assert torch.equal(clean[views], sequence[: clean.shape[1]].expand(2, -1))
         is_scored = labels[views] != -100
-        assert is_scored.sum(dim=0).tolist() == [0] * start + [1] * (end - start) + [0] * (24 - end)
+        assert is_scored.sum(dim=0).tolist() == [0] * start + [1] * (end - start) + [0] * (width - end)
         assert torch.equal(noisy[views][:, start:end], torch.where(is_scored, MASK, sequence)[:, start:end])
 
 
@@ -228,31 +256,49 @@ def naive_loss(model, batch):
 
 
 @pytest.mark.usefixtures("eager_flex_attention")
-@pytest.mark.parametrize("complementary_masking", [True, False])
-def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, complementary_masking):
-    settings = {"complementary_masking": complementary_masking, "activation_checkpointing": False}
+@pytest.mark.parametrize("settings", [{}, {"complementary_masking": False}, {"block_origin": "answer"}])
+def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, settings):
+    settings = settings | {"activation_checkpointing": False}
     flex = make_trainer(tmp_path, make_sdar(attn_implementation="flex_attention"), **settings)
     dense = make_trainer(tmp_path, make_sdar(), **settings)
     for rows in (1, 2, 4):
         batch = flex.data_collator(make_rows(rows))
-        positions = batch["position_ids"]
-        mask = flex._noisy_and_clean_mask(positions, batch["labels"].shape[1])
-        assert isinstance(mask, BlockMask) and mask.shape == (1, 1, positions.shape[1], positions.shape[1])
+        block = batch.get("block_ids", batch["position_ids"] // 4)
+        num_masks = len(block) if settings.get("block_origin") == "answer" else 1
+        mask = flex._noisy_and_clean_mask(block, batch["labels"].shape[1])
+        assert isinstance(mask, BlockMask) and mask.shape == (num_masks, 1, block.shape[1], block.shape[1])
         with torch.no_grad():
             expected = dense.compute_loss(dense.model, batch)
             torch.testing.assert_close(flex.compute_loss(flex.model, batch), expected)
 
 
-def test_a_first_token_is_learned_from_the_clean_block_before_where_logits_are_shifted(tmp_path):
-    trainer = make_trainer(tmp_path, make_shifted_sdar())
-    model, batch = trainer.model.eval(), trainer.data_collator(make_rows(4))
-    noisy, clean, labels = copies(batch)
-    logits = torch.zeros(*labels.shape, 64)
-    for start in range(0, clean.shape[1] + 1, 4):
-        block = slice(start, start + 4)
-        logits[:, block] = model(torch.cat([clean[:, :start], noisy[:, block].clamp(min=0)], dim=1)).logits[:, block]
-    expected = 2 * certainty_forcing_loss(logits, labels)
-    torch.testing.assert_close(trainer.compute_loss(model, batch), expected)
+@pytest.mark.parametrize("peft_config", [None, lora(init_lora_weights=False)], ids=["whole", "lora"])
+@pytest.mark.parametrize("origin", ["sequence", "answer"])
+@pytest.mark.parametrize("make_model", [make_block_a2d, make_shifted_sdar])
+def test_a_step_learns_each_block_behind_the_clean_blocks_before_it(tmp_path, make_model, origin, peft_config):
+    """Also its first token, which is predicted by the one before it where logits are shifted: in float64."""
+    trainer = make_trainer(tmp_path, make_model(), block_origin=origin, peft_config=peft_config)
+    rows, model = make_rows(4), trainer.model.eval()
+    oracle = copy.deepcopy(model).double()
+    batch = trainer.data_collator(rows)
+    noisy, clean, labels = copies(batch, trainer.data_collator.padded_length)
+    logits = torch.zeros(*labels.shape, 64, dtype=torch.float64)
+    for row, tokens in enumerate(noisy):
+        first = len(rows[row % 4]["prompt_ids"]) if origin == "answer" else 0
+        for start in range(first, clean.shape[1] + 1, 4):
+            ids = torch.cat([clean[row, :start], tokens[start : start + 4].clamp(min=0)])
+            block = (torch.arange(len(ids)) - first) // 4
+            mask = (block[None] <= block[:, None])[None, None]
+            logits[row, start : start + 4] = oracle(ids[None], attention_mask=mask).logits[0, start:]
+    consistency, certainty = naive_terms(logits, labels, temperature=0.5)
+    expected, loss = 2 * (consistency + 2 * certainty).mean(), trainer.compute_loss(model, batch)
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-5)
+    gradients = [
+        torch.autograd.grad(of, [weight for weight in weights.parameters() if weight.requires_grad])
+        for of, weights in ((loss, model), (expected, oracle))
+    ]
+    for gradient, of_oracle in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient.double(), of_oracle, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe])
@@ -320,6 +366,27 @@ def test_the_blocks_are_as_long_as_in_the_model(tmp_path, caplog):
     ]:
         with pytest.raises(ValueError, match=message):
             CertaintyForcingTrainer(model, make_args(tmp_path), make_dataset(2), data_collator=collator)
+
+
+def test_the_student_decodes_with_the_blocks_of_its_training(tmp_path):
+    """The setting, else the model's recipe, and the recipe of the student says which."""
+    model = make_block_a2d()
+    for of_model, setting, expected in [
+        (None, None, "sequence"),
+        ("answer", None, "answer"),
+        (None, "answer", "answer"),
+        ("answer", "sequence", "sequence"),
+    ]:
+        model.generation_config = DiffusionGenerationConfig(block_origin=of_model)
+        trainer = make_trainer(tmp_path, model, block_origin=setting)
+        first = trainer.data_collator([{"prompt_ids": [2], "completion_ids": [3, EOS]}])["position_ids"][0, 0]
+        assert (first == 1) == (expected == "answer")
+        assert student_recipe(trainer).block_origin == expected
+    for make, setting in ((make_llada, "answer"), (partial(make_llada2, expert_capacity=3), "answer")):
+        with refuses("block_origin"):
+            make_trainer(tmp_path, make(), block_origin=setting)
+    with refuses("block_origin"):
+        make_args(tmp_path, block_origin="prompt")
 
 
 @pytest.mark.parametrize("masking", ["semi_autoregressive", "trajectory"])

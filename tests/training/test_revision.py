@@ -174,7 +174,8 @@ def test_loss_and_gradients_equal_the_naive_loss(tmp_path, monkeypatch, make_mod
     monkeypatch.setattr("hf_dparallel.models.scoring._CHUNK_NUMEL", chunk * 64)
     # The head is adapted, too; the teacher's is not.
     adapter = lora(target_modules=["q_proj", "lm_head"], init_lora_weights=False)
-    window = {"suffix_length": 3} if revision == "all" and make_model is not make_sdar else {}
+    window = {"suffix_length": 3} if revision == "all" else {}
+    window = {"block_origin": "answer"} if make_model is make_sdar else window
     trainer = make_trainer(tmp_path, make_model(), 2, adapter, mask_ratio="random", **REVISIONS[revision], **window)
     batch = trainer.data_collator(rows_with_steps(4))
     trainable = [weight for weight in trainer.model.parameters() if weight.requires_grad]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..data.dataset import TOKENIZED_COLUMNS, read_ids
+from ..generation.compatibility import ABILITIES
 from .masking import Views
 from .objective import IGNORE_INDEX
 from .student import base_model
@@ -39,11 +40,11 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     of d3LLM, https://github.com/hao-ai-lab/d3LLM.)
 
     With `block_causal`, for models whose attention is causal across blocks, all blocks of the answer are active at
-    once, each masked with a draw of its own. Blocks are counted from the first token of the prompt, as those models
-    decode. A row then is two copies of the sequence: a noisy one, and a clean one in which each noisy block finds the
-    blocks before it. Both have the same positions, and only the noisy one has labels. Blocks from which no row of the
-    batch learns anything are left out. The attention mask is left to the trainer (section B.6 of
-    https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
+    once, each masked with a draw of its own. Blocks are counted from the first token of the prompt, or of the answer
+    (`block_origin`), as those models decode. A row then is two copies of the sequence: a noisy one, and a clean one in
+    which each noisy block finds the blocks before it. Both have the same positions, and only the noisy one has labels.
+    Blocks from which no row of the batch learns anything are left out. The attention mask is left to the trainer
+    (section B.6 of https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
 
     With `suffix_length`, a row has only so many masked tokens behind its active block, as decoding with the same
     setting has. The others are cut off, or hidden by `attention_mask`.
@@ -109,8 +110,12 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         """Raises a `ValueError` if the rows are for another attention than the model has."""
         super().check_model(model)
         if not self.block_causal:
+            self.refuse("block_origin", "for full attention, where blocks follow the prompt")
             return
         base = base_model(model)
+        rule = f"would move the blocks that {type(base).__name__} chooses experts for"
+        is_free = self.block_origin != "answer" or ABILITIES["routes_alone"](base, self.block_origin)
+        self.require("block_origin", is_free, rule, "Leave it out.")
         rule = f"makes rows for a block-causal model, and {type(base).__name__} is none"
         self.require("block_causal", base.attention == "block_causal", rule, "Leave it out.")
         length = base.config.block_length
@@ -124,8 +129,12 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
 
     @property
     def padded_length(self) -> int:
-        """Length of all sequences: `max_length`, for block-causal models rounded up to whole blocks."""
-        return -(-self.max_length // self.block_length) * self.block_length if self.block_causal else self.max_length
+        """Length of all sequences: `max_length`, for block-causal models with room for a whole last block."""
+        if not self.block_causal:
+            return self.max_length
+        if self.block_origin == "answer":
+            return self.max_length + self.block_length - 1
+        return -(-self.max_length // self.block_length) * self.block_length
 
     def set_epoch(self, epoch: int) -> None:
         """Draws the masks of an epoch, counted from 0, from now on, in worker processes too."""
@@ -140,8 +149,9 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             the clean tokens where they are scored and -100 elsewhere; `attention_mask`, all ones. With `block_causal`
             `labels` of shape `(num_views * len(examples), num_noisy)`, and `input_ids` and `position_ids` (instead of
             `attention_mask`) of shape `(num_views * len(examples), num_noisy + num_clean)`: the blocks that the batch
-            needs of the noisy copies, then of the clean ones. With `suffix_length`, fewer columns, and
-            `attention_mask` hides what a row does not see. Variants may add marks of rows or tokens.
+            needs of the noisy copies, then of the clean ones; with `block_origin="answer"`, the number of each token's
+            block as `block_ids`, too. With `suffix_length`, fewer columns, and `attention_mask` hides what a row does
+            not see. Variants may add marks of rows or tokens.
         """
         sequences = [self._mask(example) for example in examples]
 
@@ -156,26 +166,33 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         batch = {"labels": clean.masked_fill(~scored, IGNORE_INDEX)}
         batch |= {name: mark for name, mark in marks.items() if mark.dim() == 2}
         if self.block_causal:
-            noisy_part, clean_part = self._needed_parts(scored)
+            is_from_answer = self.block_origin == "answer"
+            # The first span begins where the answer does.
+            origins = [views.spans[0][0] if is_from_answer else 0 for views in sequences]
+            origin = torch.tensor(origins).repeat(self.num_views)[:, None]
+            noisy_part, clean_part = self._needed_parts(scored, origin)
             positions = torch.arange(self.padded_length)
             batch = {name: tensor[:, noisy_part] for name, tensor in batch.items()}
             batch["input_ids"] = torch.cat([noisy[:, noisy_part], clean[:, clean_part]], dim=1)
             batch["position_ids"] = torch.cat([positions[noisy_part], positions[clean_part]]).repeat(len(clean), 1)
+            if is_from_answer:
+                batch["block_ids"] = (batch["position_ids"] - origin) // self.block_length
         else:
             batch = {"input_ids": noisy, "attention_mask": visible.long(), **batch}
             batch = {name: tensor[:, : visible.sum(dim=1).max()] for name, tensor in batch.items()}
         return marks | batch
 
-    def _needed_parts(self, scored: torch.BoolTensor) -> tuple[slice, slice]:
-        """The blocks that a batch needs of the noisy copies and of the clean ones.
+    def _needed_parts(self, scored: torch.BoolTensor, origin: torch.LongTensor) -> tuple[slice, slice]:
+        """The columns that a batch needs of the noisy copies and of the clean ones, with blocks from `origin` on.
 
         No loss comes from noisy blocks before and behind the scored ones, nor does a scored block see the clean copy
         of the last one or of later blocks.
         """
-        blocks = scored.any(dim=0).nonzero() // self.block_length
+        rows, columns = scored.nonzero(as_tuple=True)
+        starts = columns - (columns - origin[rows, 0]) % self.block_length
         # There is nothing scored where a draw masks nothing; one block keeps the loss connected to the weights.
-        first, last = (int(blocks.min()), int(blocks.max())) if len(blocks) else (0, 0)
-        return slice(first * self.block_length, (last + 1) * self.block_length), slice(0, last * self.block_length)
+        first, last = (int(starts.min()), int(starts.max())) if len(starts) else (0, 0)
+        return slice(first, last + self.block_length), slice(0, last)
 
     def _mask(self, example: dict[str, Any]) -> Views:
         """The views of a sequence."""
@@ -208,8 +225,9 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         if self.padding_blocks:
             completion_length = self.padded_length - prompt_length
         if self.block_causal:
-            edges = range(0, prompt_length + completion_length, self.block_length)
-            spans = [(max(edge, prompt_length), edge + self.block_length) for edge in edges]
+            origin = prompt_length if self.block_origin == "answer" else 0
+            edges = range(origin, prompt_length + completion_length, self.block_length)
+            spans = [(max(edge, prompt_length), min(edge + self.block_length, self.padded_length)) for edge in edges]
             return [(start, end) for start, end in spans if start < end]
         num_blocks = -(-completion_length // self.block_length)
         block = int(torch.randint(num_blocks, (), generator=generator))

@@ -49,6 +49,10 @@ class Masking(Settings):
         block_length (`int`, *optional*, defaults to `32`):
             Number of tokens in a block. Use the block length you will decode with. The block length of a block-causal
             model replaces it. Unused with `masking="random"`.
+        block_origin (`str`, *optional*):
+            Where the blocks of a block-causal model are counted from: `"sequence"`, the first token of the prompt, or
+            `"answer"`, its own first token. By default as in the recipe of the model. The recipe of the student has
+            it, too.
         mask_ratio (`float` or `"random"`, *optional*, defaults to `0.5`):
             Probability of masking a token of the active block, in (0, 1] (with `masking="trajectory"` the fraction
             that is masked); `"random"` draws it uniformly from (0, 1] for every row (for a block-causal model for
@@ -73,6 +77,7 @@ class Masking(Settings):
     """
 
     block_length: int = 32
+    block_origin: str | None = field(default=None, metadata={"choices": ["sequence", "answer"]})
     # `None` is refused below. It is in the type because the argument parser then reads strings, where `float | str`
     # would read floats only and refuse "random".
     mask_ratio: float | str | None = 0.5
@@ -89,6 +94,8 @@ class Masking(Settings):
         super().check()
         for name in ("block_length", "max_length"):
             self.require(name, is_count(getattr(self, name), 1), "must be a positive number of tokens")
+        is_known = self.block_origin in (None, "sequence", "answer")
+        self.require("block_origin", is_known, 'must be "sequence" or "answer"')
         is_known = self.mask_ratio == "random" or is_ratio(self.mask_ratio)
         rule = 'must be a number in (0, 1] or "random" (drawn anew for every row)'
         self.require("mask_ratio", is_known, rule, "The paper uses mask_ratio=0.5.")

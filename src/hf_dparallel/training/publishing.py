@@ -162,7 +162,10 @@ def student_recipe(trainer: PublishingMixin) -> DiffusionGenerationConfig:
 
     Without a commit rule among them, it has the paper's, with the blocks of the training.
     """
-    recipe, masking = recipe_of(base_model(trainer.model)), trainer.masking
+    model, masking = base_model(trainer.model), trainer.masking
+    recipe = recipe_of(model)
+    if model.attention != "full":
+        recipe = recipe.updated(block_origin=masking.block_origin or "sequence")
     rule = recipe.commit_rule()
     if rule is None:
         # The paper's threshold, for students of its method; what is not taught to be certain is a teacher.

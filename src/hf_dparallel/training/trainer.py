@@ -27,6 +27,7 @@ from transformers.utils import logging
 
 from ..attention_masks import make_attention_mask, noisy_and_clean, predicting_columns
 from ..data.dataset import TOKENIZED_COLUMNS, TRAINING_COLUMNS, prepare_dataset
+from ..generation.configuration import recipe_of
 from ..generation.inputs import vocabulary_size
 from .checkpoints import CheckpointMixin
 from .collator import DataCollatorForSemiAutoregressiveMasking
@@ -317,19 +318,21 @@ class CertaintyForcingTrainer(CheckpointMixin):
         """Inputs with an attention mask, and labels and marks that are as long as the noisy and clean copies."""
         positions, num_noisy = inputs["position_ids"], labels.shape[1]
         num_clean = positions.shape[1] - num_noisy
+        block = inputs.pop("block_ids", positions // self.data_collator.block_length)
         widened = {name: pad(x, (0, num_clean)) for name, x in inputs.items() if x.shape == labels.shape}
-        inputs = {**inputs, **widened, "attention_mask": self._noisy_and_clean_mask(positions, num_noisy)}
+        inputs = {**inputs, **widened, "attention_mask": self._noisy_and_clean_mask(block, num_noisy)}
         if base_model(self.model).shift_logits:
-            inputs["predicted_by"] = predicting_columns(positions, self.data_collator.block_length, num_noisy)
+            inputs["predicted_by"] = predicting_columns(positions, block, num_noisy)
         return inputs, pad(labels, (0, num_clean), value=IGNORE_INDEX)
 
-    def _noisy_and_clean_mask(self, position_ids: torch.LongTensor, num_noisy: int) -> torch.Tensor | BlockMask:
-        """The attention mask of rows of a noisy and a clean copy, which is the same for all of them."""
-        rows, length = position_ids.shape
+    def _noisy_and_clean_mask(self, block: torch.LongTensor, num_noisy: int) -> torch.Tensor | BlockMask:
+        """The attention mask of rows of a noisy and a clean copy, by the blocks of their columns, `(rows, length)`."""
+        rows, length = block.shape
         model = base_model(self.model)
-        visible = noisy_and_clean(position_ids[0] // self.data_collator.block_length, num_noisy)
-        shape, device = (1, length, length), position_ids.device
-        mask = make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=device)
+        # Counted from the first token of the prompt, blocks are the same in all rows.
+        num_masks = rows if self.data_collator.block_origin == "answer" else 1
+        visible, shape = noisy_and_clean(block, num_noisy), (num_masks, length, length)
+        mask = make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=block.device)
         # For each row, because a model on several GPUs of one process is given some rows on each.
         return mask.expand(rows, -1, -1, -1) if torch.is_tensor(mask) else mask
 
@@ -468,7 +471,8 @@ def _default_collator(
                 f"`block_length={args.block_length}` is replaced by {block_length}, the block length of the model. To "
                 "teach it another one, set `model.config.block_length` first."
             )
-        settings |= {"block_causal": True, "block_length": block_length}
+        origin = args.block_origin or recipe_of(base).block_origin
+        settings |= {"block_causal": True, "block_length": block_length, "block_origin": origin}
     settings |= {name: special_token_id(name, model, processing_class) for name in ("mask_token_id", "eos_token_id")}
     settings |= {"seed": _mask_seed(args), "vocab_size": vocabulary_size(base)}
     return DataCollatorForSemiAutoregressiveMasking(**settings)
