@@ -23,7 +23,6 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.modeling_outputs import MaskedLMOutput
 
 from hf_dparallel import (
-    A2DQwen3Config,
     A2DQwen3ForMaskedDiffusion,
     CertaintyForcingConfig,
     CertaintyForcingTrainer,
@@ -108,11 +107,11 @@ def make_sdar(**overrides) -> SDARForMaskedDiffusion:
     return _sharpened(SDARForMaskedDiffusion(SDARConfig(**(settings | overrides))))
 
 
-def make_a2d(**overrides) -> A2DQwen3ForMaskedDiffusion:
-    """A random A2D of the same size. With `block_length` it is block-causal."""
+def make_a2d(of=A2DQwen3ForMaskedDiffusion, **overrides):
+    """A random A2D of the same size, `of` a class. With `block_length` it is block-causal."""
     settings = _SIZES | {"head_dim": 12, "bos_token_id": 1}
     torch.manual_seed(0)
-    return _sharpened(A2DQwen3ForMaskedDiffusion(A2DQwen3Config(**(settings | overrides))))
+    return _sharpened(of(of.config_class(**(settings | overrides))))
 
 
 def make_block_a2d(**overrides) -> A2DQwen3ForMaskedDiffusion:

@@ -16,7 +16,7 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import recipe_of
 from hf_dparallel.training.student import add_adapter
 
-from ..helpers import make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
+from ..helpers import make_a2d, make_block_a2d, make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
 from .helpers import INPUT_IDS, adapted, edit_config, logits, save_adapter
 
 
@@ -357,7 +357,7 @@ def test_an_adapter_on_weights_that_are_on_a_disk_is_refused(tmp_path):
 # Switching and merging
 
 
-@pytest.mark.parametrize("make", [make_llada, make_dream, make_sdar, make_llada2])
+@pytest.mark.parametrize("make", [make_llada, make_dream, make_sdar, make_llada2, make_a2d, make_block_a2d])
 def test_switching_and_swapping_give_what_each_adapter_gives_alone(tmp_path, make):
     folders = [save_adapter(tmp_path / str(seed), make, seed) for seed in range(2)]
     alone = [logits(adapted(folder, make)) for folder in folders]
@@ -398,7 +398,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path):
         model.load_adapter(str(tmp_path))
 
 
-@pytest.mark.parametrize("family", ["llada", "dream", "sdar", "llada2"])
+@pytest.mark.parametrize("family", ["llada", "dream", "sdar", "llada2", "a2d"])
 def test_merged_models_are_saved_in_the_published_names(tmp_path, golden_dir, family):
     recipe = {"entropy_threshold": 0.3, "max_new_tokens": 8, "block_length": 8}
     published = load_file(golden_dir / family / "model" / "model.safetensors")

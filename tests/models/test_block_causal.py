@@ -12,10 +12,10 @@ from hf_dparallel import SDARConfig, SDARMoeForMaskedDiffusion
 from hf_dparallel.attention_masks import block_causal, make_attention_mask, noisy_and_clean
 from hf_dparallel.models.backbones import CACHE_ARGUMENT
 
-from ..helpers import left_padded, make_llada2, make_sdar, make_sdar_moe
+from ..helpers import left_padded, make_block_a2d, make_llada2, make_sdar, make_sdar_moe
 
 
-MAKERS = pytest.mark.parametrize("make_model", [make_sdar, make_sdar_moe, make_llada2])
+MAKERS = pytest.mark.parametrize("make_model", [make_sdar, make_sdar_moe, make_llada2, make_block_a2d])
 
 
 def test_the_router_of_llada2_chooses_as_the_official_one(golden_dir):

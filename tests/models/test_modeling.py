@@ -3,6 +3,7 @@
 
 import itertools
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, Trainer, TrainingArguments
 
 from hf_dparallel import (
+    A2DLlamaForMaskedDiffusion,
+    A2DQwen2ForMaskedDiffusion,
     DreamConfig,
     DreamForMaskedDiffusion,
     LLaDA2ForMaskedDiffusion,
@@ -18,7 +21,7 @@ from hf_dparallel import (
     SDARForMaskedDiffusion,
 )
 
-from ..helpers import make_a2d, make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
+from ..helpers import edit_json, make_a2d, make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
 
 
 # Settings that transformers 5 or the names of our classes change, and ids that only our files say.
@@ -72,13 +75,37 @@ def test_a2d_has_the_attention_that_it_is_loaded_with(golden_dir, block_length):
         torch.testing.assert_close(logits[:, 3:], golden["logits_padded_b8"][:, 3:], atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("block_length", [None, 4])
+@pytest.mark.parametrize(
+    "make_model",
+    [make_a2d, partial(make_a2d, of=A2DQwen2ForMaskedDiffusion), partial(make_a2d, of=A2DLlamaForMaskedDiffusion)],
+)
+def test_a2d_is_an_autoregressive_model_with_another_mask(tmp_path, make_model, block_length, shift):
+    """The class of transformers reads the same files. What a checkpoint does not say is said in loading, and kept."""
+    make_model().save_pretrained(tmp_path)
+    kind = type(make_model()).config_class.model_type
+    edit_json(tmp_path / "config.json", model_type=kind.removeprefix("a2d-"))
+    causal = AutoModelForCausalLM.from_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", model_type=kind)
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path, block_length=block_length, shift_logits=shift)
+    model.save_pretrained(tmp_path / "again")
+    block, ids = torch.arange(14) // (block_length or 14), torch.arange(2, 16)[None]
+    with torch.no_grad():
+        logits = causal(ids, attention_mask=(block[None] <= block[:, None])[None, None]).logits
+        expected = torch.cat([logits[:, :1], logits[:, :-1]], dim=1) if shift else logits
+        torch.testing.assert_close(model(ids).logits, expected)
+        again = AutoModelForMaskedLM.from_pretrained(tmp_path / "again")
+        assert type(again) is type(model) and torch.equal(again(ids).logits, model(ids).logits)
+
+
 @pytest.mark.slow
 def test_compiled_flex_attention(golden_dir):
     """One model stands for all: it has fewer key than query heads."""
     test_logits_equal_the_official_ones(golden_dir, "llada_gqa", "flex_attention")
 
 
-@pytest.mark.parametrize("name", [*GOLDEN_MODELS, *BLOCK_CAUSAL])
+@pytest.mark.parametrize("name", [*GOLDEN_MODELS, *BLOCK_CAUSAL, "a2d"])
 def test_save_writes_the_published_names_back(golden_dir, tmp_path, name):
     model = AutoModelForMaskedLM.from_pretrained(golden_dir / name / "model")
     model.save_pretrained(tmp_path)
