@@ -30,6 +30,7 @@ from ..helpers import (
     EOS,
     MASK,
     lora,
+    make_a2d,
     make_args,
     make_block_a2d,
     make_dataset,
@@ -272,24 +273,35 @@ def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, settings
             torch.testing.assert_close(flex.compute_loss(flex.model, batch), expected)
 
 
-@pytest.mark.parametrize("peft_config", [None, lora(init_lora_weights=False)], ids=["whole", "lora"])
-@pytest.mark.parametrize("origin", ["sequence", "answer"])
-@pytest.mark.parametrize("make_model", [make_block_a2d, make_shifted_sdar])
-def test_a_step_learns_each_block_behind_the_clean_blocks_before_it(tmp_path, make_model, origin, peft_config):
-    """Also its first token, which is predicted by the one before it where logits are shifted: in float64."""
-    trainer = make_trainer(tmp_path, make_model(), block_origin=origin, peft_config=peft_config)
-    rows, model = make_rows(4), trainer.model.eval()
-    oracle = copy.deepcopy(model).double()
-    batch = trainer.data_collator(rows)
-    noisy, clean, labels = copies(batch, trainer.data_collator.padded_length)
-    logits = torch.zeros(*labels.shape, 64, dtype=torch.float64)
+def logits_of_blocks(model, rows, batch, length, origin):
+    """The logits of each noisy block behind the clean blocks before it, and the labels, at their places."""
+    noisy, clean, labels = copies(batch, length)
+    logits = torch.zeros(*labels.shape, 64, dtype=model.dtype)
     for row, tokens in enumerate(noisy):
-        first = len(rows[row % 4]["prompt_ids"]) if origin == "answer" else 0
+        first = len(rows[row % len(rows)]["prompt_ids"]) if origin == "answer" else 0
         for start in range(first, clean.shape[1] + 1, 4):
             ids = torch.cat([clean[row, :start], tokens[start : start + 4].clamp(min=0)])
             block = (torch.arange(len(ids)) - first) // 4
             mask = (block[None] <= block[:, None])[None, None]
-            logits[row, start : start + 4] = oracle(ids[None], attention_mask=mask).logits[0, start:]
+            logits[row, start : start + 4] = model(ids[None], attention_mask=mask).logits[0, start:]
+    return logits, labels
+
+
+@pytest.mark.parametrize("peft_config", [None, lora(init_lora_weights=False)], ids=["whole", "lora"])
+@pytest.mark.parametrize(
+    ("make_model", "origin"),
+    [(make_a2d, None)] + [(make, x) for make in (make_block_a2d, make_shifted_sdar) for x in ("sequence", "answer")],
+)
+def test_loss_and_gradients_equal_those_of_each_block_in_float64(tmp_path, make_model, origin, peft_config):
+    """Also of its first token, which is predicted by the one before it where logits are shifted."""
+    trainer = make_trainer(tmp_path, make_model(), block_origin=origin, peft_config=peft_config)
+    rows, model = make_rows(4), trainer.model.eval()
+    oracle = copy.deepcopy(model).double()
+    batch = trainer.data_collator(rows)
+    if origin is None:
+        logits, labels = oracle(batch["input_ids"]).logits, batch["labels"]
+    else:
+        logits, labels = logits_of_blocks(oracle, rows, batch, trainer.data_collator.padded_length, origin)
     consistency, certainty = naive_terms(logits, labels, temperature=0.5)
     expected, loss = 2 * (consistency + 2 * certainty).mean(), trainer.compute_loss(model, batch)
     torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-5)
