@@ -28,6 +28,8 @@ from hf_dparallel import (
     CertaintyForcingTrainer,
     DreamConfig,
     DreamForMaskedDiffusion,
+    FastDLLMConfig,
+    FastDLLMForMaskedDiffusion,
     LLaDA2Config,
     LLaDA2ForMaskedDiffusion,
     LLaDAConfig,
@@ -113,11 +115,11 @@ def make_a2d(**overrides) -> A2DQwen3ForMaskedDiffusion:
     return _sharpened(A2DQwen3ForMaskedDiffusion(A2DQwen3Config(**(settings | overrides))))
 
 
-def make_shifted_sdar(**overrides) -> SDARForMaskedDiffusion:
-    """The same model, in which the logits at position `i - 1` score token `i`, as in Fast-dLLM v2."""
-    model = make_sdar(**overrides)
-    model.shift_logits = True
-    return model
+def make_fast_dllm(**overrides) -> FastDLLMForMaskedDiffusion:
+    """A random Fast-dLLM v2 of the same size, with blocks of 4 tokens."""
+    settings = _SIZES | {"bd_size": 4, "bos_token_id": 1}
+    torch.manual_seed(0)
+    return _sharpened(FastDLLMForMaskedDiffusion(FastDLLMConfig(**(settings | overrides))))
 
 
 def make_sdar_moe(**overrides) -> SDARMoeForMaskedDiffusion:

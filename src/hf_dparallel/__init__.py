@@ -25,6 +25,8 @@ from .models.a2d import A2DQwen3ForMaskedDiffusion as A2DQwen3ForMaskedDiffusion
 from .models.dream import DreamConfig as DreamConfig
 from .models.dream import DreamForMaskedDiffusion as DreamForMaskedDiffusion
 from .models.dream import DreamTokenizer as DreamTokenizer
+from .models.fast_dllm import FastDLLMConfig as FastDLLMConfig
+from .models.fast_dllm import FastDLLMForMaskedDiffusion as FastDLLMForMaskedDiffusion
 from .models.foreign import enable_diffusion_generation as enable_diffusion_generation
 from .models.llada import LLaDAConfig as LLaDAConfig
 from .models.llada import LLaDAForMaskedDiffusion as LLaDAForMaskedDiffusion

@@ -53,8 +53,14 @@ class Row:
     def open(self) -> range:
         return range(self.blocks[self.first].start, self.blocks[self.last].stop)
 
-    def masked(self, places=None) -> list[int]:
-        return [i for i in (self.open if places is None else places) if self.tokens[i] == self.mask]
+    def masked(self, places) -> list[int]:
+        return [i for i in places if self.tokens[i] == self.mask]
+
+    @property
+    def to_decide(self) -> list[int]:
+        """The masks that a pass may decide: where the token before a block predicts its first one, that one alone."""
+        masks = self.masked(self.open)
+        return [self.open.start] if self.settings["first_alone"] and self.open.start in masks else masks
 
     @property
     def revises(self) -> bool:
@@ -62,7 +68,10 @@ class Row:
 
     def decided(self) -> list[int]:
         """The tokens that may be revised."""
-        return [i for i in self.open if self.tokens[i] != self.mask and not self.given[i]]
+        if self.settings["first_alone"] and self.tokens[self.open.start] == self.mask:
+            return []
+        places = self.open[1:] if self.settings["first_alone"] else self.open
+        return [i for i in places if self.tokens[i] != self.mask and not self.given[i]]
 
 
 def make_row(model, prompt, max_new_tokens, block_length, **settings) -> Row:
@@ -78,7 +87,8 @@ def make_row(model, prompt, max_new_tokens, block_length, **settings) -> Row:
     blocks = [range(max(start, 0), min(start + block_length, width)) for start in starts]
     row = Row(prompt + [mask] * (width - len(prompt)), mask, settings, first_new, length, blocks)
     row.settings |= {"max_new_tokens": max_new_tokens, "block_length": block_length}
-    row.settings["whole_blocks"] = model.attention != "full"
+    row.settings["whole_blocks"] = model.attention == "block_causal"
+    row.settings["first_alone"] = model.attention != "full" and model.shift_logits
     return row
 
 
@@ -126,16 +136,17 @@ def naive_generate(
         stop = stop if cut is None else cut
         if cut is None and not is_finished and row.nfe < max_time:
             probs = predict(row)
-            guesses = {i: make_guess(probs[i], row.mask) for i in row.masked()}
+            guesses = {i: make_guess(probs[i], row.mask) for i in row.to_decide}
             row.entropies.append({i - row.first_new: guess.entropy for i, guess in guesses.items()})
             chosen = accept_by_rule(row, guesses, probs)
-            of_first = row.masked(row.blocks[row.first])
-            if of_first and max_active_blocks > 1 and not chosen & set(of_first):
+            of_first = set(row.blocks[row.first]) & guesses.keys()
+            if of_first and max_active_blocks > 1 and not chosen & of_first:
                 chosen |= {min(of_first, key=lambda i: guesses[i].entropy)}
             if form is not None:
                 write(row, follow_form(row, form, probs, guesses, chosen))
                 continue
             changes, unsettled = revise(row, probs, guesses, chosen)
+            unsettled -= {row.open.start} if row.settings["first_alone"] else set()
             write(row, {i: guesses[i].token for i in chosen} | changes)
             continue
         row.tokens, row.steps = row.tokens[row.first_new : stop], row.steps[row.first_new : stop]
@@ -143,7 +154,7 @@ def naive_generate(
 
 
 def write(row: Row, changes: dict[int, int]) -> None:
-    row.post_steps = 0 if row.masked() else row.post_steps + 1
+    row.post_steps = 0 if row.masked(row.open) else row.post_steps + 1
     row.revisions += sum(row.tokens[i] != row.mask for i in changes)
     for i, token in changes.items():
         row.tokens[i], row.steps[i] = token, row.nfe if token != row.mask else -1
@@ -241,7 +252,7 @@ def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tenso
     """The canvas, and behind it a copy of the open blocks in which nothing is decided, by a mask written out."""
     # With the token before the blocks, where predictions are one place early.
     places = list(range(max(row.open.start - lead, 0), row.open.stop))
-    is_new = {i for i in row.open if not row.given[i]}
+    is_new = {*row.to_decide, *row.decided()}
     inputs = ids + [row.mask if i in is_new else ids[i] for i in places]
     query, key = torch.meshgrid(torch.arange(len(inputs)), torch.arange(len(inputs)), indexing="ij")
     place = torch.tensor([-9] * len(ids) + places)
@@ -408,13 +419,14 @@ def revise_by_editing(row, probs, guesses, chosen):
 def revise_softly(row, probs, guesses, chosen):
     best = {i: make_guess(probs[i], row.mask) for i in row.decided()}
     changes = {i: guess.token for i, guess in best.items() if guess.token != row.tokens[i]}
-    row.certainty = {i: guess.probability for i, guess in (best | guesses).items()}
+    certainty = {i: guess.probability for i, guess in (best | guesses).items()}
+    row.certainty |= certainty
     unsettled = set()
     for block in row.blocks[row.first : row.last + 1]:
         is_over = block == row.blocks[row.first] and row.step + 1 >= len(block)
-        has_unsure = any(row.certainty[i] < 0.9 for i in block if i in row.certainty)
+        has_unsure = any(certainty[i] < 0.9 for i in block if i in certainty)
         if has_unsure and not is_over and {*chosen, *changes} & set(block):
-            unsettled |= set(block) & row.certainty.keys()
+            unsettled |= set(block) & certainty.keys()
     return changes, unsettled
 
 

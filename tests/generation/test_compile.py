@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import CompileConfig
 
-from ..helpers import left_padded, make_dream, make_llada, make_sdar, make_shifted_sdar
+from ..helpers import left_padded, make_dream, make_fast_dllm, make_llada, make_sdar
 
 
 NEW = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}
@@ -48,7 +48,7 @@ def same(compiled, plain):
         (make_dream, "prefix"),
         (make_llada, "dual"),
         (make_sdar, "block"),
-        (make_shifted_sdar, "block"),
+        (make_fast_dllm, "block"),
     ],
 )
 def test_same_tokens_as_without(make, cache):

@@ -31,16 +31,16 @@ from ..helpers import (
     exact_model,
     left_padded,
     make_dream,
+    make_fast_dllm,
     make_llada,
     make_llada2,
     make_sdar,
-    make_shifted_sdar,
     make_word_tokenizer,
 )
 from .naive import Form, FrozenCache, naive_generate, predict_whole
 
 
-BLOCK_CAUSAL = [make_sdar, make_llada2, make_shifted_sdar]
+BLOCK_CAUSAL = [make_sdar, make_llada2, make_fast_dllm]
 pytestmark = pytest.mark.usefixtures("klass")
 
 
@@ -94,7 +94,7 @@ def stops(draw):
 @st.composite
 def decode_cases(draw):
     """Settings of any kind that go together; rows end at different times."""
-    make = draw(st.sampled_from([make_llada, make_dream, make_llada, make_dream, make_sdar, make_llada2]))
+    make = draw(st.sampled_from([make_llada, make_dream, make_llada, make_dream, *BLOCK_CAUSAL]))
     is_infilling, is_guided, layers = False, draw(st.sampled_from([False, False, False, True])), 2
     block_length, num_new = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.integers(1, 20))
     num_blocks = -(-num_new // block_length)
@@ -363,7 +363,7 @@ def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
 # A pass over the last block alone needs no mask, and one over rows in blocks of their own, none padded, does.
 @example((make_sdar, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, 3))
 # The column before the block does not see it.
-@example((make_shifted_sdar, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, 3))
+@example((make_fast_dllm, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, 3))
 def test_a_row_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):
     check_case(case)
 

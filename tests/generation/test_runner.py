@@ -7,7 +7,7 @@ import torch
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 
-from ..helpers import exact_model, make_dream, make_llada, make_sdar, make_shifted_sdar
+from ..helpers import exact_model, make_dream, make_fast_dllm, make_llada, make_sdar
 from .naive import decode_three_rows
 
 
@@ -18,7 +18,7 @@ from .naive import decode_three_rows
         (make_dream, "prefix"),
         (make_dream, "dual"),
         (make_sdar, "block"),
-        (make_shifted_sdar, "block"),
+        (make_fast_dllm, "block"),
     ],
 )
 def test_logits_are_those_of_the_model_for_each_row_alone(make, cache):

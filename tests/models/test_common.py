@@ -10,11 +10,20 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from ..helpers import left_padded, make_a2d, make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
+from ..helpers import (
+    left_padded,
+    make_a2d,
+    make_dream,
+    make_fast_dllm,
+    make_llada,
+    make_llada2,
+    make_sdar,
+    make_sdar_moe,
+)
 
 
 MAKERS = pytest.mark.parametrize(
-    "make_model", [make_llada, make_dream, make_sdar, make_sdar_moe, make_llada2, make_a2d]
+    "make_model", [make_llada, make_dream, make_sdar, make_sdar_moe, make_llada2, make_a2d, make_fast_dllm]
 )
 IDS = torch.randint(2, 60, (3, 11), generator=torch.Generator().manual_seed(0))
 

@@ -29,13 +29,13 @@ from ..helpers import (
     lora,
     make_args,
     make_dataset,
+    make_fast_dllm,
     make_llada,
     make_llada2,
     make_prompts,
     make_rows,
     make_sdar,
     make_sdar_moe,
-    make_shifted_sdar,
     make_tokenizer,
     make_trainer,
     weights_of,
@@ -244,7 +244,7 @@ def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, compleme
 
 
 def test_a_first_token_is_learned_from_the_clean_block_before_where_logits_are_shifted(tmp_path):
-    trainer = make_trainer(tmp_path, make_shifted_sdar())
+    trainer = make_trainer(tmp_path, make_fast_dllm())
     model, batch = trainer.model.eval(), trainer.data_collator(make_rows(4))
     noisy, clean, labels = copies(batch)
     logits = torch.zeros(*labels.shape, 64)

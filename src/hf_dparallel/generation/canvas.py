@@ -121,8 +121,9 @@ class RowTensors:
     sequences: torch.LongTensor = _tensor()
     attention_mask: torch.LongTensor = _tensor()
     position_ids: torch.LongTensor = _tensor()
-    # The number of the block that a column belongs to, below 0 in the prompt.
+    # The number of the block that a column belongs to, below 0 in the prompt, and the position at which it begins.
     block: torch.LongTensor = _tensor(-1)
+    block_start: torch.LongTensor = _tensor()
     # More than any place in the prompt.
     place: torch.LongTensor = _tensor(_BEYOND)
     masked: torch.BoolTensor = _tensor(False)
@@ -156,15 +157,22 @@ class Canvas(RowTensors):
     """The rows being decoded: left-padded prompts with the mask tokens to decide.
 
     Tensors have one line a row and one column a token, and rows end at the same column. Their width is a multiple of
-    `width_multiple`, for code that is compiled for each width. With `whole_blocks` they count blocks from the first
-    token of a row, as block-causal models do: the end of the prompt may then share the first block with new tokens,
-    and further masks behind the answer complete the last block. If it `revises`, decided tokens of the open blocks
-    may change.
+    `width_multiple`, for code that is compiled for each width. For block-causal `attention` they count blocks from the
+    first token of a row: the end of the prompt may then share the first block with new tokens, and further masks
+    behind the answer complete the last block. If it `revises`, decided tokens of the open blocks may change.
+
+    With `first_alone` the column before a block predicts its first token, which therefore depends on nothing in its
+    block: it is exact before the others are known. So it is decided alone, whatever its probability, as soon as its
+    row enters the block, and it is never revised. That is how the samplers of these models commit (Fast-dLLM v2,
+    https://huggingface.co/papers/2509.26328). Of several open blocks this is so in the first one, for the column
+    before another one is not decided.
     """
 
     # The masks of the open blocks, and if it revises their decided tokens, none that the prompt gave: `(rows, width)`.
     is_open: torch.BoolTensor
     revisable: torch.BoolTensor
+    # With `first_alone`: the first column of the first open block.
+    is_first: torch.BoolTensor
     # Number of columns: the longest prompt with its new tokens, and padding. For compiled code it does not fall when
     # the row with the longest prompt leaves.
     width: int
@@ -177,7 +185,8 @@ class Canvas(RowTensors):
         self,
         config: DiffusionGenerationConfig,
         width_multiple: int = 1,
-        whole_blocks: bool = False,
+        attention: str = "full",
+        first_alone: bool = False,
         revises: bool = False,
     ):
         self.config = config
@@ -185,10 +194,12 @@ class Canvas(RowTensors):
         self.is_infilling = config.is_infilling
         self.revises = revises
         self.width_multiple = width_multiple
-        self.whole_blocks = whole_blocks
+        self.attention = attention
+        self.whole_blocks = attention == "block_causal"
+        self.first_alone = first_alone
         # Whether every pass predicts masks of blocks that are not open yet.
         is_cut_off = config.suffix_length is not None or config.cache_implementation == "dual"
-        self.predicts_ahead = not whole_blocks and not is_cut_off
+        self.predicts_ahead = attention == "full" and not is_cut_off
         # Whether the host gets the tokens of each pass, too, with its one transfer.
         self.reads_tokens = False
         self._widest = 0
@@ -243,6 +254,7 @@ class Canvas(RowTensors):
             attention_mask=attention_mask,
             position_ids=position_ids,
             block=block,
+            block_start=(position_ids - from_answer % self.config.block_length).clamp(min=0),
             place=place,
             masked=masked,
             settled=~masked,
@@ -328,6 +340,8 @@ class Canvas(RowTensors):
             self.masked = self.masked ^ is_new
         self.settled = ~self.masked
         if unsettled is not None:
+            if self.first_alone:
+                unsettled = unsettled & ~self.is_first.gather(1, columns)
             self.settled = ~(self.masked | torch.zeros_like(self.masked).scatter_(1, columns, unsettled))
         self.nfe += 1
         self.step_in_block += 1
@@ -472,6 +486,12 @@ class Canvas(RowTensors):
         self.is_open = self.masked & is_within
         if self.revises:
             self.revisable = is_within & (self.commit_step >= 0)
+        if self.first_alone:
+            self.is_first = (self.block == self.open_from[:, None]) & (self.position_ids == self.block_start)
+            is_alone = (self.masked & self.is_first).any(dim=1, keepdim=True)
+            self.is_open &= self.is_first | ~is_alone
+            if self.revises:
+                self.revisable &= ~(self.is_first | is_alone)
 
     def _result(self, row: int) -> DecodedRow:
         status, answer = self.status[row], self.answer(row)

@@ -42,6 +42,11 @@ class DiffusionGenerationMixin(GenerationMixin):
     # "full", or "block_causal": bidirectional inside the blocks of `config.block_length`, and causal across them.
     attention = "full"
 
+    @property
+    def predicts_next_block(self) -> bool:
+        """Whether the last column of a block predicts the first token of the next one, of which it sees nothing."""
+        return self.attention == "block_causal" and self.shift_logits
+
     @torch.no_grad()
     def generate(
         self,

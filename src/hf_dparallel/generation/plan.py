@@ -101,7 +101,7 @@ class WholeCanvas:
         """Which columns are seen; `None` if all of the first `num_keys` are."""
         canvas, first_end = self.canvas, min(self.ends())
         if first_end == canvas.width:
-            return canvas.attention_mask if canvas.is_padded or canvas.whole_blocks else None
+            return canvas.attention_mask if canvas.is_padded or canvas.attention != "full" else None
         if first_end == num_keys and not canvas.is_padded:
             return None
         return canvas.attention_mask * (canvas.column_ids < self.open_ends() + self.suffix_length)

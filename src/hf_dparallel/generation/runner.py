@@ -106,7 +106,7 @@ class Runner:
             return planned.keys.of(planned.seen)
         if self._seen is not planned.seen:
             self._seen, self._masks = planned.seen, {}
-        if self.canvas.whole_blocks:
+        if self.canvas.attention != "full":
             return self._block_mask(planned, position_ids)
         return self._bidirectional_mask(planned)
 

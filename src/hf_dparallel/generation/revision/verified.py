@@ -86,7 +86,7 @@ class VerifiedCommits(RowPart):
             keys=canvas.column_ids[: planned.num_keys],
             key_mask=planned.keys.of(canvas.attention_mask if planned.seen is None else planned.seen),
             lead=lead,
-            within=self._within(planned, copied) if canvas.whole_blocks else None,
+            within=self._within(planned, copied) if canvas.attention != "full" else None,
         )
         wanted = planned.first + planned.scored
         is_verified = planned._replace(columns=wanted).of(canvas.revisable)
