@@ -34,6 +34,8 @@ from hf_dparallel import (
     LLaDA2ForMaskedDiffusion,
     LLaDAConfig,
     LLaDAForMaskedDiffusion,
+    NemotronDiffusionConfig,
+    NemotronDiffusionForMaskedDiffusion,
     SDARConfig,
     SDARForMaskedDiffusion,
     SDARMoeConfig,
@@ -120,6 +122,15 @@ def make_fast_dllm(**overrides) -> FastDLLMForMaskedDiffusion:
     settings = _SIZES | {"bd_size": 4, "bos_token_id": 1}
     torch.manual_seed(0)
     return _sharpened(FastDLLMForMaskedDiffusion(FastDLLMConfig(**(settings | overrides))))
+
+
+def make_nemotron(**overrides) -> NemotronDiffusionForMaskedDiffusion:
+    """A random Nemotron-Labs-Diffusion of the same size, with blocks of 4 tokens; queries grow from position 8 on."""
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 8}
+    rope |= {"llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}
+    settings = _SIZES | {"head_dim": 12, "block_size": 4, "bos_token_id": 1, "rope_parameters": rope}
+    torch.manual_seed(0)
+    return _sharpened(NemotronDiffusionForMaskedDiffusion(NemotronDiffusionConfig(**(settings | overrides))))
 
 
 def make_sdar_moe(**overrides) -> SDARMoeForMaskedDiffusion:

@@ -32,6 +32,8 @@ from .models.llada import LLaDAConfig as LLaDAConfig
 from .models.llada import LLaDAForMaskedDiffusion as LLaDAForMaskedDiffusion
 from .models.llada2 import LLaDA2Config as LLaDA2Config
 from .models.llada2 import LLaDA2ForMaskedDiffusion as LLaDA2ForMaskedDiffusion
+from .models.nemotron import NemotronDiffusionConfig as NemotronDiffusionConfig
+from .models.nemotron import NemotronDiffusionForMaskedDiffusion as NemotronDiffusionForMaskedDiffusion
 from .models.sdar import SDARConfig as SDARConfig
 from .models.sdar import SDARForMaskedDiffusion as SDARForMaskedDiffusion
 from .models.sdar import SDARMoeConfig as SDARMoeConfig

@@ -76,7 +76,7 @@ class Row:
 
 def make_row(model, prompt, max_new_tokens, block_length, **settings) -> Row:
     mask, length = model.config.mask_token_id, len(prompt) + max_new_tokens
-    if model.attention != "full":
+    if model.attention == "block_causal":
         # Blocks are counted from the first token, and the last one is whole.
         first_new, width = len(prompt), -(-length // block_length) * block_length
         starts = range(0, width, block_length)
@@ -87,8 +87,8 @@ def make_row(model, prompt, max_new_tokens, block_length, **settings) -> Row:
     blocks = [range(max(start, 0), min(start + block_length, width)) for start in starts]
     row = Row(prompt + [mask] * (width - len(prompt)), mask, settings, first_new, length, blocks)
     row.settings |= {"max_new_tokens": max_new_tokens, "block_length": block_length}
-    row.settings["whole_blocks"] = model.attention == "block_causal"
-    row.settings["first_alone"] = model.attention != "full" and model.shift_logits
+    row.settings["attention"] = model.attention
+    row.settings["first_alone"] = model.attention == "causal_past" or model.attention != "full" and model.shift_logits
     return row
 
 
@@ -232,7 +232,30 @@ def predict_whole(model, row: Row) -> torch.Tensor:
         p, of_token = torch.tensor(row.certainty[i]), embed.weight[row.tokens[i]]
         mixed = p * of_token + (1 - p) * of_mask
         inputs[0, i] = mixed / (mixed.norm() + 1e-6) * (p * of_token.norm() + (1 - p) * of_mask.norm())
-    return penalised(row, model(inputs_embeds=inputs).logits[0]).softmax(-1)
+    visible = sees(row, torch.arange(end)[:, None], torch.arange(end))
+    logits = model(inputs_embeds=inputs, attention_mask=as_mask(visible, model)).logits[0]
+    return penalised(row, of_first_token(row, logits)).softmax(-1)
+
+
+def sees(row: Row, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Whether the place of a query sees the place of a key, by the attention of the model."""
+    block_length, start = row.settings["block_length"], row.open.start
+    return {
+        "full": (key == key) & (query == query),
+        "block_causal": key // block_length <= query // block_length,
+        "causal_past": (key <= query) | ((key >= start) & (query >= start)),
+    }[row.settings["attention"]]
+
+
+def as_mask(visible: torch.Tensor, model) -> torch.Tensor:
+    return torch.zeros(visible.shape, dtype=model.dtype).masked_fill(~visible, float("-inf"))[None, None]
+
+
+def of_first_token(row: Row, logits: torch.Tensor) -> torch.Tensor:
+    """Behind a causal past the token before a block predicts its first one. (With shifted logits, every one.)"""
+    if row.settings["attention"] == "causal_past":
+        logits[row.open.start] = logits[row.open.start - 1]
+    return logits
 
 
 def penalised(row: Row, logits: torch.Tensor) -> torch.Tensor:
@@ -260,12 +283,11 @@ def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tenso
     blind = (place[query] + lead == key) | ((place[query] == 0) & (key == 0))
     in_copy = torch.tensor([i in is_new for i in place.tolist()])
     visible = torch.where(key < len(ids), (query < len(ids)) | ~blind, (query >= len(ids)) & in_copy[key])
-    if model.attention != "full":
-        block = torch.tensor([*range(len(ids)), *places]) // row.settings["block_length"]
-        visible &= block[key] <= block[query]
-    mask = torch.zeros(visible.shape, dtype=model.dtype).masked_fill(~visible, float("-inf"))
-    positions = torch.tensor([[*range(len(ids)), *places]])
-    logits = model(torch.tensor([inputs]), attention_mask=mask[None, None], position_ids=positions).logits[0]
+    positions = torch.tensor([*range(len(ids)), *places])
+    visible &= sees(row, positions[query], positions[key])
+    mask = as_mask(visible, model)
+    logits = model(torch.tensor([inputs]), attention_mask=mask, position_ids=positions[None]).logits[0]
+    logits = of_first_token(row, logits)
     for i in row.decided():
         logits[i] = logits[len(ids) + i - places[0]]
     return penalised(row, logits[: len(ids)]).softmax(-1)
@@ -342,7 +364,7 @@ def _factor(row, guesses, value, probs):
 
 def _count(row, guesses, value, probs):
     length, block_length = row.settings["max_new_tokens"], row.settings["block_length"]
-    if row.settings["whole_blocks"] and length % block_length:
+    if row.settings["attention"] == "block_causal" and length % block_length:
         counts = scheduled_counts(block_length, block_length, round(value * block_length / length))[0]
     else:
         # The tokens behind the last whole block are decided as those in it.

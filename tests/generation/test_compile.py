@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import CompileConfig
 
-from ..helpers import left_padded, make_dream, make_fast_dllm, make_llada, make_sdar
+from ..helpers import left_padded, make_dream, make_fast_dllm, make_llada, make_nemotron, make_sdar
 
 
 NEW = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}
@@ -49,6 +49,7 @@ def same(compiled, plain):
         (make_llada, "dual"),
         (make_sdar, "block"),
         (make_fast_dllm, "block"),
+        (make_nemotron, "block"),
     ],
 )
 def test_same_tokens_as_without(make, cache):

@@ -7,7 +7,17 @@ from transformers import CompileConfig, GenerationConfig, MaxLengthCriteria, Top
 
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation
 
-from ..helpers import MASK, Recorder, RemoteCodeConfig, RemoteCodeModel, make_llada, make_llada2, make_sdar, refuses
+from ..helpers import (
+    MASK,
+    Recorder,
+    RemoteCodeConfig,
+    RemoteCodeModel,
+    make_llada,
+    make_llada2,
+    make_nemotron,
+    make_sdar,
+    refuses,
+)
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
@@ -116,9 +126,11 @@ WRONG_TOGETHER = [
     (make_sdar, {"cache_implementation": "dual"}, "SDAR"),
     (make_sdar, {"cache_refresh_interval": 2}, "approximation"),
     (make_sdar, {"block_length": 129}, "128 tokens"),
-    (make_sdar, INFILLING, "block-causal"),
-    (make_sdar, {"input_ids": PROMPT} | INFILLING, "block-causal"),
-    (make_sdar, {"suffix_length": 3}, "block-causal"),
+    *((make, INFILLING, "blocks behind") for make in (make_sdar, make_nemotron)),
+    (make_sdar, {"input_ids": PROMPT} | INFILLING, "blocks behind"),
+    *((make, {"suffix_length": 3}, "computes none") for make in (make_sdar, make_nemotron)),
+    (make_nemotron, {"entropy_threshold": 1.0, "max_active_blocks": 2}, "is not decided"),
+    (make_nemotron, {"cache_implementation": "prefix"}, "attention of Nemotron"),
     (make_llada, {"cache_implementation": "block"}, "LLaDA"),
     (make_llada, {"cache_refresh_interval": 2}, "needs `cache_implementation`"),
     (not_of_this_package, {"cache_implementation": "dual"}, "this package"),

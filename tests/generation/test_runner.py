@@ -7,7 +7,7 @@ import torch
 from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 
-from ..helpers import exact_model, make_dream, make_fast_dllm, make_llada, make_sdar
+from ..helpers import exact_model, make_dream, make_fast_dllm, make_llada, make_nemotron, make_sdar
 from .naive import decode_three_rows
 
 
@@ -19,13 +19,16 @@ from .naive import decode_three_rows
         (make_dream, "dual"),
         (make_sdar, "block"),
         (make_fast_dllm, "block"),
+        (make_nemotron, "block"),
+        (make_nemotron, None),
     ],
 )
 def test_logits_are_those_of_the_model_for_each_row_alone(make, cache):
     """In every pass where that is exact, and in the others where a row enters its block."""
     model = exact_model(make)
     settings = {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 1.0, "stop_at_eos": False}
-    decoder = Decoder(model, resolve(model, None, cache_implementation=cache, **settings), [])
+    cached = {"use_cache": False} if cache is None else {"cache_implementation": cache}
+    decoder = Decoder(model, resolve(model, None, **cached, **settings), [])
     canvas, logits_of, num_compared = decoder.canvas, decoder.runner.logits, []
 
     def checked(wanted):
@@ -38,6 +41,8 @@ def test_logits_are_those_of_the_model_for_each_row_alone(make, cache):
             columns = wanted[row][is_open] - canvas.prompt_start(row)
             if model.attention != "full":
                 ids = ids[:, : canvas.open_edges(row)[1] - canvas.prompt_start(row)]
+            if model.attention == "causal_past":
+                columns = columns - canvas.is_first[row, wanted[row]][is_open].long()
             torch.testing.assert_close(logits[row][is_open], model(ids).logits[0, columns])
             num_compared.append(len(columns))
         return logits

@@ -18,7 +18,16 @@ from hf_dparallel import (
     SDARForMaskedDiffusion,
 )
 
-from ..helpers import make_a2d, make_dream, make_fast_dllm, make_llada, make_llada2, make_sdar, make_sdar_moe
+from ..helpers import (
+    make_a2d,
+    make_dream,
+    make_fast_dllm,
+    make_llada,
+    make_llada2,
+    make_nemotron,
+    make_sdar,
+    make_sdar_moe,
+)
 
 
 # Settings that transformers 5 or the names of our classes change, and ids that only our files say.
@@ -28,7 +37,7 @@ GOLDEN_MODELS = ("llada", "llada_gqa", "dream")
 # With the lengths of blocks that their outputs were recorded for.
 BLOCK_CAUSAL = dict.fromkeys(("sdar", "llada2"), (4, 8, 16, 32)) | {"fast_dllm_v2": (8, 32)}
 MAKERS = pytest.mark.parametrize(
-    "make_model", [make_llada, make_dream, make_sdar, make_llada2, make_a2d, make_fast_dllm]
+    "make_model", [make_llada, make_dream, make_sdar, make_llada2, make_a2d, make_fast_dllm, make_nemotron]
 )
 BIDIRECTIONAL = pytest.mark.parametrize("make_model", [make_llada, make_dream])
 

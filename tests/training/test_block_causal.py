@@ -32,6 +32,7 @@ from ..helpers import (
     make_fast_dllm,
     make_llada,
     make_llada2,
+    make_nemotron,
     make_prompts,
     make_rows,
     make_sdar,
@@ -44,7 +45,7 @@ from .helpers import all_logits
 
 
 def make_collator(**settings):
-    defaults = {"block_length": 4, "max_length": 24, "block_causal": True}
+    defaults = {"block_length": 4, "max_length": 24, "attention": "block_causal"}
     return DataCollatorForSemiAutoregressiveMasking(MASK, EOS, **(defaults | settings))
 
 
@@ -243,16 +244,25 @@ def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, compleme
             torch.testing.assert_close(flex.compute_loss(flex.model, batch), expected)
 
 
-def test_a_first_token_is_learned_from_the_clean_block_before_where_logits_are_shifted(tmp_path):
-    trainer = make_trainer(tmp_path, make_fast_dllm())
+@pytest.mark.parametrize("make_model", [make_sdar, make_fast_dllm, make_nemotron])
+def test_a_step_is_that_of_each_block_behind_the_clean_ones(tmp_path, make_model):
+    """Also of its first token, where the clean block before predicts it; in float64, with the gradients."""
+    trainer = make_trainer(tmp_path, make_model().double())
     model, batch = trainer.model.eval(), trainer.data_collator(make_rows(4))
     noisy, clean, labels = copies(batch)
-    logits = torch.zeros(*labels.shape, 64)
+    logits = torch.zeros(*labels.shape, 64, dtype=torch.float64)
     for start in range(0, clean.shape[1] + 1, 4):
         block = slice(start, start + 4)
-        logits[:, block] = model(torch.cat([clean[:, :start], noisy[:, block].clamp(min=0)], dim=1)).logits[:, block]
-    expected = 2 * certainty_forcing_loss(logits, labels)
-    torch.testing.assert_close(trainer.compute_loss(model, batch), expected)
+        of_row = model(torch.cat([clean[:, :start], noisy[:, block].clamp(min=0)], dim=1)).logits
+        logits[:, block] = of_row[:, block]
+        if make_model is make_nemotron and start:
+            logits[:, start] = of_row[:, start - 1]
+    expected, loss = 2 * certainty_forcing_loss(logits, labels), trainer.compute_loss(model, batch)
+    torch.testing.assert_close(loss, expected)
+    weights = list(model.parameters())
+    gradients, expected = (torch.autograd.grad(each, weights) for each in (loss, expected))
+    # Norms are computed in float32.
+    torch.testing.assert_close(gradients, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe])
@@ -316,7 +326,7 @@ def test_the_blocks_are_as_long_as_in_the_model(tmp_path, caplog):
     assert "`block_length=8` is replaced by 4, the block length of the model" in caplog.text
     for model, collator, message in [
         (make_sdar(), make_collator(block_length=8), "blocks of SDARForMaskedDiffusion have 4 tokens"),
-        (make_llada(), make_collator(), "LLaDAForMaskedDiffusion is none"),
+        (make_llada(), make_collator(), "the attention of LLaDAForMaskedDiffusion, which is 'full'"),
     ]:
         with pytest.raises(ValueError, match=message):
             CertaintyForcingTrainer(model, make_args(tmp_path), make_dataset(2), data_collator=collator)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.functional import pad
 
+from ..attention_masks import mask_blocks
 from .configuration import DiffusionGenerationConfig
 
 
@@ -297,6 +298,11 @@ class Canvas(RowTensors):
         self.sequences[row, columns] = self.sequences.new_tensor(tokens)[: columns.stop - start]
         self.masked[row, columns], self.settled[row, columns] = False, True
         self.commit_step[row, columns] = self.row_nfe[row]
+
+    def mask_blocks(self) -> torch.LongTensor:
+        """The block that an attention mask has each column in, `(rows, width)` ([`~attention_masks.mask_blocks`])."""
+        is_past = self.block < self.open_from[:, None]
+        return mask_blocks(self.attention, self.position_ids, self.block_start, is_past)
 
     def new_columns(self) -> torch.LongTensor:
         """The columns of the new tokens (when infilling, all), `(rows, columns)`, where rows end with the answer."""

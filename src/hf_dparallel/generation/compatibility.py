@@ -24,6 +24,7 @@ def has_adapter(model: PreTrainedModel) -> bool:
 ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
     "is_native": lambda model, value: model.is_native,
     "sees_all": lambda model, value: model.attention == "full",
+    "has_open_past": lambda model, value: model.attention != "causal_past",
     "routes_tokens": lambda model, value: (
         getattr(model.config, "expert_capacity", None) is None or value == model.config.block_length
     ),

@@ -32,7 +32,7 @@ class Runner:
 
     def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
         self.model, self.canvas, self.parts = model, canvas, parts
-        self.lead = int(model.shift_logits)
+        self.lead = int(model.shift_logits or model.predicts_next_block)
         implementation = canvas.config.cache_implementation
         self.planner = _PLANNERS[implementation](canvas, self.lead)
         self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if implementation else None
@@ -51,6 +51,9 @@ class Runner:
     def logits(self, wanted: torch.LongTensor) -> torch.Tensor:
         """Scores of the tokens at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
         self.fit_rows()
+        if self.canvas.first_alone and not self.model.shift_logits:
+            # The logits of the column before score the first token of a block.
+            wanted = wanted - self.canvas.is_first.gather(1, wanted).long()
         passes = self.planner.plan(wanted)
         for part in self.parts:
             passes = [part.extend(planned) for planned in passes]
@@ -74,7 +77,7 @@ class Runner:
     def run(self, planned: Pass) -> torch.Tensor:
         """Runs a pass, with the head where it says."""
         input_ids, position_ids = planned.of(self.canvas.sequences), planned.of(self.canvas.position_ids)
-        mask = self.mask(planned, position_ids)
+        mask = self.mask(planned)
         if planned.appended is not None:
             input_ids = torch.cat([input_ids, planned.appended.input_ids], dim=1)
             position_ids = torch.cat([position_ids, planned.appended.position_ids], dim=1)
@@ -93,7 +96,7 @@ class Runner:
         """The pass with its rows as the cache counts them."""
         return planned
 
-    def mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
+    def mask(self, planned: Pass) -> Any:
         """The mask of a pass, for models of this package in the form that their attention takes.
 
         transformers would make it anew in every pass, and wait for the device to see whether it masks anything.
@@ -107,7 +110,7 @@ class Runner:
         if self._seen is not planned.seen:
             self._seen, self._masks = planned.seen, {}
         if self.canvas.attention != "full":
-            return self._block_mask(planned, position_ids)
+            return self._block_mask(planned)
         return self._bidirectional_mask(planned)
 
     def _bidirectional_mask(self, planned: Pass) -> Any:
@@ -129,22 +132,25 @@ class Runner:
             allow_is_bidirectional_skip=False,
         )
 
-    def _block_mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
+    def _block_mask(self, planned: Pass) -> Any:
         if planned.rows is not self.all_rows:
-            return self._make_block_mask(planned, position_ids)
-        columns = planned.columns
-        key = (columns.start, columns.stop) if isinstance(columns, slice) else columns
+            return self._make_block_mask(planned)
+        columns, canvas = planned.columns, self.canvas
+        key: tuple = (columns.start, columns.stop) if isinstance(columns, slice) else (columns,)
+        if canvas.attention == "causal_past":
+            # Blocks that are decided have another mask than open ones.
+            key += tuple(status.open_from for status in canvas.status)
         if key not in self._masks:
-            self._masks = {key: self._make_block_mask(planned, position_ids)}
+            self._masks = {key: self._make_block_mask(planned)}
         return self._masks[key]
 
-    def _make_block_mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
-        block_length, is_shared = self.canvas.config.block_length, isinstance(planned.columns, slice)
-        if is_shared and planned.length <= block_length and not self.canvas.is_padded and not self.planner.uniform:
+    def _make_block_mask(self, planned: Pass) -> Any:
+        is_short = isinstance(planned.columns, slice) and planned.length <= self.canvas.config.block_length
+        if is_short and not (self.lead or self.canvas.is_padded or self.planner.uniform):
             # The last block sees everything.
             return {"full_attention": None}
-        keys = planned.keys
-        key_block, query_block = keys.of(self.canvas.position_ids) // block_length, position_ids // block_length
+        keys, blocks = planned.keys, self.canvas.mask_blocks()
+        key_block, query_block = keys.of(blocks), planned.of(blocks)
         visible = keys.of(planned.seen)[:, None].bool() & (key_block[:, None] <= query_block[:, :, None])
         return as_attention_mask(self.model.config.get_text_config(), visible, self.model.dtype)
 

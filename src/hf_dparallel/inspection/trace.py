@@ -122,8 +122,8 @@ def trace_output(
         config ([`DiffusionGenerationConfig`]): every setting that it was decoded with, special tokens included.
         name (`str`): title of the decode.
         row (`int`, *optional*, defaults to 0): which answer.
-        attention (`str`, *optional*, defaults to `"full"`): attention of the model. With another, blocks are counted
-            from the first token of the prompt.
+        attention (`str`, *optional*, defaults to `"full"`): attention of the model. If it is block-causal, blocks are
+            counted from the first token of the prompt.
 
     Raises:
         ValueError: if `out` has no certainty.
@@ -160,7 +160,7 @@ def _revised(out: DiffusionGenerationOutput, row: int, text_of: _TextOf) -> dict
 
 
 def _first_block_length(config: DiffusionGenerationConfig, start: int, length: int, attention: str) -> int:
-    if attention != "full":
+    if attention == "block_causal":
         return config.block_length - start % config.block_length
     # What is filled in has its shorter block at the beginning.
     return length % config.block_length or config.block_length if config.is_infilling else config.block_length

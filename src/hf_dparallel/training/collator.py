@@ -38,10 +38,10 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     pass are put in a random order, and the padding counts as committed with the last token. (The pseudo-trajectories
     of d3LLM, https://github.com/hao-ai-lab/d3LLM.)
 
-    With `block_causal`, for models whose attention is causal across blocks, all blocks of the answer are active at
-    once, each masked with a draw of its own. Blocks are counted from the first token of the prompt, as those models
-    decode. A row then is two copies of the sequence: a noisy one, and a clean one in which each noisy block finds the
-    blocks before it. Both have the same positions, and only the noisy one has labels. Blocks from which no row of the
+    With another `attention` than "full", for models that never see what follows a block, all blocks of the answer are
+    active at once, each masked with a draw of its own. Blocks are counted from the first token of the prompt. A row
+    then is two copies of the sequence: a noisy one, and a clean one in which each noisy block finds the blocks before
+    it. Both have the same positions, and only the noisy one has labels. Blocks from which no row of the
     batch learns anything are left out. The attention mask is left to the trainer (section B.6 of
     https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
 
@@ -61,8 +61,9 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             Seed of the masks.
         vocab_size (`int`, *optional*):
             Number of token ids that the model knows. With it, ids outside are refused.
-        block_causal (`bool`, *optional*, defaults to `False`):
-            Whether to make rows for a block-causal model. [`CertaintyForcingTrainer`] knows it from the model.
+        attention (`str`, *optional*, defaults to `"full"`):
+            The attention of the model: "full", "block_causal" or "causal_past". [`CertaintyForcingTrainer`] knows it
+            from the model.
         settings:
             The settings of [`Masking`], and what the variants in `hf_dparallel.training.variants` add to them.
 
@@ -97,7 +98,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     _: KW_ONLY
     seed: int = 0
     vocab_size: int | None = None
-    block_causal: bool = False
+    attention: str = "full"
     _epoch: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
@@ -108,11 +109,11 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if the rows are for another attention than the model has."""
         super().check_model(model)
-        if not self.block_causal:
+        if self.attention == "full":
             return
         base = base_model(model)
-        rule = f"makes rows for a block-causal model, and {type(base).__name__} is none"
-        self.require("block_causal", base.attention == "block_causal", rule, "Leave it out.")
+        rule = f"is not the attention of {type(base).__name__}, which is {base.attention!r}"
+        self.require("attention", base.attention == self.attention, rule, "Leave it out.")
         length = base.config.block_length
         rule = f"is another than the model's: blocks of {type(base).__name__} have {length} tokens"
         self.require("block_length", self.block_length == length, rule, "Or set `model.config.block_length`.")
@@ -125,7 +126,8 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     @property
     def padded_length(self) -> int:
         """Length of all sequences: `max_length`, for block-causal models rounded up to whole blocks."""
-        return -(-self.max_length // self.block_length) * self.block_length if self.block_causal else self.max_length
+        is_full = self.attention == "full"
+        return self.max_length if is_full else -(-self.max_length // self.block_length) * self.block_length
 
     def set_epoch(self, epoch: int) -> None:
         """Draws the masks of an epoch, counted from 0, from now on, in worker processes too."""
@@ -137,10 +139,10 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
 
         Returns:
             `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), max_length)`: `input_ids`; `labels`,
-            the clean tokens where they are scored and -100 elsewhere; `attention_mask`, all ones. With `block_causal`
-            `labels` of shape `(num_views * len(examples), num_noisy)`, and `input_ids` and `position_ids` (instead of
-            `attention_mask`) of shape `(num_views * len(examples), num_noisy + num_clean)`: the blocks that the batch
-            needs of the noisy copies, then of the clean ones. With `suffix_length`, fewer columns, and
+            the clean tokens where they are scored and -100 elsewhere; `attention_mask`, all ones. With another
+            `attention`, `labels` of shape `(num_views * len(examples), num_noisy)`, and `input_ids` and `position_ids`
+            (instead of `attention_mask`) of shape `(num_views * len(examples), num_noisy + num_clean)`: the blocks
+            that the batch needs of the noisy copies, then of the clean ones. With `suffix_length`, fewer columns, and
             `attention_mask` hides what a row does not see. Variants may add marks of rows or tokens.
         """
         sequences = [self._mask(example) for example in examples]
@@ -155,7 +157,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         noisy = clean.masked_fill(masked, self.mask_token_id)
         batch = {"labels": clean.masked_fill(~scored, IGNORE_INDEX)}
         batch |= {name: mark for name, mark in marks.items() if mark.dim() == 2}
-        if self.block_causal:
+        if self.attention != "full":
             noisy_part, clean_part = self._needed_parts(scored)
             positions = torch.arange(self.padded_length)
             batch = {name: tensor[:, noisy_part] for name, tensor in batch.items()}
@@ -207,7 +209,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         # The published code draws from one block more, which may hold nothing at all.
         if self.padding_blocks:
             completion_length = self.padded_length - prompt_length
-        if self.block_causal:
+        if self.attention != "full":
             edges = range(0, prompt_length + completion_length, self.block_length)
             spans = [(max(edge, prompt_length), edge + self.block_length) for edge in edges]
             return [(start, end) for start, end in spans if start < end]

@@ -25,7 +25,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
 
-from ..attention_masks import make_attention_mask, noisy_and_clean, predicting_columns
+from ..attention_masks import make_attention_mask, mask_blocks, noisy_and_clean, predicting_columns
 from ..data.dataset import TOKENIZED_COLUMNS, TRAINING_COLUMNS, prepare_dataset
 from ..generation.inputs import vocabulary_size
 from .checkpoints import CheckpointMixin
@@ -192,8 +192,8 @@ class CertaintyForcingTrainer(CheckpointMixin):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset")
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
 
-        self._is_block_causal = getattr(data_collator, "block_causal", False)
-        self._cuts_batches = self._is_block_causal or getattr(data_collator, "suffix_length", None) is not None
+        self._has_clean_copies = getattr(data_collator, "attention", "full") != "full"
+        self._cuts_batches = self._has_clean_copies or getattr(data_collator, "suffix_length", None) is not None
         # Rows of a sequence.
         self._num_views = getattr(data_collator, "num_views", 1)
         if args.accelerator_config.dispatch_batches is None and self._num_views > 1:
@@ -285,7 +285,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         """
         labels = inputs["labels"]
         inputs = {name: value for name, value in inputs.items() if name != "labels"}
-        if self._is_block_causal:
+        if self._has_clean_copies:
             inputs, labels = self._with_clean_copies(inputs, labels)
         marked = {kind: inputs.pop(kind.mark_name) for kind in Variant.__subclasses__() if kind.mark_name in inputs}
         step = Step(
@@ -319,16 +319,20 @@ class CertaintyForcingTrainer(CheckpointMixin):
         num_clean = positions.shape[1] - num_noisy
         widened = {name: pad(x, (0, num_clean)) for name, x in inputs.items() if x.shape == labels.shape}
         inputs = {**inputs, **widened, "attention_mask": self._noisy_and_clean_mask(positions, num_noisy)}
-        if base_model(self.model).shift_logits:
-            inputs["predicted_by"] = predicting_columns(positions, self.data_collator.block_length, num_noisy)
+        model = base_model(self.model)
+        if model.predicts_next_block:
+            shift, block_length = int(model.shift_logits), self.data_collator.block_length
+            inputs["predicted_by"] = predicting_columns(positions, block_length, num_noisy, shift)
         return inputs, pad(labels, (0, num_clean), value=IGNORE_INDEX)
 
     def _noisy_and_clean_mask(self, position_ids: torch.LongTensor, num_noisy: int) -> torch.Tensor | BlockMask:
         """The attention mask of rows of a noisy and a clean copy, which is the same for all of them."""
         rows, length = position_ids.shape
-        model = base_model(self.model)
-        visible = noisy_and_clean(position_ids[0] // self.data_collator.block_length, num_noisy)
-        shape, device = (1, length, length), position_ids.device
+        model, positions, device = base_model(self.model), position_ids[0], position_ids.device
+        block_start = positions - positions % self.data_collator.block_length
+        is_clean = torch.arange(length, device=device) >= num_noisy
+        visible = noisy_and_clean(mask_blocks(model.attention, positions, block_start, is_clean), num_noisy)
+        shape = (1, length, length)
         mask = make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=device)
         # For each row, because a model on several GPUs of one process is given some rows on each.
         return mask.expand(rows, -1, -1, -1) if torch.is_tensor(mask) else mask
@@ -461,14 +465,14 @@ def _default_collator(
 ) -> DataCollatorForSemiAutoregressiveMasking:
     settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(MaskingSettings)}
     base = base_model(model)
-    if base.attention == "block_causal":
+    if base.attention != "full":
         block_length = base.config.block_length
         if args.block_length != block_length:
             logger.warning(
                 f"`block_length={args.block_length}` is replaced by {block_length}, the block length of the model. To "
                 "teach it another one, set `model.config.block_length` first."
             )
-        settings |= {"block_causal": True, "block_length": block_length}
+        settings |= {"attention": base.attention, "block_length": block_length}
     settings |= {name: special_token_id(name, model, processing_class) for name in ("mask_token_id", "eos_token_id")}
     settings |= {"seed": _mask_seed(args), "vocab_size": vocabulary_size(base)}
     return DataCollatorForSemiAutoregressiveMasking(**settings)

@@ -94,12 +94,9 @@ class VerifiedCommits(RowPart):
         return planned._replace(scored=scored, appended=copy)
 
     def _within(self, planned: Pass, copied: Pass) -> torch.BoolTensor:
-        """A block-causal model sees the blocks up to its own, here and in the copy."""
-        position_ids, block_length = self.canvas.position_ids, self.canvas.config.block_length
-        query, key = (
-            torch.cat([part.of(position_ids), copied.of(position_ids)], dim=1) // block_length
-            for part in (planned, planned.keys)
-        )
+        """A model that decodes block by block sees the blocks up to its own, here and in the copy."""
+        blocks = self.canvas.mask_blocks()
+        query, key = (torch.cat([part.of(blocks), copied.of(blocks)], dim=1) for part in (planned, planned.keys))
         return key[:, None] <= query[:, :, None]
 
     def _columns(self) -> torch.LongTensor:
