@@ -59,7 +59,7 @@ def make_collator(
         # Whole blocks.
         max_length=-(-longest // BLOCK_LENGTH) * BLOCK_LENGTH,
         seed=seed,
-        block_causal=rows == "every block",
+        attention="block_causal" if rows == "every block" else "full",
     )
 
 

@@ -78,7 +78,7 @@ class Step:
         model = random_model(config, getattr(torch, arguments.dtype), arguments.device)
         if arguments.load_in_4bit:
             model = load_in_4bit(model)
-        if model.attention == "block_causal":
+        if model.attention != "full":
             model.config.block_length = arguments.block_length
         tokens = random_prompts(model, arguments.batch_size, arguments.max_length).tolist()
         rows = [
@@ -116,7 +116,7 @@ class Step:
     def ours_of_one_block(self) -> torch.Tensor:
         """The loss of a block-causal model on rows without a clean copy, which teach one block each."""
         every_block = self.trainer.data_collator
-        self.collate(dataclasses.replace(every_block, block_causal=False))
+        self.collate(dataclasses.replace(every_block, attention="full"))
         try:
             return self.ours()
         finally:
@@ -236,7 +236,7 @@ def measurements(arguments: TrainingSpeedArguments, folder: str) -> Iterator[tup
     """What is measured, and the function that does it: each loss, without and with activation checkpointing."""
     step = Step(arguments, folder)
     losses = {} if arguments.against is None else {"official": step.official(arguments.against)}
-    if step.trainer.data_collator.block_causal:
+    if step.trainer.data_collator.attention != "full":
         losses["ours, one block"] = step.ours_of_one_block
     losses |= {"ours": step.ours, "ours, one chunk": step.ours_in_one_chunk}
     for checkpointing in (False, True):

@@ -28,10 +28,14 @@ from hf_dparallel import (
     CertaintyForcingTrainer,
     DreamConfig,
     DreamForMaskedDiffusion,
+    FastDLLMConfig,
+    FastDLLMForMaskedDiffusion,
     LLaDA2Config,
     LLaDA2ForMaskedDiffusion,
     LLaDAConfig,
     LLaDAForMaskedDiffusion,
+    NemotronDiffusionConfig,
+    NemotronDiffusionForMaskedDiffusion,
     SDARConfig,
     SDARForMaskedDiffusion,
     SDARMoeConfig,
@@ -119,11 +123,20 @@ def make_block_a2d(**overrides) -> A2DQwen3ForMaskedDiffusion:
     return make_a2d(**({"block_length": 4} | overrides))
 
 
-def make_shifted_sdar(**overrides) -> SDARForMaskedDiffusion:
-    """The same model, in which the logits at position `i - 1` score token `i`, as in Fast-dLLM v2."""
-    model = make_sdar(**overrides)
-    model.shift_logits = True
-    return model
+def make_fast_dllm(**overrides) -> FastDLLMForMaskedDiffusion:
+    """A random Fast-dLLM v2 of the same size, with blocks of 4 tokens."""
+    settings = _SIZES | {"bd_size": 4, "bos_token_id": 1}
+    torch.manual_seed(0)
+    return _sharpened(FastDLLMForMaskedDiffusion(FastDLLMConfig(**(settings | overrides))))
+
+
+def make_nemotron(**overrides) -> NemotronDiffusionForMaskedDiffusion:
+    """A random Nemotron-Labs-Diffusion of the same size, with blocks of 4 tokens; queries grow from position 8 on."""
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 8}
+    rope |= {"llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}
+    settings = _SIZES | {"head_dim": 12, "block_size": 4, "bos_token_id": 1, "rope_parameters": rope}
+    torch.manual_seed(0)
+    return _sharpened(NemotronDiffusionForMaskedDiffusion(NemotronDiffusionConfig(**(settings | overrides))))
 
 
 def make_sdar_moe(**overrides) -> SDARMoeForMaskedDiffusion:

@@ -26,11 +26,15 @@ from .models.convert import convert_to_diffusion as convert_to_diffusion
 from .models.dream import DreamConfig as DreamConfig
 from .models.dream import DreamForMaskedDiffusion as DreamForMaskedDiffusion
 from .models.dream import DreamTokenizer as DreamTokenizer
+from .models.fast_dllm import FastDLLMConfig as FastDLLMConfig
+from .models.fast_dllm import FastDLLMForMaskedDiffusion as FastDLLMForMaskedDiffusion
 from .models.foreign import enable_diffusion_generation as enable_diffusion_generation
 from .models.llada import LLaDAConfig as LLaDAConfig
 from .models.llada import LLaDAForMaskedDiffusion as LLaDAForMaskedDiffusion
 from .models.llada2 import LLaDA2Config as LLaDA2Config
 from .models.llada2 import LLaDA2ForMaskedDiffusion as LLaDA2ForMaskedDiffusion
+from .models.nemotron import NemotronDiffusionConfig as NemotronDiffusionConfig
+from .models.nemotron import NemotronDiffusionForMaskedDiffusion as NemotronDiffusionForMaskedDiffusion
 from .models.sdar import SDARConfig as SDARConfig
 from .models.sdar import SDARForMaskedDiffusion as SDARForMaskedDiffusion
 from .models.sdar import SDARMoeConfig as SDARMoeConfig

@@ -1,18 +1,31 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Attention masks of block-causal models: attention is bidirectional inside a block, and causal across blocks."""
+"""Attention masks of models that decode block by block: all of them are block-causal, in blocks of their own.
+
+Attention is bidirectional inside a block, and causal across blocks. With a "causal_past" the blocks that are decided
+fall apart into their tokens: attention is causal among these, and the open block sees them and itself.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask
-from torch.nn.functional import pad
 from transformers import PreTrainedConfig
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 
 # Says of a row, a head, a query and a key (indices that broadcast, or one of each) whether the query sees the key.
 Visibility = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def mask_blocks(
+    attention: str, position_ids: torch.LongTensor, block_start: torch.LongTensor, is_past: torch.BoolTensor
+) -> torch.LongTensor:
+    """Returns the number of the block that a mask has each token in: the position at which this block begins.
+
+    `block_start` is the position at which the block of the model begins, and `is_past` says whether that is decided.
+    """
+    return torch.where(is_past, position_ids, block_start) if attention == "causal_past" else block_start
 
 
 def block_causal(query_block: torch.LongTensor, key_block: torch.LongTensor) -> Visibility:
@@ -44,18 +57,20 @@ def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
     return is_visible
 
 
-def predicting_columns(position_ids: torch.LongTensor, block: torch.LongTensor, num_noisy: int) -> torch.LongTensor:
-    """Returns, for rows of a noisy and a clean copy, the column whose logits a shifted model scores each token by.
+def predicting_columns(
+    position_ids: torch.LongTensor, block_start: torch.LongTensor, num_noisy: int, shift: int
+) -> torch.LongTensor:
+    """Returns, for rows of a noisy and a clean copy, the column whose logits score each token.
 
-    That is the column before. What precedes a noisy block is the clean copy, as in decoding, which may lack it for
-    blocks that teach nothing. `position_ids`, `(rows, length)`, count from the first token, which keeps its own
-    logits; `block`, of the same shape, is the number of the block that each column is in.
+    The first token of a block is scored by the column before, which is in the clean copy, as in decoding, and another
+    one by the column that is `shift` columns before. The clean copy may lack it for blocks that teach nothing.
+    `position_ids`, `(rows, length)`, count from the first token, which keeps its own logits; `block_start`, of the
+    same shape, is the position at which the block of each token begins.
     """
     length = position_ids.shape[1]
     columns = torch.arange(length, device=position_ids.device)
-    is_first = pad(block[:, 1:] != block[:, :-1], (1, 0), value=True)
-    before = torch.where(is_first, num_noisy + position_ids, columns) - 1
-    return torch.where(position_ids == 0, columns, before.clamp(max=length - 1))
+    before = torch.where(position_ids == block_start, num_noisy + position_ids - 1, columns - shift)
+    return torch.where(position_ids == 0, columns, before.clamp(0, length - 1))
 
 
 def make_attention_mask(

@@ -293,6 +293,7 @@ add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,
     help="With any rule: at least this many tokens in each pass, the most confident ones.")
 add_setting("max_active_blocks", "blocks", int, off=1, minimum=1, is_swept=True,
     needs=(THRESHOLD,), source="https://huggingface.co/papers/2601.07568",
+    model={"has_open_past": "opens a block behind one that is not decided, and a block of {model} sees none of those"},
     help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open one is "
     "decided; this needs a commit rule with a threshold.")
 add_setting("block_add_threshold", "blocks", float, default=0.5, noun="a fraction", above_minimum=True, maximum=1,
@@ -331,8 +332,7 @@ add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, ne
     help="With a cache: compute everything anew after this many passes inside a block, too. 1 is exact.")
 add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_config",),
     source="https://huggingface.co/papers/2508.14148",
-    model={"sees_all": "leaves out masks behind the open blocks, and {model} is block-causal: it computes "
-           "none of them anyway"},
+    model={"sees_all": "leaves out masks behind the open blocks, and {model} computes none of them anyway"},
     help="Masks behind the open blocks that a pass computes and sees; by default all. Fewer are faster, and an "
     "approximation.")
 add_setting("stop_at_eos", "stopping", bool, default=True,

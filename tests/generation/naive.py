@@ -53,26 +53,36 @@ class Row:
     def open(self) -> range:
         return range(self.blocks[self.first].start, self.blocks[self.last].stop)
 
-    def masked(self, places=None) -> list[int]:
-        return [i for i in (self.open if places is None else places) if self.tokens[i] == self.mask]
+    def masked(self, places) -> list[int]:
+        return [i for i in places if self.tokens[i] == self.mask]
+
+    @property
+    def to_decide(self) -> list[int]:
+        """The masks that a pass may decide: where the token before a block predicts its first one, that one alone."""
+        masks = self.masked(self.open)
+        return [self.open.start] if self.settings["first_alone"] and self.open.start in masks else masks
 
     @property
     def revises(self) -> bool:
         return any(name in self.settings for name in ("revocation_threshold", "editing_threshold", "soft_threshold"))
 
-    def block_of(self, places) -> torch.LongTensor:
+    def block_of(self, places: torch.Tensor) -> torch.Tensor:
         """The number of the block that each place is in, below 0 in the prompt if blocks are counted from its end."""
         origin = 0 if self.settings["whole_blocks"] else self.first_new
-        return torch.tensor([(place - origin) // self.settings["block_length"] for place in places])
+        return (places - origin) // self.settings["block_length"]
 
     def decided(self) -> list[int]:
         """The tokens that may be revised."""
-        return [i for i in self.open if self.tokens[i] != self.mask and not self.given[i]]
+        if self.settings["first_alone"] and self.tokens[self.open.start] == self.mask:
+            return []
+        places = self.open[1:] if self.settings["first_alone"] else self.open
+        return [i for i in places if self.tokens[i] != self.mask and not self.given[i]]
 
 
 def make_row(model, prompt, max_new_tokens, block_length, **settings) -> Row:
     mask, length = model.config.mask_token_id, len(prompt) + max_new_tokens
-    settings["whole_blocks"] = model.attention != "full" and settings.get("block_origin") != "answer"
+    origin = settings.get("block_origin") or getattr(model.config, "block_origin", "sequence")
+    settings["whole_blocks"] = model.attention != "full" and origin == "sequence"
     if settings["whole_blocks"]:
         # Blocks are counted from the first token, and the last one is whole.
         first_new, width = len(prompt), -(-length // block_length) * block_length
@@ -84,6 +94,8 @@ def make_row(model, prompt, max_new_tokens, block_length, **settings) -> Row:
     blocks = [range(max(start, 0), min(start + block_length, width)) for start in starts]
     row = Row(prompt + [mask] * (width - len(prompt)), mask, settings, first_new, length, blocks)
     row.settings |= {"max_new_tokens": max_new_tokens, "block_length": block_length}
+    row.settings["attention"] = model.attention
+    row.settings["first_alone"] = model.attention == "causal_past" or model.attention != "full" and model.shift_logits
     return row
 
 
@@ -131,16 +143,17 @@ def naive_generate(
         stop = stop if cut is None else cut
         if cut is None and not is_finished and row.nfe < max_time:
             probs = predict(row)
-            guesses = {i: make_guess(probs[i], row.mask) for i in row.masked()}
+            guesses = {i: make_guess(probs[i], row.mask) for i in row.to_decide}
             row.entropies.append({i - row.first_new: guess.entropy for i, guess in guesses.items()})
             chosen = accept_by_rule(row, guesses, probs)
-            of_first = row.masked(row.blocks[row.first])
-            if of_first and max_active_blocks > 1 and not chosen & set(of_first):
+            of_first = set(row.blocks[row.first]) & guesses.keys()
+            if of_first and max_active_blocks > 1 and not chosen & of_first:
                 chosen |= {min(of_first, key=lambda i: guesses[i].entropy)}
             if form is not None:
                 write(row, follow_form(row, form, probs, guesses, chosen))
                 continue
             changes, unsettled = revise(row, probs, guesses, chosen)
+            unsettled -= {row.open.start} if row.settings["first_alone"] else set()
             write(row, {i: guesses[i].token for i in chosen} | changes)
             continue
         row.tokens, row.steps = row.tokens[row.first_new : stop], row.steps[row.first_new : stop]
@@ -148,7 +161,7 @@ def naive_generate(
 
 
 def write(row: Row, changes: dict[int, int]) -> None:
-    row.post_steps = 0 if row.masked() else row.post_steps + 1
+    row.post_steps = 0 if row.masked(row.open) else row.post_steps + 1
     row.revisions += sum(row.tokens[i] != row.mask for i in changes)
     for i, token in changes.items():
         row.tokens[i], row.steps[i] = token, row.nfe if token != row.mask else -1
@@ -219,17 +232,37 @@ def predict_whole(model, row: Row) -> torch.Tensor:
     ids = row.tokens[:end]
     if row.settings.get("revocation_threshold"):
         return predict_with_copy(model, row, ids, lead)
-    embed, mask = model.get_input_embeddings(), None
-    if model.attention != "full":
-        block = row.block_of(range(end))
-        mask = (block[None, :] <= block[:, None])[None, None]
+    embed = model.get_input_embeddings()
     inputs, of_mask = embed(torch.tensor([ids])), embed.weight[row.mask]
     for i in row.decided() if row.settings.get("soft_threshold") is not None else []:
         # In float32, as rows keep it: what is fed back makes every rounding larger from pass to pass.
         p, of_token = torch.tensor(row.certainty[i]), embed.weight[row.tokens[i]]
         mixed = p * of_token + (1 - p) * of_mask
         inputs[0, i] = mixed / (mixed.norm() + 1e-6) * (p * of_token.norm() + (1 - p) * of_mask.norm())
-    return penalised(row, model(inputs_embeds=inputs, attention_mask=mask).logits[0]).softmax(-1)
+    visible = sees(row, torch.arange(end)[:, None], torch.arange(end))
+    logits = model(inputs_embeds=inputs, attention_mask=as_mask(visible, model)).logits[0]
+    return penalised(row, of_first_token(row, logits)).softmax(-1)
+
+
+def sees(row: Row, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Whether the place of a query sees the place of a key, by the attention of the model."""
+    start, block_of = row.open.start, row.block_of
+    return {
+        "full": (key == key) & (query == query),
+        "block_causal": block_of(key) <= block_of(query),
+        "causal_past": (key <= query) | ((key >= start) & (query >= start)),
+    }[row.settings["attention"]]
+
+
+def as_mask(visible: torch.Tensor, model) -> torch.Tensor:
+    return torch.zeros(visible.shape, dtype=model.dtype).masked_fill(~visible, float("-inf"))[None, None]
+
+
+def of_first_token(row: Row, logits: torch.Tensor) -> torch.Tensor:
+    """Behind a causal past the token before a block predicts its first one. (With shifted logits, every one.)"""
+    if row.settings["attention"] == "causal_past" and row.open.start:
+        logits[row.open.start] = logits[row.open.start - 1]
+    return logits
 
 
 def penalised(row: Row, logits: torch.Tensor) -> torch.Tensor:
@@ -249,7 +282,7 @@ def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tenso
     """The canvas, and behind it a copy of the open blocks in which nothing is decided, by a mask written out."""
     # With the token before the blocks, where predictions are one place early.
     places = list(range(max(row.open.start - lead, 0), row.open.stop))
-    is_new = {i for i in row.open if not row.given[i]}
+    is_new = {*row.to_decide, *row.decided()}
     inputs = ids + [row.mask if i in is_new else ids[i] for i in places]
     query, key = torch.meshgrid(torch.arange(len(inputs)), torch.arange(len(inputs)), indexing="ij")
     place = torch.tensor([-9] * len(ids) + places)
@@ -257,12 +290,11 @@ def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tenso
     blind = (place[query] + lead == key) | ((place[query] == 0) & (key == 0))
     in_copy = torch.tensor([i in is_new for i in place.tolist()])
     visible = torch.where(key < len(ids), (query < len(ids)) | ~blind, (query >= len(ids)) & in_copy[key])
-    if model.attention != "full":
-        block = row.block_of([*range(len(ids)), *places])
-        visible &= block[key] <= block[query]
-    mask = torch.zeros(visible.shape, dtype=model.dtype).masked_fill(~visible, float("-inf"))
-    positions = torch.tensor([[*range(len(ids)), *places]])
-    logits = model(torch.tensor([inputs]), attention_mask=mask[None, None], position_ids=positions).logits[0]
+    positions = torch.tensor([*range(len(ids)), *places])
+    visible &= sees(row, positions[query], positions[key])
+    mask = as_mask(visible, model)
+    logits = model(torch.tensor([inputs]), attention_mask=mask, position_ids=positions[None]).logits[0]
+    logits = of_first_token(row, logits)
     for i in row.decided():
         logits[i] = logits[len(ids) + i - places[0]]
     return penalised(row, logits[: len(ids)]).softmax(-1)
@@ -339,7 +371,7 @@ def _factor(row, guesses, value, probs):
 
 def _count(row, guesses, value, probs):
     length, block_length = row.settings["max_new_tokens"], row.settings["block_length"]
-    if row.settings["whole_blocks"] and length % block_length:
+    if row.settings["attention"] == "block_causal" and length % block_length:
         counts = scheduled_counts(block_length, block_length, round(value * block_length / length))[0]
     else:
         # The tokens behind the last whole block are decided as those in it.
@@ -416,13 +448,14 @@ def revise_by_editing(row, probs, guesses, chosen):
 def revise_softly(row, probs, guesses, chosen):
     best = {i: make_guess(probs[i], row.mask) for i in row.decided()}
     changes = {i: guess.token for i, guess in best.items() if guess.token != row.tokens[i]}
-    row.certainty = {i: guess.probability for i, guess in (best | guesses).items()}
+    certainty = {i: guess.probability for i, guess in (best | guesses).items()}
+    row.certainty |= certainty
     unsettled = set()
     for block in row.blocks[row.first : row.last + 1]:
         is_over = block == row.blocks[row.first] and row.step + 1 >= len(block)
-        has_unsure = any(row.certainty[i] < 0.9 for i in block if i in row.certainty)
+        has_unsure = any(certainty[i] < 0.9 for i in block if i in certainty)
         if has_unsure and not is_over and {*chosen, *changes} & set(block):
-            unsettled |= set(block) & row.certainty.keys()
+            unsettled |= set(block) & certainty.keys()
     return changes, unsettled
 
 

@@ -27,7 +27,7 @@ def add(canvas, rows: dict[int, list[int]]) -> None:
 @pytest.mark.parametrize(("max_new_tokens", "whole_blocks"), [(6, False), (6, True), (0, False)])
 def test_a_row_is_the_same_whatever_rows_enter_and_leave(max_new_tokens, whole_blocks):
     prompts = {0: [2, 3, MASK], 1: [4] * 9 + [MASK], 2: [MASK], 3: [5] * 6 + [MASK, 6]}
-    canvas = make_canvas(max_new_tokens, is_causal=whole_blocks)
+    canvas = make_canvas(max_new_tokens, attention="block_causal" if whole_blocks else "full")
 
     def check(*row_ids):
         assert canvas.row_ids == list(row_ids)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import CompileConfig
 
-from ..helpers import left_padded, make_block_a2d, make_dream, make_llada, make_sdar, make_shifted_sdar
+from ..helpers import left_padded, make_block_a2d, make_dream, make_fast_dllm, make_llada, make_nemotron, make_sdar
 
 
 NEW = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}
@@ -48,8 +48,9 @@ def same(compiled, plain):
         (make_dream, "prefix", None),
         (make_llada, "dual", None),
         (make_sdar, "block", None),
-        (make_shifted_sdar, "block", "answer"),
+        (make_fast_dllm, "block", "answer"),
         (make_block_a2d, "block", "answer"),
+        (make_nemotron, "block", None),
     ],
 )
 def test_same_tokens_as_without(make, cache, origin):

@@ -33,16 +33,17 @@ from ..helpers import (
     make_a2d,
     make_block_a2d,
     make_dream,
+    make_fast_dllm,
     make_llada,
     make_llada2,
+    make_nemotron,
     make_sdar,
-    make_shifted_sdar,
     make_word_tokenizer,
 )
 from .naive import Form, FrozenCache, naive_generate, predict_whole
 
 
-BLOCK_CAUSAL = [make_sdar, make_llada2, make_block_a2d, make_shifted_sdar]
+BY_BLOCK = [make_sdar, make_llada2, make_block_a2d, make_fast_dllm, make_nemotron]
 pytestmark = pytest.mark.usefixtures("klass")
 
 
@@ -97,7 +98,7 @@ def stops(draw):
 def decode_cases(draw):
     """Settings of any kind that go together; rows end at different times."""
     full = [make_llada, make_dream, make_a2d]
-    make = draw(st.sampled_from(full) | st.sampled_from([make_sdar, make_llada2, make_block_a2d]))
+    make = draw(st.sampled_from(full) | st.sampled_from(BY_BLOCK))
     is_infilling, is_guided, layers = False, draw(st.sampled_from([False, False, False, True])), 2
     block_length, num_new = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.integers(1, 20))
     num_blocks = -(-num_new // block_length)
@@ -112,7 +113,7 @@ def decode_cases(draw):
     )
     revision = {} if is_guided else revision
     kwargs = {"block_length": block_length, "max_new_tokens": num_new, "pad_token_id": 0}
-    if make in BLOCK_CAUSAL:
+    if make in BY_BLOCK:
         kwargs["use_cache"] = draw(st.sampled_from([None, False]))
         kwargs["block_origin"] = draw(st.sampled_from([None, "sequence", "answer", "answer"]))
     else:
@@ -126,7 +127,7 @@ def decode_cases(draw):
         several = draw(st.booleans())
         kwargs |= draw(rules(num_blocks, num_new, not (revision or several or is_infilling)))
     if "denoising_steps" not in kwargs and ("soft_threshold" in revision or several):
-        kwargs["max_active_blocks"] = draw(st.integers(1, 3))
+        kwargs["max_active_blocks"] = draw(st.integers(1, 1 if make is make_nemotron else 3))
         kwargs["block_add_threshold"] = draw(st.sampled_from([0.1, 0.25, 0.5, 1.0]))
     # Most tokens can be the end or the padding token of a case.
     token, end = st.integers(0, 62), (Case._field_defaults["ends"], {})
@@ -218,7 +219,7 @@ def decoding(forms):
 
 
 def make_model(case):
-    sizes = {"block_length": case.kwargs["block_length"]} if case.make in BLOCK_CAUSAL else {}
+    sizes = {"block_length": case.kwargs["block_length"]} if case.make in BY_BLOCK else {}
     layers_name = "n_layers" if case.make is make_llada else "num_hidden_layers"
     model = case.make(**sizes, **{layers_name: case.layers}).double()
     if case.make is make_llada2:
@@ -332,17 +333,17 @@ def test_each_way_to_decode_equals_the_naive_loop(make, change):
 ENDS = {"eos_token_id": 62, "pad_token_id": 0}
 
 
-@pytest.mark.parametrize("make", BLOCK_CAUSAL)
-@pytest.mark.parametrize("several", [{}, {"max_active_blocks": 3, "block_add_threshold": 0.25}])
+@pytest.mark.parametrize(
+    ("make", "several"),
+    [
+        *((make, {}) for make in BY_BLOCK),
+        # The others open one block.
+        *((make, {"max_active_blocks": 3, "block_add_threshold": 0.25}) for make in BY_BLOCK[:-1]),
+    ],
+)
 @pytest.mark.parametrize("origin", ["sequence", "answer"])
-def test_verified_commits_of_block_causal_models_equal_the_naive_loop(make, several, origin):
-    settings = {
-        "block_length": 8,
-        "block_origin": origin,
-        "max_new_tokens": 22,
-        "pad_token_id": 0,
-        "eos_token_id": 62,
-    } | several
+def test_verified_commits_of_models_that_decode_by_block_equal_the_naive_loop(make, several, origin):
+    settings = {"block_length": 8, "block_origin": origin, "max_new_tokens": 22} | ENDS | several
     for rule in ({"entropy_bound": 2.0}, {"confidence_threshold": 0.3}):
         check_case((make, 2, [[2, 3], [4] * 9, [9]], settings | {"revocation_threshold": 0.9} | rule, 2))
 
@@ -381,7 +382,8 @@ def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
     (make_block_a2d, 2, [[2, 3, 4]], BLOCKS | {"block_length": 8, "max_new_tokens": 4, "block_origin": "answer"}, 1)
 )
 # The column before the block does not see it.
-@example((make_shifted_sdar, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, 3))
+@example((make_nemotron, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, 3))
+@example((make_fast_dllm, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, 3))
 def test_a_row_in_a_batch_equals_the_row_alone_and_the_naive_loop(case):
     check_case(case)
 

@@ -8,7 +8,7 @@ from hf_dparallel.generation.configuration import resolve
 from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.models.backbones import CACHE_ARGUMENT
 
-from ..helpers import left_padded, make_block_a2d, make_dream, make_llada, make_sdar, make_shifted_sdar
+from ..helpers import left_padded, make_block_a2d, make_dream, make_fast_dllm, make_llada, make_nemotron, make_sdar
 from .naive import decode_three_rows
 
 
@@ -33,8 +33,10 @@ TWO = {"max_new_tokens": 8, "max_active_blocks": 2, "block_add_threshold": 0.25,
         ),
         # Rows in step share the window.
         (make_sdar, [[2, 3, 4, 5, 6], [7]], IN_STEP, [(8, 8), (4, 8), (8, 12), (4, 12)]),
-        # The column that predicts the first token is computed beside a block.
-        (make_shifted_sdar, [[2, 3, 4, 5, 6]], IN_STEP, [(8, 8), (5, 8), (9, 12), (5, 12), (9, 16), (5, 16)]),
+        # The column that predicts the first token is computed beside a block, and one pass is for that token alone.
+        (make_fast_dllm, [[2, 3, 4, 5, 6]], IN_STEP, [(8, 8), (5, 8), (9, 12), (5, 12), (5, 12), (9, 16)]),
+        # So is a causal past: a block is computed as past with the first pass over the next one.
+        (make_nemotron, [[2, 3, 4, 5, 6]], IN_STEP, [(9, 9), (5, 9), (5, 9), (9, 13), (5, 13), (5, 13), (9, 17)]),
         (make_llada, [[2, 3, 4]], ONE, ([(19, 19)] + [(8, 19)] * 7) * 2),
         # All is computed when a block opens beside another one.
         (make_llada, [[2, 3]], TWO | {"entropy_threshold": 0.0}, [(10, 10), (10, 10), (8, 10)]),
@@ -62,7 +64,8 @@ def test_what_a_pass_computes(make, prompts, settings, computed):
         (make_dream, {"cache_implementation": "dual", "max_active_blocks": 2, "block_add_threshold": 0.5}),
         (make_sdar, {}),
         (make_block_a2d, {"block_origin": "answer"}),
-        (make_shifted_sdar, {"max_active_blocks": 2, "block_add_threshold": 0.5}),
+        (make_nemotron, {}),
+        (make_fast_dllm, {"max_active_blocks": 2, "block_add_threshold": 0.5}),
     ],
 )
 def test_each_row_is_in_one_pass_with_its_open_blocks_and_what_predicts_them(make, settings):

@@ -278,6 +278,32 @@ def check_dllm(run, row):
     assert steps_in_block(row, run, run["params"]["block_size"]) == run["unmask_step"]
 
 
+# Fast-dLLM v2 (https://huggingface.co/papers/2509.26328), whose logits are shifted, also across blocks.
+
+
+def has_no_sub_blocks(run):
+    return run["params"]["small_block_size"] == run["params"]["block_size"]
+
+
+def fast_dllm_settings(run):
+    params = run["params"]
+    block_length, threshold = params["block_size"], params["threshold"]
+    # The published code writes one token of the block behind the answer, too.
+    lengths = {"max_new_tokens": params["max_new_tokens"] - len(run["prompt_ids"]) % block_length + 1}
+    rule = {"confidence_threshold": threshold} if threshold < 1 else {}
+    end = {"stop_at_eos": True, "eos_token_id": 241, "mask_token_id": 250}
+    return lengths | {"block_length": block_length} | rule | end
+
+
+def check_fast_dllm(run, row):
+    expected, num_prompt, block_length = run["generated_ids"], len(run["prompt_ids"]), run["params"]["block_size"]
+    assert row.tokens[: row.num_tokens].tolist() == expected
+    # The call that stores a block decides the first token of the next one. What a prompt has before its last block is
+    # stored by one more.
+    num_calls = run["nfe_forward_calls"] - (num_prompt > block_length and num_prompt % block_length > 0)
+    assert row.nfe <= num_calls if expected[-1] == 241 else row.nfe == num_calls
+
+
 # Editing (LLaDA2.1, https://huggingface.co/papers/2602.08676).
 
 
@@ -437,6 +463,7 @@ RECORDINGS = {
     "mdlm": Recording("a2d/generation", 40, a2d_settings, check_all, is_exact_mdlm),
     # 45 runs, of which 9 have a shorter last block.
     "bd3lm": Recording("a2d/generation", 54, a2d_settings, check_beginning, is_exact_bd3lm, requests=in_even_parts),
+    "fast_dllm": Recording("fast_dllm_v2/generation", 53, fast_dllm_settings, check_fast_dllm, has_no_sub_blocks, 4),
     "editing": Recording(
         "llada2/generation", 79, editing_settings, check_editing, by_function("llada21.generate"), 12
     ),

@@ -7,7 +7,17 @@ from transformers import CompileConfig, GenerationConfig, MaxLengthCriteria, Top
 
 from hf_dparallel import DiffusionGenerationConfig, enable_diffusion_generation
 
-from ..helpers import MASK, Recorder, RemoteCodeConfig, RemoteCodeModel, make_llada, make_llada2, make_sdar, refuses
+from ..helpers import (
+    MASK,
+    Recorder,
+    RemoteCodeConfig,
+    RemoteCodeModel,
+    make_llada,
+    make_llada2,
+    make_nemotron,
+    make_sdar,
+    refuses,
+)
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
@@ -123,9 +133,11 @@ WRONG_TOGETHER = [
     (make_llada, {"block_origin": "answer"}, "LLaDA"),
     (make_routed_llada2, {"block_origin": "answer"}, "experts"),
     (make_sdar, {"engine": "sglang", "confidence_threshold": 0.9, "block_origin": "answer"}, "engine"),
-    (make_sdar, INFILLING, "blocks behind"),
+    *((make, INFILLING, "blocks behind") for make in (make_sdar, make_nemotron)),
     (make_sdar, {"input_ids": PROMPT} | INFILLING, "blocks behind"),
-    (make_sdar, {"suffix_length": 3}, "block-causal"),
+    *((make, {"suffix_length": 3}, "computes none") for make in (make_sdar, make_nemotron)),
+    (make_nemotron, {"entropy_threshold": 1.0, "max_active_blocks": 2}, "is not decided"),
+    (make_nemotron, {"cache_implementation": "prefix"}, "attention of Nemotron"),
     (make_llada, {"cache_implementation": "block"}, "LLaDA"),
     (make_llada, {"cache_refresh_interval": 2}, "needs `cache_implementation`"),
     (not_of_this_package, {"cache_implementation": "dual"}, "this package"),

@@ -15,7 +15,7 @@ from hf_dparallel.harness.likelihood import (
     masked_log_probabilities,
 )
 
-from ..helpers import RemoteCodeConfig, RemoteCodeModel, make_dream, make_llada
+from ..helpers import RemoteCodeConfig, RemoteCodeModel, make_dream, make_llada, make_nemotron
 from .helpers import make_lm
 
 
@@ -49,6 +49,13 @@ def test_the_estimate_is_the_bound(make):
     model = make()
     estimate = estimate_log_likelihood(model, CONTEXT, ANSWER, MASK, 1500, 500, generator())
     assert estimate == pytest.approx(exact_bound(model), rel=0.02)
+
+
+def test_an_answer_is_in_the_open_block_of_a_model_with_a_causal_past():
+    model = make_nemotron(block_length=3)
+    assert estimate_log_likelihood(model, CONTEXT, ANSWER, MASK, 2, 2, generator()) < 0
+    with pytest.raises(ValueError, match="4 tokens. .* at most 3"):
+        estimate_log_likelihood(model, CONTEXT, [*ANSWER, 7], MASK, 2, 2, generator())
 
 
 def test_one_token_needs_one_sample():

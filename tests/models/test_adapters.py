@@ -398,7 +398,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path):
         model.load_adapter(str(tmp_path))
 
 
-@pytest.mark.parametrize("family", ["llada", "dream", "sdar", "llada2", "a2d"])
+@pytest.mark.parametrize("family", ["llada", "dream", "sdar", "llada2", "a2d", "fast_dllm_v2"])
 def test_merged_models_are_saved_in_the_published_names(tmp_path, golden_dir, family):
     recipe = {"entropy_threshold": 0.3, "max_new_tokens": 8, "block_length": 8}
     published = load_file(golden_dir / family / "model" / "model.safetensors")

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Block-causal models against the official implementations, and their attention masks."""
 
+import itertools
 import json
 
 import pytest
@@ -9,13 +10,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, DynamicCache
 
 from hf_dparallel import SDARConfig, SDARMoeForMaskedDiffusion
-from hf_dparallel.attention_masks import block_causal, make_attention_mask, noisy_and_clean
+from hf_dparallel.attention_masks import block_causal, make_attention_mask, mask_blocks, noisy_and_clean
 from hf_dparallel.models.backbones import CACHE_ARGUMENT
 
-from ..helpers import left_padded, make_block_a2d, make_llada2, make_sdar, make_sdar_moe
+from ..helpers import left_padded, make_block_a2d, make_fast_dllm, make_llada2, make_nemotron, make_sdar, make_sdar_moe
 
 
-MAKERS = pytest.mark.parametrize("make_model", [make_sdar, make_sdar_moe, make_llada2, make_block_a2d])
+BLOCK_CAUSAL = [make_sdar, make_sdar_moe, make_llada2, make_block_a2d, make_fast_dllm]
+MAKERS = pytest.mark.parametrize("make_model", BLOCK_CAUSAL)
+BY_BLOCK = pytest.mark.parametrize("make_model", [*BLOCK_CAUSAL, make_nemotron])
 
 
 def test_the_router_of_llada2_chooses_as_the_official_one(golden_dir):
@@ -71,7 +74,8 @@ def test_blocks_are_counted_from_the_first_token_of_each_row(make_model):
         logits = model(ids, attention_mask=attention_mask).logits
         for row, tokens in enumerate(rows):
             alone = model(torch.tensor([tokens])).logits[0]
-            torch.testing.assert_close(logits[row, -len(tokens) :], alone, atol=1e-5, rtol=1e-5)
+            # Where logits are shifted, those of a first token need `position_ids`.
+            torch.testing.assert_close(logits[row, 1 - len(tokens) :], alone[1:], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("argument", sorted({"past_key_values", CACHE_ARGUMENT}))
@@ -84,10 +88,12 @@ def test_whole_blocks_in_a_cache_change_nothing(make_model, argument):
         expected = model(ids, attention_mask=attention_mask).logits[:, 12:]
         model(ids[:, :12], attention_mask=attention_mask[:, :12], use_cache=True, **{argument: cache})
         logits = model(ids[:, 12:], attention_mask=attention_mask, **{argument: cache}).logits
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+    # The column before is in the cache, and not computed.
+    lead = int(model.shift_logits)
+    torch.testing.assert_close(logits[:, lead:], expected[:, lead:], atol=1e-5, rtol=1e-5)
 
 
-@MAKERS
+@BY_BLOCK
 def test_a_mask_of_the_caller_is_taken_as_it_is(make_model):
     model = make_model()
     ids = torch.arange(2, 12)[None]
@@ -118,6 +124,23 @@ def test_masks_say_who_sees_whom():
                 assert both[0, 0, query, key] == (within if key < 5 else context)
 
 
+@pytest.mark.parametrize("attention", ["block_causal", "causal_past"])
+def test_a_past_that_is_causal_is_one_of_blocks_of_one_token(attention):
+    """A noisy block sees the clean tokens before it and itself, and a clean token sees those up to its own."""
+    positions = torch.arange(6).repeat(2)
+    is_clean = torch.arange(12) >= 6
+    blocks = mask_blocks(attention, positions, positions - positions % 3, is_clean)
+    form = {"dtype": torch.float32, "device": blocks.device}
+    mask = make_attention_mask(make_sdar().config, noisy_and_clean(blocks, 6), (1, 12, 12), **form)[0, 0]
+    for query, key in itertools.product(range(12), repeat=2):
+        at, other = query % 6, key % 6
+        if query < 6:
+            expected = at // 3 == other // 3 if key < 6 else other < at // 3 * 3
+        else:
+            expected = key >= 6 and (other <= at or (attention == "block_causal" and other // 3 == at // 3))
+        assert mask[query, key] == expected
+
+
 @pytest.mark.parametrize("make_model", [make_sdar_moe, make_llada2])
 def test_experts_run_in_one_call_unless_asked_otherwise(make_model):
     model = make_model()
@@ -130,7 +153,7 @@ def test_experts_run_in_one_call_unless_asked_otherwise(make_model):
             torch.testing.assert_close(model(ids).logits, expected, atol=1e-4, rtol=1e-4)
 
 
-@MAKERS
+@BY_BLOCK
 def test_flash_attention_is_refused(make_model):
     with pytest.raises(ValueError, match="does not support Flash Attention"):
         make_model().set_attn_implementation("flash_attention_2")

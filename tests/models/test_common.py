@@ -15,15 +15,28 @@ from ..helpers import (
     make_a2d,
     make_block_a2d,
     make_dream,
+    make_fast_dllm,
     make_llada,
     make_llada2,
+    make_nemotron,
     make_sdar,
     make_sdar_moe,
 )
 
 
 MAKERS = pytest.mark.parametrize(
-    "make_model", [make_llada, make_dream, make_sdar, make_sdar_moe, make_llada2, make_a2d, make_block_a2d]
+    "make_model",
+    [
+        make_llada,
+        make_dream,
+        make_sdar,
+        make_sdar_moe,
+        make_llada2,
+        make_a2d,
+        make_block_a2d,
+        make_fast_dllm,
+        make_nemotron,
+    ],
 )
 IDS = torch.randint(2, 60, (3, 11), generator=torch.Generator().manual_seed(0))
 
@@ -203,7 +216,7 @@ def test_the_body_loads_from_a_checkpoint_with_a_head_and_not_the_other_way_roun
 
 @MAKERS
 def test_scaled_rotary_embeddings(make_model, tmp_path):
-    plain = make_model()
+    plain = make_model(rope_parameters=make_model().config.rope_parameters | {"rope_type": "default"})
     scaling = plain.config.rope_parameters | {"rope_type": "linear", "factor": 4.0}
     model = reloaded(make_model(rope_parameters=scaling), tmp_path)
     assert model.config.rope_parameters["factor"] == 4.0

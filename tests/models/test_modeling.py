@@ -21,15 +21,28 @@ from hf_dparallel import (
     SDARForMaskedDiffusion,
 )
 
-from ..helpers import edit_json, make_a2d, make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
+from ..helpers import (
+    edit_json,
+    make_a2d,
+    make_dream,
+    make_fast_dllm,
+    make_llada,
+    make_llada2,
+    make_nemotron,
+    make_sdar,
+    make_sdar_moe,
+)
 
 
 # Settings that transformers 5 or the names of our classes change, and ids that only our files say.
 WRITTEN_OTHERWISE = {"architectures", "auto_map", "dtype", "embedding_size", "mask_token_id", "rope_scaling"}
 WRITTEN_OTHERWISE |= {"torch_dtype", "transformers_version"}
 GOLDEN_MODELS = ("llada", "llada_gqa", "dream")
-BLOCK_CAUSAL = ("sdar", "llada2")
-MAKERS = pytest.mark.parametrize("make_model", [make_llada, make_dream, make_sdar, make_llada2, make_a2d])
+# With the lengths of blocks that their outputs were recorded for.
+BLOCK_CAUSAL = dict.fromkeys(("sdar", "llada2"), (4, 8, 16, 32)) | {"fast_dllm_v2": (8, 32)}
+MAKERS = pytest.mark.parametrize(
+    "make_model", [make_llada, make_dream, make_sdar, make_llada2, make_a2d, make_fast_dllm, make_nemotron]
+)
 BIDIRECTIONAL = pytest.mark.parametrize("make_model", [make_llada, make_dream])
 
 
@@ -44,12 +57,12 @@ def test_logits_equal_the_official_ones(golden_dir, name, attention):
     )
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
     golden = load_file(golden_dir / name / "forward.safetensors")
-    for block_length, index in itertools.product((4, 8, 16, 32) if name in BLOCK_CAUSAL else (None,), range(4)):
+    for block_length, index in itertools.product(BLOCK_CAUSAL.get(name, (None,)), range(4)):
         model.config.block_length = block_length
         with torch.no_grad():
             logits = model(input_ids=golden[f"input_ids_{index}"]).logits
         official = golden[f"logits_{index}_b{block_length}" if block_length else f"logits_{index}"]
-        if name == "dream":
+        if model.shift_logits:
             # The official one leaves the shift to its samplers; ours does it in the model.
             official = torch.cat([official[:, :1], official[:, :-1]], dim=1)
         torch.testing.assert_close(logits, official, atol=1e-4, rtol=0)
@@ -255,7 +268,8 @@ def test_what_would_be_computed_in_another_way_is_refused(make_model, settings):
 
 
 @pytest.mark.parametrize(
-    ("make_model", "family"), [(make_sdar, "sdar"), (make_sdar_moe, "sdar"), (make_llada2, "llada2")]
+    ("make_model", "family"),
+    [(make_sdar, "sdar"), (make_sdar_moe, "sdar"), (make_llada2, "llada2"), (make_fast_dllm, "fast_dllm_v2")],
 )
 def test_a_model_made_from_scratch_says_what_the_published_code_reads(make_model, family, golden_dir):
     official = json.loads((golden_dir / family / "model" / "config.json").read_text())

@@ -9,7 +9,7 @@ def all_logits(model, batch, ids):
     if "attention_mask" in batch:
         return model(input_ids=ids, attention_mask=batch["attention_mask"]).logits
     num_noisy = batch["labels"].shape[1]
-    blocks = batch.get("block_ids", batch["position_ids"] // 4)
+    blocks = batch.get("block_start", batch["position_ids"] // 4)
     noisy, clean = blocks.tensor_split([num_noisy], dim=1)
     query, key = noisy[:, :, None], noisy[:, None]
     of_noisy = torch.cat([query == key, query > clean[:, None]], dim=2)

@@ -34,13 +34,14 @@ from ..helpers import (
     make_args,
     make_block_a2d,
     make_dataset,
+    make_fast_dllm,
     make_llada,
     make_llada2,
+    make_nemotron,
     make_prompts,
     make_rows,
     make_sdar,
     make_sdar_moe,
-    make_shifted_sdar,
     make_tokenizer,
     make_trainer,
     refuses,
@@ -51,7 +52,7 @@ from .test_losses import naive_terms
 
 
 def make_collator(**settings):
-    defaults = {"block_length": 4, "max_length": 24, "block_causal": True}
+    defaults = {"block_length": 4, "max_length": 24, "attention": "block_causal"}
     return DataCollatorForSemiAutoregressiveMasking(MASK, EOS, **(defaults | settings))
 
 
@@ -100,7 +101,7 @@ def test_literal_tensors_with_blocks_of_the_answer():
         # From the first block of the first answer to its second one; the second row needs less.
         "input_ids": [[MASK] * 8 + [2, 3, 4, 5, 6, 7], [8] * 3 + [MASK] * 5 + [8] * 5 + [9]],
         "position_ids": [[*range(2, 10), *range(6)]] * 2,
-        "block_ids": [[0] * 4 + [1] * 4 + [-1] * 2 + [0] * 4, [-1] * 3 + [0] * 4 + [1] + [-2] + [-1] * 4 + [0]],
+        "block_start": [[2] * 4 + [6] * 4 + [0] * 2 + [2] * 4, [1] * 3 + [5] * 4 + [9] + [0] + [1] * 4 + [5]],
         "labels": [[4, 5, 6, 7, 1, 1, 1, 1], [-100] * 3 + [9, 1, 1, 1] + [-100]],
     }
 
@@ -264,10 +265,12 @@ def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, settings
     dense = make_trainer(tmp_path, make_sdar(), **settings)
     for rows in (1, 2, 4):
         batch = flex.data_collator(make_rows(rows))
-        block = batch.get("block_ids", batch["position_ids"] // 4)
-        num_masks = len(block) if settings.get("block_origin") == "answer" else 1
-        mask = flex._noisy_and_clean_mask(block, batch["labels"].shape[1])
-        assert isinstance(mask, BlockMask) and mask.shape == (num_masks, 1, block.shape[1], block.shape[1])
+        positions = batch["position_ids"]
+        block_start = batch.get("block_start", positions - positions % 4)
+        rows, length = positions.shape
+        num_masks = rows if settings.get("block_origin") == "answer" else 1
+        mask = flex._noisy_and_clean_mask(positions, block_start, batch["labels"].shape[1])
+        assert isinstance(mask, BlockMask) and mask.shape == (num_masks, 1, length, length)
         with torch.no_grad():
             expected = dense.compute_loss(dense.model, batch)
             torch.testing.assert_close(flex.compute_loss(flex.model, batch), expected)
@@ -281,19 +284,29 @@ def logits_of_blocks(model, rows, batch, length, origin):
         first = len(rows[row % len(rows)]["prompt_ids"]) if origin == "answer" else 0
         for start in range(first, clean.shape[1] + 1, 4):
             ids = torch.cat([clean[row, :start], tokens[start : start + 4].clamp(min=0)])
-            block = (torch.arange(len(ids)) - first) // 4
-            mask = (block[None] <= block[:, None])[None, None]
-            logits[row, start : start + 4] = model(ids[None], attention_mask=mask).logits[0, start:]
+            place = torch.arange(len(ids))
+            if model.attention == "causal_past":
+                visible = (place[None] <= place[:, None]) | (place[:, None] >= start)
+            else:
+                visible = (place[None] - first) // 4 <= (place[:, None] - first) // 4
+            of_row = model(ids[None], attention_mask=visible[None, None]).logits[0]
+            logits[row, start : start + 4] = of_row[start:]
+            if model.attention == "causal_past" and start:
+                logits[row, start] = of_row[start - 1]
     return logits, labels
 
 
 @pytest.mark.parametrize("peft_config", [None, lora(init_lora_weights=False)], ids=["whole", "lora"])
 @pytest.mark.parametrize(
     ("make_model", "origin"),
-    [(make_a2d, None)] + [(make, x) for make in (make_block_a2d, make_shifted_sdar) for x in ("sequence", "answer")],
+    [
+        (make_a2d, None),
+        *((make, origin) for make in (make_block_a2d, make_fast_dllm) for origin in ("sequence", "answer")),
+        (make_nemotron, "answer"),
+    ],
 )
 def test_loss_and_gradients_equal_those_of_each_block_in_float64(tmp_path, make_model, origin, peft_config):
-    """Also of its first token, which is predicted by the one before it where logits are shifted."""
+    """Also of its first token, where the token before a block predicts it."""
     trainer = make_trainer(tmp_path, make_model(), block_origin=origin, peft_config=peft_config)
     rows, model = make_rows(4), trainer.model.eval()
     oracle = copy.deepcopy(model).double()
@@ -374,7 +387,7 @@ def test_the_blocks_are_as_long_as_in_the_model(tmp_path, caplog):
     assert "`block_length=8` is replaced by 4, the block length of the model" in caplog.text
     for model, collator, message in [
         (make_sdar(), make_collator(block_length=8), "blocks of SDARForMaskedDiffusion have 4 tokens"),
-        (make_llada(), make_collator(), "LLaDAForMaskedDiffusion is none"),
+        (make_llada(), make_collator(), "the attention of LLaDAForMaskedDiffusion, which is 'full'"),
     ]:
         with pytest.raises(ValueError, match=message):
             CertaintyForcingTrainer(model, make_args(tmp_path), make_dataset(2), data_collator=collator)

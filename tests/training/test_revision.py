@@ -40,11 +40,11 @@ def rows_with_steps(count, seed=0):
 # Rows
 
 
-@pytest.mark.parametrize("block_causal", [False, True])
-def test_rows_on_policy_have_the_same_masks_and_all_tokens_of_the_block_scored(block_causal):
+@pytest.mark.parametrize("attention", ["full", "block_causal"])
+def test_rows_on_policy_have_the_same_masks_and_all_tokens_of_the_block_scored(attention):
     rows = make_rows(40)
-    plain = make_collator(block_causal=block_causal)(rows)
-    mixed, all_rows = (make_collator(block_causal=block_causal, on_policy_ratio=ratio)(rows) for ratio in (0.5, 1.0))
+    plain = make_collator(attention=attention)(rows)
+    mixed, all_rows = (make_collator(attention=attention, on_policy_ratio=ratio)(rows) for ratio in (0.5, 1.0))
     assert "on_policy" not in plain and all_rows["on_policy"].all()
     assert 20 < mixed["on_policy"].sum() < 60
     # Each view of a row is drawn by itself.
@@ -100,7 +100,7 @@ def test_rows_see_only_so_many_masks_behind_their_block(length):
         ({"on_policy_ratio": 1.5}, "`on_policy_ratio` must be a number from 0 to 1, got 1.5"),
         ({"on_policy_ratio": float("nan")}, "`on_policy_ratio` must be a number from 0 to 1, got nan"),
         ({"suffix_length": 4, "masking": "random"}, "`suffix_length=4` has no meaning with `masking='random'`"),
-        ({"suffix_length": 4, "block_causal": True}, "no meaning for a block-causal model, which never sees what"),
+        ({"suffix_length": 4, "attention": "block_causal"}, "no meaning for a block-causal model, which never"),
     ],
 )
 def test_what_cannot_be_collated(settings, message):

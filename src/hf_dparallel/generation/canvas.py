@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.functional import pad
 
+from ..attention_masks import mask_blocks
 from .configuration import DiffusionGenerationConfig
 
 
@@ -121,8 +122,9 @@ class RowTensors:
     sequences: torch.LongTensor = _tensor()
     attention_mask: torch.LongTensor = _tensor()
     position_ids: torch.LongTensor = _tensor()
-    # The number of the block that a column belongs to, below 0 in the prompt.
+    # The number of the block that a column belongs to, below 0 in the prompt, and the position at which it begins.
     block: torch.LongTensor = _tensor(-1)
+    block_start: torch.LongTensor = _tensor()
     # More than any place in the prompt.
     place: torch.LongTensor = _tensor(_BEYOND)
     masked: torch.BoolTensor = _tensor(False)
@@ -156,15 +158,23 @@ class Canvas(RowTensors):
     """The rows being decoded: left-padded prompts with the mask tokens to decide.
 
     Tensors have one line a row and one column a token, and rows end at the same column. Their width is a multiple of
-    `width_multiple`, for code that is compiled for each width. Blocks follow the prompt. If the model `is_causal`
-    across blocks, they may be counted from the first token of a row instead (`whole_blocks`): the end of the prompt
-    may then share the first block with new tokens, and further masks behind the answer complete the last block. If it
+    `width_multiple`, for code that is compiled for each width. Blocks follow the prompt. With another `attention` than
+    "full" they may be counted from the first token of a row instead (`whole_blocks`): the end of the prompt may then
+    share the first block with new tokens, and further masks behind the answer complete the last block. If it
     `revises`, decided tokens of the open blocks may change.
+
+    With `first_alone` the column before a block predicts its first token, which therefore depends on nothing in its
+    block: it is exact before the others are known. So it is decided alone, whatever its probability, as soon as its
+    row enters the block, and it is never revised. That is how the samplers of these models commit (Fast-dLLM v2,
+    https://huggingface.co/papers/2509.26328). Of several open blocks this is so in the first one, for the column
+    before another one is not decided.
     """
 
     # The masks of the open blocks, and if it revises their decided tokens, none that the prompt gave: `(rows, width)`.
     is_open: torch.BoolTensor
     revisable: torch.BoolTensor
+    # With `first_alone`: the first column of the first open block.
+    is_first: torch.BoolTensor
     # Number of columns: the longest prompt with its new tokens, and padding. For compiled code it does not fall when
     # the row with the longest prompt leaves.
     width: int
@@ -177,7 +187,8 @@ class Canvas(RowTensors):
         self,
         config: DiffusionGenerationConfig,
         width_multiple: int = 1,
-        is_causal: bool = False,
+        attention: str = "full",
+        first_alone: bool = False,
         revises: bool = False,
     ):
         self.config = config
@@ -185,11 +196,12 @@ class Canvas(RowTensors):
         self.is_infilling = config.is_infilling
         self.revises = revises
         self.width_multiple = width_multiple
-        self.is_causal = is_causal
-        self.whole_blocks = is_causal and config.block_origin == "sequence"
+        self.attention = attention
+        self.whole_blocks = attention != "full" and config.block_origin == "sequence"
+        self.first_alone = first_alone
         # Whether every pass predicts masks of blocks that are not open yet.
         is_cut_off = config.suffix_length is not None or config.cache_implementation == "dual"
-        self.predicts_ahead = not is_causal and not is_cut_off
+        self.predicts_ahead = attention == "full" and not is_cut_off
         # Whether the host gets the tokens of each pass, too, with its one transfer.
         self.reads_tokens = False
         self._widest = 0
@@ -221,11 +233,6 @@ class Canvas(RowTensors):
         start = self.answer_start(row)
         return slice(start, start + self.answer_length(row))
 
-    @property
-    def last_seen_block(self) -> torch.LongTensor:
-        """The last block that each column sees, `(rows, width)`; padding sees all, for of no key comes NaN."""
-        return self.block.masked_fill(self.attention_mask == 0, _BEYOND)
-
     def open_edges(self, row: int) -> tuple[int, int]:
         """The columns at which the open blocks of a row begin and end."""
         first, status = self.prompt_start(row), self.status[row]
@@ -249,6 +256,7 @@ class Canvas(RowTensors):
             attention_mask=attention_mask,
             position_ids=position_ids,
             block=block,
+            block_start=(position_ids - from_answer % self.config.block_length).clamp(min=0),
             place=place,
             masked=masked,
             settled=~masked,
@@ -292,6 +300,11 @@ class Canvas(RowTensors):
         self.masked[row, columns], self.settled[row, columns] = False, True
         self.commit_step[row, columns] = self.row_nfe[row]
 
+    def mask_blocks(self) -> torch.LongTensor:
+        """The block that an attention mask has each column in, `(rows, width)` ([`~attention_masks.mask_blocks`])."""
+        is_past = self.block < self.open_from[:, None]
+        return mask_blocks(self.attention, self.position_ids, self.block_start, is_past)
+
     def new_columns(self) -> torch.LongTensor:
         """The columns of the new tokens (when infilling, all), `(rows, columns)`, where rows end with the answer."""
         first = 0 if self.is_infilling else self.width - self.max_new_tokens
@@ -334,6 +347,8 @@ class Canvas(RowTensors):
             self.masked = self.masked ^ is_new
         self.settled = ~self.masked
         if unsettled is not None:
+            if self.first_alone:
+                unsettled = unsettled & ~self.is_first.gather(1, columns)
             self.settled = ~(self.masked | torch.zeros_like(self.masked).scatter_(1, columns, unsettled))
         self.nfe += 1
         self.step_in_block += 1
@@ -478,6 +493,12 @@ class Canvas(RowTensors):
         self.is_open = self.masked & is_within
         if self.revises:
             self.revisable = is_within & (self.commit_step >= 0)
+        if self.first_alone:
+            self.is_first = (self.block == self.open_from[:, None]) & (self.position_ids == self.block_start)
+            is_alone = (self.masked & self.is_first).any(dim=1, keepdim=True)
+            self.is_open &= self.is_first | ~is_alone
+            if self.revises:
+                self.revisable &= ~(self.is_first | is_alone)
 
     def _result(self, row: int) -> DecodedRow:
         status, answer = self.status[row], self.answer(row)

@@ -45,6 +45,7 @@ ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
     "sees_all": lambda model, value: model.attention == "full",
     "has_blocks": lambda model, value: model.attention != "full",
     "routes_alone": lambda model, value: getattr(model.config, "expert_capacity", None) is None,
+    "has_open_past": lambda model, value: model.attention != "causal_past",
     "routes_tokens": lambda model, value: (
         ABILITIES["routes_alone"](model, value) or value == model.config.block_length
     ),

@@ -45,7 +45,8 @@ class Decoder:
         self.canvas = Canvas(
             config,
             _COMPILED_WIDTH_MULTIPLE if config.compiles else 1,
-            is_causal=model.attention != "full",
+            attention=model.attention,
+            first_alone=model.predicts_next_block,
             revises=any(part.revises for part in parts),
         )
         self.runner = (CompiledRunner if config.compiles else Runner)(model, self.canvas, self.parts)

@@ -39,8 +39,14 @@ class DiffusionGenerationMixin(GenerationMixin):
     is_native = False
     # Whether a mask of four dimensions says for each position which others it sees.
     takes_visibility = False
-    # "full", or "block_causal": bidirectional inside the blocks of `config.block_length`, and causal across them.
+    # "full"; "block_causal": bidirectional inside the blocks of `config.block_length`, and causal across them; or
+    # "causal_past": causal but for the open block, which sees the past and itself.
     attention = "full"
+
+    @property
+    def predicts_next_block(self) -> bool:
+        """Whether the last column of a block predicts the first token of the next one, of which it sees nothing."""
+        return self.attention == "causal_past" or (self.attention == "block_causal" and self.shift_logits)
 
     @torch.no_grad()
     def generate(

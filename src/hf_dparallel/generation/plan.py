@@ -101,7 +101,7 @@ class WholeCanvas:
         """Which columns are seen; `None` if all of the first `num_keys` are."""
         canvas, first_end = self.canvas, min(self.ends())
         if first_end == canvas.width:
-            return canvas.attention_mask if canvas.is_padded or canvas.is_causal else None
+            return canvas.attention_mask if canvas.is_padded or canvas.attention != "full" else None
         if first_end == num_keys and not canvas.is_padded:
             return None
         return canvas.attention_mask * (canvas.column_ids < self.open_ends() + self.suffix_length)
@@ -175,9 +175,9 @@ class Windows(WholeCanvas):
 
 
 class Blocks(WholeCanvas):
-    """Computes the open blocks of a block-causal model, all that precedes them being kept. This is exact.
+    """Computes the open blocks of a model that sees nothing behind them, all that precedes being kept. This is exact.
 
-    A block is stored when its row has left it, together with the first pass over the next block, and the prompt with
+    A block is stored, as past, when its row has left it, together with the first pass over the next block, and the prompt with
     the first pass of all: storing takes no pass of its own. To compute more than is needed changes nothing, for no
     column sees a later block. So the last column before the open blocks is computed again in every pass where it is
     the one that predicts their first token.

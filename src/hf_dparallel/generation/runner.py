@@ -32,7 +32,7 @@ class Runner:
 
     def __init__(self, model: PreTrainedModel, canvas: Canvas, parts: Sequence[RowPart]):
         self.model, self.canvas, self.parts = model, canvas, parts
-        self.lead = int(model.shift_logits)
+        self.lead = int(model.shift_logits or model.predicts_next_block)
         implementation = canvas.config.cache_implementation
         self.planner = _PLANNERS[implementation](canvas, self.lead)
         self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if implementation else None
@@ -51,6 +51,9 @@ class Runner:
     def logits(self, wanted: torch.LongTensor) -> torch.Tensor:
         """Scores of the tokens at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
         self.fit_rows()
+        if self.canvas.first_alone and not self.model.shift_logits:
+            # The logits of the column before score the first token of a block.
+            wanted = wanted - self.canvas.is_first.gather(1, wanted).long()
         passes = self.planner.plan(wanted)
         for part in self.parts:
             passes = [part.extend(planned) for planned in passes]
@@ -106,7 +109,7 @@ class Runner:
             return planned.keys.of(planned.seen)
         if self._seen is not planned.seen:
             self._seen, self._masks = planned.seen, {}
-        if self.canvas.is_causal:
+        if self.canvas.attention != "full":
             return self._block_mask(planned)
         return self._bidirectional_mask(planned)
 
@@ -132,21 +135,24 @@ class Runner:
     def _block_mask(self, planned: Pass) -> Any:
         if planned.rows is not self.all_rows:
             return self._make_block_mask(planned)
-        columns = planned.columns
-        key = (columns.start, columns.stop) if isinstance(columns, slice) else columns
+        columns, canvas = planned.columns, self.canvas
+        key: tuple = (columns.start, columns.stop) if isinstance(columns, slice) else (columns,)
+        if canvas.attention == "causal_past":
+            # Blocks that are decided have another mask than open ones.
+            key += tuple(status.open_from for status in canvas.status)
         if key not in self._masks:
             self._masks = {key: self._make_block_mask(planned)}
         return self._masks[key]
 
     def _make_block_mask(self, planned: Pass) -> Any:
-        canvas, keys = self.canvas, planned.keys
+        canvas, keys, blocks = self.canvas, planned.keys, self.canvas.mask_blocks()
         if isinstance(planned.columns, slice) and not canvas.is_padded and not self.planner.uniform:
             last_start = max(canvas.open_edges(row)[0] for row in range(len(canvas)))
             if last_start <= planned.columns.start and planned.length <= canvas.config.block_length:
                 # The last block sees everything.
                 return {"full_attention": None}
-        key_block, last_seen = keys.of(canvas.block), planned.of(canvas.last_seen_block)
-        visible = keys.of(planned.seen)[:, None].bool() & (key_block[:, None] <= last_seen[:, :, None])
+        key_block, query_block = keys.of(blocks), planned.of(blocks)
+        visible = keys.of(planned.seen)[:, None].bool() & (key_block[:, None] <= query_block[:, :, None])
         return as_attention_mask(self.model.config.get_text_config(), visible, self.model.dtype)
 
 

@@ -23,7 +23,14 @@ def estimate_log_likelihood(
 
     The draws depend on `generator` only, not on `batch_size`.
     All masked answers of one token are the same, so there one sample is enough.
+
+    Raises a `ValueError` if the past of the model is causal and the answer longer than its open block.
     """
+    if model.attention == "causal_past" and len(answer) > model.config.block_length:
+        raise ValueError(
+            f"{type(model).__name__} fills in masks of one block, and the answer has {len(answer)} tokens. Take tasks "
+            f"whose answers have at most {model.config.block_length}, or that generate."
+        )
     counts = masked_counts(len(answer), num_samples if len(answer) > 1 else 1, generator)
     masked = mask_answers(len(answer), counts, generator)
     total = 0.0

@@ -20,7 +20,8 @@ class DiffusionBackbone:
     """Lets the positions of a transformers decoder attend as its config states it: `config.attention`.
 
     With "full", every position sees every other one. With "block_causal", attention is bidirectional inside a block of
-    `config.block_length` positions and causal across blocks, which are counted from position 0 of each row.
+    `config.block_length` positions and causal across blocks, which are counted from position 0 of each row. With
+    "causal_past", the last `config.block_length` positions see all, and the others the ones up to their own.
     `config.is_causal = False` is what the mask creation of transformers reads; the attention functions (SDPA without a
     mask, flash attention) read the flag of the module.
     """
@@ -66,7 +67,7 @@ class DiffusionBackbone:
         return not is_full and (given is None or len(given.shape) == 2)
 
     def _make_mask(self, inputs_embeds, key_mask, position_ids, cache):
-        """The block-causal mask of 2-D inputs, and the positions of the queries."""
+        """The mask of 2-D inputs, and the positions of the queries."""
         rows, queries, _ = inputs_embeds.shape
         keys = queries if cache is None else cache.get_mask_sizes(queries, 0)[0]
         if cache is None and position_ids is not None:
@@ -76,13 +77,19 @@ class DiffusionBackbone:
         else:
             key_positions = (key_mask.long().cumsum(dim=1) - 1).clamp(min=0)
         position_ids = key_positions[:, -queries:] if position_ids is None else position_ids.expand(rows, -1)
-        block_length = self.config.block_length  # type: ignore[attr-defined]
+        open_start = key_positions.amax(dim=1, keepdim=True) + 1 - self.config.block_length
         mask = make_attention_mask(
             self.config,  # type: ignore[attr-defined]
-            block_causal(position_ids // block_length, key_positions // block_length),
+            block_causal(self._blocks(position_ids, open_start), self._blocks(key_positions, open_start)),
             (rows, queries, keys),
             key_mask=key_mask,
             dtype=inputs_embeds.dtype,
             device=inputs_embeds.device,
         )
         return mask, position_ids
+
+    def _blocks(self, positions, open_start):
+        """The blocks of the mask: each token of a causal past is one, and so is what begins at `open_start`."""
+        if self.config.attention == "causal_past":
+            return positions.minimum(open_start)
+        return positions // self.config.block_length

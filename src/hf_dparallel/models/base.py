@@ -79,7 +79,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
 
     @property
     def attention(self) -> str:  # type: ignore[override]
-        """Which positions see which others, as the config states it: "full" or "block_causal"."""
+        """Which positions see which others, as the config states it: "full", "block_causal" or "causal_past"."""
         return self.config.attention
 
     @classmethod
@@ -174,7 +174,8 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
                 Whether to return, as `head_states` and instead of `logits`, the hidden states that the head would run
                 on.
             predicted_by (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-                With `shift_logits`, the position whose hidden state predicts each token, by default the one before.
+                The position whose hidden state predicts each token, by default its own, with `shift_logits` the one
+                before.
 
         Returns:
             [`MaskedDiffusionOutput`] with `logits` of shape `(batch_size, num_positions, vocab_size)`.
@@ -189,7 +190,7 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
             **kwargs,
         )
         hidden_states = outputs.last_hidden_state
-        if self.shift_logits:
+        if self.shift_logits or predicted_by is not None:
             hidden_states = shift_predictions(hidden_states, position_ids, predicted_by)
         hidden_states = select_positions(hidden_states, logits_to_keep)
         fields: dict[str, Any] = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}

@@ -24,8 +24,10 @@ class PublishedConfigMixin:
     # file, and so are settings that change nothing here: the published code reads both.
     only_supported: Mapping[str, Any] = {}
     only_kept: Mapping[str, Any] = {}
-    # Which positions see which others: "full", or "block_causal" in blocks of `block_length` tokens.
+    # Which positions see which others: "full"; "block_causal" in blocks of `block_length` tokens; or "causal_past".
     attention = "full"
+    # Where such blocks are counted from: the first token of the "sequence", or of the "answer".
+    block_origin = "sequence"
     # By serving engine, the name of its class for the family.
     served_as: Mapping[str, str] = {}
 

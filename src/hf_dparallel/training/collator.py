@@ -39,12 +39,12 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     pass are put in a random order, and the padding counts as committed with the last token. (The pseudo-trajectories
     of d3LLM, https://github.com/hao-ai-lab/d3LLM.)
 
-    With `block_causal`, for models whose attention is causal across blocks, all blocks of the answer are active at
-    once, each masked with a draw of its own. Blocks are counted from the first token of the prompt, or of the answer
-    (`block_origin`), as those models decode. A row then is two copies of the sequence: a noisy one, and a clean one in
-    which each noisy block finds the blocks before it. Both have the same positions, and only the noisy one has labels.
-    Blocks from which no row of the batch learns anything are left out. The attention mask is left to the trainer
-    (section B.6 of https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
+    With another `attention` than "full", for models that never see what follows a block, all blocks of the answer are
+    active at once, each masked with a draw of its own. Blocks are counted from the first token of the prompt, or of
+    the answer (`block_origin`), as those models decode. A row then is two copies of the sequence: a noisy one, and a
+    clean one in which each noisy block finds the blocks before it. Both have the same positions, and only the noisy
+    one has labels. Blocks from which no row of the batch learns anything are left out. The attention mask is left to
+    the trainer (section B.6 of https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
 
     With `suffix_length`, a row has only so many masked tokens behind its active block, as decoding with the same
     setting has. The others are cut off, or hidden by `attention_mask`.
@@ -62,8 +62,9 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             Seed of the masks.
         vocab_size (`int`, *optional*):
             Number of token ids that the model knows. With it, ids outside are refused.
-        block_causal (`bool`, *optional*, defaults to `False`):
-            Whether to make rows for a block-causal model. [`CertaintyForcingTrainer`] knows it from the model.
+        attention (`str`, *optional*, defaults to `"full"`):
+            The attention of the model: "full", "block_causal" or "causal_past". [`CertaintyForcingTrainer`] knows it
+            from the model.
         settings:
             The settings of [`Masking`], and what the variants in `hf_dparallel.training.variants` add to them.
 
@@ -98,7 +99,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     _: KW_ONLY
     seed: int = 0
     vocab_size: int | None = None
-    block_causal: bool = False
+    attention: str = "full"
     _epoch: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
@@ -109,15 +110,15 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if the rows are for another attention than the model has."""
         super().check_model(model)
-        if not self.block_causal:
+        if self.attention == "full":
             self.refuse("block_origin", "for full attention, where blocks follow the prompt")
             return
         base = base_model(model)
+        rule = f"is not the attention of {type(base).__name__}, which is {base.attention!r}"
+        self.require("attention", base.attention == self.attention, rule, "Leave it out.")
         rule = f"would move the blocks that {type(base).__name__} chooses experts for"
         is_free = self.block_origin != "answer" or ABILITIES["routes_alone"](base, self.block_origin)
         self.require("block_origin", is_free, rule, "Leave it out.")
-        rule = f"makes rows for a block-causal model, and {type(base).__name__} is none"
-        self.require("block_causal", base.attention == "block_causal", rule, "Leave it out.")
         length = base.config.block_length
         rule = f"is another than the model's: blocks of {type(base).__name__} have {length} tokens"
         self.require("block_length", self.block_length == length, rule, "Or set `model.config.block_length`.")
@@ -129,8 +130,8 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
 
     @property
     def padded_length(self) -> int:
-        """Length of all sequences: `max_length`, for block-causal models with room for a whole last block."""
-        if not self.block_causal:
+        """Length of all sequences: `max_length`, with blocks in the attention with room for a whole last one."""
+        if self.attention == "full":
             return self.max_length
         if self.block_origin == "answer":
             return self.max_length + self.block_length - 1
@@ -146,12 +147,12 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
 
         Returns:
             `dict` of `torch.LongTensor`s of shape `(num_views * len(examples), max_length)`: `input_ids`; `labels`,
-            the clean tokens where they are scored and -100 elsewhere; `attention_mask`, all ones. With `block_causal`
-            `labels` of shape `(num_views * len(examples), num_noisy)`, and `input_ids` and `position_ids` (instead of
-            `attention_mask`) of shape `(num_views * len(examples), num_noisy + num_clean)`: the blocks that the batch
-            needs of the noisy copies, then of the clean ones; with `block_origin="answer"`, the number of each token's
-            block as `block_ids`, too. With `suffix_length`, fewer columns, and `attention_mask` hides what a row does
-            not see. Variants may add marks of rows or tokens.
+            the clean tokens where they are scored and -100 elsewhere; `attention_mask`, all ones. With another
+            `attention`, `labels` of shape `(num_views * len(examples), num_noisy)`, and `input_ids` and `position_ids`
+            (instead of `attention_mask`) of shape `(num_views * len(examples), num_noisy + num_clean)`: the blocks
+            that the batch needs of the noisy copies, then of the clean ones; with `block_origin="answer"`, the
+            position at which each token's block begins as `block_start`, too. With `suffix_length`, fewer columns, and
+            `attention_mask` hides what a row does not see. Variants may add marks of rows or tokens.
         """
         sequences = [self._mask(example) for example in examples]
 
@@ -165,7 +166,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         noisy = clean.masked_fill(masked, self.mask_token_id)
         batch = {"labels": clean.masked_fill(~scored, IGNORE_INDEX)}
         batch |= {name: mark for name, mark in marks.items() if mark.dim() == 2}
-        if self.block_causal:
+        if self.attention != "full":
             is_from_answer = self.block_origin == "answer"
             # The first span begins where the answer does.
             origins = [views.spans[0][0] if is_from_answer else 0 for views in sequences]
@@ -176,7 +177,8 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             batch["input_ids"] = torch.cat([noisy[:, noisy_part], clean[:, clean_part]], dim=1)
             batch["position_ids"] = torch.cat([positions[noisy_part], positions[clean_part]]).repeat(len(clean), 1)
             if is_from_answer:
-                batch["block_ids"] = (batch["position_ids"] - origin) // self.block_length
+                positions = batch["position_ids"]
+                batch["block_start"] = (positions - (positions - origin) % self.block_length).clamp(min=0)
         else:
             batch = {"input_ids": noisy, "attention_mask": visible.long(), **batch}
             batch = {name: tensor[:, : visible.sum(dim=1).max()] for name, tensor in batch.items()}
@@ -224,7 +226,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         # The published code draws from one block more, which may hold nothing at all.
         if self.padding_blocks:
             completion_length = self.padded_length - prompt_length
-        if self.block_causal:
+        if self.attention != "full":
             origin = prompt_length if self.block_origin == "answer" else 0
             edges = range(origin, prompt_length + completion_length, self.block_length)
             spans = [(max(edge, prompt_length), min(edge + self.block_length, self.padded_length)) for edge in edges]

@@ -87,8 +87,8 @@ class Masking(Settings):
     suffix_length: int | None = None
     max_length: int = 384
 
-    # The rows of a collator can be for a block-causal model.
-    block_causal = False
+    # The rows of a collator can be for another one.
+    attention = "full"
 
     def check(self) -> None:
         super().check()
@@ -109,7 +109,7 @@ class Masking(Settings):
         if self.masking == "random":
             self.refuse("suffix_length", "with `masking='random'`, which has no blocks")
             self.refuse("padding_blocks", "with `masking='random'`, which masks all padding anyway")
-        if self.block_causal:
+        if self.attention != "full":
             self.refuse("suffix_length", "for a block-causal model, which never sees what follows a block")
 
     @property

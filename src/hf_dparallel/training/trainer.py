@@ -25,7 +25,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
 
-from ..attention_masks import make_attention_mask, noisy_and_clean, predicting_columns
+from ..attention_masks import make_attention_mask, mask_blocks, noisy_and_clean, predicting_columns
 from ..data.dataset import TOKENIZED_COLUMNS, TRAINING_COLUMNS, prepare_dataset
 from ..generation.configuration import recipe_of
 from ..generation.inputs import vocabulary_size
@@ -71,8 +71,9 @@ class CertaintyForcingTrainer(CheckpointMixin):
     The loss of a sequence is Eq. 8 of the paper, summed over its two complementary views; the loss of a step is
     the mean over its sequences, whether they come in one batch, by gradient accumulation, or from several processes.
 
-    A block-causal model (SDAR, LLaDA2) learns all blocks of an answer in each step, from rows that hold a noisy and a
-    clean copy of the sequence. Then the loss of a view is the mean over the masked tokens of all its blocks.
+    A model that sees nothing behind its open block (SDAR, LLaDA2, Nemotron-Labs-Diffusion) learns all blocks of an
+    answer in each step, from rows that hold a noisy and a clean copy of the sequence. Then the loss of a view is the
+    mean over the masked tokens of all its blocks.
 
     Besides `loss`, it logs the following, averaged over the sequences since the last log (over the evaluation set,
     with prefix `eval_`):
@@ -193,8 +194,8 @@ class CertaintyForcingTrainer(CheckpointMixin):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset")
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
 
-        self._is_block_causal = getattr(data_collator, "block_causal", False)
-        self._cuts_batches = self._is_block_causal or getattr(data_collator, "suffix_length", None) is not None
+        self._has_clean_copies = getattr(data_collator, "attention", "full") != "full"
+        self._cuts_batches = self._has_clean_copies or getattr(data_collator, "suffix_length", None) is not None
         # Rows of a sequence.
         self._num_views = getattr(data_collator, "num_views", 1)
         if args.accelerator_config.dispatch_batches is None and self._num_views > 1:
@@ -286,7 +287,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         """
         labels = inputs["labels"]
         inputs = {name: value for name, value in inputs.items() if name != "labels"}
-        if self._is_block_causal:
+        if self._has_clean_copies:
             inputs, labels = self._with_clean_copies(inputs, labels)
         marked = {kind: inputs.pop(kind.mark_name) for kind in Variant.__subclasses__() if kind.mark_name in inputs}
         step = Step(
@@ -318,21 +319,26 @@ class CertaintyForcingTrainer(CheckpointMixin):
         """Inputs with an attention mask, and labels and marks that are as long as the noisy and clean copies."""
         positions, num_noisy = inputs["position_ids"], labels.shape[1]
         num_clean = positions.shape[1] - num_noisy
-        block = inputs.pop("block_ids", positions // self.data_collator.block_length)
+        block_start = inputs.pop("block_start", positions - positions % self.data_collator.block_length)
         widened = {name: pad(x, (0, num_clean)) for name, x in inputs.items() if x.shape == labels.shape}
-        inputs = {**inputs, **widened, "attention_mask": self._noisy_and_clean_mask(block, num_noisy)}
-        if base_model(self.model).shift_logits:
-            inputs["predicted_by"] = predicting_columns(positions, block, num_noisy)
+        inputs = {**inputs, **widened, "attention_mask": self._noisy_and_clean_mask(positions, block_start, num_noisy)}
+        model = base_model(self.model)
+        if model.predicts_next_block:
+            inputs["predicted_by"] = predicting_columns(positions, block_start, num_noisy, int(model.shift_logits))
         return inputs, pad(labels, (0, num_clean), value=IGNORE_INDEX)
 
-    def _noisy_and_clean_mask(self, block: torch.LongTensor, num_noisy: int) -> torch.Tensor | BlockMask:
-        """The attention mask of rows of a noisy and a clean copy, by the blocks of their columns, `(rows, length)`."""
-        rows, length = block.shape
-        model = base_model(self.model)
+    def _noisy_and_clean_mask(
+        self, position_ids: torch.LongTensor, block_start: torch.LongTensor, num_noisy: int
+    ) -> torch.Tensor | BlockMask:
+        """The attention mask of rows of a noisy and a clean copy, by where their blocks start, `(rows, length)`."""
+        rows, length = position_ids.shape
+        model, device = base_model(self.model), position_ids.device
+        is_clean = torch.arange(length, device=device) >= num_noisy
+        visible = noisy_and_clean(mask_blocks(model.attention, position_ids, block_start, is_clean), num_noisy)
         # Counted from the first token of the prompt, blocks are the same in all rows.
         num_masks = rows if self.data_collator.block_origin == "answer" else 1
-        visible, shape = noisy_and_clean(block, num_noisy), (num_masks, length, length)
-        mask = make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=block.device)
+        shape = (num_masks, length, length)
+        mask = make_attention_mask(model.config, visible, shape, dtype=model.dtype, device=device)
         # For each row, because a model on several GPUs of one process is given some rows on each.
         return mask.expand(rows, -1, -1, -1) if torch.is_tensor(mask) else mask
 
@@ -464,15 +470,15 @@ def _default_collator(
 ) -> DataCollatorForSemiAutoregressiveMasking:
     settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(MaskingSettings)}
     base = base_model(model)
-    if base.attention == "block_causal":
+    if base.attention != "full":
         block_length = base.config.block_length
         if args.block_length != block_length:
             logger.warning(
                 f"`block_length={args.block_length}` is replaced by {block_length}, the block length of the model. To "
                 "teach it another one, set `model.config.block_length` first."
             )
-        origin = args.block_origin or recipe_of(base).block_origin
-        settings |= {"block_causal": True, "block_length": block_length, "block_origin": origin}
+        origin = args.block_origin or recipe_of(base).block_origin or base.config.block_origin
+        settings |= {"attention": base.attention, "block_length": block_length, "block_origin": origin}
     settings |= {name: special_token_id(name, model, processing_class) for name in ("mask_token_id", "eos_token_id")}
     settings |= {"seed": _mask_seed(args), "vocab_size": vocabulary_size(base)}
     return DataCollatorForSemiAutoregressiveMasking(**settings)

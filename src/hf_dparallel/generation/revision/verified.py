@@ -86,7 +86,7 @@ class VerifiedCommits(RowPart):
             keys=canvas.column_ids[: planned.num_keys],
             key_mask=planned.keys.of(canvas.attention_mask if planned.seen is None else planned.seen),
             lead=lead,
-            within=self._within(planned, copied) if canvas.is_causal else None,
+            within=self._within(planned, copied) if canvas.attention != "full" else None,
         )
         wanted = planned.first + planned.scored
         is_verified = planned._replace(columns=wanted).of(canvas.revisable)
@@ -94,10 +94,9 @@ class VerifiedCommits(RowPart):
         return planned._replace(scored=scored, appended=copy)
 
     def _within(self, planned: Pass, copied: Pass) -> torch.BoolTensor:
-        """A block-causal model sees the blocks up to its own, here and in the copy."""
-        block, last_seen = self.canvas.block, self.canvas.last_seen_block
-        query = torch.cat([planned.of(last_seen), copied.of(last_seen)], dim=1)
-        key = torch.cat([planned.keys.of(block), copied.of(block)], dim=1)
+        """A model that decodes block by block sees the blocks up to its own, here and in the copy."""
+        blocks = self.canvas.mask_blocks()
+        query, key = (torch.cat([part.of(blocks), copied.of(blocks)], dim=1) for part in (planned, planned.keys))
         return key[:, None] <= query[:, :, None]
 
     def _columns(self) -> torch.LongTensor:

@@ -1,0 +1,52 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Nemotron-Labs-Diffusion (https://huggingface.co/nvidia/Nemotron-Labs-Diffusion-8B): Ministral 3 with free blocks."""
+
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
+from transformers.models.ministral3.modeling_ministral3 import Ministral3Model, Ministral3PreTrainedModel
+
+from ..backbones import DiffusionBackbone
+from ..base import MaskedDiffusionModel
+from .configuration_nemotron import NemotronDiffusionConfig
+
+
+register_checkpoint_conversion_mapping(
+    "nemotron_labs_diffusion",
+    [WeightRenaming(r"^encoder\.", "model."), WeightRenaming(r"^diffusion_head\.", "lm_head.")],
+    overwrite=True,
+)
+
+
+class NemotronDiffusionPreTrainedModel(Ministral3PreTrainedModel):
+    config: NemotronDiffusionConfig
+    # Flash attention knows no free block behind a causal past.
+    _supports_flash_attn = False
+    # Scales of an 8-bit cache, for serving engines.
+    _keys_to_ignore_on_load_unexpected = [r"\.[kv]_scale$"]
+
+
+class NemotronDiffusionModel(DiffusionBackbone, NemotronDiffusionPreTrainedModel, Ministral3Model):
+    """The transformer of Nemotron-Labs-Diffusion, without the head."""
+
+
+class NemotronDiffusionForMaskedDiffusion(MaskedDiffusionModel, NemotronDiffusionPreTrainedModel):
+    """Nemotron-Labs-Diffusion with its prediction head and [`~DiffusionGenerationMixin.generate`].
+
+    Prompt and decided tokens are a causal past, and the open block sees them and itself. Blocks are counted from the
+    first new token. The last token before a block predicts its first one, which a pass decides alone, as the official
+    sampler does: the pass that computes a decided block as past is the first one over the next block. In that block
+    `logits[:, i]` scores token `i`; in the past it scores token `i + 1`, as in an autoregressive model.
+
+    The published training also adds an autoregressive loss on the clean copy. [`CertaintyForcingTrainer`] has the clean
+    copy predict first tokens of blocks only.
+
+    ```python
+    >>> import hf_dparallel
+    >>> from transformers import AutoModelForMaskedLM
+
+    >>> name = "nvidia/Nemotron-Labs-Diffusion-3B"
+    >>> model = AutoModelForMaskedLM.from_pretrained(name, dtype="bfloat16")  # doctest: +SKIP
+    ```
+    """
+
+    backbone_class = NemotronDiffusionModel
