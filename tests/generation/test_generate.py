@@ -33,6 +33,8 @@ from ..helpers import (
     make_dream,
     make_llada,
     make_llada2,
+    make_llada_moe,
+    make_rnd1,
     make_sdar,
     make_shifted_sdar,
     make_word_tokenizer,
@@ -41,6 +43,7 @@ from .naive import Form, FrozenCache, naive_generate, predict_whole
 
 
 BLOCK_CAUSAL = [make_sdar, make_llada2, make_shifted_sdar]
+MIXTURES = [make_llada2, make_llada_moe, make_rnd1]
 pytestmark = pytest.mark.usefixtures("klass")
 
 
@@ -94,7 +97,7 @@ def stops(draw):
 @st.composite
 def decode_cases(draw):
     """Settings of any kind that go together; rows end at different times."""
-    make = draw(st.sampled_from([make_llada, make_dream, make_llada, make_dream, make_sdar, make_llada2]))
+    make = draw(st.sampled_from([make_llada, make_dream, make_llada, make_dream, make_sdar, *MIXTURES]))
     is_infilling, is_guided, layers = False, draw(st.sampled_from([False, False, False, True])), 2
     block_length, num_new = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.integers(1, 20))
     num_blocks = -(-num_new // block_length)
@@ -217,7 +220,7 @@ def make_model(case):
     sizes = {"block_length": case.kwargs["block_length"]} if case.make in BLOCK_CAUSAL else {}
     layers_name = "n_layers" if case.make is make_llada else "num_hidden_layers"
     model = case.make(**sizes, **{layers_name: case.layers}).double()
-    if case.make is make_llada2:
+    if case.make in MIXTURES:
         # The grouped products of experts know no float64.
         model.set_experts_implementation("eager")
     return model
@@ -246,8 +249,8 @@ def check_case(case):
         for name, count in zip(("nfe", "num_revisions", "tokens_per_forward"), counts, strict=True):
             assert getattr(batch, name)[row] == count and getattr(of_slots, name) == pytest.approx(count)
         entropies = batch.entropies[row, :passes, -len(steps) :]
-        # The router of LLaDA2 computes in float32.
-        near = dict.fromkeys(("rtol", "atol"), 1e-5 if case.make is make_llada2 else 1e-8)
+        # Routers compute in float32.
+        near = dict.fromkeys(("rtol", "atol"), 1e-5 if case.make in MIXTURES else 1e-8)
         torch.testing.assert_close(entropies, alone.entropies[0].to(entropies), **near, equal_nan=True)
         check_with_naive_loop(model, case, row, alone)
 

@@ -31,7 +31,9 @@ from ..helpers import (
     make_dataset,
     make_llada,
     make_llada2,
+    make_llada_moe,
     make_prompts,
+    make_rnd1,
     make_rows,
     make_sdar,
     make_sdar_moe,
@@ -255,7 +257,7 @@ def test_a_first_token_is_learned_from_the_clean_block_before_where_logits_are_s
     torch.testing.assert_close(trainer.compute_loss(model, batch), expected)
 
 
-@pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe])
+@pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe, make_llada_moe, make_rnd1])
 def test_loss_of_a_mixture_of_experts(tmp_path, make_model):
     trainer = make_trainer(tmp_path, make_model(), peft_config=lora())
     trained = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]
