@@ -280,7 +280,7 @@ add_setting("max_new_tokens", "length", int, default=256, off=0,
     "are filled in (infilling).")
 add_setting("block_length", "length", int, default=32, minimum=1, is_swept=True,
     model={"has_room": "is more than the {longest} tokens that {model} was trained for, which decodes whole blocks",
-           "routes_tokens": "is not the block that {model} chooses experts for"},
+           "takes_blocks": "is not that of {model}, which counts blocks by itself or chooses experts for them"},
     help="Tokens of a block; blocks are decoded from left to right. The last one may be shorter. "
     "Block-causal models count blocks from the first token of the prompt, and have a default of their own.")
 add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,
@@ -326,7 +326,8 @@ add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, ne
 add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_config",),
     source="https://huggingface.co/papers/2508.14148",
     model={"sees_all": "leaves out masks behind the open blocks, and {model} is block-causal: it computes "
-           "none of them anyway"},
+           "none of them anyway",
+           "hides_padding": "hides masks of some rows, by an attention mask that {model} ignores"},
     help="Masks behind the open blocks that a pass computes and sees; by default all. Fewer are faster, and an "
     "approximation.")
 add_setting("stop_at_eos", "stopping", bool, default=True,

@@ -316,7 +316,11 @@ def test_the_blocks_are_as_long_as_in_the_model(tmp_path, caplog):
     trainer = make_trainer(tmp_path, make_sdar(), block_length=8)
     assert (trainer.data_collator.block_length, trainer.masking.block_length) == (4, 4)
     assert "`block_length=8` is replaced by 4, the block length of the model" in caplog.text
+    foreign, deaf = make_sdar(), make_llada()
+    foreign.is_native = deaf.hides_padding = False
     for model, collator, message in [
+        (foreign, make_collator(), "SDARForMaskedDiffusion is none"),
+        (deaf, make_collator(block_causal=False, suffix_length=2), "`suffix_length=2` hides masks"),
         (make_sdar(), make_collator(block_length=8), "blocks of SDARForMaskedDiffusion have 4 tokens"),
         (make_llada(), make_collator(), "LLaDAForMaskedDiffusion is none"),
     ]:

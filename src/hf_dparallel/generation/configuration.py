@@ -243,7 +243,7 @@ def resolve(
         defaults["block_length"] = model.config.block_length
         # Activation checkpointing drops keys and values, so there is no cache then.
         keeps_cache = not (model.training and model.is_activation_checkpointing)
-        if values.get("use_cache") is not False and keeps_cache:
+        if values.get("use_cache") is not False and keeps_cache and model.is_native:
             defaults["cache_implementation"] = "block"
     values = copy.deepcopy(defaults) | values
     if "cache_implementation" in values:

@@ -39,6 +39,8 @@ class DiffusionGenerationMixin(GenerationMixin):
     is_native = False
     # Whether a mask of four dimensions says for each position which others it sees.
     takes_visibility = False
+    # Whether a mask of two dimensions hides padding, so that rows of several lengths are decoded together.
+    hides_padding = True
     # "full", or "block_causal": bidirectional inside the blocks of `config.block_length`, and causal across them.
     attention = "full"
 
@@ -222,7 +224,7 @@ class DiffusionGenerationMixin(GenerationMixin):
             # On the host, so that no check waits for the device.
             return check_prompts(prompt.cpu(), None, config, self)[0].to(input_device(self))
 
-        return SlotDecoder(decoder, prompts, batch_size, checked_prompt)
+        return SlotDecoder(decoder, prompts, batch_size if self.hides_padding else 1, checked_prompt)
 
     def generate_batch(self, *args, **kwargs):
         """Refused: the inherited method decodes from left to right. Use [`generate_many`]."""

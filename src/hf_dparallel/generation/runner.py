@@ -102,7 +102,7 @@ class Runner:
             return planned.appended.make_mask(self.model, planned.length)
         if planned.seen is None:
             return None
-        if not self.model.is_native:
+        if not self.model.is_native and not (self.canvas.whole_blocks and self.model.takes_visibility):
             return planned.keys.of(planned.seen)
         if self._seen is not planned.seen:
             self._seen, self._masks = planned.seen, {}
@@ -140,7 +140,8 @@ class Runner:
 
     def _make_block_mask(self, planned: Pass, position_ids: torch.LongTensor) -> Any:
         block_length, is_shared = self.canvas.config.block_length, isinstance(planned.columns, slice)
-        if is_shared and planned.length <= block_length and not self.canvas.is_padded and not self.planner.uniform:
+        is_dense = self.canvas.is_padded or self.planner.uniform or not self.model.is_native
+        if is_shared and planned.length <= block_length and not is_dense:
             # The last block sees everything.
             return {"full_attention": None}
         keys = planned.keys

@@ -108,11 +108,14 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if the rows are for another attention than the model has."""
         super().check_model(model)
+        base = base_model(model)
+        rule = f"hides masks by `attention_mask`, which {type(base).__name__} ignores"
+        self.require("suffix_length", self.suffix_length is None or base.hides_padding, rule)
         if not self.block_causal:
             return
-        base = base_model(model)
-        rule = f"makes rows for a block-causal model, and {type(base).__name__} is none"
-        self.require("block_causal", base.attention == "block_causal", rule, "Leave it out.")
+        rule = f"makes rows for a block-causal model of this package, and {type(base).__name__} is none"
+        is_one = base.is_native and base.attention == "block_causal"
+        self.require("block_causal", is_one, rule, "Leave it out, or load the model by the class of its family.")
         length = base.config.block_length
         rule = f"is another than the model's: blocks of {type(base).__name__} have {length} tokens"
         self.require("block_length", self.block_length == length, rule, "Or set `model.config.block_length`.")
