@@ -34,8 +34,12 @@ from hf_dparallel import (
     LLaDA2ForMaskedDiffusion,
     LLaDAConfig,
     LLaDAForMaskedDiffusion,
+    LLaDAMoeConfig,
+    LLaDAMoeForMaskedDiffusion,
     NemotronDiffusionConfig,
     NemotronDiffusionForMaskedDiffusion,
+    RND1Config,
+    RND1ForMaskedDiffusion,
     SDARConfig,
     SDARForMaskedDiffusion,
     SDARMoeConfig,
@@ -139,10 +143,25 @@ def make_nemotron(**overrides) -> NemotronDiffusionForMaskedDiffusion:
     return _sharpened(NemotronDiffusionForMaskedDiffusion(NemotronDiffusionConfig(**(settings | overrides))))
 
 
+_EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
+
+
+def make_llada_moe(**overrides) -> LLaDAMoeForMaskedDiffusion:
+    """A random LLaDA-MoE of the same size, with 4 experts in each layer."""
+    torch.manual_seed(0)
+    return _sharpened(LLaDAMoeForMaskedDiffusion(LLaDAMoeConfig(**(_SIZES | _EXPERTS | overrides))))
+
+
+def make_rnd1(**overrides) -> RND1ForMaskedDiffusion:
+    """A random RND1 of the same size."""
+    settings = _SIZES | _EXPERTS | {"head_dim": 12}
+    torch.manual_seed(0)
+    return _sharpened(RND1ForMaskedDiffusion(RND1Config(**(settings | overrides))))
+
+
 def make_sdar_moe(**overrides) -> SDARMoeForMaskedDiffusion:
     """A random SDAR of the same size, with 4 experts in each layer."""
-    experts = {"model_type": "sdar_moe", "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
-    settings = make_sdar().config.to_dict() | experts | overrides
+    settings = make_sdar().config.to_dict() | _EXPERTS | overrides
     torch.manual_seed(0)
     return _sharpened(SDARMoeForMaskedDiffusion(SDARMoeConfig(**settings)))
 

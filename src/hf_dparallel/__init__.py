@@ -33,6 +33,10 @@ from .models.llada import LLaDAConfig as LLaDAConfig
 from .models.llada import LLaDAForMaskedDiffusion as LLaDAForMaskedDiffusion
 from .models.llada2 import LLaDA2Config as LLaDA2Config
 from .models.llada2 import LLaDA2ForMaskedDiffusion as LLaDA2ForMaskedDiffusion
+from .models.moe import LLaDAMoeConfig as LLaDAMoeConfig
+from .models.moe import LLaDAMoeForMaskedDiffusion as LLaDAMoeForMaskedDiffusion
+from .models.moe import RND1Config as RND1Config
+from .models.moe import RND1ForMaskedDiffusion as RND1ForMaskedDiffusion
 from .models.nemotron import NemotronDiffusionConfig as NemotronDiffusionConfig
 from .models.nemotron import NemotronDiffusionForMaskedDiffusion as NemotronDiffusionForMaskedDiffusion
 from .models.sdar import SDARConfig as SDARConfig

@@ -281,12 +281,12 @@ add_setting("max_new_tokens", "length", int, default=256, off=0,
     "are filled in (infilling).")
 add_setting("block_length", "length", int, default=32, minimum=1, is_swept=True,
     model={"has_room": "is more than the {longest} tokens that {model} was trained for, which decodes whole blocks",
-           "routes_tokens": "is not the block that {model} chooses experts for"},
+           "takes_blocks": "is not that of {model}, which counts blocks by itself or chooses experts for them"},
     help="Tokens of a block; blocks are decoded from left to right. The last one may be shorter. "
     "Block-causal models have a default of their own.")
 add_setting("block_origin", "length", str, off="sequence", choices=("sequence", "answer"), not_with=("engine",),
     model={"has_blocks": "is for models whose attention has blocks: in {model} they follow the prompt anyway",
-           "routes_alone": "would move the blocks that {model} chooses experts for"},
+           "moves_blocks": "would move the blocks that {model} counts by itself or chooses experts for"},
     help="Where block-causal models count blocks from: the first token of the prompt, or of the answer (`\"answer\"`: "
     "a block then ends where the prompt ends, and the first one of the prompt may be shorter).")
 add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,
@@ -332,7 +332,8 @@ add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, ne
     help="With a cache: compute everything anew after this many passes inside a block, too. 1 is exact.")
 add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_config",),
     source="https://huggingface.co/papers/2508.14148",
-    model={"sees_all": "leaves out masks behind the open blocks, and {model} computes none of them anyway"},
+    model={"sees_all": "leaves out masks behind the open blocks, and {model} computes none of them anyway",
+           "hides_padding": "hides masks of some rows, by an attention mask that {model} ignores"},
     help="Masks behind the open blocks that a pass computes and sees; by default all. Fewer are faster, and an "
     "approximation.")
 add_setting("stop_at_eos", "stopping", bool, default=True,

@@ -3,6 +3,8 @@
 
 from transformers import AutoModelForMaskedLM
 
+from hf_dparallel import DiffusionGenerationMixin, enable_diffusion_generation
+
 from ..helpers import make_tokenizer, write_jsonl
 
 
@@ -12,6 +14,8 @@ DECODING = ["--max_new_tokens", "8", "--block_length", "4", "--entropy_threshold
 def answer(checkpoint: str, *messages: str, **settings) -> tuple[str, int]:
     """What `generate` answers to a conversation, and the passes."""
     tokenizer, model = make_tokenizer(), AutoModelForMaskedLM.from_pretrained(checkpoint)
+    if not isinstance(model, DiffusionGenerationMixin):
+        enable_diffusion_generation(model, tokenizer.mask_token_id)
     chat = [{"role": "user", "content": message} for message in messages]
     ids = tokenizer.apply_chat_template(chat, return_dict=True, return_tensors="pt")["input_ids"]
     settings = {"max_new_tokens": 8, "block_length": 4, "entropy_threshold": 1.0} | settings

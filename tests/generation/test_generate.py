@@ -36,7 +36,9 @@ from ..helpers import (
     make_fast_dllm,
     make_llada,
     make_llada2,
+    make_llada_moe,
     make_nemotron,
+    make_rnd1,
     make_sdar,
     make_word_tokenizer,
 )
@@ -44,6 +46,7 @@ from .naive import Form, FrozenCache, naive_generate, predict_whole
 
 
 BY_BLOCK = [make_sdar, make_llada2, make_block_a2d, make_fast_dllm, make_nemotron]
+MIXTURES = [make_llada2, make_llada_moe, make_rnd1]
 pytestmark = pytest.mark.usefixtures("klass")
 
 
@@ -97,7 +100,7 @@ def stops(draw):
 @st.composite
 def decode_cases(draw):
     """Settings of any kind that go together; rows end at different times."""
-    full = [make_llada, make_dream, make_a2d]
+    full = [make_llada, make_dream, make_a2d, make_llada_moe, make_rnd1]
     make = draw(st.sampled_from(full) | st.sampled_from(BY_BLOCK))
     is_infilling, is_guided, layers = False, draw(st.sampled_from([False, False, False, True])), 2
     block_length, num_new = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.integers(1, 20))
@@ -222,7 +225,7 @@ def make_model(case):
     sizes = {"block_length": case.kwargs["block_length"]} if case.make in BY_BLOCK else {}
     layers_name = "n_layers" if case.make is make_llada else "num_hidden_layers"
     model = case.make(**sizes, **{layers_name: case.layers}).double()
-    if case.make is make_llada2:
+    if case.make in MIXTURES:
         # The grouped products of experts know no float64.
         model.set_experts_implementation("eager")
     return model
@@ -251,8 +254,8 @@ def check_case(case):
         for name, count in zip(("nfe", "num_revisions", "tokens_per_forward"), counts, strict=True):
             assert getattr(batch, name)[row] == count and getattr(of_slots, name) == pytest.approx(count)
         entropies = batch.entropies[row, :passes, -len(steps) :]
-        # The router of LLaDA2 computes in float32.
-        near = dict.fromkeys(("rtol", "atol"), 1e-5 if case.make is make_llada2 else 1e-8)
+        # Routers compute in float32.
+        near = dict.fromkeys(("rtol", "atol"), 1e-5 if case.make in MIXTURES else 1e-8)
         torch.testing.assert_close(entropies, alone.entropies[0].to(entropies), **near, equal_nan=True)
         check_with_naive_loop(model, case, row, alone)
 

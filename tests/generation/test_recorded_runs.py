@@ -7,6 +7,7 @@ Each recording says what our settings are for its run, and how a row of ours is 
 import json
 from collections.abc import Callable
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -39,6 +40,7 @@ class Recording(NamedTuple):
     sample: int = 1
     # A run of a serving engine has several requests.
     requests: Callable[[dict], list[dict]] = lambda run: run.get("requests", [run])
+    prompt: Callable[[dict], list[int]] = itemgetter("prompt_ids")
 
 
 def check_runs(golden_dir: Path, recording: Recording, sample: int = 1) -> None:
@@ -57,7 +59,7 @@ def check_runs(golden_dir: Path, recording: Recording, sample: int = 1) -> None:
     for settings, group in with_equal_settings(pairs):
         settings = dict(settings)
         model = load(settings.pop("model"), **settings.pop("loading", {}))
-        rows = model.generate_many([run["prompt_ids"] for run in group], **settings)
+        rows = model.generate_many(map(recording.prompt, group), **settings)
         for run, row in zip(group, rows, strict=True):
             recording.check(run, row)
 
@@ -397,6 +399,44 @@ def klass_settings(run):
     return rule | {"kl_history_length": params["kl_history_length"], "max_new_tokens": 64, "block_length": 64}
 
 
+# LLaDA-MoE, with the sampler of dllm. Guidance, and logits that are shifted for one run, are none of our settings.
+
+
+def says_all(run):
+    return run["function"] == "dllm.MDLMSampler" and not {"cfg_scale", "right_shift_logits"} & run["params"].keys()
+
+
+def mdlm_settings(run):
+    params, num_tokens = run["params"], run["params"]["max_new_tokens"]
+    lengths = {"max_new_tokens": num_tokens, "block_length": min(params["block_size"], num_tokens)}
+    suppressed = {"suppress_tokens": params.get("suppress_tokens", [])}
+    return lengths | suppressed | {"denoising_steps": params["steps"], "mask_token_id": 250}
+
+
+# RND1, whose sampler fills in the masks before an end token. By entropy a setting commits one token in each pass; how
+# many more is a rule of this test. With its `eb_gamma` it adds entropies up in the order of the probabilities.
+
+
+def has_schedule(run):
+    return run["params"]["eb_gamma"] is None
+
+
+def masks_before_the_end(run):
+    num_masks = run["params"]["seq_len"] - len(run["prompt_ids"]) - 1
+    return [*run["prompt_ids"], *[250] * num_masks, run["generated_ids"][-1]]
+
+
+def rnd1_settings(run):
+    num_masks, steps = len(run["generated_ids"]) - 1, run["params"]["num_steps"]
+    rule = {"entropy_threshold": 0.0} if steps == num_masks else {"lowest_entropies": num_masks // steps}
+    return {"max_new_tokens": 0, "block_length": run["params"]["seq_len"], "mask_token_id": 250} | rule
+
+
+def check_filled_in(run, row):
+    assert row.tokens.tolist()[len(run["prompt_ids"]) :] == run["generated_ids"]
+    assert row.nfe == run["nfe_forward_calls"]
+
+
 # Serving engines. With prompts that hold the mask token, and tokens that insert and delete, we decode nothing.
 
 
@@ -476,20 +516,28 @@ RECORDINGS = {
     "sglang": Recording("sglang/generation", 1056, sglang_settings, check_served, is_served, 17),
     "lmdeploy": Recording("lmdeploy/generation", 523, lmdeploy_settings, check_served, is_served, 17),
     "klass": Recording("klass/generation", 16, klass_settings, check_all, has_one_block),
+    "llada_moe": Recording("llada_moe/generation", 35, mdlm_settings, check_all, says_all, 3),
+    "rnd1": Recording(
+        "rnd1/generation", 12, rnd1_settings, check_filled_in, has_schedule, prompt=masks_before_the_end
+    ),
 }
 
 
 @pytest.fixture(autouse=True)
-def capped_rule(klass):
-    """The commit rule of WINO: a confidence threshold with at most so many tokens in a pass."""
+def further_rules(klass):
+    """The rule of WINO, a confidence threshold with at most so many tokens in a pass; and a number by entropy."""
 
     def commit_capped(prediction, masked, threshold):
         confident = masked & (prediction.confidence > threshold)
         cap = (0.7 * masked.sum(dim=1)).long().clamp(min=5, max=20)
         return commit_by_count(prediction.confidence, masked, confident.sum(dim=1).clamp(min=1).minimum(cap))
 
+    def commit_lowest(prediction, masked, count):
+        return commit_by_count(-prediction.entropy, masked, masked.new_tensor(count, dtype=int).expand(len(masked)))
+
     with patch.dict(SETTINGS), patch.dict(commit_rules._RULES):
         commit_rule("capped_confidence", float, help="A threshold.", noun="a probability", maximum=1)(commit_capped)
+        commit_rule("lowest_entropies", int, help="How many.")(commit_lowest)
         yield
 
 

@@ -16,7 +16,16 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import recipe_of
 from hf_dparallel.training.student import add_adapter
 
-from ..helpers import make_a2d, make_block_a2d, make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
+from ..helpers import (
+    make_a2d,
+    make_block_a2d,
+    make_dream,
+    make_llada,
+    make_llada2,
+    make_rnd1,
+    make_sdar,
+    make_sdar_moe,
+)
 from .helpers import INPUT_IDS, adapted, edit_config, logits, save_adapter
 
 
@@ -197,6 +206,7 @@ def test_adapters_that_are_not_there_are_refused(tmp_path):
     [
         (make_sdar, {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}),
         (make_sdar_moe, set()),
+        (make_rnd1, set()),
         (
             make_llada2,
             {f"mlp.{part}{name}_proj" for part in ("", "shared_experts.") for name in ("gate", "up", "down")},
@@ -398,7 +408,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path):
         model.load_adapter(str(tmp_path))
 
 
-@pytest.mark.parametrize("family", ["llada", "dream", "sdar", "llada2", "a2d", "fast_dllm_v2"])
+@pytest.mark.parametrize("family", ["llada", "dream", "sdar", "llada2", "a2d", "fast_dllm_v2", "llada_moe", "rnd1"])
 def test_merged_models_are_saved_in_the_published_names(tmp_path, golden_dir, family):
     recipe = {"entropy_threshold": 0.3, "max_new_tokens": 8, "block_length": 8}
     published = load_file(golden_dir / family / "model" / "model.safetensors")

@@ -7,13 +7,30 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, DynamicCache
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
-from hf_dparallel import SDARConfig, SDARMoeForMaskedDiffusion
+from hf_dparallel import A2DLlamaForMaskedDiffusion, SDARConfig, SDARMoeForMaskedDiffusion
 from hf_dparallel.attention_masks import block_causal, make_attention_mask, mask_blocks, noisy_and_clean
 from hf_dparallel.models.backbones import CACHE_ARGUMENT
 
-from ..helpers import left_padded, make_block_a2d, make_fast_dllm, make_llada2, make_nemotron, make_sdar, make_sdar_moe
+from ..helpers import (
+    edit_json,
+    left_padded,
+    make_block_a2d,
+    make_fast_dllm,
+    make_llada2,
+    make_nemotron,
+    make_sdar,
+    make_sdar_moe,
+)
 
 
 BLOCK_CAUSAL = [make_sdar, make_sdar_moe, make_llada2, make_block_a2d, make_fast_dllm]
@@ -63,6 +80,55 @@ def test_the_mixture_of_experts_of_sdar_is_qwen3_moe_with_another_mask(tmp_path)
         loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
         assert isinstance(loaded, SDARMoeForMaskedDiffusion)
         torch.testing.assert_close(loaded(ids).logits, expected)
+
+
+def read_dream_reasoner(folder):
+    """Its file has the `model_type` of Dream, and is known by its blocks."""
+    edit_json(folder / "config.json", model_type="Dream", block_size=4, mask_token_id=63)
+    return AutoModelForMaskedLM.from_pretrained(folder)
+
+
+def read_stable_diffcoder(folder):
+    """Its file has the `model_type` of Llama, so it is loaded by its class."""
+    edit_json(folder / "config.json", architectures=["StableDiffcoderForCausalLM"])
+    return A2DLlamaForMaskedDiffusion.from_pretrained(folder, block_length=4, mask_token_id=63)
+
+
+@pytest.mark.parametrize(
+    ("causal_class", "config_class", "read"),
+    [(Qwen3ForCausalLM, Qwen3Config, read_dream_reasoner), (LlamaForCausalLM, LlamaConfig, read_stable_diffcoder)],
+)
+def test_a_family_without_official_outputs_is_a_causal_one_with_another_mask(
+    causal_class, config_class, read, tmp_path
+):
+    """The weights are those of a class of transformers, which gets the mask from outside."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"vocab_size": 64, "num_hidden_layers": 2, "head_dim": 8, "initializer_range": 0.3}
+    causal = causal_class(config_class(**sizes)).eval()
+    causal.save_pretrained(tmp_path)
+    model = read(tmp_path)
+    ids, block = torch.arange(2, 16)[None], torch.arange(14) // 4
+    with torch.no_grad():
+        expected = causal(ids, attention_mask=(block[None, :] <= block[:, None])[None, None]).logits
+        torch.testing.assert_close(model(ids).logits, expected)
+        model.save_pretrained(tmp_path / "saved")
+        saved = AutoModelForMaskedLM.from_pretrained(tmp_path / "saved")
+        assert type(saved) is type(model) and saved.config.block_length == 4
+        assert torch.equal(saved(ids).logits, model(ids).logits)
+    # One token in each pass, of a block that sees itself and what precedes it.
+    answer = model.generate(ids[:, :6], max_new_tokens=8, block_length=4, stop_at_eos=False)
+    row = ids[:, :6]
+    for end in (8, 12, 16):
+        row = torch.cat([row, torch.full((1, end - row.shape[1]), 63)], dim=1)
+        seen = block.new_tensor(range(end)) // 4
+        while (masked := row[0] == 63).any():
+            with torch.no_grad():
+                logits = causal(row, attention_mask=(seen[None, :] <= seen[:, None])[None, None]).logits[0]
+            top, token = logits[:, :63].max(dim=-1)
+            place = (top - logits.logsumexp(-1)).masked_fill(~masked, -torch.inf).argmax()
+            row[0, place] = token[place]
+    assert torch.equal(answer, row[:, :14])
 
 
 @MAKERS

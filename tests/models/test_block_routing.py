@@ -90,7 +90,7 @@ def test_what_does_not_go_is_refused():
     ids, mask = left_padded([[5, 6], [7, 8, 9]])
     with pytest.raises(ValueError, match="multiple of 4 zeros"):
         model(ids, attention_mask=mask)
-    with refuses("block_length", "chooses experts for"):
+    with refuses("block_length", "chooses experts"):
         model.generate(ids[1:], max_new_tokens=8, block_length=8)
     model.config.delete_token_id, model.config.split_token_id = 60, 61
     with refuses("suppress_tokens", "split_token_id"):

@@ -18,26 +18,17 @@ from ..helpers import (
     make_fast_dllm,
     make_llada,
     make_llada2,
+    make_llada_moe,
     make_nemotron,
+    make_rnd1,
     make_sdar,
     make_sdar_moe,
 )
 
 
-MAKERS = pytest.mark.parametrize(
-    "make_model",
-    [
-        make_llada,
-        make_dream,
-        make_sdar,
-        make_sdar_moe,
-        make_llada2,
-        make_a2d,
-        make_block_a2d,
-        make_fast_dllm,
-        make_nemotron,
-    ],
-)
+FAMILIES = [make_llada, make_dream, make_sdar, make_sdar_moe, make_llada2, make_a2d]
+FAMILIES += [make_block_a2d, make_fast_dllm, make_nemotron, make_llada_moe, make_rnd1]
+MAKERS = pytest.mark.parametrize("make_model", FAMILIES)
 IDS = torch.randint(2, 60, (3, 11), generator=torch.Generator().manual_seed(0))
 
 

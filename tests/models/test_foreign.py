@@ -19,9 +19,19 @@ from transformers import (
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
-from hf_dparallel import DreamTokenizer, enable_diffusion_generation
+from hf_dparallel import A2DQwen2Config, A2DQwen2ForMaskedDiffusion, DreamTokenizer, enable_diffusion_generation
 
-from ..helpers import BERT_SIZES, RemoteCodeConfig, RemoteCodeModel, make_dream, make_llada, make_modernbert
+from ..helpers import (
+    BERT_SIZES,
+    RemoteCodeConfig,
+    RemoteCodeModel,
+    assert_same_row,
+    left_padded,
+    make_dream,
+    make_llada,
+    make_modernbert,
+    refuses,
+)
 
 
 def test_modernbert_decodes_every_token():
@@ -151,6 +161,10 @@ class BlockCausal(RemoteCodeModel):
         return super().forward(input_ids, visible, position_ids)
 
 
+class TakesAnyMask(RemoteCodeModel):
+    """As Tiny-A2D: bidirectional by itself, and block-causal by the masks of its own sampler."""
+
+
 class IgnoresMask(RemoteCodeModel):
     """As the diffusion path of Nemotron-Labs-Diffusion."""
 
@@ -184,8 +198,7 @@ class LostFrequencies(RemoteCodeModel):
 @pytest.mark.parametrize(
     ("make_model", "message"),
     [
-        (BlockCausal, "BlockCausal is block-causal: its first position does not react"),
-        (IgnoresMask, "ignores `attention_mask`"),
+        (BlockCausal, "BlockCausal is causal: .* Give the `block_length`"),
         (TakesNoMask, "does not run on `input_ids` and `attention_mask`.*must match"),
         (DrawsNoise, "predicts something else each time"),
         (LostFrequencies, "rotary frequencies of LostFrequencies are lost"),
@@ -194,6 +207,61 @@ class LostFrequencies(RemoteCodeModel):
 def test_what_is_no_masked_language_model_is_refused(make_model, message):
     with pytest.raises(ValueError, match=message):
         enable_diffusion_generation(make_model(RemoteCodeConfig()), mask_token_id=63)
+
+
+BLOCKS = {"max_new_tokens": 70, "block_length": 32, "entropy_threshold": 2.5, "stop_at_eos": False}
+
+
+@pytest.mark.parametrize("make_model", [BlockCausal, TakesAnyMask])
+@pytest.mark.parametrize("settings", [{}, {"max_active_blocks": 2}, {"revocation_threshold": 0.5}])
+def test_block_diffusion_of_another_class_equals_the_native_one(make_model, settings):
+    """The native one has the same weights, an exact cache, and blocks from the first token of each row."""
+    model = enable_diffusion_generation(make_model(RemoteCodeConfig()).double(), 63, True, block_length=32)
+    native = A2DQwen2ForMaskedDiffusion(A2DQwen2Config(**make_dream().config.to_dict() | {"block_length": 32}))
+    native.load_state_dict(make_dream().state_dict())
+    native.shift_logits = True
+    native.double().eval()
+    prompts = [[2, 3, 4, 5, 6], [7] * 40]
+    settings = BLOCKS | {"eos_token_id": 1, "pad_token_id": 1, "mask_token_id": 63} | settings
+    if make_model is BlockCausal and "revocation_threshold" in settings:
+        with refuses("revocation_threshold"):
+            model.generate(torch.tensor(prompts[:1]), **settings)
+        return
+    expected = list(native.generate_many(prompts, **settings))
+    for row, other in zip(model.generate_many(prompts, **settings), expected, strict=True):
+        assert_same_row(row, other, make_model)
+    ids, mask = left_padded(prompts)
+    if make_model is TakesAnyMask:
+        out = model.generate(ids, attention_mask=mask, **settings)
+        assert torch.equal(out[:, 40:], torch.stack([row.tokens for row in expected]))
+        return
+    with refuses("attention_mask"):
+        model.generate(ids, attention_mask=mask, **settings)
+    with refuses("block_length"):
+        model.generate(ids[1:], **settings | {"block_length": 8})
+
+
+@pytest.mark.parametrize(("make_model", "block_length"), [(BlockCausal, 16), (BlockCausal, 33), (IgnoresMask, 32)])
+def test_blocks_that_are_not_those_of_the_model_are_refused(make_model, block_length):
+    with refuses("block_length"):
+        enable_diffusion_generation(make_model(RemoteCodeConfig()), 63, block_length=block_length)
+
+
+def test_a_model_that_ignores_padding_decodes_prompts_of_one_length_together():
+    model = enable_diffusion_generation(IgnoresMask(RemoteCodeConfig()), 63, shift_logits=True)
+    settings = {"max_new_tokens": 16, "block_length": 8, "eos_token_id": 1, "entropy_threshold": 1.0}
+    prompts = [[5, 6, 7], [8, 9, 10], [2, 3, 4, 5, 6]]
+    expected = list(make_dream().generate_many(prompts, **settings))
+    # Prompts of other lengths one after the other.
+    for row, other in zip(model.generate_many(prompts, **settings), expected, strict=True):
+        assert_same_row(row, other, row.index)
+    together = model.generate(torch.tensor(prompts[:2]), **settings)
+    assert torch.equal(together[:, 3:], torch.stack([row.tokens for row in expected[:2]]))
+    ids, mask = left_padded(prompts)
+    with refuses("attention_mask", "IgnoresMask ignores"):
+        model.generate(ids, attention_mask=mask, **settings)
+    with refuses("suffix_length"):
+        model.generate(ids[2:], suffix_length=4, **settings)
 
 
 def test_a_model_of_canvases_of_noise_is_refused():

@@ -8,7 +8,14 @@ from functools import partial
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, Trainer, TrainingArguments
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    Trainer,
+    TrainingArguments,
+)
 
 from hf_dparallel import (
     A2DLlamaForMaskedDiffusion,
@@ -18,6 +25,9 @@ from hf_dparallel import (
     LLaDA2ForMaskedDiffusion,
     LLaDAConfig,
     LLaDAForMaskedDiffusion,
+    LLaDAMoeForMaskedDiffusion,
+    RND1ForMaskedDiffusion,
+    SDARConfig,
     SDARForMaskedDiffusion,
 )
 
@@ -28,7 +38,9 @@ from ..helpers import (
     make_fast_dllm,
     make_llada,
     make_llada2,
+    make_llada_moe,
     make_nemotron,
+    make_rnd1,
     make_sdar,
     make_sdar_moe,
 )
@@ -36,14 +48,16 @@ from ..helpers import (
 
 # Settings that transformers 5 or the names of our classes change, and ids that only our files say.
 WRITTEN_OTHERWISE = {"architectures", "auto_map", "dtype", "embedding_size", "mask_token_id", "rope_scaling"}
-WRITTEN_OTHERWISE |= {"torch_dtype", "transformers_version"}
-GOLDEN_MODELS = ("llada", "llada_gqa", "dream")
+WRITTEN_OTHERWISE |= {"sliding_window", "torch_dtype", "transformers_version"}
+# Their recorded logits have their attention in the name.
+FULL = ("llada_moe", "rnd1")
+GOLDEN_MODELS = ("llada", "llada_gqa", "dream", *FULL)
 # With the lengths of blocks that their outputs were recorded for.
 BLOCK_CAUSAL = dict.fromkeys(("sdar", "llada2"), (4, 8, 16, 32)) | {"fast_dllm_v2": (8, 32)}
 MAKERS = pytest.mark.parametrize(
     "make_model", [make_llada, make_dream, make_sdar, make_llada2, make_a2d, make_fast_dllm, make_nemotron]
 )
-BIDIRECTIONAL = pytest.mark.parametrize("make_model", [make_llada, make_dream])
+BIDIRECTIONAL = pytest.mark.parametrize("make_model", [make_llada, make_dream, make_llada_moe, make_rnd1])
 
 
 @pytest.mark.usefixtures("eager_flex_attention")
@@ -61,7 +75,8 @@ def test_logits_equal_the_official_ones(golden_dir, name, attention):
         model.config.block_length = block_length
         with torch.no_grad():
             logits = model(input_ids=golden[f"input_ids_{index}"]).logits
-        official = golden[f"logits_{index}_b{block_length}" if block_length else f"logits_{index}"]
+        kind = f"_b{block_length}" if block_length else "_full" if name in FULL else ""
+        official = golden[f"logits_{index}{kind}"]
         if model.shift_logits:
             # The official one leaves the shift to its samplers; ours does it in the model.
             official = torch.cat([official[:, :1], official[:, :-1]], dim=1)
@@ -140,6 +155,8 @@ def test_auto_classes_load_ours_whatever_the_auto_map(golden_dir, auto_class, tr
     assert isinstance(auto_class.from_pretrained(golden_dir / "dream/model", **kwargs), DreamForMaskedDiffusion)
     assert isinstance(auto_class.from_pretrained(golden_dir / "sdar/model", **kwargs), SDARForMaskedDiffusion)
     assert isinstance(auto_class.from_pretrained(golden_dir / "llada2/model", **kwargs), LLaDA2ForMaskedDiffusion)
+    assert isinstance(auto_class.from_pretrained(golden_dir / "llada_moe/model", **kwargs), LLaDAMoeForMaskedDiffusion)
+    assert isinstance(auto_class.from_pretrained(golden_dir / "rnd1/model", **kwargs), RND1ForMaskedDiffusion)
 
 
 @MAKERS
@@ -223,14 +240,40 @@ def test_grouped_query_defaults_and_aliases():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"num_experts": 64, "num_experts_per_tok": 8}, {"architectures": ["LLaDAMoEModelLM"]}]
+    ("make_model", "model_type"),
+    [(make_llada, "llada"), (make_llada_moe, "llada"), (make_dream, "Dream"), (make_sdar, "sdar")],
 )
-def test_llada_moe_is_refused(tmp_path, settings):
-    with pytest.raises(ValueError, match="LLaDA-MoE.*Load a dense LLaDA"):
-        LLaDAConfig(**settings)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llada", "hidden_size": 64, **settings}))
-    with pytest.raises(ValueError, match="LLaDA-MoE"):
-        AutoModelForMaskedLM.from_pretrained(tmp_path)
+def test_families_that_share_a_model_type_are_told_apart(make_model, model_type, tmp_path):
+    model = make_model()
+    model.save_pretrained(tmp_path)
+    published = json.loads((tmp_path / "config.json").read_text())
+    assert published["model_type"] == model_type
+    for loaded in (AutoModelForMaskedLM.from_pretrained(tmp_path), type(model).from_pretrained(tmp_path)):
+        assert type(loaded) is type(model)
+        ids = torch.arange(2, 14)[None]
+        assert torch.equal(loaded(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("config_class", "settings", "other"),
+    [
+        (LLaDAConfig, {"num_experts": 8}, "LLaDAMoeConfig"),
+        (DreamConfig, {"block_size": 32}, "SDARConfig"),
+        (DreamConfig, {"expand_token_id": 5}, "DreamOn"),
+    ],
+)
+def test_what_a_configuration_describes_instead_is_named(config_class, settings, other):
+    with pytest.raises(ValueError, match=other):
+        config_class(**settings)
+
+
+def test_dream_reasoner_reads_what_its_file_leaves_to_defaults(tmp_path):
+    """Its published file has Dream's `model_type`, and settings of Qwen3."""
+    file = {"model_type": "Dream", "architectures": ["DreamForCausalLM"], "block_size": 32, "rope_theta": 1000000}
+    (tmp_path / "config.json").write_text(json.dumps(file))
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert isinstance(config, SDARConfig)
+    assert (config.head_dim, config.block_length, config.mask_token_id) == (128, 32, 151669)
 
 
 @pytest.mark.parametrize("make_model", [make_llada, make_dream])
@@ -250,13 +293,15 @@ WINDOW = {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 
     [
         *((make_llada, {name: value}) for name, value in (LAYERS | {"alibi": True, "block_group_size": 2}).items()),
         (make_llada, {"hidden_act": "gelu"}),
-        # DreamReasoner, DreamOn, and what stretches the positions of a model in a way of its own.
+        # Block-causal models, DreamOn, and what stretches the positions of a model in a way of its own.
         *((make, {name: 32}) for make in (make_llada, make_dream) for name in ("block_size", "rope_scaling_factor")),
         (make_dream, {"expand_token_id": 5}),
         *((make, {name: value}) for make in (make_dream, make_sdar, make_sdar_moe) for name, value in LAYERS.items()),
         *((make, WINDOW) for make in (make_dream, make_sdar, make_sdar_moe, make_llada2)),
         *((make_llada2, {name: value}) for name, value in (ROUTING | {"score_function": "softmax"}).items()),
         (make_llada2, {"rope_scaling": {"type": "mrope"}}),
+        (make_llada_moe, {"moe_layer_freq": [0, 1]}),
+        (make_llada_moe, {"shared_expert_intermediate_size": 16}),
     ],
 )
 def test_what_would_be_computed_in_another_way_is_refused(make_model, settings):
@@ -269,12 +314,19 @@ def test_what_would_be_computed_in_another_way_is_refused(make_model, settings):
 
 @pytest.mark.parametrize(
     ("make_model", "family"),
-    [(make_sdar, "sdar"), (make_sdar_moe, "sdar"), (make_llada2, "llada2"), (make_fast_dllm, "fast_dllm_v2")],
+    [
+        (make_sdar, "sdar"),
+        (make_sdar_moe, "sdar"),
+        (make_llada2, "llada2"),
+        (make_fast_dllm, "fast_dllm_v2"),
+        (make_llada_moe, "llada_moe"),
+        (make_rnd1, "rnd1"),
+    ],
 )
 def test_a_model_made_from_scratch_says_what_the_published_code_reads(make_model, family, golden_dir):
     official = json.loads((golden_dir / family / "model" / "config.json").read_text())
     # The published code has a default for these.
-    left_out = {"max_window_layers", "rotary_dim", "sliding_window"}
+    left_out = {"is_causal", "max_window_layers", "rotary_dim"} | {key for key in official if official[key] is None}
     assert official.keys() - WRITTEN_OTHERWISE - left_out <= make_model().config.to_dict().keys()
 
 

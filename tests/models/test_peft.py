@@ -8,7 +8,16 @@ import pytest
 import torch
 from peft import PeftModel, get_peft_model
 
-from ..helpers import make_block_a2d, make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe
+from ..helpers import (
+    make_block_a2d,
+    make_dream,
+    make_llada,
+    make_llada2,
+    make_llada_moe,
+    make_rnd1,
+    make_sdar,
+    make_sdar_moe,
+)
 
 
 IDS = torch.arange(2, 26).view(2, 12)
@@ -52,10 +61,10 @@ TUNERS = {
 }
 # All tuners on two classes, and on the others those that the package itself makes or that reach the most modules.
 CASES = [(make, name) for make in (make_llada, make_dream) for name in TUNERS if name != "lora, experts"]
-CASES += [(make, "lora, experts") for make in (make_sdar_moe, make_llada2)]
+CASES += [(make, "lora, experts") for make in (make_sdar_moe, make_llada2, make_llada_moe, make_rnd1)]
 CASES += [
     (make, name)
-    for make in (make_sdar, make_llada2, make_block_a2d)
+    for make in (make_sdar, make_llada2, make_block_a2d, make_rnd1)
     for name in ("lora", "lora, all linear layers", "dora")
 ]
 

@@ -62,6 +62,11 @@ def test_answers_are_those_of_each_prompt_alone(make_model, cache):
     engine.close()
 
 
+def test_a_model_that_ignores_padding_answers_one_prompt_at_a_time(model, make_engine):
+    model.hides_padding = False
+    assert make_engine(num_slots=4).num_slots == 1
+
+
 def test_an_infilling_is_the_whole_canvas_and_no_end_token_in_it_ends_it(model, make_engine):
     prompt = make_prompt(model, [63, 7, 8, 63, 9, 10, 11, 5], max_new_tokens=0)
     (answer,) = ask(make_engine(), [prompt])

@@ -37,8 +37,10 @@ from ..helpers import (
     make_fast_dllm,
     make_llada,
     make_llada2,
+    make_llada_moe,
     make_nemotron,
     make_prompts,
+    make_rnd1,
     make_rows,
     make_sdar,
     make_sdar_moe,
@@ -326,7 +328,7 @@ def test_loss_and_gradients_equal_those_of_each_block_in_float64(tmp_path, make_
         torch.testing.assert_close(gradient.double(), of_oracle, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe])
+@pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe, make_llada_moe, make_rnd1])
 def test_loss_of_a_mixture_of_experts(tmp_path, make_model):
     trainer = make_trainer(tmp_path, make_model(), peft_config=lora())
     trained = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]
@@ -385,7 +387,11 @@ def test_the_blocks_are_as_long_as_in_the_model(tmp_path, caplog):
     trainer = make_trainer(tmp_path, make_sdar(), block_length=8)
     assert (trainer.data_collator.block_length, trainer.masking.block_length) == (4, 4)
     assert "`block_length=8` is replaced by 4, the block length of the model" in caplog.text
+    foreign, deaf = make_sdar(), make_llada()
+    foreign.is_native = deaf.hides_padding = False
     for model, collator, message in [
+        (foreign, make_collator(), "SDARForMaskedDiffusion is none"),
+        (deaf, make_collator(attention="full", suffix_length=2), "`suffix_length=2` hides masks"),
         (make_sdar(), make_collator(block_length=8), "blocks of SDARForMaskedDiffusion have 4 tokens"),
         (make_llada(), make_collator(), "the attention of LLaDAForMaskedDiffusion, which is 'full'"),
     ]:

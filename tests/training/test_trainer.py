@@ -41,6 +41,8 @@ from ..helpers import (
     make_dream,
     make_llada,
     make_llada2,
+    make_llada_moe,
+    make_rnd1,
     make_rows,
     make_sdar,
     make_sdar_moe,
@@ -131,7 +133,7 @@ def test_model_whose_logits_are_shifted_outside(tmp_path):
     torch.testing.assert_close(trainer.compute_loss(model, batch), expected)
 
 
-@pytest.mark.parametrize("make_model", [make_llada, make_dream, make_modernbert])
+@pytest.mark.parametrize("make_model", [make_llada, make_dream, make_rnd1, make_modernbert])
 @pytest.mark.parametrize("chunk", [1, 5, 1000])
 @pytest.mark.parametrize("masking", ["semi_autoregressive", "random"])
 def test_loss_and_gradients_in_chunks_equal_the_naive_loss(tmp_path, monkeypatch, make_model, chunk, masking):
@@ -449,7 +451,7 @@ def test_the_best_of_an_adapter_beside_another_one(tmp_path, rank):
     assert {name for name, weight in model.named_parameters() if weight.requires_grad} == moved
 
 
-@pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe])
+@pytest.mark.parametrize("make_model", [make_llada2, make_sdar_moe, make_llada_moe])
 def test_a_checkpoint_with_experts_of_a_layer_in_several_files_is_read(tmp_path, make_model):
     saved = make_model()
     saved.save_pretrained(tmp_path / "checkpoint", max_shard_size="20KB")

@@ -44,11 +44,14 @@ ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
     "is_native": lambda model, value: model.is_native,
     "sees_all": lambda model, value: model.attention == "full",
     "has_blocks": lambda model, value: model.attention != "full",
-    "routes_alone": lambda model, value: getattr(model.config, "expert_capacity", None) is None,
     "has_open_past": lambda model, value: model.attention != "causal_past",
-    "routes_tokens": lambda model, value: (
-        ABILITIES["routes_alone"](model, value) or value == model.config.block_length
+    "moves_blocks": lambda model, value: (
+        model.takes_visibility and getattr(model.config, "expert_capacity", None) is None
     ),
+    "takes_blocks": lambda model, value: (
+        model.attention == "full" or ABILITIES["moves_blocks"](model, value) or value == model.config.block_length
+    ),
+    "hides_padding": lambda model, value: model.hides_padding,
     "fits_attention": lambda model, value: (model.attention == "full") == (value != "block"),
     "has_room": lambda model, value: model.attention == "full" or value <= (longest_sequence(model) or value),
     "keeps_activations": lambda model, value: not (model.training and model.is_activation_checkpointing),

@@ -240,10 +240,10 @@ def resolve(
     values |= {"do_sample": bool(samples), "temperature": values.get("temperature", 1.0) if samples else 0.0}
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
     if model.attention != "full":
-        defaults |= {name: getattr(model.config, name) for name in ("block_length", "block_origin")}
+        defaults |= {"block_length": model.config.block_length, "block_origin": model.block_origin}
         # Activation checkpointing drops keys and values, so there is no cache then.
         keeps_cache = not (model.training and model.is_activation_checkpointing)
-        if values.get("use_cache") is not False and keeps_cache:
+        if values.get("use_cache") is not False and keeps_cache and model.is_native:
             defaults["cache_implementation"] = "block"
     values = copy.deepcopy(defaults) | values
     if "cache_implementation" in values:

@@ -39,6 +39,9 @@ def check_prompts(
         _check_unmarked_padding(ids, config)
         mask = torch.ones_like(ids)
     _check_padding(ids, mask)
+    if not model.hides_padding and not mask.all():
+        rule = f"hides padding, which {type(model).__name__} ignores"
+        raise SettingError("attention_mask", _shape(mask), rule, "Give prompts of one length, or use `generate_many`.")
     _check_vocabulary(ids, vocabulary_size(model), config)
     _check_masks(ids, mask, config)
     longest, length = longest_sequence(model), ids.shape[1] + config.max_new_tokens

@@ -39,9 +39,13 @@ class DiffusionGenerationMixin(GenerationMixin):
     is_native = False
     # Whether a mask of four dimensions says for each position which others it sees.
     takes_visibility = False
+    # Whether a mask of two dimensions hides padding, so that rows of several lengths are decoded together.
+    hides_padding = True
     # "full"; "block_causal": bidirectional inside the blocks of `config.block_length`, and causal across them; or
     # "causal_past": causal but for the open block, which sees the past and itself.
     attention = "full"
+    # Where such blocks are counted from: the first token of the "sequence", or of the "answer".
+    block_origin = "sequence"
 
     @property
     def predicts_next_block(self) -> bool:
@@ -228,7 +232,7 @@ class DiffusionGenerationMixin(GenerationMixin):
             # On the host, so that no check waits for the device.
             return check_prompts(prompt.cpu(), None, config, self)[0].to(input_device(self))
 
-        return SlotDecoder(decoder, prompts, batch_size, checked_prompt)
+        return SlotDecoder(decoder, prompts, batch_size if self.hides_padding else 1, checked_prompt)
 
     def generate_batch(self, *args, **kwargs):
         """Refused: the inherited method decodes from left to right. Use [`generate_many`]."""

@@ -105,7 +105,7 @@ class Runner:
             return planned.appended.make_mask(self.model, planned.length)
         if planned.seen is None:
             return None
-        if not self.model.is_native:
+        if not self.model.is_native and not (self.canvas.whole_blocks and self.model.takes_visibility):
             return planned.keys.of(planned.seen)
         if self._seen is not planned.seen:
             self._seen, self._masks = planned.seen, {}
@@ -146,7 +146,8 @@ class Runner:
 
     def _make_block_mask(self, planned: Pass) -> Any:
         canvas, keys, blocks = self.canvas, planned.keys, self.canvas.mask_blocks()
-        if isinstance(planned.columns, slice) and not canvas.is_padded and not self.planner.uniform:
+        is_dense = canvas.is_padded or self.planner.uniform or not self.model.is_native
+        if isinstance(planned.columns, slice) and not is_dense:
             last_start = max(canvas.open_edges(row)[0] for row in range(len(canvas)))
             if last_start <= planned.columns.start and planned.length <= canvas.config.block_length:
                 # The last block sees everything.

@@ -82,6 +82,11 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         """Which positions see which others, as the config states it: "full", "block_causal" or "causal_past"."""
         return self.config.attention
 
+    @property
+    def block_origin(self) -> str:  # type: ignore[override]
+        """Where blocks are counted from, as the config states it: "sequence" or "answer"."""
+        return self.config.block_origin
+
     @classmethod
     def can_generate(cls) -> bool:
         """Yes. transformers looks for "GenerationMixin" in the names of the direct bases only."""

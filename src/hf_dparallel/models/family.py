@@ -28,14 +28,24 @@ class PublishedConfigMixin:
     attention = "full"
     # Where such blocks are counted from: the first token of the "sequence", or of the "answer".
     block_origin = "sequence"
+    # By a key that only the files of others under the same `model_type` have: their configuration, or what they are
+    # where they are not implemented.
+    told_apart: Mapping[str, type[PreTrainedConfig] | str] = {}
     # By serving engine, the name of its class for the family.
     served_as: Mapping[str, str] = {}
 
     def __post_init__(self: PreTrainedConfig, **kwargs):
         published = {**self.only_kept, **self.only_supported}
         published = {name: value for name, value in published.items() if value is not None and not hasattr(self, name)}
+        for key, other in self.told_apart.items():
+            if kwargs.get(key) is not None:
+                what = other if isinstance(other, str) else f"Use {other.__name__}, as `from_pretrained` does."
+                name = type(self).__name__
+                raise ValueError(f"`{key}={kwargs[key]!r}` tells another model than {name} describes. {what}")
         # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
         kwargs.pop("auto_map", None)
+        # What counts is the one of the class.
+        kwargs.pop("model_type", None)
         super().__post_init__(**(published | kwargs))  # type: ignore[misc]
         rope = self.rope_parameters
         # Where the published code looks for it.
@@ -46,6 +56,14 @@ class PublishedConfigMixin:
         self._check("rope_type", [rope.get("rope_type", "default")], ["default", *ROPE_INIT_FUNCTIONS])
         if not hasattr(type(self), "partial_rotary_factor"):
             self._check("partial_rotary_factor", [rope.get("partial_rotary_factor", 1.0)], [1.0])
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> PreTrainedConfig:
+        """Returns the configuration of the family whose file has these settings."""
+        for key, other in cls.told_apart.items():
+            if config_dict.get(key) is not None and not isinstance(other, str):
+                return other.from_dict(config_dict, **kwargs)
+        return super().from_dict(config_dict, **kwargs)  # type: ignore[misc]
 
     def _check(self, name: str, values: list, supported: list) -> None:
         for value in values:

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ..attention_masks import make_attention_mask
+from hf_dparallel_rules.settings import SETTINGS, SettingError
+
+from ..attention_masks import Visibility, make_attention_mask
 from ..generation.answerer import evaluation_mode
 from ..generation.compatibility import longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig
@@ -17,7 +19,10 @@ from .scoring import ScoringMixin, accepted_inputs
 
 
 def enable_diffusion_generation(
-    model: PreTrainedModel, mask_token_id: int | None = None, shift_logits: bool = False
+    model: PreTrainedModel,
+    mask_token_id: int | None = None,
+    shift_logits: bool = False,
+    block_length: int | None = None,
 ) -> PreTrainedModel:
     r"""
     Gives [`~DiffusionGenerationMixin.generate`] to a masked language model of any class: remote code, ModernBERT, ...
@@ -26,19 +31,22 @@ def enable_diffusion_generation(
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
-            A bidirectional model whose output has `logits` of shape `(batch_size, sequence_length, vocab_size)`.
+            A model whose output has `logits` of shape `(batch_size, sequence_length, vocab_size)`. One that ignores
+            its `attention_mask` decodes prompts of one length together, and others one at a time.
         mask_token_id (`int`, *optional*):
             Id of the mask token. Defaults to the one of `model.config`.
         shift_logits (`bool`, *optional*, defaults to `False`):
             Set it when the logits at position `i - 1` score token `i`, as in models that were started from an
             autoregressive checkpoint.
+        block_length (`int`, *optional*):
+            Tokens of a block of a block-causal model, which takes a mask of four dimensions, or counts blocks by
+            itself, from the first column. By default every token sees every other one.
 
     Returns:
         The same model.
 
     Raises:
-        ValueError: if no mask token is known, or a short run shows that the model is causal or block-causal, ignores
-            its attention mask, or is random.
+        ValueError: if no mask token is known, or a short run shows that the model has another attention, or is random.
 
     ```python
     >>> from transformers import AutoModelForMaskedLM
@@ -49,7 +57,7 @@ def enable_diffusion_generation(
     ```
     """
     if hasattr(model, "get_base_model"):
-        enable_diffusion_generation(model.get_base_model(), mask_token_id, shift_logits)
+        enable_diffusion_generation(model.get_base_model(), mask_token_id, shift_logits, block_length)
         return model
     mask_token_id = mask_token_id if mask_token_id is not None else getattr(model.config, "mask_token_id", None)
     if mask_token_id is None:
@@ -57,13 +65,21 @@ def enable_diffusion_generation(
             f"`mask_token_id` is needed: the config of {type(model).__name__} has none. Pass the id of the mask token "
             "(`tokenizer.mask_token_id`)."
         )
-    check_bidirectional(model)
+    block_length = SETTINGS["block_length"].read(block_length)
+    hides_padding = check_inputs(model)
+    first = first_position(model)
+    has_masks = first is not None and takes_visibility(model)
+    check_attention(model, block_length, has_masks)
     previous = getattr(model, "generation_config", None)
     config = DiffusionGenerationConfig.from_dict(previous.to_dict() if previous else {})
     if not isinstance(model, DiffusionGenerationMixin):
         model.__class__ = _with_diffusion_generation(type(model))  # type: ignore[arg-type]
-    model.shift_logits, model.first_position = shift_logits, first_position(model)
-    model.takes_visibility = model.first_position is not None and takes_visibility(model)
+    model.shift_logits, model.first_position, model.takes_visibility = shift_logits, first, has_masks
+    model.attention, model.hides_padding = "full", hides_padding
+    if block_length is not None:
+        # A model that counts blocks by itself would count padding, too.
+        model.attention, model.hides_padding = "block_causal", has_masks
+        model.config.block_length = block_length
     model.generation_config = config.updated(mask_token_id=mask_token_id)
     return model
 
@@ -107,25 +123,21 @@ def first_position(model: PreTrainedModel) -> int | None:
 
 def takes_visibility(model: PreTrainedModel) -> bool:
     """Whether a mask of four dimensions says for each position of a model which others it sees."""
-
-    def is_visible(row, head, query, key):
-        return (key < 3) | (query == 3)
-
     try:
-        mask = make_attention_mask(
-            model.config.get_text_config(), is_visible, (2, 4, 4), dtype=model.dtype, device=model.device
-        )
-        return not any(_reactions(model, 3, mask)[:3])
+        mask = _dense_mask(model, lambda row, head, query, key: (key > 0) | (query == 0), 4)
+        return not any(_reactions(model, 0, mask)[1:])
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         # Whatever a class does with a mask that it does not expect.
         return False
 
 
-def check_bidirectional(model: PreTrainedModel) -> None:
-    """Checks, by running a model on sequences, that its first position sees the last one, and none a hidden one.
+def _dense_mask(model: PreTrainedModel, is_visible: Visibility, length: int) -> Any:
+    config, shape = model.config.get_text_config(), (2, length, length)
+    return make_attention_mask(config, is_visible, shape, dtype=model.dtype, device=model.device)
 
-    The sequences are longer than a block of any block-causal model, where the model takes that many tokens.
-    """
+
+def check_inputs(model: PreTrainedModel) -> bool:
+    """Checks that a model runs on tokens and a mask of padding, and returns whether it hides what that says."""
     name = type(model).__name__
     if getattr(model.config, "canvas_length", None):
         raise ValueError(f"{name} decodes canvases of random tokens: it has no mask token. Use its own `generate`.")
@@ -134,29 +146,37 @@ def check_bidirectional(model: PreTrainedModel) -> None:
             f"The rotary frequencies of {name} are lost: transformers 5 does not load such buffers of remote code for "
             "transformers 4. Use a class of transformers, or the release that the code was written for."
         )
-    # Half of what it takes: some classes count positions from behind the id of the padding token.
-    length = min(96, (longest_sequence(model) or 192) // 2)
-    seen = torch.ones(2, length, dtype=torch.long, device=model.device)
+    seen = torch.ones(2, 4, dtype=torch.long, device=model.device)
+    seen[:, 0] = 0
     try:
-        of_last = _reactions(model, length - 1, seen)
-        seen[:, 0] = 0
-        of_hidden = _reactions(model, 0, seen)
+        return not any(_reactions(model, 0, seen)[1:])
     except (IndexError, RuntimeError, TypeError) as error:
         raise ValueError(
             f"{name} does not run on `input_ids` and `attention_mask` of shape (rows, length): {error}. Wrap its "
             "forward pass in a class that does."
         ) from error
+
+
+def check_attention(model: PreTrainedModel, block_length: int | None, has_masks: bool) -> None:
+    """Checks, by running a model, that its first position sees the last one of its block, and none what is behind.
+
+    Without blocks a sequence is longer than those of any block-causal model, where the model takes that many tokens.
+    """
+    name = type(model).__name__
+    # Half of what it takes: some classes count positions from behind the id of the padding token.
+    block = block_length or min(96, (longest_sequence(model) or 192) // 2)
+    length = block if block_length is None else block + 1
+    mask: Any = torch.ones(2, length, dtype=torch.long, device=model.device)
+    if block_length is not None and has_masks:
+        mask = _dense_mask(model, lambda row, head, query, key: key // block <= query // block, length)
+    of_last = _reactions(model, block - 1, mask)
+    if block_length is not None and (not of_last[0] or any(_reactions(model, block, mask)[:block])):
+        rule = f"is not the block of {name}: its positions do not react to all of it and to nothing behind"
+        raise SettingError("block_length", block_length, rule, "Give the one that the model was trained with.")
     if not of_last[0]:
-        kind = "block-causal" if any(of_last[:-1]) else "causal"
         raise ValueError(
-            f"{name} is {kind}: its first position does not react to the last one, so it cannot fill in "
-            "masked tokens. Use a masked diffusion model (LLaDA, Dream; SDAR if it is block-causal), a masked "
-            "language model, or the bidirectional class that the checkpoint was trained with."
-        )
-    if any(of_hidden[1:]):
-        raise ValueError(
-            f"{name} ignores `attention_mask`: its positions react to a token that is hidden, so prompts of different "
-            "lengths would change one another's answers. Use a class that hides padding."
+            f"{name} is causal: its first position does not react to the last one, so it cannot fill in masks. Give "
+            "the `block_length` if it is causal across blocks, or use the class that the checkpoint was trained with."
         )
 
 

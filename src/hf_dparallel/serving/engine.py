@@ -73,7 +73,7 @@ class Engine:
 
     def __init__(self, model: PreTrainedModel, num_slots: int, max_waiting: int):
         self.model = model
-        self.num_slots = num_slots
+        self.num_slots = num_slots if model.hides_padding else 1
         self.max_waiting = max_waiting
         # The error that has ended the decoding thread.
         self.failure: Exception | None = None

@@ -110,14 +110,18 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if the rows are for another attention than the model has."""
         super().check_model(model)
+        base = base_model(model)
+        rule = f"hides masks by `attention_mask`, which {type(base).__name__} ignores"
+        self.require("suffix_length", self.suffix_length is None or base.hides_padding, rule)
         if self.attention == "full":
             self.refuse("block_origin", "for full attention, where blocks follow the prompt")
             return
-        base = base_model(model)
         rule = f"is not the attention of {type(base).__name__}, which is {base.attention!r}"
         self.require("attention", base.attention == self.attention, rule, "Leave it out.")
+        rule = f"needs rows that only classes of this package read, and {type(base).__name__} is none"
+        self.require("attention", base.is_native, rule, "Load the model by the class of its family.")
         rule = f"would move the blocks that {type(base).__name__} chooses experts for"
-        is_free = self.block_origin != "answer" or ABILITIES["routes_alone"](base, self.block_origin)
+        is_free = self.block_origin != "answer" or ABILITIES["moves_blocks"](base, self.block_origin)
         self.require("block_origin", is_free, rule, "Leave it out.")
         length = base.config.block_length
         rule = f"is another than the model's: blocks of {type(base).__name__} have {length} tokens"

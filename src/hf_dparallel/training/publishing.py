@@ -165,7 +165,7 @@ def student_recipe(trainer: PublishingMixin) -> DiffusionGenerationConfig:
     model, masking = base_model(trainer.model), trainer.masking
     recipe = recipe_of(model)
     if model.attention != "full":
-        recipe = recipe.updated(block_origin=masking.block_origin or model.config.block_origin)
+        recipe = recipe.updated(block_origin=masking.block_origin or model.block_origin)
     rule = recipe.commit_rule()
     if rule is None:
         # The paper's threshold, for students of its method; what is not taught to be certain is a teacher.

@@ -477,7 +477,7 @@ def _default_collator(
                 f"`block_length={args.block_length}` is replaced by {block_length}, the block length of the model. To "
                 "teach it another one, set `model.config.block_length` first."
             )
-        origin = args.block_origin or recipe_of(base).block_origin or base.config.block_origin
+        origin = args.block_origin or recipe_of(base).block_origin or base.block_origin
         settings |= {"attention": base.attention, "block_length": block_length, "block_origin": origin}
     settings |= {name: special_token_id(name, model, processing_class) for name in ("mask_token_id", "eos_token_id")}
     settings |= {"seed": _mask_seed(args), "vocab_size": vocabulary_size(base)}

@@ -5,6 +5,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import Qwen2Config
 
 from ..family import PublishedConfigMixin
+from ..sdar.configuration_sdar import SDARConfig
 
 
 @strict
@@ -20,10 +21,13 @@ class DreamConfig(PublishedConfigMixin, Qwen2Config):
     """
 
     model_type = "Dream"
-    # DreamOn inserts and deletes tokens; DreamReasoner is a block-causal Qwen3.
-    only_supported = {"use_sliding_window": False} | dict.fromkeys(
-        ["expand_token_id", "block_size", "rope_scaling_factor"]
-    )
+    only_supported = {"use_sliding_window": False}
+    told_apart = {
+        # DreamReasoner, which is built as SDAR is.
+        "block_size": SDARConfig,
+        "expand_token_id": "DreamOn inserts and deletes tokens, which is not implemented. Load a Dream-Coder.",
+        "rope_scaling_factor": "Say how positions are stretched by `rope_parameters`, as transformers names it.",
+    }
 
     vocab_size: int = 152064
     hidden_size: int = 3584

@@ -6,6 +6,7 @@ from transformers import LlamaConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import RopeParameters
 
 from ..family import PublishedConfigMixin
+from ..moe.configuration_moe import LLaDAMoeConfig
 
 
 @strict
@@ -51,7 +52,7 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
             Ids of the end-of-text and padding tokens.
 
     Raises:
-        ValueError: if the file describes LLaDA-MoE (which shares `model_type`) or another unsupported architecture.
+        ValueError: if the file describes another architecture. (LLaDA-MoE's is read as a [`LLaDAMoeConfig`].)
     """
 
     model_type = "llada"
@@ -73,8 +74,11 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
         "clip_qkv": None,
         "layer_norm_with_affine": True,
         "activation_type": "silu",
-        "block_size": None,
-        "rope_scaling_factor": None,
+    }
+    told_apart = {
+        "num_experts": LLaDAMoeConfig,
+        "block_size": "LLaDA attends to everything; load a block-causal model by the classes of its family.",
+        "rope_scaling_factor": "Say how positions are stretched by `rope_parameters`, as transformers names it.",
     }
     keys_to_ignore_at_inference = ["past_key_values"]
     # Not in published files, and read by all of transformers.
@@ -114,13 +118,6 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
     pad_token_id: int | None = 126081
 
     def __post_init__(self, **kwargs):
-        experts = sorted(key for key in kwargs if "expert" in key)
-        if experts or any("moe" in name.lower() for name in self.architectures or ()):
-            raise ValueError(
-                "This config has `model_type='llada'` but describes LLaDA-MoE "
-                f"({', '.join(experts) or 'architectures'}), a mixture of experts that hf-dparallel does not "
-                "implement. Load a dense LLaDA (GSAI-ML/LLaDA-8B-Instruct, GSAI-ML/LLaDA-1.5)."
-            )
         if kwargs.get("multi_query_attention"):
             raise ValueError("`multi_query_attention=True` is not supported; set `n_kv_heads=1` instead.")
         if self.n_kv_heads is None:

@@ -22,7 +22,7 @@ _KEPT = {
 @strict
 class SDARConfig(PublishedConfigMixin, Qwen3Config):
     r"""
-    Configuration of a [`SDARForMaskedDiffusion`] (SDAR 1.7B, 4B and 8B, TraDo). The defaults come from
+    Configuration of a [`SDARForMaskedDiffusion`] (SDAR 1.7B, 4B and 8B, TraDo, DreamReasoner). The defaults come from
     [JetLM/SDAR-8B-Chat](https://huggingface.co/JetLM/SDAR-8B-Chat); every argument of [`~transformers.Qwen3Config`]
     is accepted. Settings of the published file that change nothing here (`fuse_cross_entropy`, ...) are kept and
     written back.

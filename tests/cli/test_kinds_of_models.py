@@ -1,5 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Every command that decodes, with a block-causal model and the block length and cache that it has by default."""
+"""Every command that decodes, with the block length and cache that a model has by default: one that is block-causal,
+and one of another class, as ModernBERT-chat."""
 
 import io
 import shutil
@@ -10,7 +11,7 @@ import pytest
 
 from hf_dparallel import DiffusionGenerationConfig
 
-from ..helpers import make_sdar, make_tokenizer, read_json
+from ..helpers import make_modernbert, make_sdar, make_tokenizer, read_json
 from .helpers import answer, write_questions
 
 
@@ -21,10 +22,10 @@ SETTINGS = {"max_new_tokens": 9, "block_length": None}
 PROMPT = "5 6 7"
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("sdar")
-    make_sdar().save_pretrained(folder)
+@pytest.fixture(scope="module", params=[make_sdar, make_modernbert], ids=["sdar", "modernbert"])
+def checkpoint(request, tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("model")
+    request.param().save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return str(folder)
 
@@ -64,6 +65,7 @@ def test_data_are_evaluated_calibrated_and_kept(hf, checkpoint, questions):
     assert code == 0 and read_json("t.json")["num_kept"] == 2
 
 
+@pytest.mark.parametrize("checkpoint", [make_sdar], indirect=True)
 def test_a_threshold_is_calibrated_for_sglang_and_exported(hf, checkpoint, questions):
     shutil.copytree(checkpoint, "student")
     flags = ["--model", "student", *questions, "--engine", "sglang", "--json", "f.json"]
