@@ -252,6 +252,8 @@ _COMMANDS: list[click.Command] = [
         Flag("dry_run", "Run the checks, show the card and the files, and send nothing.", bool),
         *RECIPE, *OUTPUT,
     ], "runs/student user/my-student --dry_run", ["path", "repo_id"]),
+    Command("models", "list the published checkpoints that load by their names", OUTPUT, "--json models.json",
+        package="hf_dparallel_cli"),
     Command("env", "show versions and devices, for bug reports", OUTPUT, "--json env.json"),
 ]
 # fmt: on

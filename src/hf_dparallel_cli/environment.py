@@ -18,13 +18,13 @@ _LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
 QUIET = "HF_DPARALLEL_QUIET"
 
 
-def import_command(name: str, title: str) -> ModuleType:
+def import_command(name: str, title: str, package: str = "hf_dparallel.cli") -> ModuleType:
     """Imports the module of a command, and says so meanwhile at a terminal."""
     shows = sys.stderr.isatty() and not os.environ.get(QUIET)
     if shows:
         print(f"{title}: loading libraries ...", end="", file=sys.stderr, flush=True)
     try:
-        return import_module(f"hf_dparallel.cli.{name}_command")
+        return import_module(f"{package}.{name}_command")
     finally:
         if shows:
             print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -97,6 +97,7 @@ print("loaded", sorted({{"torch", "transformers", "hf_dparallel", "numpy", "yaml
 def test_help_and_wrong_usage_load_no_library():
     # The flags of `train` are those of its libraries.
     right = [["--help"], ["--version"], [], *([command, "--help"] for command in cli.COMMANDS if command != "train")]
+    right += [["models"]]
     wrong = [["chart"], ["generate", "m", "--top_k", "x"], ["evaluate", "m", "--reward", "nice"]]
     wrong += [["chat", "m", "--top_p", "0"], ["chat", "m", "--top_p", "nan"], ["chat", "m", "--max_post_steps", "257"]]
     program = _WITHOUT_LIBRARIES.format(argvs=[*right, *wrong])

@@ -359,7 +359,7 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
         found, is_other, _ = str(error).partition(" for this kind of AutoModel")
         if is_other:
             raise ValueError(
-                f"`{argument}={name}` is no masked language model ({found}). Give a LLaDA, Dream, SDAR or LLaDA2."
+                f"`{argument}={name}` is no masked language model ({found}). `hf-dparallel models` lists those that are."
             ) from error
         raise
 
