@@ -114,19 +114,12 @@ class Command(click.Command):
         flags (`Iterable[Flag]`): its flags. Of two with one name, the last counts.
         example (`str`): what one types behind its name.
         positionals (`Sequence[str]`): flags that can also be given without their names, in this order.
-        package (`str`): where its module is, if it needs no library.
     """
 
     def __init__(
-        self,
-        name: str,
-        help: str,
-        flags: Iterable[Flag],
-        example: str = "",
-        positionals: Sequence[str] = (),
-        package: str = "hf_dparallel.cli",
+        self, name: str, help: str, flags: Iterable[Flag], example: str = "", positionals: Sequence[str] = ()
     ):
-        self.flags, self.positionals, self.package = {flag.name: flag for flag in flags}, positionals, package
+        self.flags, self.positionals = {flag.name: flag for flag in flags}, positionals
         words = click.Argument(["words"], nargs=-1, shell_complete=self._complete_word)
         # What follows \b is not wrapped. `--max-new-tokens` is `--max_new_tokens`.
         super().__init__(
@@ -160,7 +153,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> None:
         """Imports the module of the command, runs it, and writes the figures that it returns."""
         quieten(ctx, ctx.obj.quiet)
-        figures = import_command(str(self.name), ctx.command_path, self.package).run(ctx.obj)
+        figures = import_command(str(self.name), ctx.command_path).run(ctx.obj)
         if ctx.obj.json is not None and figures is not None:
             import_module("hf_dparallel.reports").write_json(figures, ctx.obj.json)
 
