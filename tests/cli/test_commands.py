@@ -762,7 +762,7 @@ def test_trajectories(hf, questions, asked):
     assert code == 0
     assert (figures["num_prompts"], figures["num_kept"], figures["num_dropped"]) == (8, 4, 4)
     assert figures["nfe"] > 0 and figures["file"] == "out/filtered.parquet"
-    assert "num_kept            4\n" in out
+    assert "num_kept            4\n" in out and re.search(r"^Memory: 0\.5 GB of ", err, flags=re.MULTILINE)
     assert kept["answer"][:] == [row["answer"] for row in read_jsonl(questions)[1::2]]
     assert kept[0]["prompt"] == [{"role": "user", "content": "1 5 2"}] and kept[0]["completion_ids"]
     # Trained on are the rows that were kept.
@@ -853,7 +853,7 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
     adapter = read_json("out/adapter_config.json")
     assert code == 0, err
     assert re.search(r"Training [\d.]+k of [\d.]+k parameters with batches of 8 sequences\.\n", err)
-    assert "Training: 100% 6/6 [" in err
+    assert "Training: 100% 6/6 [" in err and re.search(r"^Memory: 0\.5 GB of ", err, flags=re.MULTILINE)
     code, _, err = hf(*flags)
     assert code == 1 and "`output_dir=out` holds a model already" in last_line(err)
     assert "--resume_from_checkpoint true" in last_line(err) and read_json("out/adapter_config.json") == adapter
