@@ -103,6 +103,7 @@ setup(
             "demo/student/*",
             "demo/student/teacher/*",
             "inspection/*.html",
+            "models/*/published.toml",
             "serving/*.html",
             "harness/tasks/*.yaml",
             "hub/custom_generate/*.py",

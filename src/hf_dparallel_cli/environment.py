@@ -16,6 +16,8 @@ import click
 _LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
 # In the environment, so that processes which a command starts know it, too.
 QUIET = "HF_DPARALLEL_QUIET"
+# Where the modules of commands are that need no library.
+_PACKAGES = {"models": "hf_dparallel_cli"}
 
 
 def import_command(name: str, title: str) -> ModuleType:
@@ -24,7 +26,7 @@ def import_command(name: str, title: str) -> ModuleType:
     if shows:
         print(f"{title}: loading libraries ...", end="", file=sys.stderr, flush=True)
     try:
-        return import_module(f"hf_dparallel.cli.{name}_command")
+        return import_module(f"{_PACKAGES.get(name, 'hf_dparallel.cli')}.{name}_command")
     finally:
         if shows:
             print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -97,6 +97,7 @@ print("loaded", sorted({{"torch", "transformers", "hf_dparallel", "numpy", "yaml
 def test_help_and_wrong_usage_load_no_library():
     # The flags of `train` are those of its libraries.
     right = [["--help"], ["--version"], [], *([command, "--help"] for command in cli.COMMANDS if command != "train")]
+    right += [["models"]]
     wrong = [["chart"], ["generate", "m", "--top_k", "x"], ["evaluate", "m", "--reward", "nice"]]
     wrong += [["chat", "m", "--top_p", "0"], ["chat", "m", "--top_p", "nan"], ["chat", "m", "--max_post_steps", "257"]]
     program = _WITHOUT_LIBRARIES.format(argvs=[*right, *wrong])
@@ -752,7 +753,7 @@ def test_trajectories(hf, questions, asked):
     assert code == 0
     assert (figures["num_prompts"], figures["num_kept"], figures["num_dropped"]) == (8, 4, 4)
     assert figures["nfe"] > 0 and figures["file"] == "out/filtered.parquet"
-    assert "num_kept            4\n" in out
+    assert "num_kept            4\n" in out and re.search(r"^Memory: 0\.5 GB of ", err, flags=re.MULTILINE)
     assert kept["answer"][:] == [row["answer"] for row in read_jsonl(questions)[1::2]]
     assert kept[0]["prompt"] == [{"role": "user", "content": "1 5 2"}] and kept[0]["completion_ids"]
     # Trained on are the rows that were kept.
@@ -843,7 +844,7 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
     adapter = read_json("out/adapter_config.json")
     assert code == 0, err
     assert re.search(r"Training [\d.]+k of [\d.]+k parameters with batches of 8 sequences\.\n", err)
-    assert "Training: 100% 6/6 [" in err
+    assert "Training: 100% 6/6 [" in err and re.search(r"^Memory: 0\.5 GB of ", err, flags=re.MULTILINE)
     code, _, err = hf(*flags)
     assert code == 1 and "`output_dir=out` holds a model already" in last_line(err)
     assert "--resume_from_checkpoint true" in last_line(err) and read_json("out/adapter_config.json") == adapter

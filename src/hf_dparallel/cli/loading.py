@@ -51,7 +51,7 @@ def load_model(flags: Flags, has_workers: bool = False) -> tuple[PreTrainedModel
 
     Workers, which decode in threads of their own, share the cores by themselves.
     """
-    device = _device(flags.device) if flags.device else PartialState().device
+    device = choose_device(flags.device)
     name = path_of(flags.model)
     weights: dict[str, Any] = {}
     if flags.load_in_4bit:
@@ -82,7 +82,10 @@ def load_model(flags: Flags, has_workers: bool = False) -> tuple[PreTrainedModel
     return model.eval(), tokenizer
 
 
-def _device(name: str) -> torch.device:
+def choose_device(name: str | None) -> torch.device:
+    """Returns the device of this name, by default the one of this process."""
+    if not name:
+        return PartialState().device
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:  # which of them depends on how torch was built

@@ -41,6 +41,7 @@ from ..training.publishing import student_recipe
 from ..training.student import base_model, special_token_id
 from ..training.trainer import CertaintyForcingTrainer
 from .console import note, note_progress, say, say_table
+from .fit_command import note_fit
 from .loading import DEMO, batch_options, checked_name, load_split
 
 
@@ -176,6 +177,9 @@ def run(data: DataArguments, training: CertaintyForcingConfig, student: StudentA
     splits = {"train_dataset": load(data.dataset_train_split)}
     if training.eval_strategy != "no":
         splits["eval_dataset"] = load(data.dataset_test_split)
+    if training.world_size == 1:
+        about = {"model": student.model_name_or_path, "revision": student.model_revision}
+        note_fit(student, training, train=True, **about)
     model, tokenizer = load_student(student)
     chat: Any = training.chat_template_kwargs  # a dictionary, as the configuration reads it
     eos_token_id = special_token_id("eos_token_id", model, tokenizer)

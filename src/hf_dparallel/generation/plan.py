@@ -178,9 +178,9 @@ class Blocks(WholeCanvas):
     """Computes the open blocks of a model that sees nothing behind them, all that precedes being kept. This is exact.
 
     A block is stored, as past, when its row has left it, together with the first pass over the next block, and the
-    prompt with the first pass of all: storing takes no pass of its own. To compute more than is needed changes nothing,
-    for no column sees a later block. So the last column before the open blocks is computed again in every pass where it is
-    the one that predicts their first token.
+    prompt with the first pass of all: storing takes no pass of its own. To compute more than is needed changes
+    nothing, for no column sees a later block. So the last column before the open blocks is computed again in every
+    pass where it is the one that predicts their first token.
     """
 
     def __init__(self, canvas: Canvas, lead: int):

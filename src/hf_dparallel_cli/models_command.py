@@ -1,0 +1,39 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel models`: the published checkpoints that load by their names."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .command import Flags
+
+
+_FAMILIES = Path(__file__).parents[1] / "hf_dparallel" / "models"
+
+
+def read_published() -> list[dict[str, Any]]:
+    """Returns the architectures, each with its checkpoints, that `published.toml` in the folders of families names."""
+    files = sorted(_FAMILIES.glob("*/published.toml"))
+    return [row for file in files for row in tomllib.loads(file.read_text(encoding="utf-8"))["architectures"]]
+
+
+def describe_attention(architecture: dict[str, Any]) -> str:
+    """Says what a token sees, and which position predicts it, as in 'block-causal, blocks of 32, shifted'."""
+    block_length = architecture.get("block_length")
+    parts = [architecture["attention"], f"blocks of {block_length}" if block_length else ""]
+    return ", ".join(filter(None, [*parts, "shifted" if architecture["shift_logits"] else ""]))
+
+
+def run(flags: Flags) -> dict[str, Any]:
+    """Prints the checkpoints under the names of their families."""
+    architectures = read_published()
+    formatter = click.HelpFormatter(max_width=110)
+    for row in architectures:
+        heading = f"{row['family']}, attention: {describe_attention(row)}. Checked against {row['checked_against']}"
+        with formatter.section(heading):
+            about = [(each["name"], f"{each['size']}, {each['license']}") for each in row["checkpoints"]]
+            formatter.write_dl(about, col_max=60)
+    click.echo(formatter.getvalue().strip())
+    return {"architectures": architectures}

@@ -1,0 +1,56 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""`hf-dparallel models`: what it says of a family is what the family's classes say."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
+
+from hf_dparallel_cli.models_command import describe_attention, read_published
+
+from ..helpers import read_json
+
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = read_published()
+
+
+def table_row(row) -> str:
+    """The row of an architecture in docs/quickstart.md."""
+    names = ", ".join(f"`{each['name']}` ({each['size']}, {each['license']})" for each in row["checkpoints"])
+    return f"| {row['family']} | {names} | {describe_attention(row)} | {row['checked_against']} |"
+
+
+def test_every_family_is_listed():
+    ours = [config for config in MODEL_FOR_MASKED_LM_MAPPING if config.__module__.startswith("hf_dparallel")]
+    assert {row["model_type"] for row in PUBLISHED} == {config.model_type for config in ours}
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row["family"])
+def test_attention_and_shift_are_those_of_the_class(row):
+    block_length = row.get("block_length")
+    config = AutoConfig.for_model(row["model_type"])
+    with torch.device("meta"):
+        model = AutoModelForMaskedLM.from_config(config)
+    assert (row["attention"] == "block-causal") == model.is_block_causal == (block_length is not None)
+    assert row["shift_logits"] == model.shift_logits and block_length == getattr(config, "block_length", None)
+
+
+def test_checkpoints_are_listed_once():
+    names = [each["name"] for row in PUBLISHED for each in row["checkpoints"]]
+    assert len({*names}) == len(names) and all(name.count("/") == 1 for name in names)
+
+
+def test_the_command_lists_them(hf):
+    code, out, err = hf("models", "--json", "models.json")
+    assert (code, err) == (0, "") and read_json("models.json") == {"architectures": PUBLISHED}
+    assert all(f"  {each['name']} " in out for row in PUBLISHED for each in row["checkpoints"])
+    assert "Dream, attention: full, shifted. " in out and "LLaDA2, attention: block-causal, blocks of 32. " in out
+
+
+def test_the_table_of_the_documentation():
+    section = (ROOT / "docs" / "quickstart.md").read_text().partition("## Models")[2]
+    rows = [line for line in section.splitlines() if line.startswith("| ") and "`" in line]
+    assert rows == [*map(table_row, PUBLISHED)]
