@@ -40,6 +40,7 @@ class LLaDAMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
         "num_local_experts": "num_experts",
     }
 
+    vocab_size: int = 157184
     num_key_value_heads: int = 32
     rope_theta: float | int = 50000
     norm_topk_prob: bool | None = None
