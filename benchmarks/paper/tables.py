@@ -13,6 +13,7 @@ from hf_dparallel.harness.answers import COST_NAMES, tasks_of
 from hf_dparallel.harness.model import DiffusionHarnessLM
 from hf_dparallel.harness.request_settings import check_gen_kwargs, without_recipe
 from hf_dparallel.harness.run import TaskRunner, scores_of
+from hf_dparallel.harness.selection import load_tasks, select_tasks
 from hf_dparallel.hashes import stable_hash
 from hf_dparallel.reports import results_table, write_report
 
@@ -43,9 +44,10 @@ class Comparison:
         }
         for settings in self.settings.values():
             check_gen_kwargs(settings)
-        runner.select([benchmark.task for benchmark in benchmarks])
+        names = [benchmark.task for benchmark in benchmarks]
+        select_tasks(runner.task_manager, names, runner.allow_code_execution)
         self.groups = {benchmark.task: f"{preset}-{benchmark.task}" for benchmark in benchmarks}
-        runner.load(list(self.groups.values()))
+        load_tasks(runner.task_manager, list(self.groups.values()), runner.allow_code_execution)
         self._measured: dict[tuple[str, str], dict[str, Any]] = {}
 
     def measure(self, model: DiffusionHarnessLM, method: str) -> None:

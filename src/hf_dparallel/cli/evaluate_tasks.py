@@ -27,6 +27,7 @@ def run(flags: Flags) -> dict[str, Any] | None:
 
     from ..harness.model import DiffusionHarnessLM
     from ..harness.run import TaskRunner, scores_of
+    from ..harness.selection import load_tasks, select_tasks
 
     settings = _given_settings(flags)
     state = join_processes()
@@ -42,8 +43,9 @@ def run(flags: Flags) -> dict[str, Any] | None:
         system_instruction=flags.system_instruction,
         fewshot_as_multiturn=flags.apply_chat_template if multiturn is None else multiturn,
     )
-    names = runner.select(tasks)
-    runner.load(names)
+    names = select_tasks(runner.task_manager, tasks, flags.allow_code_execution)
+    # Shows what cannot be loaded, before the model is, which takes longer.
+    load_tasks(runner.task_manager, names, flags.allow_code_execution)
     model, tokenizer = load_model(flags)
     lm = DiffusionHarnessLM(
         model,

@@ -10,7 +10,7 @@ from lm_eval.loggers import EvaluationTracker
 
 from .answers import add_costs
 from .model import DiffusionHarnessLM
-from .selection import load_tasks, make_task_manager, select_tasks
+from .selection import make_task_manager
 
 
 class TaskRunner:
@@ -34,14 +34,6 @@ class TaskRunner:
         self.output_dir = output_dir
         # Solved examples stand in one turn with the question unless it is asked otherwise.
         self.options = {"system_instruction": None, "fewshot_as_multiturn": False, **options}
-
-    def select(self, names: Sequence[str]) -> list[str]:
-        """The tasks and groups of these names and patterns, see [`select_tasks`]."""
-        return select_tasks(self.task_manager, names, self.allow_code_execution)
-
-    def load(self, names: Sequence[str]) -> None:
-        """Shows what cannot be loaded, before a model is, which takes longer, see [`load_tasks`]."""
-        load_tasks(self.task_manager, names, self.allow_code_execution)
 
     def run(
         self, model: DiffusionHarnessLM, tasks: Sequence[str], settings: Mapping[str, Any], folder: str = ""
