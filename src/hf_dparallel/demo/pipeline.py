@@ -53,20 +53,17 @@ _TUNING_GRID = ("confidence_threshold=0.9,0.8,0.7,0.6,0.5", "entropy_threshold=0
 
 @dataclass
 class DemoConfig:
-    """Settings of [`run_demo`]."""
+    """Settings of [`run_demo`]. `hf-dparallel demo --help` describes them."""
 
-    output_dir: str = field(default="demo_output", metadata={"help": "Where report, picture and adapter go."})
-    teacher: str | None = field(default=None, metadata={"help": "Folder of the teacher. Default: the bundled one."})
-    seed: int = field(default=0, metadata={"help": "Seed of problems, masks and initialization."})
-    num_trajectories: int = field(default=640, metadata={"help": "Problems that the teacher answers for training."})
-    num_train_steps: int = field(default=100, metadata={"help": "Optimizer steps of the distillation."})
-    num_tuning_problems: int = field(default=128, metadata={"help": "Problems on which thresholds are chosen."})
-    num_problems: int = field(default=400, metadata={"help": "Held-out problems of the comparison."})
-    batch_size: int = field(default=16, metadata={"help": "Problems decoded together by each worker."})
-    num_workers: int = field(
-        default_factory=lambda: min(torch.get_num_threads(), 4),
-        metadata={"help": "Threads that decode side by side. Default: one a core, at most 4."},
-    )
+    output_dir: str = "demo_output"
+    teacher: str | None = None
+    seed: int = 0
+    num_trajectories: int = 640
+    num_train_steps: int = 100
+    num_tuning_problems: int = 128
+    num_problems: int = 400
+    batch_size: int = 16
+    num_workers: int = field(default_factory=lambda: min(torch.get_num_threads(), 4))
 
 
 def load_teacher(
