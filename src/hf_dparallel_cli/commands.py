@@ -109,8 +109,6 @@ SERVER = [*MODEL, *BATCH_SIZE, *RECIPE, *group("server",
     Flag("log_level", "'info' logs every request with its status and cost, 'debug' probes, too.",
         Choice(("debug", "info", "warning", "error")), default="info", is_minor=True),
 )]
-# What chooses, in `evaluate`, the benchmarks of the lm-evaluation-harness instead of a dataset.
-_CHOICE = ("tasks",)
 _COMMANDS: list[click.Command] = [
     Command("play", "watch the bundled teacher and its student race, in the browser", [
         *OUTPUT,
@@ -162,13 +160,13 @@ _COMMANDS: list[click.Command] = [
             "there is none.", multiple=True, metavar="IP", is_minor=True),
     ], "demo --adapter demo-student", ["model"]),
     Command("evaluate", "measure accuracy and cost of decoding, on a dataset or on benchmarks", [
-        *LOADING, *group("data", *DATA, *REWARD, not_with=_CHOICE), *BATCH_SIZE,
-        *group("batches", *WORKERS, not_with=_CHOICE), *DECODING, *OUTPUT,
+        *LOADING, *group("data", *DATA, *REWARD, not_with=("tasks",)), *BATCH_SIZE,
+        *group("batches", *WORKERS, not_with=("tasks",)), *DECODING, *OUTPUT,
         Flag("output_dir", "Folder for report.json, which `hf-dparallel report` compares with others, report.md and, "
             "with --sweep, curves.png.", DIR),
         Flag("sweep", "Settings to try, each a curve of accuracy against speed: entropy_threshold=0.1:1.0:0.1 (with "
-            "both ends) or denoising_steps=16,32,64.", multiple=True, metavar="SETTING=VALUES", not_with=_CHOICE),
-        Flag("name", "Name of the model in reports. Default: the adapter, or else the model.", not_with=_CHOICE,
+            "both ends) or denoising_steps=16,32,64.", multiple=True, metavar="SETTING=VALUES", not_with=("tasks",)),
+        Flag("name", "Name of the model in reports. Default: the adapter, or else the model.", not_with=("tasks",),
             is_minor=True),
         *group("benchmarks of the lm-evaluation-harness",
             Flag("tasks", "Measure on these tasks of the lm-evaluation-harness instead of a dataset, with commas "
@@ -186,7 +184,7 @@ _COMMANDS: list[click.Command] = [
             Flag("check_greedy", "Decode to see whether an answer is the greedy one, for log-likelihoods.",
                 bool, is_minor=True),
             Flag("allow_code_execution", "Let tasks run programs of the model, sandboxed.", bool),
-        needs=_CHOICE),
+        needs=("tasks",)),
     ], "demo-student --dataset demo --num_samples 64", ["model"]),
     Command("inspect", "step through a decode, in the terminal or on a page, and draw how certainty grows", [
         *LOADING, *DATA, *PROMPT, *BATCH_SIZE, *DECODING, *OUTPUT,

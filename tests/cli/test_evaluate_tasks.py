@@ -131,7 +131,7 @@ def test_arguments_can_come_from_a_file(on_tasks, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        ("--tasks countin", 1, "no task 'countin'. Did you mean counting"),
+        ("--tasks countin", 1, "no task 'countin'. Did you mean `counting`"),
         ("--tasks humaneval", 1, "Add --allow_code_execution"),
         ("--tasks counting --gen_kwargs entropy_treshold=1", 1, "Unknown generation setting"),
         ("--tasks counting --dataset demo", 2, "`dataset` and `tasks` are both given"),

@@ -76,7 +76,7 @@ def tasks_done(monkeypatch):
     ray = SimpleNamespace(wait=wait, get=lambda reference: reference(), exceptions=errors)
     ray.remote = lambda **options: lambda actor_class: SimpleNamespace(remote=LocalActor)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(on_ray, "find_spec", lambda name: True)
+    monkeypatch.setattr("hf_dparallel.environment.find_spec", lambda name: True)
     monkeypatch.setattr(on_ray, "_cluster", lambda address: contextlib.nullcontext())
     monkeypatch.setattr(on_ray, "_resources_of_actor", lambda *arguments: {})
     return done
@@ -138,8 +138,8 @@ def test_the_models_of_two_machines_must_be_the_same():
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(on_ray, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'ray\[serve\]'"):
+    monkeypatch.setattr("hf_dparallel.environment.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install ray"):
         generate_trajectories_on_ray(load, make_prompts(1), tmp_path)
 
 

@@ -33,7 +33,7 @@ def manager(tmp_path):
 def test_names_and_patterns_are_found(manager):
     found = ["gsm8k", "minerva_math_prealgebra", "minerva_math_precalc"]
     assert select_tasks(manager, ["gsm8k", "minerva_math_pre*"], False) == found
-    with pytest.raises(ValueError, match="Did you mean gsm8k_cot_zeroshot"):
+    with pytest.raises(ValueError, match="Did you mean `gsm8k_cot_zeroshot`"):
         select_tasks(manager, ["gsm8k_cot_zero"], False)
 
 

@@ -4,9 +4,10 @@
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel_cli.command import Flags
@@ -23,10 +24,6 @@ from ..hub.files import CALIBRATION_NAME
 from ..reports import markdown_table, write_json
 from .console import make_folder, say
 from .loading import batch_options, load_model, load_prompts, read_sweep, resolve_settings
-
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 
 def run(flags: Flags) -> dict[str, Any]:
@@ -91,7 +88,7 @@ def recipes_to_try(
     return reference, {describe(reference): original, **recipes}
 
 
-def split_in_half(dataset: "Dataset", seed: int) -> dict[str, "Dataset"]:
+def split_in_half(dataset: Dataset, seed: int) -> dict[str, Dataset]:
     """Splits shuffled prompts into those to choose settings on and those to confirm them on."""
     if len(dataset) < 2:
         raise ValueError(f"`dataset` must have at least 2 prompts, to confirm settings on half, got {len(dataset)}.")

@@ -9,13 +9,13 @@ import functools
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..environment import require
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from .folder import SHARD_SIZE
@@ -88,8 +88,7 @@ def generate_trajectories_on_ray(
         RuntimeError: if the same prompts end their actors again and again.
         FloatingPointError: if not one row of a whole shard can be decoded.
     """
-    if find_spec("ray") is None:
-        raise ImportError("Trajectories on a cluster need Ray: `pip install 'ray[serve]'`.")
+    require("ray_actors", "ray")
     import ray
 
     settings = {"generation_config": generation_config, "batch_size": batch_size}

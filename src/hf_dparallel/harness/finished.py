@@ -2,7 +2,6 @@
 """The requests that are finished, in a file that outlives the run."""
 
 import glob
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -50,8 +49,3 @@ class FinishedRequests(dict[str, dict[str, Any]]):
                 self[record.pop("key")] = record
             except (ValueError, KeyError, TypeError):
                 continue
-
-
-def request_key(*parts: Any) -> str:
-    """A hash of what an answer depends on, the same in every process."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

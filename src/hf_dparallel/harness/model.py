@@ -20,7 +20,7 @@ from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..hashes import model_hash, stable_hash
 from .answers import Costs, costs_by_task, decode_answers
-from .finished import FinishedRequests, request_key
+from .finished import FinishedRequests
 from .likelihood import estimate_log_likelihood
 from .request_settings import RequestSettings, read_gen_kwargs, without_recipe
 
@@ -181,7 +181,7 @@ class DiffusionHarnessLM(TemplateLM):
             if self.max_length is not None and len(context) + len(answer) > self.max_length:
                 context = context[max(0, len(context) + len(answer) - self.max_length) :]
             conditions = (self.fingerprint, self.seed, self._resolved.mask_token_id, self.mc_num, self.check_greedy)
-            key = request_key("loglikelihood", *conditions, context, answer)
+            key = str(stable_hash("loglikelihood", *conditions, context, answer))
             if key not in self.finished:
                 self.finished.add(key, self._score(key, context, answer))
             record = self.finished[key]
@@ -233,9 +233,10 @@ class DiffusionHarnessLM(TemplateLM):
         """A repeated request is the same one, unless tokens are drawn."""
         keys, seen = [], dict[str, int]()
         for prompt, settings in asked:
-            key = request_key("generate_until", self.fingerprint, self.seed, settings.fingerprint(), prompt)
+            conditions = (self.fingerprint, self.seed, settings.fingerprint())
+            key = str(stable_hash("generate_until", *conditions, prompt))
             seen[key] = seen.get(key, -1) + 1
-            keys.append(request_key(key, seen[key]) if settings.draws and seen[key] else key)
+            keys.append(str(stable_hash(key, seen[key])) if settings.draws and seen[key] else key)
         return keys
 
     def _encode_prompt(self, context: str, num_new_tokens: int) -> list[int]:

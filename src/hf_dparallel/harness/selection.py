@@ -1,13 +1,14 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The tasks that a run asks for, checked before anything is downloaded, loaded or decoded."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lm_eval import tasks
 from lm_eval.tasks import TaskManager
+
+from hf_dparallel_rules.settings import what_is_meant
 
 from ..sandbox.programs import run_programs
 from .code_tasks import TASKS_FOLDER, is_sandboxed
@@ -35,9 +36,8 @@ def select_tasks(task_manager: TaskManager, names: Sequence[str], allow_code_exe
     for name in names:
         matches = task_manager.match_tasks([name])
         if not matches:
-            close = difflib.get_close_matches(name, task_manager.all_tasks, n=3)
-            hint = f" Did you mean {' or '.join(close)}?" if close else ""
-            raise ValueError(f"There is no task {name!r}.{hint} `lm_eval ls tasks` lists them.")
+            meant = what_is_meant(name, task_manager.all_tasks) or "`lm_eval ls tasks` lists them."
+            raise ValueError(f"There is no task {name!r}. {meant}")
         selected |= dict.fromkeys(matches)
     # Tasks of groups are checked when they are loaded.
     entries = {name: task_manager.task_index[name].cfg or {} for name in selected}
