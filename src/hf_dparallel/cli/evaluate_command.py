@@ -14,6 +14,7 @@ from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..hashes import dataset_hash
 from ..reports import results_table
+from . import evaluate_tasks
 from .console import make_folder, note, say
 from .loading import batch_options, load_model, load_prompts, read_settings, read_sweep, resolve_settings
 
@@ -21,8 +22,6 @@ from .loading import batch_options, load_model, load_prompts, read_settings, rea
 def run(flags: Flags) -> dict[str, Any] | None:
     """Prints accuracy, passes, tokens per pass and latency, for each setting that is tried, or results of tasks."""
     if flags.tasks:
-        from . import evaluate_tasks
-
         return evaluate_tasks.run(flags)
     recipes = recipes_to_try(read_settings(flags), flags.sweep)
     dataset = load_prompts(flags, default_split="test")
