@@ -38,6 +38,8 @@ _MOST_NAMES = 500
 HARMLESS_STARTS = (True, False, "gaussian", "eva", "orthogonal", "mica")
 # They change layers or weights of the model, import code, or need arguments that decoding does not pass.
 _REFUSED = ("layer_replication", "megatron_config", "kasa_config", "alora_invocation_tokens")
+# D2F's adapters were trained with an attention that no model here has, and nothing in their files says so.
+_OF_ANOTHER_ATTENTION = ("D2F_LLaDA", "D2F_Dream")
 _NAMING = ("rank_pattern", "alpha_pattern", "modules_to_save", "target_parameters", "feedforward_modules")
 
 
@@ -46,6 +48,11 @@ class AdapterFiles:
 
     def __init__(self, name: str, download: dict[str, Any]):
         self.name = str(name)
+        if Path(self.name).name.startswith(_OF_ANOTHER_ATTENTION):
+            raise ValueError(
+                f"The adapter {self.name!r} must be decoded with causal attention across the prompt and blocks of the "
+                "answer, as D2F trained it, and this model attends to everything. Load another adapter."
+            )
         resolving = {key: download.get(key) for key in ("revision", "token", "cache_dir")}
         offline = bool(download.get("local_files_only", False))
         self.download = {**download, "revision": resolve_revision(self.name, **resolving, local_files_only=offline)}
