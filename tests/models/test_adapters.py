@@ -124,6 +124,14 @@ def test_generate_uses_the_recipe_and_arguments_override_it(tmp_path):
     assert model.generate(INPUT_IDS, denoising_steps=4, return_dict_in_generate=True).nfe.tolist() == [4]
 
 
+def test_a_recipe_says_where_blocks_are_counted_from(tmp_path):
+    settings = {"max_new_tokens": 8, "entropy_threshold": 1.0, "stop_at_eos": False}
+    folder = save_adapter(tmp_path, make_block_a2d, recipe=settings | {"block_origin": "answer"})
+    model = adapted(folder, make_block_a2d)
+    from_recipe, *others = (model.generate(INPUT_IDS[:, :5], block_origin=x) for x in (None, "answer", "sequence"))
+    assert [torch.equal(from_recipe, other) for other in others] == [True, False]
+
+
 def test_loading_an_adapter_leaves_the_configuration_of_the_model_alone(tmp_path, caplog):
     model = make_llada()
     model.generation_config = DiffusionGenerationConfig(max_new_tokens=32)

@@ -354,14 +354,17 @@ def test_loss_and_gradients_in_chunks_equal_the_naive_loss(tmp_path, monkeypatch
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_evaluation_puts_predictions_at_their_places(tmp_path):
+@pytest.mark.parametrize("origin", ["sequence", "answer"])
+def test_evaluation_puts_predictions_at_their_places(tmp_path, origin):
     dataset, seen = make_dataset(5), []
-    trainer = make_trainer(tmp_path, make_sdar(), eval_dataset=dataset, per_device_eval_batch_size=2)
+    settings = {"per_device_eval_batch_size": 2, "block_origin": origin}
+    trainer = make_trainer(tmp_path, make_sdar(), eval_dataset=dataset, **settings)
     trainer.compute_metrics = lambda prediction: seen.append(prediction) or {}
     metrics = trainer.evaluate()
     predictions, labels = (torch.from_numpy(x) for x in (seen[0].predictions, seen[0].label_ids))
     whole = trainer.data_collator(list(dataset))
-    assert torch.equal(labels.transpose(0, 1).flatten(0, 1), copies(whole)[2])
+    width = trainer.data_collator.padded_length
+    assert torch.equal(labels.transpose(0, 1).flatten(0, 1), copies(whole, width)[2])
     assert torch.equal(predictions == -100, labels == -100)
     # All rows in one batch need other columns, which changes nothing.
     with torch.no_grad():
