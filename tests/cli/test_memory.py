@@ -14,7 +14,21 @@ from hf_dparallel import LLaDAConfig
 from hf_dparallel.cli import COMMANDS
 from hf_dparallel.cli.memory import estimate_memory
 
-from ..helpers import lora, make_dream, make_llada, make_llada2, make_sdar, make_sdar_moe, make_trainer
+from ..helpers import (
+    lora,
+    make_a2d,
+    make_block_a2d,
+    make_dream,
+    make_fast_dllm,
+    make_llada,
+    make_llada2,
+    make_llada_moe,
+    make_nemotron,
+    make_rnd1,
+    make_sdar,
+    make_sdar_moe,
+    make_trainer,
+)
 
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +38,7 @@ measure_tensor_memory = runpy.run_path(str(ROOT / "benchmarks" / "train.py"))["m
 def workload(length: int, computed: int | None = None, **settings):
     """The flags of `hf-dparallel fit` by default, with these settings."""
     more = {"length": length, "computed": computed or length, "block_length": 32, "is_cached": False}
-    return SimpleNamespace(**vars(COMMANDS["fit"].values(model="m")) | more | settings)
+    return SimpleNamespace(**vars(COMMANDS["fit"].make_context("fit", ["m"]).obj) | more | settings)
 
 
 def num_bytes(weights) -> int:
@@ -82,7 +96,10 @@ def test_the_estimate_is_what_a_step_allocates(tmp_path, make_model, activation_
 
 @pytest.mark.parametrize(
     ("make_model", "cache"),
-    [(make_llada, None), (make_llada, "prefix"), (make_dream, "dual"), (make_sdar, "block"), (make_llada2, "block")],
+    [
+        *((make_llada, None), (make_llada, "prefix"), (make_dream, "dual")),
+        *((make_sdar, "block"), (make_llada2, "block"), (make_nemotron, "block"), (make_fast_dllm, "block")),
+    ],
 )
 def test_the_estimate_is_what_a_decode_allocates(make_model, cache):
     model = shaped(make_model, 512)
@@ -98,13 +115,16 @@ def test_the_estimate_is_what_a_decode_allocates(make_model, cache):
     assert estimate["weights"] == num_bytes(model.parameters())
 
 
-@pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize("make_model", [make_sdar_moe, make_llada2, lambda: make_llada(weight_tying=True)])
-def test_weights_are_counted_in_experts_and_once_if_tied(make_model, train):
-    model = make_model()
-    for dtype, share in (("float32", 1), ("bfloat16", 2)):
-        estimate = estimate_memory(model.config, workload(16, dtype=dtype, train=train))
-        assert estimate["weights"] == num_bytes(model.parameters()) / share and estimate["activations"] > 0
+FAMILIES = [make_llada, make_dream, make_sdar, make_sdar_moe, make_llada2, make_a2d, make_block_a2d, make_fast_dllm]
+FAMILIES += [make_nemotron, make_llada_moe, make_rnd1, lambda: make_llada(weight_tying=True)]
+
+
+@pytest.mark.parametrize(("train", "dtype"), [(False, "float32"), (True, "bfloat16")])
+@pytest.mark.parametrize("make_model", FAMILIES)
+def test_weights_are_those_of_the_model_in_every_family(make_model, train, dtype):
+    model = make_model().to(getattr(torch, dtype))
+    estimate = estimate_memory(model.config, workload(16, dtype=dtype, train=train))
+    assert estimate["weights"] == num_bytes(model.parameters()) and estimate["activations"] > 0
 
 
 @pytest.mark.parametrize("make_model", [make_llada, make_llada2])

@@ -44,7 +44,8 @@ def note_fit(*sources: Any, **given: Any) -> None:
     found = {name: getattr(source, name) for source in sources for name in command.flags if hasattr(source, name)}
     values = {name: value for name, value in (found | given).items() if value is not None}
     with suppress(ValueError, OSError, click.UsageError):
-        note(judge(command.values(**values))["verdict"])
+        context = command.make_context("fit", [], default_map=command.texts(values, "the command"))
+        note(judge(context.obj)["verdict"])
 
 
 def judge(flags: Flags) -> dict[str, Any]:

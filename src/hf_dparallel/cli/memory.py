@@ -87,14 +87,14 @@ def _run(model: PreTrainedModel, work: Flags) -> tuple[int, int]:
             weight.data = weight.data.bfloat16()
     length, num_scored, rows = work.computed, work.block_length, work.batch_size
     if work.train:
-        if model.is_block_causal:
+        if model.attention != "full":
             # All blocks are learned at once, in rows of two copies. The clean one has no last block.
             length, num_scored = 2 * length - model.config.block_length, length
         num_scored, rows = max(1, num_scored // _NUM_VIEWS), _NUM_VIEWS * work.per_device_train_batch_size
     with torch.device("meta"):
         ids = torch.zeros(rows, length, dtype=torch.long)
         scored = torch.zeros(rows, num_scored, dtype=torch.long)
-        mask = torch.ones(rows, 1, length, length, dtype=torch.bool) if model.is_block_causal else None
+        mask = torch.ones(rows, 1, length, length, dtype=torch.bool) if model.attention != "full" else None
         inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": torch.arange(length).expand(rows, -1)}
         if work.train:
             return _train(model, inputs, scored, work)
