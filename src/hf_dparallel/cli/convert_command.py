@@ -29,14 +29,8 @@ def run(flags: Flags) -> dict[str, Any]:
     about = {"base_model": hub_name(flags.model), "architecture": type(model).__name__, "is_trained": False}
     write_json(about, folder / SUMMARY_NAME)
     write_companions(ModelFacts.read(folder, folder.name))
-    figures = {
-        "architecture": about["architecture"],
-        "attention": model.attention,
-        "parameters": model.num_parameters(),
-        "mask_token": tokenizer.mask_token,
-        "mask_token_id": tokenizer.mask_token_id,
-        "output_dir": flags.output_dir,
-    }
+    figures = {"architecture": about["architecture"], "attention": model.attention, "output_dir": flags.output_dir}
+    figures |= {name: getattr(tokenizer, name) for name in ("mask_token", "mask_token_id")}
     say_table(figures)
     say(
         "\nIt must be trained before it can answer: docs/make_a_teacher.md. Next: hf-dparallel train --config "

@@ -26,8 +26,6 @@ _CLASSES: dict[str, Any] = {
 _RESERVED = re.compile(r"reserved|unused|control_\d")
 # As A2D calls it. Behind the vocabulary of Qwen3 it has the published id, 151669.
 _MASK_TOKEN = "<|mask|>"
-# What a configuration says of the class of a model and of files.
-_OF_THE_CLASS = ("model_type", "architectures", "auto_map", "transformers_version")
 
 
 def convert_to_diffusion(
@@ -56,7 +54,7 @@ def convert_to_diffusion(
         `tuple` of the model and the tokenizer, both to be saved with `save_pretrained`.
 
     Raises:
-        ValueError: for another architecture, a sliding window, quantized weights, or a diffusion model.
+        ValueError: for another architecture, a sliding window, or a diffusion model.
         ImportError: if gguf is needed and is not installed.
     """
     block_length = SETTINGS["block_length"].read(block_length)
@@ -65,15 +63,16 @@ def convert_to_diffusion(
     _check_source(name, config)
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
     model_class = _CLASSES[config.model_type]
-    settings = {key: value for key, value in config.to_dict().items() if key not in _OF_THE_CLASS}
-    config = model_class.config_class(**settings | {"block_length": block_length, "mask_token_id": None})
+    config_class = model_class.config_class
+    own = {"model_type": config_class.model_type, "block_length": block_length, "mask_token_id": None}
+    config = config_class(**config.to_dict() | own)
     if gguf_file is None:
         model = model_class.from_pretrained(name, config=config, dtype="auto")
     else:
         # transformers reads GGUF files for its own classes.
         original = AutoModelForCausalLM.from_pretrained(name, dtype="auto", **source)
-        model = model_class(config).to(original.dtype).eval()
-        model.load_state_dict(original.state_dict())
+        weights = original.state_dict()
+        model = model_class.from_pretrained(None, config=config, state_dict=weights, dtype=original.dtype)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     model.config.mask_token_id = _add_mask_token(tokenizer, model)
     names = ("mask_token_id", "eos_token_id", "pad_token_id")
@@ -85,19 +84,15 @@ def convert_to_diffusion(
 
 
 def _check_source(name: str, config: PreTrainedConfig) -> None:
-    kinds = "a Llama, Mistral, Qwen2 or Qwen3 (dense)"
+    remedy = "Give a Llama, Mistral, Qwen2 or Qwen3 (dense)."
     if isinstance(config, PublishedConfigMixin):
-        rule, remedy = "is a diffusion model already", "Load it as it is, with `AutoModelForMaskedLM`."
-    elif config.model_type not in _CLASSES:
-        rule, remedy = f"is of the type {config.model_type!r}, which no diffusion model has", f"Give {kinds}."
-    elif getattr(config, "sliding_window", None) is not None:
+        raise SettingError("model", name, "is a diffusion model already", "Load it with `AutoModelForMaskedLM`.")
+    if config.model_type not in _CLASSES:
+        rule = f"is of the type {config.model_type!r}, whose weights no diffusion model takes"
+        raise SettingError("model", name, rule, remedy)
+    if getattr(config, "sliding_window", None) is not None:
         rule = f"has a sliding window of {config.sliding_window} tokens, which no diffusion model has"
-        remedy = f"Give {kinds} without one."
-    elif getattr(config, "quantization_config", None) is not None:
-        rule, remedy = "has quantized weights, which are not trained", "Give the checkpoint that they were made from."
-    else:
-        return
-    raise SettingError("model", name, rule, remedy)
+        raise SettingError("model", name, rule, f"{remedy[:-1]} without one.")
 
 
 def _add_mask_token(tokenizer: PreTrainedTokenizerBase, model: MaskedDiffusionModel) -> int:
