@@ -260,17 +260,25 @@ def naive_loss(model, batch):
 
 
 @pytest.mark.usefixtures("eager_flex_attention")
-@pytest.mark.parametrize("settings", [{}, {"complementary_masking": False}, {"block_origin": "answer"}])
-def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, settings):
+@pytest.mark.parametrize(
+    ("make_model", "settings"),
+    [
+        (make_sdar, {}),
+        (make_sdar, {"complementary_masking": False}),
+        (make_sdar, {"block_origin": "answer"}),
+        (make_nemotron, {}),
+    ],
+)
+def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, make_model, settings):
     settings = settings | {"activation_checkpointing": False}
-    flex = make_trainer(tmp_path, make_sdar(attn_implementation="flex_attention"), **settings)
-    dense = make_trainer(tmp_path, make_sdar(), **settings)
+    flex = make_trainer(tmp_path, make_model(attn_implementation="flex_attention"), **settings)
+    dense = make_trainer(tmp_path, make_model(), **settings)
     for rows in (1, 2, 4):
         batch = flex.data_collator(make_rows(rows))
         positions = batch["position_ids"]
         block_start = batch.get("block_start", positions - positions % 4)
         rows, length = positions.shape
-        num_masks = rows if settings.get("block_origin") == "answer" else 1
+        num_masks = rows if flex.data_collator.block_origin == "answer" else 1
         mask = flex._noisy_and_clean_mask(positions, block_start, batch["labels"].shape[1])
         assert isinstance(mask, BlockMask) and mask.shape == (num_masks, 1, length, length)
         with torch.no_grad():

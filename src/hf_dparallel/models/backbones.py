@@ -77,7 +77,7 @@ class DiffusionBackbone:
         else:
             key_positions = (key_mask.long().cumsum(dim=1) - 1).clamp(min=0)
         position_ids = key_positions[:, -queries:] if position_ids is None else position_ids.expand(rows, -1)
-        open_start = key_positions.amax(dim=1, keepdim=True) + 1 - self.config.block_length
+        open_start = key_positions.amax(dim=1, keepdim=True) + 1 - self.config.block_length  # type: ignore[attr-defined]
         mask = make_attention_mask(
             self.config,  # type: ignore[attr-defined]
             block_causal(self._blocks(position_ids, open_start), self._blocks(key_positions, open_start)),
@@ -90,6 +90,5 @@ class DiffusionBackbone:
 
     def _blocks(self, positions, open_start):
         """The blocks of the mask: each token of a causal past is one, and so is what begins at `open_start`."""
-        if self.config.attention == "causal_past":
-            return positions.minimum(open_start)
-        return positions // self.config.block_length
+        config = self.config  # type: ignore[attr-defined]
+        return positions.minimum(open_start) if config.attention == "causal_past" else positions // config.block_length

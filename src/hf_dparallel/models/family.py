@@ -59,10 +59,14 @@ class PublishedConfigMixin:
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> PreTrainedConfig:
-        """Returns the configuration of the family whose file has these settings."""
+        """Returns the configuration of the family whose file has these settings.
+
+        It leaves out the attention implementation that a published file names: it was trained with that on GPUs.
+        """
         for key, other in cls.told_apart.items():
             if config_dict.get(key) is not None and not isinstance(other, str):
                 return other.from_dict(config_dict, **kwargs)
+        config_dict = {name: value for name, value in config_dict.items() if name != "attn_implementation"}
         return super().from_dict(config_dict, **kwargs)  # type: ignore[misc]
 
     def _check(self, name: str, values: list, supported: list) -> None:

@@ -1,8 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Configuration of Nemotron-Labs-Diffusion: Ministral 3's, with a mask token and the length of a block."""
 
-from typing import Any
-
 from huggingface_hub.dataclasses import strict
 from transformers import Ministral3Config
 
@@ -35,9 +33,3 @@ class NemotronDiffusionConfig(PublishedConfigMixin, Ministral3Config):
     mask_token_id: int | None = 100
     pad_token_id: int | None = None
     eos_token_id: int | list[int] | None = 11
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """Leaves out the attention implementation that a published file names, as [`SDARConfig`] does."""
-        config_dict = {name: value for name, value in config_dict.items() if name != "attn_implementation"}
-        return super().from_dict(config_dict, **kwargs)

@@ -1,8 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Configurations of SDAR: Qwen3's and Qwen3-MoE's, with a mask token and the length of a block."""
 
-from typing import Any
-
 from huggingface_hub.dataclasses import strict
 from transformers import Qwen3Config, Qwen3MoeConfig
 
@@ -53,12 +51,6 @@ class SDARConfig(PublishedConfigMixin, Qwen3Config):
     mask_token_id: int | None = 151669
     bos_token_id: int | None = 151643
     eos_token_id: int | list[int] | None = 151643
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """Leaves out the attention implementation that a published file names: it was trained with that on GPUs."""
-        config_dict = {name: value for name, value in config_dict.items() if name != "attn_implementation"}
-        return super().from_dict(config_dict, **kwargs)
 
 
 @strict
