@@ -198,7 +198,7 @@ class LostFrequencies(RemoteCodeModel):
 @pytest.mark.parametrize(
     ("make_model", "message"),
     [
-        (BlockCausal, "BlockCausal is causal: .* Give the `block_length`"),
+        (BlockCausal, "BlockCausal is causal: .* its `block_length`"),
         (TakesNoMask, "does not run on `input_ids` and `attention_mask`.*must match"),
         (DrawsNoise, "predicts something else each time"),
         (LostFrequencies, "rotary frequencies of LostFrequencies are lost"),

@@ -252,6 +252,9 @@ def test_families_that_share_a_model_type_are_told_apart(make_model, model_type,
         assert type(loaded) is type(model)
         ids = torch.arange(2, 14)[None]
         assert torch.equal(loaded(ids).logits, model(ids).logits)
+    other = LLaDAForMaskedDiffusion if make_model is not make_llada else DreamForMaskedDiffusion
+    with pytest.raises(ValueError, match=f"{other.__name__} takes no {type(model.config).__name__}"):
+        other(model.config)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,9 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: PreTrainedConfig):
+        if not isinstance(config, self.config_class):  # type: ignore[attr-defined]
+            text = f"{type(self).__name__} takes no {type(config).__name__}."
+            raise ValueError(f"{text} Load the checkpoint by `AutoModelForMaskedLM`.")
         super().__init__(config)  # type: ignore[call-arg]
         self.model = self.backbone_class(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)

@@ -40,8 +40,7 @@ class PublishedConfigMixin:
         for key, other in self.told_apart.items():
             if kwargs.get(key) is not None:
                 what = other if isinstance(other, str) else f"Use {other.__name__}, as `from_pretrained` does."
-                name = type(self).__name__
-                raise ValueError(f"`{key}={kwargs[key]!r}` tells another model than {name} describes. {what}")
+                raise ValueError(f"`{key}={kwargs[key]!r}` does not fit a {type(self).__name__}. {what}")
         # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
         kwargs.pop("auto_map", None)
         # What counts is the one of the class.

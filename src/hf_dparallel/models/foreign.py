@@ -158,12 +158,9 @@ def check_inputs(model: PreTrainedModel) -> bool:
 
 
 def check_attention(model: PreTrainedModel, block_length: int | None, has_masks: bool) -> None:
-    """Checks, by running a model, that its first position sees the last one of its block, and none what is behind.
-
-    Without blocks a sequence is longer than those of any block-causal model, where the model takes that many tokens.
-    """
+    """Checks, by running a model, that its first position sees the last one of its block, and none what is behind."""
     name = type(model).__name__
-    # Half of what it takes: some classes count positions from behind the id of the padding token.
+    # Longer than any blocks, and half of what the model takes: some count positions from behind the padding's id.
     block = block_length or min(96, (longest_sequence(model) or 192) // 2)
     length = block if block_length is None else block + 1
     mask: Any = torch.ones(2, length, dtype=torch.long, device=model.device)
@@ -176,7 +173,8 @@ def check_attention(model: PreTrainedModel, block_length: int | None, has_masks:
     if not of_last[0]:
         raise ValueError(
             f"{name} is causal: its first position does not react to the last one, so it cannot fill in masks. Give "
-            "the `block_length` if it is causal across blocks, or use the class that the checkpoint was trained with."
+            "its `block_length` if blocks see themselves. Diffusion models that are published as Llama or Qwen load "
+            "by an A2D class."
         )
 
 

@@ -23,8 +23,7 @@ class DreamConfig(PublishedConfigMixin, Qwen2Config):
     model_type = "Dream"
     only_supported = {"use_sliding_window": False}
     told_apart = {
-        # DreamReasoner, which is built as SDAR is.
-        "block_size": SDARConfig,
+        "block_size": SDARConfig,  # DreamReasoner
         "expand_token_id": "DreamOn inserts and deletes tokens, which is not implemented. Load a Dream-Coder.",
         "rope_scaling_factor": "Say how positions are stretched by `rope_parameters`, as transformers names it.",
     }
