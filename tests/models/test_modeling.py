@@ -3,6 +3,7 @@
 
 import itertools
 import json
+import shutil
 from functools import partial
 
 import pytest
@@ -125,6 +126,15 @@ def test_a2d_is_an_autoregressive_model_with_another_mask(tmp_path, make_model, 
         torch.testing.assert_close(model(ids).logits, expected)
         again = AutoModelForMaskedLM.from_pretrained(tmp_path / "again")
         assert type(again) is type(model) and torch.equal(again(ids).logits, model(ids).logits)
+
+
+def test_a_block_causal_a2d_is_not_loaded_with_full_attention(golden_dir, tmp_path):
+    folder = tmp_path / "Qwen3-0.6B-diffusion-bd3lm-v0.1"
+    shutil.copytree(golden_dir / "a2d/model", folder)
+    with pytest.raises(ValueError, match="`block_length` must be given"):
+        AutoModelForMaskedLM.from_pretrained(folder)
+    AutoModelForMaskedLM.from_pretrained(folder, block_length=8).save_pretrained(folder)
+    assert AutoModelForMaskedLM.from_pretrained(folder).attention == "block_causal"
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """A2D (https://github.com/ZHZisZZ/dllm): autoregressive models that learned diffusion."""
 
+from transformers import PreTrainedConfig
 from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrainedModel
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrainedModel
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrainedModel
@@ -8,6 +9,19 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrained
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
 from .configuration_a2d import A2DLlamaConfig, A2DQwen2Config, A2DQwen3Config
+
+
+class A2DForMaskedDiffusion(MaskedDiffusionModel):
+    """What the models of A2D share: the name of a checkpoint may say that it needs blocks, which its file does not."""
+
+    def __init__(self, config: PreTrainedConfig):
+        if "bd3lm" in config.name_or_path and config.block_length is None:
+            raise ValueError(
+                f"`block_length` must be given for {config.name_or_path!r}, which was trained block-causal: its "
+                "config.json does not say so. Pass `block_length=32` to `from_pretrained`, and save the model with "
+                "its tokenizer for the command line."
+            )
+        super().__init__(config)
 
 
 class A2DQwen3PreTrainedModel(Qwen3PreTrainedModel):
@@ -20,7 +34,7 @@ class A2DQwen3Model(DiffusionBackbone, A2DQwen3PreTrainedModel, Qwen3Model):
     """The transformer of A2D-Qwen3, without the head."""
 
 
-class A2DQwen3ForMaskedDiffusion(MaskedDiffusionModel, A2DQwen3PreTrainedModel):
+class A2DQwen3ForMaskedDiffusion(A2DForMaskedDiffusion, A2DQwen3PreTrainedModel):
     """A2D-Qwen3 (Qwen3-0.6B-diffusion, OPDLM) with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     ```python
@@ -44,7 +58,7 @@ class A2DQwen2Model(DiffusionBackbone, A2DQwen2PreTrainedModel, Qwen2Model):
     """The transformer of A2D-Qwen2, without the head."""
 
 
-class A2DQwen2ForMaskedDiffusion(MaskedDiffusionModel, A2DQwen2PreTrainedModel):
+class A2DQwen2ForMaskedDiffusion(A2DForMaskedDiffusion, A2DQwen2PreTrainedModel):
     """A2D-Qwen2 (Qwen2.5-Coder-0.5B-diffusion) with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
     backbone_class = A2DQwen2Model
@@ -59,7 +73,7 @@ class A2DLlamaModel(DiffusionBackbone, A2DLlamaPreTrainedModel, LlamaModel):
     """The transformer of A2D-Llama, without the head."""
 
 
-class A2DLlamaForMaskedDiffusion(MaskedDiffusionModel, A2DLlamaPreTrainedModel):
+class A2DLlamaForMaskedDiffusion(A2DForMaskedDiffusion, A2DLlamaPreTrainedModel):
     """A2D-Llama with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
     backbone_class = A2DLlamaModel
