@@ -20,10 +20,11 @@ def read_published() -> list[dict[str, Any]]:
 
 
 def describe_attention(architecture: dict[str, Any]) -> str:
-    """Says what a token sees, and which position predicts it, as in 'block-causal, blocks of 32, shifted'."""
-    block_length = architecture.get("block_length")
+    """Says what a token sees and is predicted by, and what loading needs: "block-causal, blocks of 32, shifted"."""
+    block_length, load_with = architecture.get("block_length"), architecture.get("load_with")
     parts = [architecture["attention"], f"blocks of {block_length}" if block_length else ""]
-    return ", ".join(filter(None, [*parts, "shifted" if architecture["shift_logits"] else ""]))
+    parts += ["shifted" if architecture["shift_logits"] else "", f"loaded with {load_with}" if load_with else ""]
+    return ", ".join(filter(None, parts))
 
 
 def run(flags: Flags) -> dict[str, Any]:
