@@ -32,12 +32,13 @@ RUN_ELSEWHERE = {
     "docs/diffusers.md": "test_diffusers.py",
     "docs/evaluation.md": "harness/test_docs.py",
     "docs/hub.md": "hub/test_docs.py",
+    "docs/make_a_teacher.md": "test_make_a_teacher.py",
     "docs/metrics.md": "evaluation/test_metrics.py",
     "docs/serving.md": "serving/test_docs.py",
 }
 
 # Packages of others that pages name.
-NOT_OURS = ("deepspeed", "gradio", "openai", "sglang")
+NOT_OURS = ("deepspeed", "gguf", "gradio", "openai", "sglang")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", flags=re.MULTILINE | re.DOTALL)
 

@@ -1,0 +1,162 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Makes a teacher of an autoregressive model, distils it, and measures both: the example of docs/make_a_teacher.md.
+
+    python examples/make_a_teacher/roman_numerals.py --output_dir runs/roman
+    python benchmarks/make_a_teacher.py --folder runs/roman --output benchmarks/results/make_a_teacher.json
+
+Every step is a command of hf-dparallel, as the page has it. A run that was stopped goes on with the step that it was
+in. Thresholds are chosen on the first half of the held-out questions, as the one with the fewest passes that loses at
+most a point against one token per pass, and all figures are of the other half.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_dparallel.cli import main as hf_dparallel
+from hf_dparallel.environment import describe_environment
+from hf_dparallel.evaluation.intervals import bootstrap_interval, wilson_interval
+from hf_dparallel.reports import markdown_table
+
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "make_a_teacher"
+# By attention, the flags of the conversion.
+ATTENTIONS: dict[str, list[str]] = {"full": [], "block_causal": ["--block_length", "16"]}
+CANVAS = ["--max_new_tokens", "48", "--block_length", "16"]
+SMALL = ["--use_cpu", "--bf16", "false", "--dtype", "float32", "--report_to", "none", "--activation_checkpointing"]
+SMALL += ["false", "--max_length", "72", "--per_device_train_batch_size", "32", "--gradient_accumulation_steps", "1"]
+SMALL += ["--drop_long_rows", "--save_strategy", "no", "--lr_scheduler_type", "cosine"]
+# One token in each pass, and the thresholds that are tried.
+ONE = {"denoising_steps": "48"}
+CONFIDENCES, ENTROPIES = {"confidence_threshold": "0.5,0.7,0.9"}, {"entropy_threshold": "0.1,0.3,0.5,0.8,1.1"}
+NUM_QUESTIONS = 600
+ALLOWED_DROP = 0.01
+
+
+def run(result: Path, *command: str) -> None:
+    """Runs a command unless its result is there."""
+    if not result.exists():
+        print("hf-dparallel", *command, flush=True)
+        if hf_dparallel(command) != 0:
+            raise SystemExit(1)
+
+
+def make_models(folder: Path, attention: str, num_steps: Sequence[int], seed: int) -> tuple[Path, Path]:
+    """The folders of teacher and student."""
+    here = folder / f"{attention}-{seed}"
+    start, teacher, rows, student = (here / name for name in ("start", "teacher", "trajectories", "student"))
+    run(start, "convert", str(folder / "base"), "--output_dir", str(start), *ATTENTIONS[attention])
+    flags = [*SMALL, "--seed", str(seed), "--max_steps"]
+    preset = ["--config", str(EXAMPLE / f"{attention}.yaml"), "--dataset_name", str(folder / "train.jsonl")]
+    run(
+        teacher / "model.safetensors",
+        *("train", *preset, "--model", str(start), "--output_dir", str(teacher)),
+        *(*flags, str(num_steps[0]), "--learning_rate", "2e-3"),
+    )
+    run(
+        rows / "filtered.parquet",
+        *("trajectories", str(teacher), "--dataset", str(folder / "prompts.jsonl"), "--output_dir", str(rows)),
+        *(*CANVAS, "--commit_order", "left_to_right", "--num_samples", "1000", "--batch_size", "50"),
+    )
+    run(
+        student / "model.safetensors",
+        *("train", "--model", str(teacher), "--dataset_name", str(rows), "--output_dir", str(student)),
+        *(*flags, str(num_steps[1]), "--learning_rate", "1e-3", "--block_length", "16", "--mask_ratio", "random"),
+        *("--per_device_train_batch_size", "16", "--num_compared", "0"),
+    )
+    return teacher, student
+
+
+def measure(model: Path, test: Path, *sweeps: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """The answers to the held-out questions, by the setting that they were decoded with."""
+    found = {}
+    for name, values in (pair for sweep in sweeps for pair in sweep.items()):
+        folder = model / f"evaluated-{name}"
+        run(
+            folder / "report.json",
+            *("evaluate", str(model), "--dataset", str(test), "--num_samples", str(NUM_QUESTIONS), *CANVAS),
+            *("--sweep", f"{name}={values}", "--output_dir", str(folder), "--batch_size", "32"),
+        )
+        for row in json.loads((folder / "report.json").read_text())["rows"]:
+            found[row["method"]] = row["answers"]
+    return found
+
+
+def figures(answers: dict[str, list[float]], part: slice) -> dict[str, Any]:
+    correct, nfe = answers["is_correct"][part], answers["nfe"][part]
+    accuracy = sum(correct) / len(correct)
+    return {
+        "accuracy": accuracy,
+        "accuracy_interval": list(wilson_interval(accuracy, len(correct))),
+        "nfe": sum(nfe) / len(nfe),
+        "nfe_interval": list(bootstrap_interval(nfe)),
+        "num_prompts": len(nfe),
+    }
+
+
+def compare(teacher: dict[str, Any], student: dict[str, Any]) -> dict[str, Any]:
+    """One token per pass, the best threshold of the teacher and that of the student; and all that was tried."""
+    reference = next(name for name in teacher if name.startswith("denoising_steps"))
+    half = len(teacher[reference]["nfe"]) // 2
+    tuning, held_out = slice(0, half), slice(half, None)
+    least = figures(teacher[reference], tuning)["accuracy"] - ALLOWED_DROP
+
+    def best(answers: dict[str, Any]) -> str:
+        tried = {name: figures(each, tuning) for name, each in answers.items()}
+        kept = {name: each for name, each in tried.items() if each["accuracy"] >= least}
+        if not kept:
+            return max(tried, key=lambda name: tried[name]["accuracy"])
+        return min(kept, key=lambda name: kept[name]["nfe"])
+
+    rows = {"Teacher, one token per pass": teacher[reference]}
+    for title, answers in (("Teacher", teacher), ("Student", student)):
+        name = best(answers)
+        rows[f"{title}, {name.replace('_', ' ')}"] = answers[name]
+    return {
+        "rows": {title: figures(answers, held_out) for title, answers in rows.items()},
+        "curves": {
+            title: {name: figures(each, held_out) for name, each in answers.items()}
+            for title, answers in (("teacher", teacher), ("student", student))
+        },
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    """The rows of both attentions, with 95 % intervals, as Markdown."""
+
+    def cells(row: dict[str, Any]) -> tuple[str, str]:
+        (low, high), (least, most) = row["nfe_interval"], row["accuracy_interval"]
+        return f"{row['nfe']:.1f} ({low:.1f} to {high:.1f})", f"{row['accuracy']:.1%} ({least:.1%} to {most:.1%})"
+
+    lines = [
+        (attention.replace("_", "-"), title, *cells(row))
+        for attention in ATTENTIONS
+        if attention in report
+        for title, row in report[attention]["rows"].items()
+    ]
+    return markdown_table(["Attention", "Method", "Passes", "Accuracy"], lines, num_text_columns=2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, help="What roman_numerals.py has written.")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--attention", nargs="+", choices=ATTENTIONS, default=list(ATTENTIONS))
+    parser.add_argument("--num_steps", type=int, nargs=2, default=(1500, 300), help="Of teacher and student.")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    report: dict[str, Any] = {"environment": describe_environment(), "num_steps": args.num_steps, "seed": args.seed}
+    for attention in args.attention:
+        teacher, student = make_models(args.folder, attention, args.num_steps, args.seed)
+        test = args.folder / "test.jsonl"
+        report[attention] = compare(
+            measure(teacher, test, ONE, CONFIDENCES, ENTROPIES), measure(student, test, ENTROPIES)
+        )
+        args.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(table(report))
+
+
+if __name__ == "__main__":
+    main()
