@@ -49,8 +49,7 @@ from ..helpers import (
     refuses,
     weights_of,
 )
-from .helpers import all_logits
-from .test_losses import naive_terms
+from .helpers import all_logits, naive_terms
 
 
 def make_collator(**settings):

@@ -9,6 +9,8 @@ from hf_dparallel import certainty_forcing_loss
 from hf_dparallel.training.losses import row_terms
 from hf_dparallel.training.objective import Objective
 
+from .helpers import naive_terms
+
 
 def make_case(rows=5, length=11, vocab_size=13, seed=0):
     """Logits and labels with rows of every kind: scored or not, correct or not."""
@@ -22,25 +24,6 @@ def make_case(rows=5, length=11, vocab_size=13, seed=0):
     labels[2, 0] = (logits[2, 0].argmax() + 1) % vocab_size
     labels[2, 1:] = -100
     return logits, labels
-
-
-def naive_terms(logits, labels, temperature):
-    """Eqs. 5 to 7 as they are written, in float64: consistency and certainty of each row."""
-    logits = logits.double()
-    consistency, certainty = [], []
-    for row_logits, row_labels in zip(logits, labels, strict=True):
-        cross_entropies, entropies = [], []
-        for token_logits, label in zip(row_logits, row_labels, strict=True):
-            if label == -100:
-                continue
-            cross_entropies.append(-torch.log(torch.softmax(token_logits, dim=-1)[label]))
-            if token_logits.argmax() == label:
-                p = torch.softmax(token_logits / temperature, dim=-1)
-                entropies.append(-(p * p.log()).sum())
-        zero = logits.sum() * 0
-        consistency.append(torch.stack(cross_entropies).mean() if cross_entropies else zero)
-        certainty.append(torch.stack(entropies).mean() if entropies else zero)
-    return torch.stack(consistency), torch.stack(certainty)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 0.3])
