@@ -3,7 +3,6 @@
 
 import json
 import random
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +44,6 @@ from hf_dparallel import (
     SDARMoeConfig,
     SDARMoeForMaskedDiffusion,
 )
-from hf_dparallel.serving.web_page import render_page
 from hf_dparallel_rules.settings import SettingError
 
 
@@ -357,12 +355,6 @@ def is_right(text: str) -> bool:
 
 def reward_of_the_text(completions, **kwargs):
     return [float(is_right(text)) for text in completions]
-
-
-def questions_of_the_page() -> dict[str, list[str]]:
-    """The questions to try on the page of the server, by what they show."""
-    page, _ = render_page()
-    return json.loads(re.search(r'<script id="questions"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
 
 
 def read_json(path: str):

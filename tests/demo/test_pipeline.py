@@ -18,8 +18,7 @@ from hf_dparallel.data.prompts import tokenize_prompts
 from hf_dparallel.demo import STUDENT, TEACHER, path_of, pipeline, word_problem_dataset
 from hf_dparallel.demo.pipeline import DemoConfig, load_teacher, run_demo
 from hf_dparallel.evaluation.decoding import evaluate_decoding
-
-from ..helpers import questions_of_the_page
+from hf_dparallel.serving.web_page import EXAMPLES
 
 
 @pytest.mark.slow
@@ -43,15 +42,14 @@ def test_bundled_student_takes_a_fifth_of_the_passes():
     assert figures["nfe"] < 64 / 5
 
 
-ENDS = ["15.", "23.", "22.", "11. 20.", "31.", "We can only add and take away."]
-QUESTIONS = questions_of_the_page()
-
-
-@pytest.mark.parametrize(("name", "ends"), list(zip(QUESTIONS, ENDS, strict=True)))
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    list(zip(EXAMPLES, ["15.", "23.", "22.", "11. 20.", "31.", "We can only add and take away."], strict=True)),
+)
 def test_bundled_student_answers_the_examples_of_the_page(name, ends):
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(STUDENT), AutoTokenizer.from_pretrained(STUDENT)
     messages, replies = [], []
-    for question in QUESTIONS[name]:
+    for question in EXAMPLES[name]:
         messages.append({"role": "user", "content": question})
         inputs = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"

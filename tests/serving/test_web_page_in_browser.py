@@ -12,10 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from hf_dparallel.serving.web_page import render_page
+from hf_dparallel.serving.web_page import EXAMPLES, render_page
 
 from ..browser import NEEDS_BROWSER, set_window
-from ..helpers import questions_of_the_page
 from .helpers import PROBLEMS, Gate, alone, running, wait_for
 
 
@@ -346,10 +345,7 @@ def test_examples_are_conversations(fake, driver):
         page.wait_for_answer()
         page.find("#examples button")[3].click()
         page.wait_for_answer(2)
-        assert (
-            page.texts(".user") == questions_of_the_page()["a follow-up"]
-            and not page.find("#welcome")[0].is_displayed()
-        )
+        assert page.texts(".user") == EXAMPLES["a follow-up"] and not page.find("#welcome")[0].is_displayed()
     assert [len(body["messages"]) for body in fake.asked] == [1, 1, 3]
 
 

@@ -15,6 +15,22 @@ from hf_dparallel_rules.settings import SETTINGS, Setting, settings_of
 from ..pass_colors import CSS
 
 
+# Questions to try, by what they show. Several are one conversation.
+EXAMPLES = {
+    "two steps": ["Mia has 14 pens. She finds 6 more and then sells 5. How many pens are left?"],
+    "six steps": [
+        "Tom has 20 coins. He finds 8 more. Then he loses 5. He buys 9 more. Then he loses 7. He finds 4 more. Then "
+        "he loses 6. How many coins are left?"
+    ],
+    "eight steps": [
+        "Leo has 12 stamps. Then Leo finds 8 more. Later Leo loses 5 stamps. Then Leo buys 9 more. Later Leo sells 4 "
+        "stamps. Then Leo finds 7 more. Later Leo loses 6 stamps. Then Leo buys 3 more. Later Leo sells 2 stamps. "
+        "How many stamps does Leo have now?"
+    ],
+    "a follow-up": ["Gia has 18 apples and eats 7 of them. How many are left?", "And if she finds 9 more?"],
+    "number words": ["Emma has twenty-three books and buys eight more. How many books does she have?"],
+    "something else": ["What is the capital of France?"],
+}
 _TEMPLATE = Path(__file__).with_name("web_page.html")
 # Where the slider of a threshold without a largest value ends: some answers of the bundled teacher break only above 2.
 _LARGEST_ON_SLIDER = 3.0
@@ -30,7 +46,8 @@ def render_page() -> tuple[str, dict[str, str]]:
     """
     rules = {name: _slider(SETTINGS[name]) for name in settings_of("rule") if SETTINGS[name].is_requestable}
     page = _TEMPLATE.read_text(encoding="utf-8").replace("__PASS_COLORS__", CSS)
-    page = page.replace("__RULES__", json.dumps(rules).replace("<", "\\u003c"))
+    for place, data in {"__RULES__": rules, "__EXAMPLES__": EXAMPLES}.items():
+        page = page.replace(place, json.dumps(data).replace("<", "\\u003c"))
     policy = (
         f"default-src 'none'; script-src {_hash_of('script', page)}; style-src {_hash_of('style', page)}; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
