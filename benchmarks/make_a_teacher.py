@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="What roman_numerals.py has written.")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--attention", nargs="+", choices=ATTENTIONS, default=list(ATTENTIONS))
-    parser.add_argument("--num_steps", type=int, nargs=2, default=(1500, 300), help="Of teacher and student.")
+    parser.add_argument("--num_steps", type=int, nargs=2, default=(1500, 1500), help="Of teacher and student.")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     report: dict[str, Any] = {"environment": describe_environment(), "num_steps": args.num_steps, "seed": args.seed}
