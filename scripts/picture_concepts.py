@@ -223,7 +223,7 @@ def draw_cache() -> str:
         ("no cache (exact)", "ccccccc cccccc cccccc cccccc"),
         ('"prefix"', "kkkkkkk kkkkkk cccccc cccccc"),
         ('"dual"', "kkkkkkk kkkkkk cccccc kkkkkk"),
-        ("SDAR, LLaDA2 (exact)", "kkkkkkk kkkkkk cccccc ------"),
+        ("Block-causal (exact)", "kkkkkkk kkkkkk cccccc ------"),
     ]
     for row, (name, cells) in enumerate(rows):
         y = 42 + 40 * row

@@ -320,7 +320,7 @@ add_setting("use_cache", "cache", bool, default=False, off=True,
     help="`False` turns off the caches and the suffix window of recipe and model. `True` changes nothing.")
 add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "block"),
     source="https://huggingface.co/papers/2505.22618",
-    model={"is_native": "needs a model of this package (LLaDA, Dream, SDAR, LLaDA2), and {model} is none",
+    model={"is_native": "needs a model of this package (see `hf-dparallel models`), and {model} is none",
            "fits_attention": "is not for the attention of {model}: \"block\" is for block-causal models and exact, "
            "\"prefix\" and \"dual\" approximate for all others",
            "keeps_activations": "needs `model.eval()`: in training, activation checkpointing drops the keys and "
@@ -360,7 +360,7 @@ add_setting("pad_token_id", "tokens", int, noun="a token id (an integer)",
 add_setting("bos_token_id", "tokens", int, noun="a token id (an integer)",
     help="Only a record: decoding does not use it.")
 add_setting("compile_config", "compile", object, noun="a transformers.CompileConfig", items="CompileConfig",
-    model={"is_native": "needs a model of this package (LLaDA, Dream, SDAR, LLaDA2), and {model} is none"},
+    model={"is_native": "needs a model of this package (see `hf-dparallel models`), and {model} is none"},
     help="A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Prompts are then padded to "
     "multiples of 64 columns and batches to powers of two, so that few shapes are compiled.")
 add_setting("disable_compile", "compile", bool, help="Ignores `compile_config`.")

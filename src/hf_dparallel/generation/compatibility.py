@@ -82,7 +82,7 @@ def check(config: Config, model: PreTrainedModel | None = None) -> None:
             raise SettingError("suppress_tokens", config.suppress_tokens, rule, f"Set `suppress_tokens=[{token}]`.")
     if model.attention != "full" and config.is_infilling:
         rule = f"fills in mask tokens, and {of_class} sees nothing of the blocks behind"
-        raise SettingError("max_new_tokens", 0, rule, "Append new tokens, or use LLaDA or Dream.")
+        raise SettingError("max_new_tokens", 0, rule, "Append new tokens, or use a model with full attention.")
 
 
 def _check_others(setting: Setting, config: Config) -> None:

@@ -71,7 +71,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
     The loss of a sequence is Eq. 8 of the paper, summed over its two complementary views; the loss of a step is
     the mean over its sequences, whether they come in one batch, by gradient accumulation, or from several processes.
 
-    A model that sees nothing behind its open block (SDAR, LLaDA2, Nemotron-Labs-Diffusion) learns all blocks of an
+    A model that sees nothing behind its open block learns all blocks of an
     answer in each step, from rows that hold a noisy and a clean copy of the sequence. Then the loss of a view is the
     mean over the masked tokens of all its blocks.
 
