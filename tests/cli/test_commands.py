@@ -499,6 +499,7 @@ def test_what_is_no_model_for_commands_is_told_in_a_line(hf, tmp_path, config, m
     (tmp_path / "config.json").write_text(json.dumps(config))
     code, _, err = hf("generate", str(tmp_path), "5 6")
     assert code == 1 and f"`model={tmp_path}` {message}" in last_line(err) and len(last_line(err)) < 500
+    assert ("`hf-dparallel convert`" in err) == (config["model_type"] == "llama")
 
 
 @pytest.mark.parametrize(

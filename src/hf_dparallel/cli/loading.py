@@ -271,9 +271,9 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
         found, is_other, _ = str(error).partition(" for this kind of AutoModel")
         if is_other:
             raise ValueError(
-                f"`{argument}={name}` is no masked language model ({found}). Diffusion models that are published as a "
-                "Llama or Qwen (Stable-DiffCoder, Open-dCoder) are loaded by an A2D class in Python, and saved for "
-                "commands: see docs/quickstart.md."
+                f"`{argument}={name}` is no masked language model ({found}). `hf-dparallel convert` makes one of a "
+                "Llama, Mistral or Qwen. Stable-DiffCoder and Open-dCoder, published as such, are loaded by an A2D "
+                "class in Python, and saved for commands: see docs/quickstart.md."
             ) from error
         raise
 
