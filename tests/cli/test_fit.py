@@ -89,7 +89,7 @@ def test_without_a_size_it_is_what_the_device_has(hf, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        ("demo --memory 24", 2, "`memory` must be a size such as 24GB, got '24'."),
+        ("demo --memory 24", 2, "`memory` must be in MB or GB, such as 24GB, got '24'."),
         ("demo --prompt_length 8 --train", 2, "`prompt_length` and `train` are both given."),
         ("demo --batch_size 8 --train", 2, "`batch_size` and `train` are both given."),
         ("demo --lora_r 8", 2, "`lora_r` needs `train`."),

@@ -90,7 +90,7 @@ def available_memory(flags: Flags) -> int:
         try:
             return convert_file_size_to_int(flags.memory.upper())
         except ValueError as error:
-            raise click.UsageError(f"`memory` must be a size such as 24GB, got {flags.memory!r}.") from error
+            raise click.UsageError(f"`memory` must be in MB or GB, such as 24GB, got {flags.memory!r}.") from error
     device = choose_device(flags.device)
     if device.type in ("cpu", "mps"):
         return psutil.virtual_memory().available
