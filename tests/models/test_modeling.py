@@ -14,6 +14,8 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Trainer,
     TrainingArguments,
 )
@@ -135,6 +137,15 @@ def test_a_block_causal_a2d_is_not_loaded_with_full_attention(golden_dir, tmp_pa
         AutoModelForMaskedLM.from_pretrained(folder)
     AutoModelForMaskedLM.from_pretrained(folder, block_length=8).save_pretrained(folder)
     assert AutoModelForMaskedLM.from_pretrained(folder).attention == "block_causal"
+
+
+def test_weights_that_a_class_would_drop_are_an_error(tmp_path):
+    """The biases of a Qwen2 that is loaded as a Llama."""
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 2, "intermediate_size": 16}
+    Qwen2ForCausalLM(Qwen2Config(**sizes)).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="has 3 weights that are none of A2DLlama.*_proj.bias'"):
+        A2DLlamaForMaskedDiffusion.from_pretrained(tmp_path)
 
 
 @pytest.mark.slow

@@ -100,7 +100,8 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
         """Loads a checkpoint as [`~transformers.PreTrainedModel.from_pretrained`] does, if it is complete and safe.
 
         Raises:
-            ValueError: if weights are missing. transformers would draw them at random and only report it.
+            ValueError: if weights are missing or left over. transformers would draw them at random, or drop them, and
+                only report it.
             OSError: if all weights are pickled; `use_safetensors=False` reads those.
         """
         if use_safetensors is None and pretrained_model_name_or_path is not None:
@@ -111,12 +112,16 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
 
     def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
         super()._adjust_missing_and_unexpected_keys(loading_info)  # type: ignore[misc]
-        if loading_info.missing_keys:
-            missing = sorted(loading_info.missing_keys)
-            raise ValueError(
-                f"The checkpoint {self.config.name_or_path!r} lacks {len(missing)} weights of {type(self).__name__}, "
-                f"such as {missing[0]!r}. It is incomplete, or of another architecture under this `model_type`."
-            )
+        name = type(self).__name__
+        for keys, what in (
+            (loading_info.missing_keys, f"lacks {{}} weights of {name}"),
+            (loading_info.unexpected_keys, f"has {{}} weights that are none of {name}"),
+        ):
+            if keys:
+                raise ValueError(
+                    f"The checkpoint {self.config.name_or_path!r} {what.format(len(keys))}, such as "
+                    f"{min(keys)!r}. It is incomplete, or of another architecture under this `model_type`."
+                )
 
     def score(self, inputs, where, function=None, labels=None, forward=None):
         """As in [`ScoringMixin.score`]: the head runs at these positions only, inside the forward pass."""
