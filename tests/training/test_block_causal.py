@@ -266,6 +266,7 @@ def naive_loss(model, batch):
         (make_sdar, {"complementary_masking": False}),
         (make_sdar, {"block_origin": "answer"}),
         (make_nemotron, {}),
+        (make_nemotron, {"on_policy_ratio": 0.5}),
     ],
 )
 def test_flex_attention_with_a_block_mask_gives_the_same_loss(tmp_path, make_model, settings):

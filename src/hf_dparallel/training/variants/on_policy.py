@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.attention.flex_attention import BlockMask
 
 from hf_dparallel_rules.certainty import measure_certainty
 
@@ -65,8 +66,12 @@ def fill_with_guesses(step: Step, on_policy: torch.BoolTensor) -> dict[str, Any]
     ids = step.inputs["input_ids"]
     masked = (ids == step.mask_token_id) & step.scored & on_policy[:, None]
     # All processes run the pass, as sharded weights are gathered in it: without such a row over one row, for nothing.
-    rows = on_policy.nonzero()[:, 0]
+    rows: Any = on_policy.nonzero()[:, 0]
     rows = rows if len(rows) else rows.new_zeros(1)
+    attention_mask = step.inputs.get("attention_mask")
+    if isinstance(attention_mask, BlockMask) and attention_mask.shape[0] > 1:
+        # Rows that each have their own cannot be taken out of it.
+        rows = slice(None)
     shown = {name: value[rows] if torch.is_tensor(value) else value for name, value in step.inputs.items()}
     with torch.no_grad(), evaluation_mode(step.forward):
         guesses = base_model(step.student).score(shown, masked[rows], guess, ids[rows], forward=step.forward).tokens
