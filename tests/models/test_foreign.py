@@ -213,7 +213,9 @@ BLOCKS = {"max_new_tokens": 70, "block_length": 32, "entropy_threshold": 2.5, "s
 
 
 @pytest.mark.parametrize("make_model", [BlockCausal, TakesAnyMask])
-@pytest.mark.parametrize("settings", [{}, {"max_active_blocks": 2}, {"revocation_threshold": 0.5}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"max_active_blocks": 2}, {"revocation_threshold": 0.5}, {"block_origin": "answer"}]
+)
 def test_block_diffusion_of_another_class_equals_the_native_one(make_model, settings):
     """The native one has the same weights, an exact cache, and blocks from the first token of each row."""
     model = enable_diffusion_generation(make_model(RemoteCodeConfig()).double(), 63, True, block_length=32)
@@ -223,8 +225,9 @@ def test_block_diffusion_of_another_class_equals_the_native_one(make_model, sett
     native.double().eval()
     prompts = [[2, 3, 4, 5, 6], [7] * 40]
     settings = BLOCKS | {"eos_token_id": 1, "pad_token_id": 1, "mask_token_id": 63} | settings
-    if make_model is BlockCausal and "revocation_threshold" in settings:
-        with refuses("revocation_threshold"):
+    refused = settings.keys() & {"revocation_threshold", "block_origin"}
+    if make_model is BlockCausal and refused:
+        with refuses(*refused):
             model.generate(torch.tensor(prompts[:1]), **settings)
         return
     expected = list(native.generate_many(prompts, **settings))

@@ -105,7 +105,7 @@ class Runner:
             return planned.appended.make_mask(self.model, planned.length)
         if planned.seen is None:
             return None
-        if not self.model.is_native and not (self.canvas.whole_blocks and self.model.takes_visibility):
+        if not self.model.is_native and (self.canvas.attention == "full" or not self.model.takes_visibility):
             return planned.keys.of(planned.seen)
         if self._seen is not planned.seen:
             self._seen, self._masks = planned.seen, {}
