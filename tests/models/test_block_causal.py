@@ -193,7 +193,7 @@ def test_masks_say_who_sees_whom():
 @pytest.mark.parametrize("attention", ["block_causal", "causal_past"])
 def test_a_past_that_is_causal_is_one_of_blocks_of_one_token(attention):
     """A noisy block sees the clean tokens before it and itself, and a clean token sees those up to its own."""
-    positions = torch.arange(6).repeat(2)
+    positions = torch.arange(6).repeat(2)[None]
     is_clean = torch.arange(12) >= 6
     blocks = mask_blocks(attention, positions, positions - positions % 3, is_clean)[None]
     form = {"dtype": torch.float32, "device": blocks.device}

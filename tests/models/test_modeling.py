@@ -46,6 +46,7 @@ from ..helpers import (
     make_rnd1,
     make_sdar,
     make_sdar_moe,
+    refuses,
 )
 
 
@@ -326,6 +327,8 @@ WINDOW = {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 
         (make_llada2, {"rope_scaling": {"type": "mrope"}}),
         (make_llada_moe, {"moe_layer_freq": [0, 1]}),
         (make_llada_moe, {"shared_expert_intermediate_size": 16}),
+        *((make, {"is_causal": True}) for make in (make_a2d, make_rnd1, make_nemotron)),
+        (partial(make_a2d, A2DLlamaForMaskedDiffusion), {"sliding_window": 2}),
     ],
 )
 def test_what_would_be_computed_in_another_way_is_refused(make_model, settings):
@@ -334,6 +337,13 @@ def test_what_would_be_computed_in_another_way_is_refused(make_model, settings):
     value = value["type"] if isinstance(value, dict) else value[0] if isinstance(value, list) else value
     with pytest.raises(ValueError, match=f"`{names.get(name, name)}={value!r}`"):
         make_model(**settings)
+
+
+@pytest.mark.parametrize("make_model", [make_a2d, make_sdar, make_llada2, make_nemotron])
+@pytest.mark.parametrize("length", [0, -4])
+def test_a_block_of_no_tokens_is_refused(make_model, length):
+    with refuses("block_length"):
+        make_model(block_length=length)
 
 
 @pytest.mark.parametrize(

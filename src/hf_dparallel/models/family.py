@@ -14,6 +14,8 @@ from transformers import (
 )
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from hf_dparallel_rules.settings import SETTINGS
+
 
 class PublishedConfigMixin:
     """Comes before a configuration of transformers, whose settings have the names of the published `config.json`."""
@@ -51,6 +53,8 @@ class PublishedConfigMixin:
         self.rope_theta = rope["rope_theta"]
         for name, expected in self.only_supported.items():
             self._check(name, [getattr(self, name, expected)], [expected])
+        SETTINGS["block_length"].read(getattr(self, "block_length", None))
+        self._check("is_causal", [self.is_causal], [False])
         self._check("layer_types", getattr(self, "layer_types", None) or [], ["full_attention"])
         self._check("rope_type", [rope.get("rope_type", "default")], ["default", *ROPE_INIT_FUNCTIONS])
         if not hasattr(type(self), "partial_rotary_factor"):

@@ -58,7 +58,8 @@ class A2DLlamaConfig(A2DConfigMixin, LlamaConfig):
     """Configuration of an [`A2DLlamaForMaskedDiffusion`]. See [`A2DConfigMixin`]."""
 
     model_type = "a2d-llama"
-    only_supported = {}
+    # Mistral has one.
+    only_supported = {"sliding_window": None}
 
     block_length: int | None = None
     shift_logits: bool = False
