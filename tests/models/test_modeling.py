@@ -346,6 +346,11 @@ def test_a_block_of_no_tokens_is_refused(make_model, length):
         make_model(block_length=length)
 
 
+@pytest.mark.parametrize("make_model", [make_a2d, make_llada, make_nemotron])
+def test_a_setting_of_others_that_is_called_attention_changes_nothing(make_model):
+    assert make_model(attention="sdpa").attention == make_model().attention
+
+
 @pytest.mark.parametrize(
     ("make_model", "family"),
     [

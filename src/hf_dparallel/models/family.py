@@ -45,8 +45,9 @@ class PublishedConfigMixin:
                 raise ValueError(f"`{key}={kwargs[key]!r}` does not fit a {type(self).__name__}. {what}")
         # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
         kwargs.pop("auto_map", None)
-        # What counts is the one of the class.
-        kwargs.pop("model_type", None)
+        # What counts are those of the class.
+        for name in ("model_type", "attention"):
+            kwargs.pop(name, None)
         super().__post_init__(**(published | kwargs))  # type: ignore[misc]
         rope = self.rope_parameters
         # Where the published code looks for it.
