@@ -195,7 +195,7 @@ def test_a_past_that_is_causal_is_one_of_blocks_of_one_token(attention):
     """A noisy block sees the clean tokens before it and itself, and a clean token sees those up to its own."""
     positions = torch.arange(6).repeat(2)[None]
     is_clean = torch.arange(12) >= 6
-    blocks = mask_blocks(attention, positions, positions - positions % 3, is_clean)[None]
+    blocks = mask_blocks(attention, positions, positions - positions % 3, is_clean)
     form = {"dtype": torch.float32, "device": blocks.device}
     mask = make_attention_mask(make_sdar().config, noisy_and_clean(blocks, 6), (1, 12, 12), **form)[0, 0]
     for query, key in itertools.product(range(12), repeat=2):
