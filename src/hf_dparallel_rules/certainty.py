@@ -2,12 +2,13 @@
 """How certain a model is of a token: the one definition of entropy and confidence, for the loss and for decoding."""
 
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 
 
 # Logits measured at a time. On a CPU, what fits into its cache; elsewhere, what bounds the memory (0.5 GB a copy).
-_CHUNK_NUMEL_CPU = 2**17
+_CHUNK_NUMEL_CPU = 2**19
 _CHUNK_NUMEL = 2**27
 # Divides the vocabularies of the published models.
 _GROUP = 128
@@ -15,11 +16,17 @@ _GROUP = 128
 
 @dataclass
 class Certainty:
-    """The likeliest token of each position, its probability, and the entropy (nats), each of shape `(...)`."""
+    """A token at each position, its probability, the entropy (nats), and the likeliest one, each of shape `(...)`."""
 
     tokens: torch.LongTensor
     confidence: torch.FloatTensor
     entropy: torch.FloatTensor
+    likeliest: torch.LongTensor
+
+
+def column_of(token_id: int | None) -> slice:
+    """The column of a token in scores; none where there is no such token."""
+    return slice(0) if token_id is None else slice(token_id, token_id + 1)
 
 
 def entropy_from_logits(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
@@ -82,65 +89,72 @@ def confidence_from_logits(logits: torch.Tensor) -> torch.Tensor:
     return torch.softmax(logits, dim=-1, dtype=torch.float32).amax(dim=-1)
 
 
-def measure_certainty(logits: torch.Tensor, mask_token_id: int, tokens: torch.LongTensor | None = None) -> Certainty:
+def measure_certainty(
+    logits: torch.Tensor,
+    mask_token_id: int | None,
+    tokens: torch.LongTensor | None = None,
+    noise: torch.FloatTensor | None = None,
+) -> Certainty:
     """What decoding decides by: the likeliest token of each position but the mask token, and how certain it is.
 
-    The mask token is never picked, and is part of the distribution all the same. Where the model prefers it to every
-    other token it predicts that nothing can be said yet: the entropy of such a position counts as infinite. Its
-    confidence, the probability of the token that is picked, is small by itself.
+    The mask token, if there is one, is never picked, and is part of the distribution all the same. Where the model
+    prefers it to every other token it predicts that nothing can be said yet: the entropy of such a position counts as
+    infinite. Its confidence, the probability of the token that is picked, is small by itself.
 
     `logits`, `(..., vocab_size)`, are used as a scratch space and left as they were. With `tokens`, `(...)`, their
-    confidence is measured instead of the likeliest tokens'. All is in float32 or, for float64 logits, in float64.
+    confidence is measured instead of the likeliest tokens'. With `noise`, exponential random numbers of the shape of
+    `logits`, tokens are drawn by them, as `torch.multinomial` does (the Gumbel-max trick). All is in float32 or, for
+    float64 logits, in float64.
     """
     # Contiguous, because several places of an expanded tensor are one.
     flat = logits.flatten(0, -2).contiguous()
     size = max(1, (_CHUNK_NUMEL_CPU if logits.device.type == "cpu" else _CHUNK_NUMEL) // logits.shape[-1])
-    chosen = None if tokens is None else tokens.flatten()
-    parts = [
-        _measure(flat[start : start + size], mask_token_id, None if chosen is None else chosen[start : start + size])
-        for start in range(0, max(len(flat), 1), size)
+    given = [
+        repeat(None) if each is None else each.flatten(0, logits.ndim - 2).split(size) for each in (tokens, noise)
     ]
+    parts = [_measure(mask_token_id, *of_places) for of_places in zip(flat.split(size), *given, strict=False)]
     columns = parts[0] if len(parts) == 1 else [torch.cat(column) for column in zip(*parts, strict=True)]
     return Certainty(*(column.view(logits.shape[:-1]) for column in columns))
 
 
 def _measure(
-    logits: torch.Tensor, mask_token_id: int, tokens: torch.LongTensor | None
-) -> tuple[torch.LongTensor, torch.Tensor, torch.Tensor]:
-    on_cpu = logits.device.type == "cpu"
-    mask_logit = logits[:, mask_token_id].clone()
-    logits[:, mask_token_id] = -torch.inf
-    best, likeliest = _max(logits) if on_cpu else logits.max(dim=-1)
-    logits[:, mask_token_id] = mask_logit
-    if tokens is None:
-        tokens = likeliest
+    mask_token_id: int | None,
+    logits: torch.Tensor,
+    tokens: torch.LongTensor | None,
+    noise: torch.FloatTensor | None,
+) -> tuple[torch.LongTensor, torch.Tensor, torch.Tensor, torch.LongTensor]:
+    of_mask = logits[:, column_of(mask_token_id)].clone()
+    logits[:, column_of(mask_token_id)] = -torch.inf
+    best, likeliest = _max(logits)
+    logits[:, column_of(mask_token_id)] = of_mask
+    largest = torch.cat([best[:, None], of_mask], dim=1).amax(dim=1)
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    if on_cpu:
-        confidence, entropy = _read_once(logits.to(dtype), torch.maximum(best, mask_logit).to(dtype), tokens)
+    if logits.device.type == "cpu":
+        # With one exponential. torch's softmax sums a long row less exactly on CPUs.
+        shifted = logits.to(dtype) - largest.to(dtype)[:, None]
+        weights = shifted.exp()
+        total = weights.sum(dim=-1)
     else:
-        probabilities = torch.softmax(logits, dim=-1, dtype=dtype)
-        confidence = probabilities.gather(1, tokens[:, None]).squeeze(1)
-        entropy = torch.special.entr(probabilities).sum(dim=-1)
-    return tokens, confidence, entropy.masked_fill(mask_logit > best, torch.inf)
+        weights, total = torch.softmax(logits, dim=-1, dtype=dtype), 1
+    if noise is not None:
+        scores = weights / noise
+        scores[:, column_of(mask_token_id)] = -1
+        tokens = _max(scores)[1]
+    tokens = likeliest if tokens is None else tokens
+    confidence = weights.gather(1, tokens[:, None]).squeeze(1) / total
+    if logits.device.type == "cpu":
+        # The logarithm of probability zero is infinite, and adds nothing.
+        mean = weights.mul_(shifted.clamp_(min=torch.finfo(dtype).min)).sum(dim=-1) / total
+        entropy = total.log() - mean
+    else:
+        entropy = torch.special.entr(weights).sum(dim=-1)
+    return tokens, confidence, entropy.masked_fill(largest > best, torch.inf), likeliest
 
 
 def _max(logits: torch.Tensor) -> tuple[torch.Tensor, torch.LongTensor]:
-    """The largest logit of each row, and where it is: in the best of groups, because torch is slow for a long row."""
-    if logits.shape[-1] % _GROUP:
+    """The largest of each row, and where it is: on CPUs in the best of groups, for torch is slow in long rows."""
+    if logits.device.type != "cpu" or logits.shape[-1] % _GROUP:
         return logits.max(dim=-1)  # type: ignore[return-value]
     groups = logits.unflatten(-1, (-1, _GROUP))
     best, group = groups.amax(dim=-1).max(dim=-1)
     return best, group * _GROUP + groups[torch.arange(len(groups)), group].argmax(dim=-1)
-
-
-def _read_once(
-    logits: torch.Tensor, largest: torch.Tensor, tokens: torch.LongTensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probability and entropy with one exponential. torch's softmax sums a long row less exactly on CPUs."""
-    shifted = logits - largest[:, None]
-    chosen = shifted.gather(1, tokens[:, None]).squeeze(1).exp()
-    weights = shifted.exp()
-    total = weights.sum(dim=-1)
-    # The logarithm of probability zero is infinite, and adds nothing.
-    mean = weights.mul_(shifted.clamp_(min=torch.finfo(logits.dtype).min)).sum(dim=-1) / total
-    return chosen / total, total.log() - mean

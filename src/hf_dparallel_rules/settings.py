@@ -320,7 +320,7 @@ add_setting("use_cache", "cache", bool, default=False, off=True,
     help="`False` turns off the caches and the suffix window of recipe and model. `True` changes nothing.")
 add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "block"),
     source="https://huggingface.co/papers/2505.22618",
-    model={"is_native": "needs a model of this package (see `hf-dparallel models`), and {model} is none",
+    model={"takes_cache": "needs a model of this package (see `hf-dparallel models`), and {model} is none",
            "fits_attention": "is not for the attention of {model}: \"block\" is for block-causal models and exact, "
            "\"prefix\" and \"dual\" approximate for all others",
            "keeps_activations": "needs `model.eval()`: in training, activation checkpointing drops the keys and "
@@ -352,6 +352,7 @@ add_setting("output_certainty", "output", bool, off=False,
 add_setting("return_dict_in_generate", "output", bool, off=False,
     help="Whether to return a `DiffusionGenerationOutput` instead of the sequences only.")
 add_setting("mask_token_id", "tokens", int, noun="a token id (an integer)",
+    model={"has_mask_token": "is not for {model}, whose noise is random tokens"},
     help="The mask token; by default the model's, then the tokenizer's.")
 add_setting("eos_token_id", "tokens", list, noun="a token id or a list of token ids",
     help="The token, or list of tokens, that ends an answer.")

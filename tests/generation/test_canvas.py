@@ -24,10 +24,14 @@ def add(canvas, rows: dict[int, list[int]]) -> None:
     canvas.add(list(rows), *left_padded(list(rows.values())))
 
 
-@pytest.mark.parametrize(("max_new_tokens", "whole_blocks"), [(6, False), (6, True), (0, False)])
-def test_a_row_is_the_same_whatever_rows_enter_and_leave(max_new_tokens, whole_blocks):
+@pytest.mark.parametrize(
+    ("max_new_tokens", "whole_blocks", "completes_last"),
+    [(6, False, False), (6, True, False), (6, False, True), (0, False, False)],
+)
+def test_a_row_is_the_same_whatever_rows_enter_and_leave(max_new_tokens, whole_blocks, completes_last):
     prompts = {0: [2, 3, MASK], 1: [4] * 9 + [MASK], 2: [MASK], 3: [5] * 6 + [MASK, 6]}
-    canvas = make_canvas(max_new_tokens, attention="block_causal" if whole_blocks else "full")
+    attention = "block_causal" if whole_blocks else "full"
+    canvas = make_canvas(max_new_tokens, attention=attention, completes_last=completes_last)
 
     def check(*row_ids):
         assert canvas.row_ids == list(row_ids)
@@ -35,6 +39,7 @@ def test_a_row_is_the_same_whatever_rows_enter_and_leave(max_new_tokens, whole_b
             prompt, start = prompts[row_id], canvas.prompt_start(row)
             length = len(prompt) + max_new_tokens
             length += -length % BLOCK if whole_blocks else 0
+            length += -max_new_tokens % BLOCK if completes_last else 0
             assert canvas.width - start == length
             first = len(prompt) // BLOCK * BLOCK if whole_blocks else len(prompt)
             # When infilling, blocks end where the prompt ends.
@@ -47,7 +52,9 @@ def test_a_row_is_the_same_whatever_rows_enter_and_leave(max_new_tokens, whole_b
             assert canvas.position_ids[row, start:].tolist() == list(range(length))
             assert canvas.block[row, start:].tolist() == [(place - first) // BLOCK for place in range(length)]
             assert (canvas.block[row, :start] < 0).all() and not canvas.masked[row, :start].any()
-            assert canvas.masked[row, start:].tolist() == [token == MASK for token in tokens]
+            assert canvas.masked[row, start:].tolist() == [
+                token == MASK and place >= 0 for token, place in zip(tokens, places, strict=True)
+            ]
             assert canvas.place[row, start + before_answer :].tolist() == [place for place in places if place >= 0]
             answer = canvas.answer(row)
             assert answer == slice(start + before_answer, start + len(prompt) + max_new_tokens)

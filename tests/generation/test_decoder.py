@@ -107,8 +107,8 @@ def test_a_removed_row_leaves_nothing_behind(tiny_llada):
         decoder.add_prompts({0: torch.tensor([2, 3]), 1: torch.tensor([4])})
         decoder.step()
         decoder.remove([0])
-        kept = (decoder.canvas.row_ids, decoder._generators, watch._entered, history._passes)
+        kept = (decoder.canvas.row_ids, decoder.canvas.generators, watch._entered, history._passes)
         assert all(list(rows) == [1] for rows in kept)
         decoder.remove([1])
-        assert not decoder and not decoder._generators and not watch._entered and not history._passes
+        assert not decoder and not decoder.canvas.generators and not watch._entered and not history._passes
         assert decoder.step() == []

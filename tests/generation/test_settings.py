@@ -92,6 +92,7 @@ class WithAdapter:
     """A model as `resolve` sees it: its config and its recipes."""
 
     attention = "full"
+    noise = "mask"
 
     def __init__(self, recipes):
         self.config = make_llada().config

@@ -52,9 +52,11 @@ class EngineBlocks(RowPart):
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
         tokens, written, is_over = self.step(prediction, change)
+        is_mask = tokens == self.config.mask_token_id
         if self.keeps_masks:
-            written &= ~prediction.masked | (tokens != self.config.mask_token_id)
-        return Change(tokens, written, (prediction.masked | prediction.revisable) & ~is_over[:, None])
+            written &= ~(prediction.masked & is_mask)
+        unsettled = (prediction.masked | prediction.revisable) & ~is_over[:, None]
+        return Change(tokens, written, unsettled, taken_back=written & is_mask & ~prediction.masked)
 
     def step(self, prediction: TokenPrediction, change: Change) -> _Step:
         """Returns what the engine does in a pass, from what is predicted and what our commit rule decides."""

@@ -40,6 +40,7 @@ class DecodedRow:
         entropies, confidences (`torch.FloatTensor` of shape `(nfe, max_new_tokens)`, *optional*), candidates,
         candidate_probabilities (of shape `(nfe, max_new_tokens, 5)`, *optional*), standing (`torch.LongTensor` of
             shape `(nfe, max_new_tokens)`, *optional*): as in [`DiffusionGenerationOutput`].
+        encoder_passes (`int`): passes of the encoder, if the model has one, beside `nfe`.
         seconds (`float`): wall-clock time from the row's entry into the batch to its end, other rows' share included.
         error (`Exception`, *optional*): why the row was not decoded to its end.
     """
@@ -57,6 +58,7 @@ class DecodedRow:
     candidate_probabilities: torch.FloatTensor | None = None
     standing: torch.LongTensor | None = None
     seconds: float = 0.0
+    encoder_passes: int = 0
     error: Exception | None = None
 
     @property
@@ -160,8 +162,8 @@ class Canvas(RowTensors):
     Tensors have one line a row and one column a token, and rows end at the same column. Their width is a multiple of
     `width_multiple`, for code that is compiled for each width. Blocks follow the prompt. With another `attention` than
     "full" they may be counted from the first token of a row instead (`whole_blocks`): the end of the prompt may then
-    share the first block with new tokens, and further masks behind the answer complete the last block. If it
-    `revises`, decided tokens of the open blocks may change.
+    share the first block with new tokens, and further masks behind the answer complete the last block, as they do with
+    `completes_last`. If it `revises`, decided tokens of the open blocks may change.
 
     With `first_alone` the column before a block predicts its first token, which therefore depends on nothing in its
     block: it is exact before the others are known. So it is decided alone, whatever its probability, as soon as its
@@ -190,6 +192,7 @@ class Canvas(RowTensors):
         attention: str = "full",
         first_alone: bool = False,
         revises: bool = False,
+        completes_last: bool = False,
     ):
         self.config = config
         self.max_new_tokens = config.max_new_tokens
@@ -199,11 +202,15 @@ class Canvas(RowTensors):
         self.attention = attention
         self.whole_blocks = attention != "full" and config.block_origin == "sequence"
         self.first_alone = first_alone
+        # Columns behind the answer, where blocks are counted from it and the last one is whole.
+        self.num_beyond = -config.max_new_tokens % config.block_length if completes_last else 0
         # Whether every pass predicts masks of blocks that are not open yet.
         is_cut_off = config.suffix_length is not None or config.cache_implementation == "dual"
         self.predicts_ahead = attention == "full" and not is_cut_off
         # Whether the host gets the tokens of each pass, too, with its one transfer.
         self.reads_tokens = False
+        # By row, its random state. Without one, a row draws from torch's global state.
+        self.generators: dict[int, torch.Generator] = {}
         self._widest = 0
         self.row_ids: list[int] = []
         self.prompt_lengths: list[int] = []
@@ -215,6 +222,10 @@ class Canvas(RowTensors):
 
     def __len__(self) -> int:
         return len(self.row_ids)
+
+    def row_generators(self) -> list[torch.Generator] | None:
+        """The random state of each row, or `None` for torch's global one."""
+        return [self.generators[row_id] for row_id in self.row_ids] if self.generators else None
 
     def prompt_start(self, row: int) -> int:
         """The column of the first token that is no padding."""
@@ -243,13 +254,15 @@ class Canvas(RowTensors):
         """Adds rows: left-padded prompts and their attention mask, both `(rows, prompt_length)`."""
         prompt_lengths = attention_mask.sum(dim=1, keepdim=True)
         sequences, attention_mask = self._with_masks(input_ids, attention_mask)
-        masked = (sequences == self.config.mask_token_id) & attention_mask.bool()
         # Positions count from the first token of the row, whatever the padding.
         position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
         from_answer = position_ids - self._first_position(prompt_lengths)
         block = from_answer.div(self.config.block_length, rounding_mode="floor").masked_fill(attention_mask == 0, -1)
         place = position_ids - (0 if self.is_infilling else prompt_lengths)
         place = place.masked_fill((attention_mask == 0) | (place < 0), _BEYOND)
+        masked = place < _BEYOND
+        if self.is_infilling:
+            masked &= sequences == self.config.mask_token_id
         first_block = _first(block, ~masked)
         added = RowTensors(
             sequences=sequences,
@@ -328,11 +341,12 @@ class Canvas(RowTensors):
         tokens: torch.LongTensor,
         accepted: torch.BoolTensor,
         unsettled: torch.BoolTensor | None = None,
+        taken_back: torch.BoolTensor | None = None,
     ) -> None:
         """Writes the accepted tokens of a pass and counts the pass; all arguments are `(rows, columns)`.
 
-        Where a decided token is accepted it is revised; the mask token takes it back, and in place of a mask it is a
-        token like any other. A row stays in its block also where tokens are `unsettled`, though they are decided.
+        Where a decided token is accepted it is revised; one that is also `taken_back` is masked again. A row stays in
+        its block also where tokens are `unsettled`, though they are decided.
         """
         is_new = torch.zeros_like(self.masked).scatter_(1, columns, accepted)
         self.sequences = torch.where(is_new, self.sequences.scatter(1, columns, tokens), self.sequences)
@@ -340,8 +354,11 @@ class Canvas(RowTensors):
         if self.revises:
             is_revised = is_new.gt(self.masked)  # new, and was no mask
             self.num_revisions += is_revised.sum(dim=1)
-            is_taken_back = is_revised & (self.sequences == self.config.mask_token_id)
-            self.masked = torch.where(is_new, is_taken_back, self.masked)
+            self.masked = self.masked & ~is_new
+            if taken_back is not None:
+                is_taken_back = torch.zeros_like(self.masked).scatter_(1, columns, taken_back)
+                self.masked |= is_taken_back
+                self.sequences = self.sequences.masked_fill(is_taken_back, self.config.mask_token_id)
             self.commit_step = self.commit_step.masked_fill(self.masked, -1)
         else:
             self.masked = self.masked ^ is_new
@@ -408,7 +425,7 @@ class Canvas(RowTensors):
 
     def _length(self, prompt_length: int) -> int:
         """The columns of a row with such a prompt."""
-        length = prompt_length + self.max_new_tokens
+        length = prompt_length + self.max_new_tokens + self.num_beyond
         return length + (-length % self.config.block_length if self.whole_blocks else 0)
 
     def _block_start(self, row: int, block: int) -> int:
@@ -430,8 +447,8 @@ class Canvas(RowTensors):
     ) -> tuple[torch.LongTensor, torch.LongTensor]:
         """Appends the masks to prompts and their attention mask, so that all rows end at the same column."""
         block_length = self.config.block_length
-        num_masks = self.max_new_tokens + (block_length - 1 if self.whole_blocks else 0)
-        sequences = pad(input_ids, (0, num_masks), value=self.config.mask_token_id)
+        num_masks = self.max_new_tokens + (block_length - 1 if self.whole_blocks else self.num_beyond)
+        sequences = pad(input_ids, (0, num_masks), value=self.config.undecided_token_id)
         attention_mask = pad(attention_mask, (0, num_masks), value=1)
         if not self.whole_blocks:
             return sequences, attention_mask

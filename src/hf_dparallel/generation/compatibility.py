@@ -42,6 +42,9 @@ def set_adapter(model: PreTrainedModel, name: str | None) -> None:
 # What settings ask of a model, each as a function of the model and the value of the setting.
 ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
     "is_native": lambda model, value: model.is_native,
+    "takes_cache": lambda model, value: model.is_native or model.has_encoder,
+    "has_mask_token": lambda model, value: model.noise == "mask",
+    "has_random_noise": lambda model, value: model.noise == "uniform",
     "sees_all": lambda model, value: model.attention == "full",
     "has_blocks": lambda model, value: model.attention != "full",
     "has_open_past": lambda model, value: model.attention != "causal_past",
@@ -49,7 +52,7 @@ ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
         model.takes_visibility and getattr(model.config, "expert_capacity", None) is None
     ),
     "takes_blocks": lambda model, value: (
-        model.attention == "full" or ABILITIES["moves_blocks"](model, value) or value == model.config.block_length
+        model.attention == "full" or ABILITIES["moves_blocks"](model, value) or value == model.block_length
     ),
     "hides_padding": lambda model, value: model.hides_padding,
     "fits_attention": lambda model, value: (model.attention == "full") == (value != "block"),
@@ -80,6 +83,9 @@ def check(config: Config, model: PreTrainedModel | None = None) -> None:
         if token is not None and token not in config.suppress_tokens:
             rule = f"lacks {token}, the `{name}` of {of_class}: what it deletes and inserts is not followed"
             raise SettingError("suppress_tokens", config.suppress_tokens, rule, f"Set `suppress_tokens=[{token}]`.")
+    if model.noise == "uniform" and config.block_origin == "sequence":
+        rule = f"is not for {of_class}, whose canvases begin behind the prompt"
+        raise SettingError("block_origin", "sequence", rule, "Set `block_origin='answer'`, or leave it out.")
     if model.attention != "full" and config.is_infilling:
         rule = f"fills in mask tokens, and {of_class} sees nothing of the blocks behind"
         raise SettingError("max_new_tokens", 0, rule, "Append new tokens, or use a model with full attention.")

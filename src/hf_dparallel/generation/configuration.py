@@ -22,7 +22,7 @@ from hf_dparallel_rules.settings import (
     what_is_meant,
 )
 
-from .compatibility import check, has_adapter
+from .compatibility import ABILITIES, check, has_adapter
 
 
 logger = logging.get_logger(__name__)
@@ -68,6 +68,7 @@ class DiffusionGenerationConfig(GenerationConfig):
 
         Keyword arguments override what was saved; a commit rule among them replaces the saved one.
         """
+        config_dict = _of_transformers(config_dict)
         saved = {name: value for name, value in config_dict.items() if name in SETTINGS and value is not None}
         unused = sorted(name for name in config_dict.keys() - saved.keys() if config_dict[name] is not None)
         unused = [name for name in unused if name[0] != "_" and name != "transformers_version"]
@@ -87,7 +88,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         if isinstance(config, cls):
             config.validate()
             return config
-        settings = config.to_dict()
+        settings = _of_transformers(config.to_dict())
         left_out = {name for name in settings if name.startswith("_") or name == "transformers_version"}
         return cls(**{name: value for name, value in settings.items() if name not in left_out})
 
@@ -200,6 +201,11 @@ class DiffusionGenerationConfig(GenerationConfig):
         """What is written after the end of an answer."""
         return self.pad_token_id if self.pad_token_id is not None else (self.eos_token_ids or [0])[0]
 
+    @property
+    def undecided_token_id(self) -> int:
+        """What stands where no token is decided: the mask token, or padding for a model that has none."""
+        return self.padding_token_id if self.mask_token_id is None else self.mask_token_id
+
 
 def resolve(
     model: PreTrainedModel,
@@ -230,20 +236,21 @@ def resolve(
             token is known.
     """
     values = _merged(DiffusionGenerationConfig(**kwargs), given, *model.recipes())
-    for name in ("mask_token_id", "eos_token_id", "pad_token_id"):
+    names = ["eos_token_id", "pad_token_id", *(["mask_token_id"] if model.noise == "mask" else [])]
+    for name in names:
         if name not in values:
-            values[name] = special_token_id(name, model.config, tokenizer)
-    if values["mask_token_id"] is None:
+            values[name] = special_token_id(name, model.config.get_text_config(), tokenizer)
+    if model.noise == "mask" and values["mask_token_id"] is None:
         remedy = "Pass `mask_token_id=` to `generate`, or set `model.generation_config.mask_token_id`."
         raise SettingError("mask_token_id", None, "must be set by a config or the tokenizer", remedy)
     samples = _samples(values)
     values |= {"do_sample": bool(samples), "temperature": values.get("temperature", 1.0) if samples else 0.0}
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
     if model.attention != "full":
-        defaults |= {"block_length": model.config.block_length, "block_origin": model.block_origin}
+        defaults |= {"block_length": model.block_length, "block_origin": model.block_origin}
         # Activation checkpointing drops keys and values, so there is no cache then.
         keeps_cache = not (model.training and model.is_activation_checkpointing)
-        if values.get("use_cache") is not False and keeps_cache and model.is_native:
+        if values.get("use_cache") is not False and keeps_cache and ABILITIES["takes_cache"](model, None):
             defaults["cache_implementation"] = "block"
     values = copy.deepcopy(defaults) | values
     if "cache_implementation" in values:
@@ -305,6 +312,16 @@ def _samples(settings: dict[str, Any]) -> bool | None:
     """Whether tokens are sampled, as far as the settings say."""
     do_sample, temperature = settings.get("do_sample"), settings.get("temperature")
     return do_sample if do_sample is not None else temperature and temperature > 0
+
+
+def _of_transformers(settings: dict[str, Any]) -> dict[str, Any]:
+    """Renames the settings of transformers' sampler for canvases: its `confidence_threshold` is a bound of entropy."""
+    if "sampler_config" not in settings:
+        return settings
+    sampler, stop_entropy = settings["sampler_config"], settings.get("confidence_threshold")
+    sampler = sampler if isinstance(sampler, dict) or sampler is None else vars(sampler)
+    renamed = {"entropy_bound": (sampler or {}).get("entropy_bound"), "stop_entropy": stop_entropy}
+    return {name: settings[name] for name in settings.keys() - {"sampler_config", "confidence_threshold"}} | renamed
 
 
 def special_token_id(name: str, *sources: Any) -> Any:

@@ -48,11 +48,11 @@ class Decoder:
             attention=model.attention,
             first_alone=model.predicts_next_block,
             revises=any(part.revises for part in parts),
+            completes_last=model.noise == "uniform",
         )
         self.runner = (CompiledRunner if config.compiles else Runner)(model, self.canvas, self.parts)
         self.rule = make_rule(config, self.canvas)
         self.generator_for = generator_for
-        self._generators: dict[int, torch.Generator] = {}
         for part in self.parts:
             part.attach(model, self.canvas)
 
@@ -64,7 +64,7 @@ class Decoder:
         if self.generator_for is not None:
             generators = {row_id: self.generator_for(row_id) for row_id in row_ids}
             check_generators(generators.values(), input_ids.device)
-            self._generators |= generators
+            self.canvas.generators |= generators
         self.canvas.add(row_ids, input_ids, attention_mask)
         for part in self.parts:
             part.enter(row_ids)
@@ -126,14 +126,14 @@ class Decoder:
             self.config.temperature,
             self.config.top_k,
             self.config.top_p,
-            [self._generators[row_id] for row_id in self.canvas.row_ids] if self._generators else None,
+            self.canvas.row_generators(),
             [status.num_open for status in self.canvas.status],
             columns,
         )
 
     def _leave(self, row_id: int) -> dict[str, Any]:
         """Lets the parts forget a row. Returns what they know of it."""
-        self._generators.pop(row_id, None)
+        self.canvas.generators.pop(row_id, None)
         return {name: value for part in self.parts for name, value in part.leave(row_id).items()}
 
     def _error(self, row: DecodedRow) -> Exception | None:

@@ -46,11 +46,20 @@ class DiffusionGenerationMixin(GenerationMixin):
     attention = "full"
     # Where such blocks are counted from: the first token of the "sequence", or of the "answer".
     block_origin = "sequence"
+    # Whether an encoder stores what precedes the open block, which is all that the model sees of it.
+    has_encoder = False
+    # What a token is before it is decided: a "mask" token, or a random one ("uniform").
+    noise = "mask"
+
+    @property
+    def block_length(self) -> int:
+        """Tokens of a block that the model was trained with, if its attention has blocks."""
+        return self.config.block_length
 
     @property
     def predicts_next_block(self) -> bool:
         """Whether the last column of a block predicts the first token of the next one, of which it sees nothing."""
-        return self.attention == "causal_past" or (self.attention == "block_causal" and self.shift_logits)
+        return self.attention != "full" and self.shift_logits
 
     @torch.no_grad()
     def generate(

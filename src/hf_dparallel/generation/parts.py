@@ -16,11 +16,12 @@ from .prediction import TokenPrediction
 class Change(NamedTuple):
     """What a pass writes, each `(rows, tokens)`."""
 
-    # The mask token takes one back.
     tokens: torch.LongTensor
     accepted: torch.BoolTensor
     # Tokens that keep a row in its block though they are decided.
     unsettled: torch.BoolTensor | None = None
+    # Of the accepted ones, decided tokens that are masked again.
+    taken_back: torch.BoolTensor | None = None
 
 
 class RowPart:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-from hf_dparallel_rules.certainty import Certainty, measure_certainty
+from hf_dparallel_rules.certainty import Certainty, column_of, measure_certainty
 
 
 @dataclass
@@ -26,7 +26,7 @@ class TokenPrediction(Certainty):
 
 def predict_tokens(
     logits: torch.Tensor,
-    mask_token_id: int,
+    mask_token_id: int | None,
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -39,28 +39,29 @@ def predict_tokens(
     With `generators`, one a row, samples do not depend on the batch. In each row the first `num_sampled` places are
     sampled, by default all; the others use up no random numbers. The mask token is never picked.
     """
-    sampled = None
+    sampled = noise = None
     if temperature > 0:
+        noise = _exponential_noise(logits, generators, num_sampled)
+    if noise is not None and (temperature != 1 or top_k or top_p not in (None, 1.0)):
         candidates = logits.to(torch.float32, copy=True)
-        candidates[..., mask_token_id] = -torch.inf
+        candidates[..., column_of(mask_token_id)] = -torch.inf
         # Less the largest, so that no division by a small temperature overflows.
-        scores = (candidates - candidates.amax(dim=-1, keepdim=True)).flatten(0, 1) / temperature
+        scores = candidates.sub_(candidates.amax(dim=-1, keepdim=True)).flatten(0, 1).div_(temperature)
         if top_k:
             scores = TopKLogitsWarper(top_k)(None, scores)
         if top_p not in (None, 1.0):
             scores = TopPLogitsWarper(top_p)(None, scores)
-        # The Gumbel-max trick.
-        noise = _exponential_noise(logits, generators, num_sampled)
-        sampled = (scores.view_as(logits) - noise.log()).argmax(dim=-1)
-    return TokenPrediction(**vars(measure_certainty(logits, mask_token_id, sampled)), logits=logits, columns=columns)
+        sampled, noise = scores.exp_().view_as(logits).div_(noise).argmax(dim=-1), None
+    certainty = measure_certainty(logits, mask_token_id, sampled, noise)
+    return TokenPrediction(**vars(certainty), logits=logits, columns=columns)
 
 
 def _exponential_noise(
     logits: torch.Tensor, generators: Sequence[torch.Generator] | None, num_sampled: Sequence[int] | None
 ) -> torch.Tensor:
-    noise = torch.ones_like(logits, dtype=torch.float32)
     if generators is None:
-        return noise.exponential_()
+        return torch.empty_like(logits, dtype=torch.float32).exponential_()
+    noise = torch.ones_like(logits, dtype=torch.float32)
     counts = num_sampled if num_sampled is not None else [logits.shape[1]] * len(logits)
     for row, generator, count in zip(noise, generators, counts, strict=True):
         row[:count].exponential_(generator=generator)

@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from hf_dparallel_rules.certainty import measure_certainty
+from hf_dparallel_rules.certainty import column_of, measure_certainty
 from hf_dparallel_rules.settings import SETTINGS, SettingError
 
 from . import revision  # noqa: F401  (each way registers itself)
@@ -65,7 +65,8 @@ class ScoreProcessing(RowPart):
     """Processes the scores of a pass: logits processors, and settings that keep tokens out.
 
     Processors of transformers know one position per row, so each position is passed as a row of its own, with the
-    whole sequence of its row, without padding, as `input_ids`; the position itself is a mask there.
+    whole sequence of its row, without padding, as `input_ids`; the position itself is a mask there, or padding if
+    the model has no mask token.
     """
 
     changes_scores = True
@@ -96,18 +97,20 @@ class ScoreProcessing(RowPart):
         return logits
 
     def _process(self, row: int, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
-        start = self.canvas.prompt_start(row)
-        sequences = self.canvas.sequences[row, start:].expand(len(logits), -1)
-        if self.canvas.revises:
+        canvas, undecided = self.canvas, self.config.undecided_token_id
+        start = canvas.prompt_start(row)
+        sequence = canvas.sequences[row].masked_fill(canvas.masked[row], undecided)
+        sequences = sequence[start:].expand(len(logits), -1)
+        if canvas.revises:
             # A decided token that is predicted again does not repeat itself. (What fills up a row may be padding.)
             inside = (columns - start).clamp(min=0)[:, None]
-            sequences = sequences.scatter(1, inside, self.config.mask_token_id)
+            sequences = sequences.scatter(1, inside, undecided)
         scores = self.processors(sequences, logits.float())
         if self.penalty is not None:
             # A mask is no token that the row has, and its score is a part of the certainty of the others.
-            of_mask = scores[:, self.config.mask_token_id]
+            of_mask = scores[:, undecided]
             scores = self.penalty(sequences, scores)
-            scores[:, self.config.mask_token_id] = of_mask
+            scores[:, undecided] = of_mask
         return scores
 
 
@@ -147,7 +150,7 @@ class CertaintyHistory(RowPart):
 
     def _likeliest(self, logits: torch.Tensor) -> Any:
         probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
-        probabilities[:, self.canvas.config.mask_token_id] = 0
+        probabilities[:, column_of(self.canvas.config.mask_token_id)] = 0
         return probabilities.topk(min(NUM_CANDIDATES, logits.shape[-1] - 1), dim=-1)
 
     def leave(self, row_id: int) -> dict[str, torch.Tensor]:
@@ -262,8 +265,10 @@ class DraftStream(RowPart):
         row, end = canvas.sequences[0], first + decided
         if hasattr(self.streamer, "put_draft") and not status.is_finished:
             # The row is alone, so that none of the columns only fills it up.
-            columns = prediction.columns[0]
-            row = row.scatter(0, columns, torch.where(canvas.masked[0, columns], prediction.tokens[0], row[columns]))
+            columns, masked = prediction.columns[0], canvas.masked[0]
+            row = row.scatter(0, columns, torch.where(masked[columns], change.tokens[0], row[columns]))
+            # In a block that was entered in this pass nothing has been predicted yet.
+            row = row.masked_fill(masked.scatter(0, columns, False), -1)
             end = max(end, min(canvas.open_edges(0)[1], canvas.answer(0).stop))
         if end == first + self._sent:
             return
@@ -272,8 +277,7 @@ class DraftStream(RowPart):
         if len(sent):
             self.streamer.put(sent)
             self._sent = decided
-        # In a block that was entered in this pass nothing has been predicted yet.
-        draft = draft[draft != canvas.config.mask_token_id]
+        draft = draft[draft >= 0]
         if len(draft):
             self.streamer.put_draft(value=draft)
 

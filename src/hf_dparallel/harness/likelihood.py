@@ -26,10 +26,12 @@ def estimate_log_likelihood(
 
     Raises a `ValueError` if the past of the model is causal and the answer longer than its open block.
     """
-    if model.attention == "causal_past" and len(answer) > model.config.block_length:
+    if model.noise != "mask":
+        raise ValueError(f"{type(model).__name__} fills in no masks, so there is no bound. Take tasks that generate.")
+    if model.attention == "causal_past" and len(answer) > model.block_length:
         raise ValueError(
             f"{type(model).__name__} fills in masks of one block, and the answer has {len(answer)} tokens. Take tasks "
-            f"whose answers have at most {model.config.block_length}, or that generate."
+            f"whose answers have at most {model.block_length}, or that generate."
         )
     counts = masked_counts(len(answer), num_samples if len(answer) > 1 else 1, generator)
     masked = mask_answers(len(answer), counts, generator)

@@ -128,7 +128,8 @@ def _read_schema(
         return None
     if form.type == "text" or schema is None:
         raise RequestError(f"`{field}` must have the type json_schema and a schema, or neither.", field)
-    if config.revises or not config.stop_at_eos or not config.eos_token_ids:
+    is_kept = not config.revises and config.mask_token_id is not None
+    if not is_kept or not config.stop_at_eos or not config.eos_token_ids:
         raise RequestError(
             f"`{field}` needs tokens that stay as they are, and an end-of-sequence token that ends the answer. "
             "Leave out settings that revise tokens, and `stop_at_eos`.",

@@ -46,6 +46,11 @@ def prepare_student(
     base = base_model(model)
     if not isinstance(base, ScoringMixin):
         enable_diffusion_generation(base, special_token_id("mask_token_id", base, processing_class))
+    if base.noise != "mask":
+        raise ValueError(
+            f"{type(base).__name__} has no mask token: its noise is random tokens, which this trainer does not make. "
+            "Train it as its authors do."
+        )
     if peft_config is not None:
         model = add_adapter(model, peft_config)
     elif any(weight.requires_grad and weight.dtype.itemsize == 2 for weight in model.parameters()):

@@ -7,7 +7,8 @@ from ..settings import THRESHOLD
 
 @commit_rule("soft_threshold", float, noun="a probability", maximum=1,
     counts_as=(THRESHOLD, "revision"), not_with=("revision", "compile_config"),
-    model={"takes_embeddings": "feeds mixtures of embeddings, and {model} takes no `inputs_embeds`"},
+    model={"has_mask_token": "mixes tokens with the mask token, and {model} has none",
+           "takes_embeddings": "feeds mixtures of embeddings, and {model} takes no `inputs_embeds`"},
     source="https://huggingface.co/papers/2604.08302",
     help="Soft decoding, for models trained for it: commit the masks before the first one below this probability. "
     "Until the block is left, each pass decides all committed tokens anew, and sees them mixed with the "

@@ -49,4 +49,5 @@ class NemotronDiffusionForMaskedDiffusion(MaskedDiffusionModel, NemotronDiffusio
     ```
     """
 
+    predicts_next_block = True
     backbone_class = NemotronDiffusionModel
