@@ -12,6 +12,7 @@ from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import (
+    DiffusionGemmaConfig,
     ModernBertConfig,
     ModernBertForMaskedLM,
     PreTrainedConfig,
@@ -25,6 +26,7 @@ from hf_dparallel import (
     A2DQwen3ForMaskedDiffusion,
     CertaintyForcingConfig,
     CertaintyForcingTrainer,
+    DiffusionGemmaForBlockDiffusion,
     DreamConfig,
     DreamForMaskedDiffusion,
     FastDLLMConfig,
@@ -178,6 +180,34 @@ def make_llada2(**overrides) -> LLaDA2ForMaskedDiffusion:
     torch.manual_seed(0)
     model = _sharpened(LLaDA2ForMaskedDiffusion(LLaDA2Config(**(settings | overrides))))
     model.model.layers[-1].mlp.gate.e_score_correction_bias.normal_(std=0.2)
+    return model
+
+
+def make_diffusion_gemma(canvas_length=4, num_hidden_layers=2, **overrides) -> DiffusionGemmaForBlockDiffusion:
+    """A random DiffusionGemma of the same size, whose sliding layers see 6 tokens."""
+    text = _SIZES | {
+        "head_dim": 8,
+        "num_hidden_layers": num_hidden_layers,
+        "layer_types": ["sliding_attention"] * (num_hidden_layers - 1) + ["full_attention"],
+        "global_head_dim": 12,
+        "num_global_key_value_heads": 1,
+        "sliding_window": 6,
+        "moe_intermediate_size": 16,
+        "num_experts": 4,
+        "top_k_experts": 2,
+        "use_bidirectional_attention": "vision",
+    }
+    del text["mask_token_id"]
+    sizes = ["hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"]
+    vision = dict.fromkeys([*sizes, "num_hidden_layers", "position_embedding_size"], 4) | {"num_hidden_layers": 1}
+    config = DiffusionGemmaConfig(
+        text_config=text | overrides, vision_config=vision, canvas_length=canvas_length, image_token_id=62
+    )
+    torch.manual_seed(0)
+    model = _sharpened(DiffusionGemmaForBlockDiffusion(config))
+    for half, scalar in ((model.model.encoder.language_model, 0.9), (model.model.decoder, 1.1)):
+        for layer in half.layers:
+            layer.layer_scalar.fill_(scalar)
     return model
 
 

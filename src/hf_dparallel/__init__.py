@@ -23,6 +23,7 @@ from .models.a2d import A2DQwen2ForMaskedDiffusion as A2DQwen2ForMaskedDiffusion
 from .models.a2d import A2DQwen3Config as A2DQwen3Config
 from .models.a2d import A2DQwen3ForMaskedDiffusion as A2DQwen3ForMaskedDiffusion
 from .models.convert import convert_to_diffusion as convert_to_diffusion
+from .models.diffusion_gemma import DiffusionGemmaForBlockDiffusion as DiffusionGemmaForBlockDiffusion
 from .models.dream import DreamConfig as DreamConfig
 from .models.dream import DreamForMaskedDiffusion as DreamForMaskedDiffusion
 from .models.dream import DreamTokenizer as DreamTokenizer

@@ -11,7 +11,7 @@ import torch
 from hf_dparallel import LLaDAConfig, SDARConfig
 from hf_dparallel.cli import fit_command
 
-from ..helpers import make_modernbert, read_json
+from ..helpers import make_diffusion_gemma, make_modernbert, read_json
 from ..pages import blocks
 
 
@@ -98,6 +98,7 @@ def test_without_a_size_it_is_what_the_device_has(hf, monkeypatch):
         ("gpt2", 1, "`model=gpt2` is no masked language model"),
         ("mine", 1, "model type `mine`"),
         ("bert", 1, "The memory of `model=bert` is not known."),
+        ("gemma", 1, "The memory of `model=gemma` is not known."),
     ],
 )
 def test_what_it_cannot_say(hf, tmp_path, flags, code, message):
@@ -105,6 +106,7 @@ def test_what_it_cannot_say(hf, tmp_path, flags, code, message):
         (tmp_path / kind).mkdir()
         (tmp_path / kind / "config.json").write_text(json.dumps({"model_type": kind}))
     make_modernbert().config.save_pretrained(tmp_path / "bert")
+    make_diffusion_gemma().config.save_pretrained(tmp_path / "gemma")
     found, out, err = hf("fit", *flags.split())
     assert (found, out) == (code, "") and message in err and err.count("\n") == 1
 

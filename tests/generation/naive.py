@@ -478,3 +478,58 @@ def decode_three_rows(decoder) -> None:
         decoder.add_prompts({2: torch.tensor([8, 9])})
         while decoder:
             decoder.step()
+
+
+@torch.no_grad()
+def naive_denoise(
+    model,
+    prompt: list[int],
+    max_new_tokens: int,
+    generator: torch.Generator,
+    entropy_bound: float,
+    max_denoising_steps: int,
+    t_min: float,
+    t_max: float,
+    stop_entropy: float,
+    stability_threshold: int,
+    eos_token_id: int | list[int] = (),
+    ends: Callable[[list[int], int], bool] = lambda sequence, answer_start: False,
+    stop_at_eos: bool = True,
+    do_sample: bool = True,
+    **ignored,
+) -> tuple[list[int], int, int]:
+    """Denoises canvas after canvas of a row. Returns the answer, and the passes of decoder and encoder.
+
+    The model is the one of transformers: each pass encodes all that precedes the canvas, and keeps nothing.
+    """
+    end_tokens = ({eos_token_id} if isinstance(eos_token_id, int) else {*eos_token_id}) if stop_at_eos else set()
+    size, vocabulary = model.config.canvas_length, model.config.text_config.vocab_size
+    answer, passes = [], 0
+    for number in range(-(-max_new_tokens // size)):
+        canvas, history, conditioning = torch.randint(vocabulary, (size,), generator=generator), [], None
+        for left in range(max_denoising_steps, 0, -1):
+            temperature = t_min + (t_max - t_min) * left / max_denoising_steps
+            past = torch.tensor([prompt + answer])
+            states = model.model(past, decoder_input_ids=canvas[None], self_conditioning_logits=conditioning)
+            logits = (model.lm_head(states.last_hidden_state) / 30).tanh() * 30 / temperature
+            passes, conditioning, probs = passes + 1, logits, logits[0].softmax(-1)
+            likeliest = drawn = probs.argmax(-1)
+            if do_sample:
+                drawn = (probs / torch.empty(size, vocabulary).exponential_(generator=generator)).argmax(-1)
+            noise = torch.randint(vocabulary, (size,), generator=generator)
+            entropies = [-(row * (row + 1e-300).log()).sum().item() for row in probs]
+            canvas, spent = noise, 0.0
+            for i in sorted(range(size), key=entropies.__getitem__):
+                if spent <= entropy_bound:
+                    canvas[i] = drawn[i]
+                spent += entropies[i]
+            past_ones = history[len(history) - stability_threshold :] if stability_threshold else []
+            is_stable = len(history) >= stability_threshold and all(one == likeliest.tolist() for one in past_ones)
+            history.append(likeliest.tolist())
+            if is_stable and sum(entropies) / size < stop_entropy:
+                break
+        start, answer = len(answer), (answer + history[-1])[:max_new_tokens]
+        for length in range(start + 1, len(answer) + 1):
+            if answer[length - 1] in end_tokens or ends(prompt + answer[:length], len(prompt)):
+                return answer[:length], passes, number + 1
+    return answer, passes, number + 1

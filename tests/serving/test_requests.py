@@ -205,7 +205,7 @@ def test_chats_that_are_refused(served, fields, param, message):
     with pytest.raises(RequestError) as refused:
         chat(served, **fields)
     assert message in str(refused.value) and refused.value.param == param and refused.value.status == 400
-    assert len(str(refused.value)) < 700
+    assert len(str(refused.value)) < 800
 
 
 def test_models_are_chosen_by_name_and_the_first_without(served):

@@ -59,7 +59,8 @@ def judge(flags: Flags) -> dict[str, Any]:
         config = AutoConfig.from_pretrained(name, revision=flags.revision or "main", trust_remote_code=False)
         skeleton = make_skeleton(config, flags.dtype)
     if not getattr(skeleton, "is_native", False):
-        raise ValueError(f"The memory of `model={flags.model}` is not known. `hf-dparallel models` lists known ones.")
+        text = f"The memory of `model={flags.model}` is not known."
+        raise ValueError(f"{text} It is for the masked diffusion models that `hf-dparallel models` lists.")
     work = SimpleNamespace(**vars(flags), length=flags.max_length, computed=flags.max_length, is_cached=False)
     work.dtype = str(skeleton.dtype).removeprefix("torch.")
     if flags.train:

@@ -49,7 +49,7 @@ ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
     "has_blocks": lambda model, value: model.attention != "full",
     "has_open_past": lambda model, value: model.attention != "causal_past",
     "moves_blocks": lambda model, value: (
-        model.takes_visibility and getattr(model.config, "expert_capacity", None) is None
+        (model.takes_visibility or model.has_encoder) and getattr(model.config, "expert_capacity", None) is None
     ),
     "takes_blocks": lambda model, value: (
         model.attention == "full" or ABILITIES["moves_blocks"](model, value) or value == model.block_length

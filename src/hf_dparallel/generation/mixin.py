@@ -112,8 +112,8 @@ class DiffusionGenerationMixin(GenerationMixin):
             tokenizer (`PreTrainedTokenizerBase`, *optional*):
                 Needed for `stop_strings`; also a source of special tokens that neither config names.
             generator (`torch.Generator` or a list of them, *optional*):
-                Random state for `temperature > 0`, on the device of the prompts. One per row makes the samples
-                independent of the batch; `None` uses torch's global state (`transformers.set_seed`).
+                Random state for `temperature > 0` and noise, on the device of the prompts. One per row makes the
+                samples independent of the batch; `None` uses torch's global state (`transformers.set_seed`).
             attention_mask (`torch.LongTensor` of shape `(batch_size, prompt_length)`, *optional*):
                 0 for padding. Needed for prompts of different lengths.
             synced_gpus (`bool`, *optional*):

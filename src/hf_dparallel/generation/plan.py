@@ -90,6 +90,10 @@ class WholeCanvas:
         end = max(self.ends())
         return [Pass(None, slice(0, end), wanted, end, self.seen(end))]
 
+    def stored(self) -> list[Pass]:
+        """The passes that score nothing, before these: they store what an encoder makes of final tokens."""
+        return []
+
     def ends(self) -> list[int]:
         """The column behind the last one that each row computes and sees."""
         canvas = self.canvas

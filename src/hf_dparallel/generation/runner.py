@@ -14,6 +14,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from ..attention_masks import as_attention_mask
 from .cache import WindowCache
 from .canvas import Canvas
+from .encoded_past import EncodedPast
 from .packed_products import packed_products
 from .parts import RowPart
 from .plan import Blocks, Pass, WholeCanvas, Windows
@@ -34,8 +35,10 @@ class Runner:
         self.model, self.canvas, self.parts = model, canvas, parts
         self.lead = int(model.shift_logits or model.predicts_next_block)
         implementation = canvas.config.cache_implementation
-        self.planner = _PLANNERS[implementation](canvas, self.lead)
-        self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if implementation else None
+        planner = EncodedPast if model.has_encoder else _PLANNERS[implementation]
+        self.planner = planner(canvas, self.lead)
+        has_cache = implementation or model.has_encoder
+        self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if has_cache else None
         # What is compiled has products of its own.
         self._products = nullcontext() if canvas.config.compiles else packed_products(model)
         self._cached_rows: list[int] = []
@@ -54,6 +57,8 @@ class Runner:
         if self.canvas.first_alone and not self.model.shift_logits:
             # The logits of the column before score the first token of a block.
             wanted = wanted - self.canvas.is_first.gather(1, wanted).long()
+        for planned in self.planner.stored():
+            self.run(planned)
         passes = self.planner.plan(wanted)
         for part in self.parts:
             passes = [part.extend(planned) for planned in passes]

@@ -16,7 +16,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, Wei
 from transformers.utils.loading_report import LoadStateDictInfo
 from transformers.utils.versions import require_version
 
-from ..generation.compatibility import has_adapter
+from ..generation.compatibility import has_adapter, longest_sequence
 from ..generation.configuration import recipe_of
 from .adapter_files import AdapterFiles, are_names, config_problems, unfit_for_weights
 
@@ -106,7 +106,7 @@ class AdapterLoadingMixin(_Mixed):
             given = {"revision": revision, "token": token, "local_files_only": local_files_only}
             download = {**(load_config.download_kwargs if load_config else {}), **(adapter_kwargs or {})}
             files = AdapterFiles(peft_model_id, download | {key: value for key, value in given.items() if value})
-            recipe = files.recipe(self.config.max_position_embeddings)
+            recipe = files.recipe(longest_sequence(self))
             if use_safetensors is None and load_config is not None:
                 use_safetensors = load_config.use_safetensors
             peft_config = peft_config or files.config()

@@ -56,39 +56,13 @@ class MaskedDiffusionOutput(MaskedLMOutput):
     head_states: torch.Tensor | None = None
 
 
-class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin):
-    """A masked diffusion language model: `self.model`, of the `backbone_class` of its family, and `self.lm_head`.
+class DiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin):
+    """A diffusion language model that decodes, takes adapters, and is loaded if its checkpoint is complete and safe.
 
     It comes before the `PreTrainedModel` of the family.
     """
 
     config: PreTrainedConfig
-    backbone_class: type[nn.Module]
-    is_native = True
-    takes_visibility = True
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-
-    def __init__(self, config: PreTrainedConfig):
-        if not isinstance(config, self.config_class):  # type: ignore[attr-defined]
-            text = f"{type(self).__name__} takes no {type(config).__name__}."
-            raise ValueError(f"{text} Load the checkpoint by `AutoModelForMaskedLM`.")
-        super().__init__(config)  # type: ignore[call-arg]
-        self.model = self.backbone_class(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        # Of a family whose checkpoints differ in it, the config says it.
-        self.shift_logits = getattr(config, "shift_logits", self.shift_logits)
-        self.post_init()  # type: ignore[attr-defined]
-
-    @property
-    def attention(self) -> str:  # type: ignore[override]
-        """Which positions see which others, as the config states it: "full", "block_causal" or "causal_past"."""
-        return self.config.attention
-
-    @property
-    def block_origin(self) -> str:  # type: ignore[override]
-        """Where blocks are counted from, as the config states it: "sequence" or "answer"."""
-        return self.config.block_origin
 
     @classmethod
     def can_generate(cls) -> bool:
@@ -122,6 +96,37 @@ class MaskedDiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGeneratio
                     f"The checkpoint {self.config.name_or_path!r} {what.format(len(keys))}, such as "
                     f"{min(keys)!r}. It is incomplete, or of another architecture under this `model_type`."
                 )
+
+
+class MaskedDiffusionModel(DiffusionModel):
+    """A masked diffusion language model: `self.model`, of the `backbone_class` of its family, and `self.lm_head`."""
+
+    backbone_class: type[nn.Module]
+    is_native = True
+    takes_visibility = True
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: PreTrainedConfig):
+        if not isinstance(config, self.config_class):  # type: ignore[attr-defined]
+            text = f"{type(self).__name__} takes no {type(config).__name__}."
+            raise ValueError(f"{text} Load the checkpoint by `AutoModelForMaskedLM`.")
+        super().__init__(config)  # type: ignore[call-arg]
+        self.model = self.backbone_class(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        # Of a family whose checkpoints differ in it, the config says it.
+        self.shift_logits = getattr(config, "shift_logits", self.shift_logits)
+        self.post_init()  # type: ignore[attr-defined]
+
+    @property
+    def attention(self) -> str:  # type: ignore[override]
+        """Which positions see which others, as the config states it: "full", "block_causal" or "causal_past"."""
+        return self.config.attention
+
+    @property
+    def block_origin(self) -> str:  # type: ignore[override]
+        """Where blocks are counted from, as the config states it: "sequence" or "answer"."""
+        return self.config.block_origin
 
     def score(self, inputs, where, function=None, labels=None, forward=None):
         """As in [`ScoringMixin.score`]: the head runs at these positions only, inside the forward pass."""

@@ -140,7 +140,8 @@ def check_inputs(model: PreTrainedModel) -> bool:
     """Checks that a model runs on tokens and a mask of padding, and returns whether it hides what that says."""
     name = type(model).__name__
     if getattr(model.config, "canvas_length", None):
-        raise ValueError(f"{name} decodes canvases of random tokens: it has no mask token. Use its own `generate`.")
+        text = f"{name} decodes canvases of random tokens: it has no mask token."
+        raise ValueError(f"{text} Load it by `AutoModelForMaskedLM`, or use its own `generate`.")
     if any(not 1e-6 < frequencies.max() <= 1 for path, frequencies in model.named_buffers() if "inv_freq" in path):
         raise ValueError(
             f"The rotary frequencies of {name} are lost: transformers 5 does not load such buffers of remote code for "

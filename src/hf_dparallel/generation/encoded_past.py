@@ -1,0 +1,48 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""What a pass computes of a model that has an encoder for what precedes its open block."""
+
+import torch
+
+from .canvas import Canvas
+from .plan import Pass, WholeCanvas
+
+
+class EncodedPast(WholeCanvas):
+    """Computes the open block of a model whose encoder has stored all that precedes it. This is exact.
+
+    The encoder runs over the prompt where a row enters, and over a block when its row has left it. Without a cache it
+    runs over all of this before each pass.
+    """
+
+    def __init__(self, canvas: Canvas, lead: int):
+        super().__init__(canvas, lead)
+        self.keeps = canvas.config.cache_implementation is not None
+        # By row, how many columns at its right end are not stored.
+        self._missing: dict[int, int] = {}
+
+    def stored(self) -> list[Pass]:
+        canvas, missing = self.canvas, self._missing if self.keeps else {}
+        # By the column at which the open block begins: rows, and where what is missing begins.
+        groups: dict[int, list[tuple[int, int]]] = {}
+        self._missing = {}
+        for row, row_id in enumerate(canvas.row_ids):
+            end = canvas.open_edges(row)[0]
+            start = canvas.width - missing.get(row_id, canvas.width - canvas.prompt_start(row))
+            if start < end:
+                groups.setdefault(end, []).append((row, start))
+            self._missing[row_id] = canvas.width - end
+        return [self._store(end, group) for end, group in groups.items()]
+
+    def _store(self, end: int, group: list[tuple[int, int]]) -> Pass:
+        rows, starts = zip(*group, strict=True)
+        index = torch.tensor(rows, device=self.canvas.column_ids.device)
+        columns, nothing = slice(min(starts), end), index.new_empty(len(rows), 0)
+        return Pass(index, columns, nothing, end, self.canvas.attention_mask)
+
+    def plan(self, wanted: torch.LongTensor) -> list[Pass]:
+        canvas = self.canvas
+        num_keys = max(canvas.open_edges(row)[0] for row in range(len(canvas)))
+        # The open block, whole, from left to right; the model sees it beside these keys.
+        seen = canvas.attention_mask * (canvas.block < canvas.open_from[:, None])
+        scored = canvas.column_ids[: wanted.shape[1]].expand_as(wanted)
+        return [Pass(None, wanted, scored, num_keys, seen)]

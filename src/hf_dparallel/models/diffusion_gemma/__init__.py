@@ -1,0 +1,14 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""DiffusionGemma. Importing this folder registers its class with `AutoModelForMaskedLM`.
+
+The configuration and all other Auto classes stay those of transformers.
+"""
+
+from transformers import AutoModelForMaskedLM, DiffusionGemmaConfig
+
+from .modeling_diffusion_gemma import DiffusionGemmaForBlockDiffusion
+
+
+AutoModelForMaskedLM.register(DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, exist_ok=True)
+
+__all__ = ["DiffusionGemmaForBlockDiffusion"]

@@ -1,0 +1,137 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""DiffusionGemma (https://huggingface.co/google/diffusiongemma-26B-A4B-it): canvases of random tokens, denoised."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+from transformers import DiffusionGemmaForBlockDiffusion as PublishedModel
+from transformers import GenerationConfig
+from transformers.cache_utils import Cache
+
+from hf_dparallel_rules.settings import SettingError
+
+from ...attention_masks import as_attention_mask
+from ...generation.configuration import DiffusionGenerationConfig
+from ..backbones import CACHE_ARGUMENT
+from ..base import DiffusionModel
+
+
+class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
+    """DiffusionGemma, the class of transformers with [`~DiffusionGenerationMixin.generate`] of this package, for text.
+
+    A causal encoder stores what precedes the canvas, and a decoder, which sees in both directions, reads it. Both have
+    the same weights, and adapters of their own.
+
+    ```python
+    >>> import hf_dparallel
+    >>> from transformers import AutoModelForMaskedLM
+
+    >>> model = AutoModelForMaskedLM.from_pretrained("google/diffusiongemma-26B-A4B-it")  # doctest: +SKIP
+    ```
+    """
+
+    attention = "causal_past"
+    block_origin = "answer"
+    noise = "uniform"
+    has_encoder = True
+    # In releases of transformers that take it, masks differ from the ones here.
+    _supports_flash_attn = False
+
+    def __init__(self, config):
+        super().__init__(config)
+        if self.config.text_config.use_bidirectional_attention == "all":
+            raise ValueError(
+                "`use_bidirectional_attention='all'` is not supported: DiffusionGemma's encoder is causal. Load a "
+                "checkpoint that was trained with 'vision'."
+            )
+
+    @property
+    def block_length(self) -> int:
+        """Tokens of a canvas."""
+        return self.config.canvas_length
+
+    def recipes(self) -> list[GenerationConfig]:
+        """Puts the published sampler behind the recipes."""
+        sampler = DiffusionGenerationConfig(max_denoising_steps=48, entropy_bound=0.1, do_sample=True)
+        return [*super().recipes(), sampler]
+
+    def generate(self, *args, pixel_values: Any = None, mm_token_type_ids: torch.Tensor | None = None, **kwargs):
+        """Decodes text as in [`~DiffusionGenerationMixin.generate`], and refuses images."""
+        if pixel_values is not None or (mm_token_type_ids is not None and mm_token_type_ids.any()):
+            remedy = "Leave them out, or use the class of transformers, `AutoModelForImageTextToText`."
+            raise SettingError("pixel_values", "images", "must be left out: only text is decoded", remedy)
+        return super().generate(*args, **kwargs)
+
+    def condition(self, embeddings: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+        """Returns the embeddings of a canvas with what the pass before has predicted, `(rows, tokens, hidden_size)`.
+
+        In the first pass `expected` is zero.
+        """
+        return self.model.decoder.self_conditioning(embeddings, expected)
+
+    def expected_embeddings(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns the mean embedding that logits `(tokens, vocab_size)` predict, `(tokens, hidden_size)`."""
+        embedding = self.model.decoder.embed_tokens
+        weight = embedding.weight
+        probabilities = logits.to(weight.dtype).softmax(dim=-1, dtype=torch.float32).to(weight.dtype)
+        return probabilities @ weight * embedding.embed_scale.to(weight.dtype)
+
+    def score(self, inputs, where, function=None, labels=None, forward=None):
+        """As in [`ScoringMixin.score`], of a canvas as a whole; where it is empty, the encoder stores the inputs.
+
+        `attention_mask`, `(rows, keys)`, says which of the stored tokens are seen.
+        """
+        if where.shape[1] == 0:
+            return self._store(inputs, where)
+        decoder, states, position_ids = self.model.decoder, inputs["inputs_embeds"], inputs["position_ids"]
+        seen, layer_types = inputs["attention_mask"], self.config.text_config.layer_types
+        # All of the canvas is as far from what precedes it as its first token.
+        masks = self._masks(seen, position_ids[:, :1].expand_as(position_ids), states.shape[1])
+        rotary = {kind: decoder.rotary_emb(states, position_ids, kind) for kind in decoder.unique_layer_types}
+        past = {CACHE_ARGUMENT: _first_columns(inputs["past_key_values"], seen.shape[1])}
+        for kind, layer in zip(layer_types, decoder.layers, strict=True):
+            states = layer(
+                states,
+                position_embeddings=rotary[kind],
+                attention_mask=masks[kind],
+                position_ids=position_ids,
+                **past,
+            )
+        logits = self.lm_head(decoder.norm(states))
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.final_logit_softcapping
+        return logits.tanh() * self.final_logit_softcapping
+
+    def _store(self, inputs, where):
+        self.model.encoder.language_model(
+            inputs["input_ids"],
+            attention_mask=self._masks(inputs["attention_mask"], inputs["position_ids"]),
+            position_ids=inputs["position_ids"],
+            **{CACHE_ARGUMENT: inputs["past_key_values"]},
+        )
+        return where.new_empty(*where.shape, 0, dtype=torch.float32)
+
+    def _masks(self, seen: torch.Tensor, positions: torch.LongTensor, num_own: int = 0) -> dict[str, Any]:
+        """Makes the masks of both kinds of layers: a query sees what precedes its position, and `num_own` more tokens.
+
+        Sliding layers see as much of what precedes it as fits into their window.
+        """
+        config, seen, query = self.config.text_config, seen[:, None].bool(), positions[..., None]
+        # Padding, which has the position of a first token, sees this one: NaN comes of none.
+        key = seen.cumsum(dim=-1) - 1
+        past = seen & (key <= query)
+        visible = {"full_attention": past, "sliding_attention": past & (query - key < config.sliding_window)}
+        return {
+            kind: as_attention_mask(config, pad(mask, (0, num_own), value=True), self.dtype)
+            for kind, mask in visible.items()
+        }
+
+
+def _first_columns(cache: Cache, num_columns: int) -> Any:
+    """Returns what the decoder reads of a cache, without a copy."""
+    layers = [
+        SimpleNamespace(keys=layer.keys[:, :, :num_columns], values=layer.values[:, :, :num_columns])
+        for layer in cache.layers
+    ]
+    return SimpleNamespace(layers=layers, is_compileable=False)
