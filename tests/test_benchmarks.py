@@ -58,6 +58,13 @@ def test_the_time_of_a_pass_outside_of_the_model_is_measured(monkeypatch):
     assert found.keys() == {"dual, 2", "block, 2"} and min(found.values()) > 0
 
 
+def test_the_time_of_a_pass_over_a_canvas_is_measured_beside_transformers(monkeypatch):
+    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
+    found = runpy.run_path(str(BENCHMARKS / "canvas_time.py"))["measure"](128, 8, repeats=1)
+    assert found.keys() == {"transformers", "ours"}
+    assert all(0 < times["outside"] < times["whole"] for times in found.values())
+
+
 def test_the_comparison_with_an_autoregressive_model_runs(monkeypatch, tmp_path, capsys):
     sizes = ["--shape=tiny", "--batch_sizes=2", "--prompt_lengths=32", "--max_new_tokens=32", "--passes=8"]
     monkeypatch.setattr(sys, "argv", ["autoregressive.py", *sizes, "--output", str(tmp_path / "new" / "result.json")])
