@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..generation.answerer import Answerer
-from ..generation.canvas import DecodedRow
 from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.decoded_row import DecodedRow
 from ..hashes import dataset_hash, stable_hash
 from .folder import MANIFEST_NAME, ShardStore
 from .prompts import check_new_columns, tokenize_prompts

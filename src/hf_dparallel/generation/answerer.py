@@ -17,8 +17,8 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from hf_dparallel_rules.settings import SETTINGS
 
 from ..hashes import model_hash, stable_hash
-from .canvas import DecodedRow
 from .configuration import DiffusionGenerationConfig, resolve
+from .decoded_row import DecodedRow
 from .output import DiffusionGenerationOutput, collect_rows
 
 

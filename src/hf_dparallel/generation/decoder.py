@@ -11,9 +11,10 @@ from transformers import PreTrainedModel
 
 from hf_dparallel_rules.commit_rules import make_rule
 
-from .canvas import Canvas, DecodedRow
+from .canvas import Canvas
 from .compatibility import check
 from .configuration import DiffusionGenerationConfig
+from .decoded_row import DecodedRow
 from .inputs import check_generators
 from .parts import Change, RowPart
 from .prediction import TokenPrediction, predict_tokens

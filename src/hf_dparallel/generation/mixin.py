@@ -17,9 +17,9 @@ from transformers.utils import logging
 
 from hf_dparallel_rules.settings import SettingError
 
-from .canvas import DecodedRow
 from .compatibility import check
 from .configuration import DiffusionGenerationConfig, resolve
+from .decoded_row import DecodedRow
 from .decoder import Decoder
 from .inputs import check_devices, check_peft, check_prompts, generators_by_row, input_device
 from .output import DiffusionGenerationOutput, collect_rows

@@ -8,8 +8,8 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import ModelOutput
 
-from .canvas import DecodedRow
 from .configuration import DiffusionGenerationConfig
+from .decoded_row import DecodedRow
 from .standard_parts import HISTORIES
 
 

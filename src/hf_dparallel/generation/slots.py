@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import torch
 
-from .canvas import DecodedRow
+from .decoded_row import DecodedRow
 from .decoder import Decoder
 
 

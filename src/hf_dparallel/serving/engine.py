@@ -18,9 +18,9 @@ from transformers.utils import logging
 
 from hf_dparallel_rules.settings import SETTINGS
 
-from ..generation.canvas import DecodedRow, RowProgress
 from ..generation.compatibility import set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
+from ..generation.decoded_row import DecodedRow, RowProgress
 from ..generation.decoder import Decoder
 from ..generation.standard_parts import make_parts
 from .bodies import RequestError
