@@ -123,32 +123,38 @@ def _measure(
     tokens: torch.LongTensor | None,
     noise: torch.FloatTensor | None,
 ) -> tuple[torch.LongTensor, torch.Tensor, torch.Tensor, torch.LongTensor]:
-    of_mask = logits[:, column_of(mask_token_id)].clone()
-    logits[:, column_of(mask_token_id)] = -torch.inf
+    of_mask, on_cpu = None, logits.device.type == "cpu"
+    if mask_token_id is not None:
+        of_mask = logits[:, mask_token_id].clone()
+        logits[:, mask_token_id] = -torch.inf
     best, likeliest = _max(logits)
-    logits[:, column_of(mask_token_id)] = of_mask
-    largest = torch.cat([best[:, None], of_mask], dim=1).amax(dim=1)
+    if of_mask is not None:
+        logits[:, mask_token_id] = of_mask
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    if logits.device.type == "cpu":
+    if on_cpu:
         # With one exponential. torch's softmax sums a long row less exactly on CPUs.
+        largest = best if of_mask is None else torch.maximum(best, of_mask)
         shifted = logits.to(dtype) - largest.to(dtype)[:, None]
         weights = shifted.exp()
         total = weights.sum(dim=-1)
     else:
-        weights, total = torch.softmax(logits, dim=-1, dtype=dtype), 1
+        weights = torch.softmax(logits, dim=-1, dtype=dtype)
     if noise is not None:
         scores = weights / noise
         scores[:, column_of(mask_token_id)] = -1
         tokens = _max(scores)[1]
     tokens = likeliest if tokens is None else tokens
-    confidence = weights.gather(1, tokens[:, None]).squeeze(1) / total
-    if logits.device.type == "cpu":
+    confidence = weights.gather(1, tokens[:, None]).squeeze(1)
+    if on_cpu:
+        confidence = confidence / total
         # The logarithm of probability zero is infinite, and adds nothing.
         mean = weights.mul_(shifted.clamp_(min=torch.finfo(dtype).min)).sum(dim=-1) / total
         entropy = total.log() - mean
     else:
         entropy = torch.special.entr(weights).sum(dim=-1)
-    return tokens, confidence, entropy.masked_fill(largest > best, torch.inf), likeliest
+    if of_mask is not None:
+        entropy = entropy.masked_fill(of_mask > best, torch.inf)
+    return tokens, confidence, entropy, likeliest
 
 
 def _max(logits: torch.Tensor) -> tuple[torch.Tensor, torch.LongTensor]:

@@ -302,10 +302,11 @@ class Canvas(RowTensors):
         if self.revises:
             is_revised = is_new.gt(self.masked)  # new, and was no mask
             self.num_revisions += is_revised.sum(dim=1)
-            self.masked = self.masked & ~is_new
-            if taken_back is not None:
+            if taken_back is None:
+                self.masked = self.masked.masked_fill(is_new, False)
+            else:
                 is_taken_back = torch.zeros_like(self.masked).scatter_(1, columns, taken_back)
-                self.masked |= is_taken_back
+                self.masked = torch.where(is_new, is_taken_back, self.masked)
                 self.sequences = self.sequences.masked_fill(is_taken_back, self.config.mask_token_id)
             self.commit_step = self.commit_step.masked_fill(self.masked, -1)
         else:
