@@ -90,6 +90,11 @@ def swap(dim):
     return change
 
 
+def swap_two_columns(model) -> None:
+    weight = model.lm_head.weight.data
+    weight[:, [3, 17]] = weight[:, [17, 3]]
+
+
 def store_at_an_odd_place(model) -> None:
     weight = model.lm_head.weight
     weight.data = torch.cat([torch.zeros(1), weight.detach().flatten() + 1])[1:].view_as(weight)
@@ -104,6 +109,7 @@ CHANGES = {
     "written into": write_data,
     "rows permuted": swap(0),
     "columns permuted": swap(1),
+    "two columns swapped": swap_two_columns,
     "at an odd place": store_at_an_odd_place,
     "loaded": load,
     "another adapter": lambda model: model.set_adapter("a"),

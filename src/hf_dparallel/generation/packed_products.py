@@ -78,9 +78,13 @@ def _state(weight: nn.Parameter) -> tuple:
 
 
 def _pack(weight: nn.Parameter) -> torch.Tensor:
-    # What is written into `weight.data` does not count in its version. Sums of rows do not change where columns move.
+    # A write to `weight.data` leaves the version as it is, so the weight is read again and summed. The runs that are
+    # summed are 0.618 of a row: each begins at another column, and a permutation of columns changes their sums.
     bits = weight.detach().view(torch.int64)
-    state, sums = _state(weight), torch.cat([bits.sum(dim=0), bits.sum(dim=1)])
+    length = int(0.618 * bits.shape[1]) | 1
+    last = bits.numel() // length * length
+    sums = torch.cat([bits.flatten()[:last].view(-1, length).sum(dim=1), bits.flatten()[last:]])
+    state = _state(weight)
     old_state, old_sums, packed = _PACKED.get(weight, (None, None, None))
     if old_state != state or not torch.equal(old_sums, sums):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
