@@ -20,19 +20,19 @@ from hf_dparallel.models.llada import LLaDAConfig
 from hf_dparallel.reports import markdown_table, write_json
 
 
-def make_model() -> LLaDAForMaskedDiffusion:
-    """Returns a random LLaDA of 93 million weights."""
-    size = {"d_model": 1024, "n_layers": 6, "n_heads": 16, "n_kv_heads": 16, "mlp_hidden_size": 2816}
+def make_model(num_layers: int) -> LLaDAForMaskedDiffusion:
+    """Returns a random LLaDA, of 93 million weights where it has six layers."""
+    size = {"d_model": 1024, "n_layers": num_layers, "n_heads": 16, "n_kv_heads": 16, "mlp_hidden_size": 2816}
     torch.manual_seed(0)
     tokens = {"vocab_size": 8000, "mask_token_id": 7000, "eos_token_id": 1, "pad_token_id": 1}
     return LLaDAForMaskedDiffusion(LLaDAConfig(**size, **tokens)).eval()
 
 
 @torch.no_grad()
-def measure(repeats: int) -> dict[str, float]:
+def measure(num_layers: int, repeats: int) -> dict[str, float]:
     """Returns milliseconds by what takes them: "check", and passes and answers that are "plain" or "packed"."""
     torch.set_num_threads(1)
-    model = make_model()
+    model = make_model(num_layers)
     products = packed_products(model)
 
     prompt = torch.arange(8)[None]
@@ -60,10 +60,11 @@ def measure(repeats: int) -> dict[str, float]:
 def main() -> None:
     """Prints the table, and writes it where `--output` says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--num_layers", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--output", help="JSON file for the figures")
     arguments = parser.parse_args()
-    milliseconds = measure(arguments.repeats)
+    milliseconds = measure(arguments.num_layers, arguments.repeats)
     print(markdown_table(("", "ms"), [(name, f"{value:.0f}") for name, value in milliseconds.items()]))
     if arguments.output:
         write_json({"ms": milliseconds, "environment": describe_environment()}, arguments.output)

@@ -65,6 +65,12 @@ def test_the_time_of_a_pass_over_a_canvas_is_measured_beside_transformers(monkey
     assert all(0 < times["outside"] < times["whole"] for times in found.values())
 
 
+def test_packed_products_are_measured_beside_plain_ones(monkeypatch):
+    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
+    found = runpy.run_path(str(BENCHMARKS / "packed_products.py"))["measure"](1, repeats=1)
+    assert len(found) == 7 and min(found.values()) > 0
+
+
 def test_the_comparison_with_an_autoregressive_model_runs(monkeypatch, tmp_path, capsys):
     sizes = ["--shape=tiny", "--batch_sizes=2", "--prompt_lengths=32", "--max_new_tokens=32", "--passes=8"]
     monkeypatch.setattr(sys, "argv", ["autoregressive.py", *sizes, "--output", str(tmp_path / "new" / "result.json")])
