@@ -29,7 +29,7 @@ _COLUMNS = (
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object that a JSON file holds. It is a `ValueError` if it holds something else."""
+    """Returns the object that a JSON file holds. Anything else is a `ValueError`."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

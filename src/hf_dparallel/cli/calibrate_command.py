@@ -99,7 +99,7 @@ def split_in_half(dataset: Dataset, seed: int) -> dict[str, Dataset]:
 
 
 def describe(settings: Mapping[str, Any]) -> str:
-    """Names and values of settings in one line."""
+    """Writes names and values of settings in one line."""
     return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
@@ -114,7 +114,7 @@ def _failure(trials: Sequence[Trial], flags: Flags, num_prompts: int) -> str:
 
 
 def table(trials: Sequence[Trial]) -> str:
-    """What was lost under which settings, as Markdown."""
+    """Writes as Markdown what each setting lost."""
     rows = []
     for trial in trials:
         cells = [describe(trial.settings), f"{trial.nfe:.1f}"]

@@ -49,7 +49,7 @@ def note_fit(*sources: Any, **given: Any) -> None:
 
 
 def judge(flags: Flags) -> dict[str, Any]:
-    """Returns the bytes that are needed and there, whether it fits and, if not, the changed flags that make it fit.
+    """Returns the bytes needed and available, whether it fits and, if not, the changed flags that make it fit.
 
     Raises:
         ValueError: for a model of another library.
@@ -86,7 +86,7 @@ def judge(flags: Flags) -> dict[str, Any]:
 
 
 def available_memory(flags: Flags) -> int:
-    """Returns the bytes that are given, or those that are free on the device, or else on this machine."""
+    """Returns the bytes given, or those free on the device, or else on this machine."""
     if flags.memory is not None:
         try:
             return convert_file_size_to_int(flags.memory.upper())
