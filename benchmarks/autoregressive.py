@@ -33,7 +33,7 @@ from hf_dparallel.reports import markdown_table, write_json
 BLOCK_LENGTH = 32
 # By what is added to the name of a shape, for LLaDA and SDAR. "none" computes everything in every pass.
 CACHES = {"": ("none", "prefix", "dual"), "-sdar": ("none", "block")}
-# By title, what a table shows of a row, and how.
+# Figures of a table by title, with their format.
 TABLES = {
     "Seconds per pass": ("seconds_per_pass", ".3f"),
     "Tokens per pass from which it is faster than the Llama": ("tokens_per_pass_to_pay", ".1f"),

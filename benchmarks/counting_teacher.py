@@ -43,7 +43,7 @@ SHORT, LONG = 64, 160
 TYPED = json.loads(Path(__file__).with_name("counting_prompts.json").read_text())
 
 Messages = list[dict[str, str]]
-# Messages, and what a right reply ends with.
+# Messages, and the end of a right reply.
 Prompts = Sequence[tuple[Messages, str]]
 
 

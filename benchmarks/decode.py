@@ -41,7 +41,7 @@ OFFICIAL_FUNCTIONS = {
     },
     "Dream": {"none": "diffusion_generate"},
 }
-# What the published configuration says beside the sizes, and our class takes for granted.
+# Fields of the published configuration, beside the sizes, that our class takes for granted.
 OFFICIAL_LLADA_CONFIG = {
     "alibi": False,
     "attention_layer_norm": False,

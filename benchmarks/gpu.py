@@ -62,7 +62,7 @@ PASSES = {"llada-8b": 30, "dream-7b": 39}
 BLOCK_LENGTH = 32
 CACHES = {"llada": ("none", "prefix", "dual"), "Dream": ("none", "prefix", "dual"), "sdar": ("none", "block")}
 
-# What is measured, and the function that does it.
+# Settings of a measurement, and the function that measures.
 Measurements = Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]
 
 
@@ -186,7 +186,7 @@ def llama_decoding(arguments: KitArguments, shape: str) -> Measurements:
     llama = autoregressive.random_llama(shape, getattr(torch, arguments.dtype), arguments.device)
 
     def run(prompt_length: int, batch_size: int) -> dict[str, Any]:
-        # What was compiled for other shapes would make all that follows compile for any shape.
+        # Kernels compiled for other shapes would make later ones compile for any shape.
         torch.compiler.reset()
         prompts = random_prompts(llama, batch_size, prompt_length)
         calls = {"": autoregressive.llama_decoding(llama, prompts, arguments.max_new_tokens)}
@@ -421,7 +421,7 @@ def main() -> None:
         print(tables(folder, others))
         return
     end = time.monotonic() + arguments.seconds
-    # What is compiled is found by the next run, too.
+    # The next run finds the compiled kernels, too.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str((folder / "compiled").resolve()))
     # A stage does not outlive a run that is ended.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

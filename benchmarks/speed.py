@@ -277,7 +277,7 @@ def _profile(decode: Callable[[], Any], passes: int, seconds: float) -> dict[str
     return {
         "launches": count("LaunchKernel", "GraphLaunch"),
         "waits": count("StreamSynchronize", "DeviceSynchronize", "EventSynchronize"),
-        # What launches a kernel has its time, too.
+        # Events that launch a kernel have its time, too.
         "busy": sum(event.self_device_time_total for event in averages if event.device_type == on_gpu) / 1e6 / seconds,
     }
 
@@ -369,9 +369,9 @@ def measure_peak_memory(function: Callable[[], Any], device: str) -> float | Non
     if sys.platform != "linux":
         function()
         return None
-    # What was freed before must not hide what is needed now. C libraries other than glibc give memory back at once.
+    # Freed memory must not hide what is needed now. C libraries other than glibc give memory back at once.
     getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: None)(0)
-    # The kernel counts the peak of a process, and starts anew when it is asked to.
+    # The kernel tracks the peak of a process, and resets it on request.
     Path("/proc/self/clear_refs").write_text("5")
     before = _resident_mb("VmRSS")
     function()

@@ -185,13 +185,13 @@ def measure(step: Step, loss_function: Callable[[], torch.Tensor], device: str, 
         step.model.zero_grad()
         return loss.item()
 
-    # Of its own before the memory is measured: what is allocated once is not the step's.
+    # Once before the memory is measured: a one-time allocation is not the step's.
     run()
     memory = {
         "tensors_mb": measure_tensor_memory(run, device),
         "process_mb": measure_peak_memory(run, device),
     }
-    # What else runs on the machine should not count.
+    # Other programs on the machine should not count.
     clock = time.perf_counter if device == "cuda" else time.process_time
     seconds = []
     for _ in range(repeats):

@@ -95,7 +95,7 @@ def time_passes(arguments: argparse.Namespace) -> list[dict]:
         for revocation, num_blocks in ((0.0, 1), (1e-9, arguments.max_active_blocks))
     }
     seconds: dict[tuple, list[float]] = {key: [] for key in recipes}
-    # In turns, so that what else runs on the machine slows all of them.
+    # In turns, so that other programs on the machine slow all alike.
     for _ in range(arguments.rounds):
         for key, settings in recipes.items():
             start = time.process_time()

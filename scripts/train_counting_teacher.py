@@ -194,7 +194,7 @@ def draw_masked(
     if state < 0.75:
         block = rng.randrange(num_blocks)
         start, end = block * BLOCK_LENGTH, (block + 1) * BLOCK_LENGTH
-        # A block that is all masks is where decoding decides what kind of reply it is, and how many steps are left.
+        # In a block of masks only, decoding decides what kind of reply it is, and how many steps are left.
         ratio = torch.where(position < start, rng.choice((0.0, 0.0, 0.15)), rng.choice((1.0, rng.uniform(0.02, 1.0))))
         scored = (position < end) & (draws < ratio)
         return scored | (position >= end), scored, min(block + 1 + draw_masked_blocks(rng), NUM_BLOCKS)

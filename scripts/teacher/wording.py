@@ -12,7 +12,7 @@ from hf_dparallel.demo import word_problems
 from .solutions import LARGEST_GIVEN
 
 
-# How often a problem, or a follow-up question, is one of those that authors wrote.
+# The fraction of problems and follow-up questions that authors wrote.
 WRITTEN_SHARE = 0.6
 # A word that the vocabulary does not hold: a person, a thing or a place that the model has never heard of.
 UNKNOWN = "qwx"
@@ -485,7 +485,7 @@ def as_typed(text: str, rng: random.Random) -> str:
     return text.rstrip(" .?!") or text if rng.random() < 0.12 else text
 
 
-# What an answer hangs on. Any other word of a question may be one that nobody knows, or mistyped.
+# Words that decide an answer. Any other word of a question may be unknown, or mistyped.
 _SIGN_WORDS = words_of(
     (
         "plus minus add sum subtract take less than from more fewer away back out off on up of to and but difference",

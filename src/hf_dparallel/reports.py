@@ -12,7 +12,7 @@ from typing import Any
 
 
 REPORT_NAME = "report.json"
-# What every row has.
+# Keys of every row.
 TABLE_METRICS = ("accuracy", "nfe", "tokens_per_forward", "latency_s")
 # Columns of a table: heading, name in a row, factor and format of the number. Columns in hundredths show intervals.
 _COLUMNS = (

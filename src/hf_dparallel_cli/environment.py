@@ -14,7 +14,7 @@ import click
 
 
 _LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
-# In the environment, so that processes which a command starts know it, too.
+# In the environment, so that child processes of a command read it, too.
 QUIET = "HF_DPARALLEL_QUIET"
 # Where the modules of commands are that need no library.
 _PACKAGES = {"models": "hf_dparallel_cli"}

@@ -71,7 +71,7 @@ def judge(flags: Flags) -> dict[str, Any]:
         settings = resolve_settings(skeleton, read_settings(flags), tokens)
         work.block_length, cache = settings.block_length, settings.cache_implementation
         work.length, work.is_cached = flags.prompt_length + settings.max_new_tokens, cache is not None
-        # The exact cache has its first pass compute the prompt only.
+        # With the exact cache, the first pass computes only the prompt.
         work.computed = flags.prompt_length + work.block_length if cache == "block" else work.length
     memory, parts = available_memory(flags), estimate_memory(config, work)
     total = sum(parts.values())

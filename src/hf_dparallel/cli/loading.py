@@ -39,7 +39,7 @@ from ..generation.mixin import DiffusionGenerationMixin
 from ..models.foreign import enable_diffusion_generation
 
 
-# The bundled word problems, as the name of a dataset.
+# The dataset name of the bundled word problems.
 DEMO = "demo"
 _DEMO_ROWS = 512
 # Parameters of a model that is as fast in one thread as in several.
@@ -296,6 +296,6 @@ def _use_cache_if_offline() -> None:
 
 def _ask(prompt: Any) -> dict[str, Any]:
     if isinstance(prompt, str):
-        # A blank question is refused as one that is missing.
+        # A blank question is refused like a missing one.
         prompt = [{"role": "user", "content": prompt}] if prompt.strip() else None
     return {"prompt": prompt}

@@ -15,7 +15,7 @@ from ..sandbox.programs import run_programs
 
 
 TASKS_FOLDER = Path(__file__).parent / "tasks"
-# From the answers to each document to the programs of each.
+# Turns the answers to each document into programs.
 Filter = Callable[[list[list[str]], Sequence[dict[str, Any]]], list[list[str]]]
 
 

@@ -13,7 +13,7 @@ from hf_dparallel_rules.settings import SETTINGS, Setting
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 
 
-# The harness's words for the longest answer, which is the canvas. The first that is given counts.
+# The harness's names for the answer limit, which is the canvas. The first one given counts.
 _LIMITS = tuple(
     Setting(name, "length", int, "The longest answer.", minimum=1)
     for name in ("max_gen_toks", "max_tokens", "max_completion_tokens")

@@ -18,7 +18,7 @@ TAGS = ("dparallel", "diffusion-lm", "masked-diffusion")
 DRAFT_MARK = "<!-- Written by hf-dparallel, and anew at each push. To keep your edits, remove this line. -->"
 # In the card that PEFT saves beside an adapter, as long as nobody has filled it in.
 _PEFT_DRAFT_MARKS = ("# Model Card for Model ID", "[More Information Needed]")
-# The one of the figures that `hf-dparallel inspect --figures` draws which the card shows.
+# The figure of `hf-dparallel inspect --figures` that the card shows.
 PICTURE_NAME = "confidence_maps.png"
 _PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?"
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -38,7 +38,7 @@ WEIGHT_PATTERNS = {
     "adapter": (ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME),
     "model": (CONFIG_NAME, SAFE_WEIGHTS_NAME, "model-*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
 }
-# How weights are stored, by any library.
+# File endings of weights, of any library.
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
 _OTHER_PATTERNS = (GENERATION_CONFIG_NAME, CALIBRATION_NAME, SUMMARY_NAME, CARD_NAME)
 _OWN_PATTERNS = ("LICENSE*", "NOTICE*", "*.png", "*.svg")

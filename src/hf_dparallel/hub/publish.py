@@ -33,7 +33,7 @@ from .upload import check_name, full_name, upload_files
 logger = logging.get_logger(__name__)
 
 _CUSTOM_GENERATE = Path(__file__).parent / "custom_generate" / "generate.py"
-# What Trainer and trackers write beside the model: it tells much of this machine, and nobody can use it.
+# Files of Trainer and trackers beside the model: they tell much of this machine, and nobody can use them.
 _IGNORED = "training_args.bin\n*.pt\n*.pth\ntrainer_state.json\ncheckpoint-*/\nruns/\nwandb/\n.env\n"
 
 
