@@ -129,7 +129,7 @@ IN_FEW_STEPS = (TEACHER, "dparallel", "consistency-distillation")
 
 
 def decodings(max_new_tokens: int) -> dict[str, list[dict[str, Any]]]:
-    """By name of a way to decode, its settings: a curve of passes and accuracy."""
+    """Returns, by way to decode, the settings of a curve of passes and accuracy."""
     # Between 0.5 and 0.7 lies ln 2, an even choice between two tokens.
     verified = [(0.5, 0.7), (0.7, 0.5), (0.7, 0.7), (0.7, 0.8), (0.7, 0.9), (0.8, 0.7), (1.1, 0.7)]
     # As d3LLM decodes: no limit, and a block opens when a tenth of the last one is decided.
@@ -155,7 +155,7 @@ def _verified(entropy: float, revocation: float) -> dict[str, float]:
 
 
 def decodes_so(name: str, decoding: str) -> bool:
-    """Whether a way to decode is for a model: some are for the teacher, or for students that were trained for it."""
+    """Returns whether a way to decode suits a model: some need the teacher, or students trained for them."""
     is_on_policy = "on_policy_ratio" in VARIANTS.get(name, ("", {}))[1]
     return {
         "soft decoding": is_on_policy,
@@ -252,7 +252,7 @@ Runs = dict[int, dict[str, dict[str, Any]]]
 
 
 def table(runs: Runs, names: list[str], ways: list[str]) -> str:
-    """A Markdown table of models and ways to decode, mean ± standard deviation over seeds."""
+    """Makes a Markdown table of models and ways to decode, mean ± standard deviation over seeds."""
     lines = [
         "| Training | Decoding | Chosen settings | Passes | Tokens per pass | Accuracy (%) | AUP |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: |",
@@ -271,18 +271,18 @@ def table(runs: Runs, names: list[str], ways: list[str]) -> str:
 
 
 def title(name: str) -> str:
-    """The row of a model in the table."""
+    """Names a model's row in the table."""
     return "none (the teacher)" if name == TEACHER else VARIANTS[name][0]
 
 
 def spread(values: list[float]) -> str:
-    """Mean and, of several values, standard deviation."""
+    """Writes mean and, of several values, standard deviation."""
     mean = f"{statistics.mean(values):.1f}"
     return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
 def aups(runs: Runs, name: str, way: str) -> list[float]:
-    """For each seed, the AUP of a way to decode, against the best accuracy of all models and ways of the seed.
+    """Returns, for each seed, the AUP of a way to decode, against the seed's best accuracy of all models and ways.
 
     Its curve begins with one token per pass, and has no points that another one beats in both accuracy and speed.
     """
@@ -298,7 +298,7 @@ def aups(runs: Runs, name: str, way: str) -> list[float]:
 
 
 def pareto_front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that no other one beats in both numbers, the smallest first number first."""
+    """Returns the points that no other beats in both numbers, by the first number."""
     front: list[tuple[float, float]] = []
     for point in sorted(points, reverse=True):
         if not front or point[1] > front[-1][1]:
@@ -321,7 +321,7 @@ def draw(run: dict[str, dict[str, Any]], ways: list[str], path: Path) -> None:
 
 
 def thresholds(settings: dict[str, Any]) -> str:
-    """The thresholds by which tokens are decided and revised: what stands beside a point of the picture."""
+    """Writes, beside a point of the picture, the thresholds that decide and revise tokens."""
     about_blocks = ("max_active_blocks", "block_add_threshold")
     return " ".join(f"{value:g}" for name, value in settings.items() if name not in about_blocks)
 

@@ -33,7 +33,7 @@ from hf_dparallel.reports import markdown_table, write_json
 BLOCK_LENGTH = 32
 # By what is added to the name of a shape, for LLaDA and SDAR. "none" computes everything in every pass.
 CACHES = {"": ("none", "prefix", "dual"), "-sdar": ("none", "block")}
-# By title, what a table shows of a row, and how.
+# Figures of a table by title, with their format.
 TABLES = {
     "Seconds per pass": ("seconds_per_pass", ".3f"),
     "Tokens per pass from which it is faster than the Llama": ("tokens_per_pass_to_pay", ".1f"),
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def random_llama(shape_name: str, dtype: torch.dtype, device: str) -> LlamaForCausalLM:
-    """A Llama of the shape, which no token ends."""
+    """Makes a Llama of the shape, without EOS."""
     shape = SHAPES[shape_name]
     config = LlamaConfig(
         vocab_size=shape.vocab_size,
@@ -138,7 +138,7 @@ def compare(
 
 
 def llama_decoding(llama: LlamaForCausalLM, prompts: torch.LongTensor, num_tokens: int) -> Callable[[], Any]:
-    """`generate` with a static cache, which transformers compiles on a GPU."""
+    """Returns `generate` with a static cache, compiled on a GPU."""
     return partial(
         llama.generate,
         prompts,
@@ -156,7 +156,7 @@ def with_packed_products(model: PreTrainedModel, function: Callable[[], Any]) ->
 
 
 def seconds_of(calls: dict[Any, Callable[[], Any]], repeats: int, device: torch.device) -> dict[Any, float]:
-    """Median time of each call, which are made in turns."""
+    """Returns the median time of each call, made in turns."""
     clock = time.process_time if device.type == "cpu" else _synchronized_time
     for function in calls.values():
         # Compiles, or packs.
@@ -180,7 +180,7 @@ def _timed(function, clock) -> float:
 
 
 def table(rows: list[dict[str, Any]], name: str, form: str) -> str:
-    """The numbers of one name, a column for each model and cache."""
+    """Tabulates one figure, a column for each model and cache."""
     numbers: dict[tuple[int, int], dict[str, str]] = {}
     for row in rows:
         of_prompts = numbers.setdefault((row["batch_size"], row["prompt_length"]), {})

@@ -49,7 +49,7 @@ COLLATORS = {"every block": DataCollatorForSemiAutoregressiveMasking, "one block
 def make_collator(
     rows: str, trajectories: Dataset, tokenizer: PreTrainedTokenizerBase, seed: int
 ) -> DataCollatorForSemiAutoregressiveMasking:
-    """The collator for one kind of rows, with the settings of the demo."""
+    """Makes the collator for one kind of rows, with the demo's settings."""
     longest = max(map(len, trajectories["prompt_ids"])) + MAX_NEW_TOKENS
     return COLLATORS[rows](
         mask_token_id=tokenizer.mask_token_id,
@@ -64,7 +64,7 @@ def make_collator(
 
 
 def measure(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig) -> dict[str, float]:
-    """Passes and accuracy on held-out problems at the entropy threshold of the paper."""
+    """Measures passes and accuracy on held-out problems at the paper's entropy threshold."""
     problems = word_problem_dataset(config.num_problems, config.seed + 2, split="test")
     answerer = make_answerer(model, tokenizer, config)
     (metrics,) = evaluate_settings(answerer, problems, [{"entropy_threshold": 0.5}])

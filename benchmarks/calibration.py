@@ -97,7 +97,7 @@ def calibrate_once(decoded: dict[str, Evaluation], num: int, drop: float, seed: 
 def judge(
     teacher: Teacher, runs: list[dict[str, Any]], pool: "Dataset", num_unseen: int
 ) -> dict[str, dict[str, float]]:
-    """What each recipe that was found loses on problems outside the pool, with its standard error; and its passes."""
+    """Measures what each recipe found loses on problems outside the pool, with standard error, and its passes."""
     seen = {row["content"] for messages in pool["prompt"] for row in messages}
     unseen = word_problem_dataset(num_unseen, seed=1, split="test")
     unseen = unseen.filter(lambda row: row["prompt"][0]["content"] not in seen)
@@ -119,13 +119,13 @@ def judge(
 
 
 def subset(answers: Evaluation, rows: np.ndarray) -> Evaluation:
-    """The answers to some of the problems."""
+    """Selects the answers to some problems."""
     is_correct, costs = ([values[row] for row in rows] for values in (answers.is_correct, answers.costs))
     return Evaluation(is_correct, costs, answers.seconds)
 
 
 def table(runs: list[dict[str, Any]], judged: dict[str, dict[str, float]]) -> str:
-    """A line for each tolerance. Where nothing could be confirmed, nothing was promised."""
+    """Writes a line per tolerance. Where nothing could be confirmed, nothing was promised."""
     lines = ["| Tolerance | Recipes found | Kept | Passes | Largest loss |", "| ---: | ---: | ---: | ---: | ---: |"]
     for drop in sorted({run["max_accuracy_drop"] for run in runs}):
         of_drop = [run["recipe"] for run in runs if run["max_accuracy_drop"] == drop]

@@ -76,7 +76,7 @@ def measure(vocab_size: int, canvas_length: int, repeats: int) -> dict[str, dict
 
 
 def _time(model: Any, prompt: torch.LongTensor, of_model: list[tuple[Any, str]]) -> tuple[float, float]:
-    """Seconds of a call of `generate`, and those outside of the model."""
+    """Times a call of `generate`, as a whole and outside of the model."""
     inside: list[float] = []
     timed = [patch.object(owner, name, _timed(getattr(owner, name), inside)) for owner, name in of_model]
     for each in timed:

@@ -43,7 +43,7 @@ SHORT, LONG = 64, 160
 TYPED = json.loads(Path(__file__).with_name("counting_prompts.json").read_text())
 
 Messages = list[dict[str, str]]
-# Messages, and what a right reply ends with.
+# Messages, and the end of a right reply.
 Prompts = Sequence[tuple[Messages, str]]
 
 
@@ -79,7 +79,7 @@ class Bench:
         return figures, replies
 
     def abilities(self, num_prompts: int) -> dict[str, dict[str, Any]]:
-        """The figures that the bundled model is to reach."""
+        """Measures the figures that the bundled model is to reach."""
         groups: dict[str, tuple[Prompts, int]] = {
             "everyday problems": (asked(TYPED["everyday"]), SHORT),
             "out of reach": (asked(TYPED["out_of_reach"]), SHORT),
@@ -98,7 +98,7 @@ class Bench:
         return figures
 
     def chats(self, chats: Sequence[Sequence[tuple[str, str]]]) -> dict[str, Any]:
-        """The figures of the last turn of chats of the same length, with the model's own replies before it."""
+        """Measures the last turn of chats of the same length, with the model's own replies before it."""
         histories: list[Messages] = [[] for _ in chats]
         figures: dict[str, Any] = {}
         for turn in zip(*chats, strict=True):
@@ -111,7 +111,7 @@ class Bench:
         return figures
 
     def growth(self, num_prompts: int) -> dict[str, dict[str, Any]]:
-        """Accuracy, passes and tokens per pass by the number of steps."""
+        """Measures accuracy, passes and tokens per pass by steps."""
         return {
             str(steps): self.evaluate(drawn(num_prompts, 4, steps=[steps]), LONG)[0]
             for steps in range(1, MAX_STEPS + 1)
@@ -119,7 +119,7 @@ class Bench:
 
 
 def verdict(reply: str, expected: str) -> str:
-    """Right, garbled, made up or refused."""
+    """Returns right, garbled, made up or refused."""
     if reply_reward([reply], [expected]) == [1.0]:
         return "right"
     if not is_whole(reply, SMALL_TALK):

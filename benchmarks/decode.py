@@ -41,7 +41,7 @@ OFFICIAL_FUNCTIONS = {
     },
     "Dream": {"none": "diffusion_generate"},
 }
-# What the published configuration says beside the sizes, and our class takes for granted.
+# Fields of the published configuration, beside the sizes, that our class takes for granted.
 OFFICIAL_LLADA_CONFIG = {
     "alibi": False,
     "attention_layer_norm": False,
@@ -119,7 +119,7 @@ def find_threshold(model: PreTrainedModel, prompt: torch.LongTensor, arguments: 
 
 
 def decode(model: PreTrainedModel, prompt: torch.LongTensor, threshold: float, arguments: SpeedArguments, cache: str):
-    """Our `generate` with an entropy threshold."""
+    """Calls our `generate` with an entropy threshold."""
     config = fixed_recipe(model, arguments.max_new_tokens, arguments.block_length, None if cache == "none" else cache)
     return model.generate(prompt, generation_config=config, entropy_threshold=threshold, return_dict_in_generate=True)
 
@@ -127,7 +127,7 @@ def decode(model: PreTrainedModel, prompt: torch.LongTensor, threshold: float, a
 def time_ours(
     model: PreTrainedModel, prompt: torch.LongTensor, threshold: float, arguments: SpeedArguments, cache: str
 ) -> dict[str, Any]:
-    """Median time of our `generate`, its passes and its tokens."""
+    """Returns our `generate`'s median time, passes and tokens."""
     memory = measure_peak_memory(lambda: decode(model, prompt, threshold, arguments, cache), arguments.device)
     clock = time.process_time if arguments.device == "cpu" else time.perf_counter
     seconds = []

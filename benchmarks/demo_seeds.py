@@ -41,7 +41,7 @@ def run_seeds(seeds: list[int], folder: Path, **settings: Any) -> list[dict[str,
 
 
 def spread_table(reports: list[dict[str, Any]]) -> str:
-    """A Markdown table of mean ± standard deviation over the reports, one row per method."""
+    """Makes a Markdown table of mean ± standard deviation over the reports, one row per method."""
     lines = [
         "| Method | Passes | Tokens per pass | Speed-up | Accuracy (%) |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -54,7 +54,7 @@ def spread_table(reports: list[dict[str, Any]]) -> str:
 
 
 def goals(report: dict[str, Any]) -> dict[str, float]:
-    """The two figures that the demo is to reach: passes against the best threshold rule, accuracy against original."""
+    """Returns two figures the demo must reach: passes against the best threshold rule, accuracy against original."""
     original, _, confidence, entropy, student, _ = report["rows"]
     return {
         "passes_of_student_over_best_teacher_rule": student["nfe"] / min(confidence["nfe"], entropy["nfe"]),

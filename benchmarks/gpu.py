@@ -62,7 +62,7 @@ PASSES = {"llada-8b": 30, "dream-7b": 39}
 BLOCK_LENGTH = 32
 CACHES = {"llada": ("none", "prefix", "dual"), "Dream": ("none", "prefix", "dual"), "sdar": ("none", "block")}
 
-# What is measured, and the function that does it.
+# Settings of a measurement, and the function that measures.
 Measurements = Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]
 
 
@@ -89,12 +89,12 @@ class KitArguments:
     in_this_process: bool = field(default=False, metadata={"help": "As each stage is started."})
 
     def passes(self, shape: str) -> int:
-        """Forward passes for an answer, for shorter and longer ones in proportion."""
+        """Returns the forward passes for an answer, in proportion to its length."""
         return PASSES.get(shape, PASSES["llada-8b"]) * self.max_new_tokens // 256
 
 
 def stages(arguments: KitArguments) -> dict[str, Callable[[], Measurements]]:
-    """The stages by name, those first that are wanted most."""
+    """Returns the stages by name, the most wanted first."""
     shapes, decode_all = arguments.shapes, functools.partial(decoding, arguments)
     found = {f"decode-{shape}": functools.partial(decode_all, shape) for shape in shapes}
     found |= {f"autoregressive-{shape}": functools.partial(llama_decoding, arguments, shape) for shape in shapes}
@@ -120,12 +120,12 @@ def stages(arguments: KitArguments) -> dict[str, Callable[[], Measurements]]:
 
 
 def caches_of(shape: str) -> tuple[str, ...]:
-    """The caches that a model of the shape can decode with."""
+    """Returns the caches that a model of the shape can use."""
     return CACHES[SHAPES[shape].model_type]
 
 
 def run_tests(arguments: KitArguments) -> Measurements:
-    """The tests that need a GPU."""
+    """Runs the tests that need a GPU."""
 
     def run() -> dict[str, Any]:
         # Without the repository's own options, some of which need plugins.
@@ -141,7 +141,7 @@ def run_tests(arguments: KitArguments) -> Measurements:
 def decoding(
     arguments: KitArguments, shape: str, variant: str = "plain", caches: Any = (), batch_sizes: Any = ()
 ) -> Measurements:
-    """Decoding, beside the least time that it takes to read the weights and to multiply with them."""
+    """Times decoding beside the least time that reading the weights and multiplying with them takes."""
     dtype = getattr(torch, arguments.dtype)
     model, machine = random_model(shape, dtype, arguments.device), measure_machine(dtype, arguments.device)
     if variant == "kernels":
@@ -173,7 +173,7 @@ def decoding(
 
 
 def clocks() -> str | None:
-    """What the driver says of clocks, power and heat, right after a measurement."""
+    """Reads clocks, power and heat from the driver, right after a measurement."""
     query = "--query-gpu=clocks.sm,clocks.max.sm,clocks.mem,power.draw,temperature.gpu"
     with contextlib.suppress(OSError):
         command = ["nvidia-smi", query, "--format=csv,noheader"]
@@ -182,11 +182,11 @@ def clocks() -> str | None:
 
 
 def llama_decoding(arguments: KitArguments, shape: str) -> Measurements:
-    """A Llama of the shape, which transformers decodes with a static cache and compiles."""
+    """Times a Llama of the shape, which transformers compiles, with a static cache."""
     llama = autoregressive.random_llama(shape, getattr(torch, arguments.dtype), arguments.device)
 
     def run(prompt_length: int, batch_size: int) -> dict[str, Any]:
-        # What was compiled for other shapes would make all that follows compile for any shape.
+        # Kernels compiled for other shapes would make later ones compile for any shape.
         torch.compiler.reset()
         prompts = random_prompts(llama, batch_size, prompt_length)
         calls = {"": autoregressive.llama_decoding(llama, prompts, arguments.max_new_tokens)}
@@ -217,7 +217,7 @@ def training(arguments: KitArguments, shape: str, load_in_4bit: bool = False) ->
 
 
 def official_decoding(arguments: KitArguments, shape: str) -> Measurements:
-    """The official code on the same weights, at an entropy threshold that takes about as many passes."""
+    """Times the official code on the same weights, at an entropy threshold of about as many passes."""
     settings = SpeedArguments(
         shape=shape,
         passes=[arguments.passes(shape)],
@@ -279,13 +279,13 @@ def run_in_a_process(name: str, folder: Path, seconds: float) -> None:
 
 
 def end_with_parent() -> None:
-    """Asks Linux to end this process when the one that has started it is ended, however that is."""
+    """Asks Linux to end this process when its parent ends, however that happens."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def read_unfinished(name: str, folder: Path) -> dict[str, Any]:
-    """What an earlier run of the stage has measured."""
+    """Reads the results of an earlier run of the stage."""
     path = folder / f"{name}.unfinished"
     if path.exists():
         return json.loads(path.read_text())
@@ -306,12 +306,12 @@ def write(result: dict[str, Any], path: Path) -> None:
 
 
 def key_of(row: dict[str, Any]) -> tuple[str, int, int]:
-    """What rows of different engines have in common that are compared."""
+    """Returns what compared rows of different engines share."""
     return row["shape"], row["prompt_length"], row["batch_size"]
 
 
 def tables(folder: Path, others: list[dict[str, Any]]) -> str:
-    """All figures of a folder as Markdown, and what could not be measured."""
+    """Writes a folder's figures as Markdown, and what could not be measured."""
     results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     if not results:
         raise SystemExit(f"There are no results in {folder}.")
@@ -348,7 +348,7 @@ def tables(folder: Path, others: list[dict[str, Any]]) -> str:
 
 
 def decoding_table(rows: list[dict[str, Any]], of_llama: dict[tuple[str, int, int], float]) -> str:
-    """The last column: from how many tokens in a pass on this is faster than the Llama."""
+    """Tabulates decodes; the last column has the tokens per pass from which on they beat the Llama."""
     # By title, the figure and its form.
     columns = {
         "Passes": ("passes", "d"),
@@ -371,7 +371,7 @@ def decoding_table(rows: list[dict[str, Any]], of_llama: dict[tuple[str, int, in
 
 
 def training_table(rows: list[dict[str, Any]]) -> str:
-    """Peak memory is that of the weights with what a step adds."""
+    """Tabulates steps; the weights are part of the peak memory."""
     header = ["Shape", "Weights", "Code", "Checkpointing", "Seconds", "Weights, GB", "Peak, GB"]
     lines = [
         [
@@ -389,7 +389,7 @@ def training_table(rows: list[dict[str, Any]]) -> str:
 
 
 def official_table(rows: list[dict[str, Any]]) -> str:
-    """Both codes on the same weights."""
+    """Compares both codes on the same weights."""
     header = ["Shape", "Cache", "Code", "Passes", "Seconds", "Memory, GB", "Same tokens"]
     lines = [
         [
@@ -409,7 +409,7 @@ def official_table(rows: list[dict[str, Any]]) -> str:
 
 
 def scalars(row: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The settings of a row, and what went wrong."""
+    """Returns a row's settings, and what went wrong."""
     return [(name, value) for name, value in row.items() if not isinstance(value, (dict, list))]
 
 
@@ -421,7 +421,7 @@ def main() -> None:
         print(tables(folder, others))
         return
     end = time.monotonic() + arguments.seconds
-    # What is compiled is found by the next run, too.
+    # The next run finds the compiled kernels, too.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str((folder / "compiled").resolve()))
     # A stage does not outlive a run that is ended.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

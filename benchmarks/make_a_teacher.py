@@ -44,7 +44,7 @@ def run(result: Path, *command: str) -> None:
 
 
 def make_models(folder: Path, attention: str, num_steps: Sequence[int], seed: int) -> tuple[Path, Path]:
-    """The folders of teacher and student."""
+    """Makes the folders of teacher and student."""
     here = folder / f"{attention}-{seed}"
     start, teacher, rows, student = (here / name for name in ("start", "teacher", "trajectories", "student"))
     run(start, "convert", str(folder / "base"), "--output_dir", str(start), *ATTENTIONS[attention])
@@ -70,7 +70,7 @@ def make_models(folder: Path, attention: str, num_steps: Sequence[int], seed: in
 
 
 def measure(model: Path, test: Path, *sweeps: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """The answers to the held-out questions, by the setting that they were decoded with."""
+    """Decodes the held-out questions and returns the answers, by decoding setting."""
     found = {}
     for name, values in (pair for sweep in sweeps for pair in sweep.items()):
         folder = model / f"evaluated-{name}"
@@ -97,7 +97,7 @@ def figures(answers: dict[str, list[float]], part: slice) -> dict[str, Any]:
 
 
 def compare(teacher: dict[str, Any], student: dict[str, Any]) -> dict[str, Any]:
-    """One token per pass, the best threshold of the teacher and that of the student; and all that was tried."""
+    """Compares one token per pass, the teacher's best threshold and the student's; and returns all that was tried."""
     reference = next(name for name in teacher if name.startswith("denoising_steps"))
     half = len(teacher[reference]["nfe"]) // 2
     tuning, held_out = slice(0, half), slice(half, None)
@@ -124,7 +124,7 @@ def compare(teacher: dict[str, Any], student: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """The rows of both attentions, with 95 % intervals, as Markdown."""
+    """Writes both attentions' rows, with 95 % intervals, as Markdown."""
 
     def cells(row: dict[str, Any]) -> tuple[str, str]:
         (low, high), (least, most) = row["nfe_interval"], row["accuracy_interval"]

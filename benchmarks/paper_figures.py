@@ -208,7 +208,7 @@ def _named_convergence(out: DiffusionGenerationOutput, tokenizer: PreTrainedToke
 def token_convergence(
     out: DiffusionGenerationOutput, row: int = 0, num_tokens: int = 8
 ) -> tuple[list[int], torch.FloatTensor]:
-    """Confidence of single tokens over the passes (the paper's Fig. 2c).
+    """Tracks the confidence of single tokens over the passes (the paper's Fig. 2c).
 
     Args:
         out ([`DiffusionGenerationOutput`]): of a decode.
@@ -232,7 +232,7 @@ def answer_confidence_and_accuracy(
     dataset: "Dataset",
     reward_funcs: RewardFunction | list[RewardFunction],
 ) -> dict[str, Any]:
-    """Mean `confidence` of the committed tokens and `accuracy` of the answers: a point of the paper's Fig. 2a.
+    """Returns the committed tokens' mean `confidence` and the answers' `accuracy`: a point of the paper's Fig. 2a.
 
     With `accuracy_interval`, where the accuracy would lie with other prompts of the same kind ([`wilson_interval`]).
 
@@ -289,7 +289,7 @@ def prediction_reliability(
 
 
 def committed_tokens(out: DiffusionGenerationOutput) -> torch.LongTensor:
-    """The tokens that a decode has committed, `(batch_size, max_new_tokens)`, -1 where it has committed none."""
+    """Returns the tokens that a decode has committed, `(batch_size, max_new_tokens)`, -1 where there are none."""
     tokens = out.sequences[:, out.sequences.shape[1] - out.commit_step.shape[1] :]
     return tokens.masked_fill(out.commit_step < 0, -1)
 

@@ -78,7 +78,7 @@ def measure(prompts, num_actors: int, batch_size: int, folder: Path) -> tuple[di
 
 
 def watch(used: dict[str, dict[int, float]], stop: threading.Event) -> None:
-    """Notes the processor seconds of all processes, until it is told to stop."""
+    """Notes the processor seconds of all processes, until stopped."""
     this = psutil.Process()
     at_start = sum(this.cpu_times()[:2])
     while not stop.wait(0.5):

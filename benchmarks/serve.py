@@ -98,7 +98,7 @@ def measure(
 
 
 def median_of(rounds: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """The medians of what was measured; of answers that are as alone, the fewest."""
+    """Returns the medians; for answers that are as alone, the minimum."""
     fewest = min(row["num_as_alone"] for row in rounds)
     medians = {
         name: statistics.median(row[name] for row in rounds) if isinstance(value, float) else value
@@ -144,7 +144,7 @@ def our_server(
 
 @contextmanager
 def transformers_server(model: PreTrainedModel) -> Iterator[tuple[str, str]]:
-    """The server of transformers, with the one change that it needs to find the class of our model."""
+    """Starts transformers' server, with the one change that it needs to find our model's class."""
     from transformers.cli.serve import Serve
     from transformers.cli.serving.model_manager import ModelManager
 
@@ -158,7 +158,7 @@ def transformers_server(model: PreTrainedModel) -> Iterator[tuple[str, str]]:
 
 
 def ask_all(url: str, model_name: str, problems: list[str], concurrency: int, is_ours: bool) -> dict[str, Any]:
-    """Asks with so many streaming requests at a time, and returns the texts and the times."""
+    """Asks with `concurrency` streaming requests, and returns the texts and the times."""
     # Where there is no recipe of the server, the request carries it.
     extra_body = None if is_ours else {"generation_config": json.dumps(RECIPE | {"do_sample": False})}
 

@@ -186,7 +186,7 @@ def _nominal_bandwidth() -> float | None:
 def floor_seconds(
     model: PreTrainedModel, machine: Machine, num_tokens: int, num_scored: int, num_keys: int = 0
 ) -> float:
-    """The least time of a pass over `num_tokens` positions with the head on `num_scored`, which see `num_keys`.
+    """Returns the least time of a pass over `num_tokens` positions, `num_scored` with the head, that see `num_keys`.
 
     Every weight, key and value has to be read once, and every weight is multiplied once for each position; what
     attention multiplies is left out.
@@ -263,7 +263,7 @@ def measure_decoding(
 
 
 def _profile(decode: Callable[[], Any], passes: int, seconds: float) -> dict[str, Any]:
-    """What a pass launches on a GPU, how often it waits for it, and the part of `seconds` in which it is busy."""
+    """Counts a pass's launches on a GPU and waits for it, and the part of `seconds` in which the GPU is busy."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities = [torch.profiler.ProfilerActivity.CUDA]
@@ -277,7 +277,7 @@ def _profile(decode: Callable[[], Any], passes: int, seconds: float) -> dict[str
     return {
         "launches": count("LaunchKernel", "GraphLaunch"),
         "waits": count("StreamSynchronize", "DeviceSynchronize", "EventSynchronize"),
-        # What launches a kernel has its time, too.
+        # Events that launch a kernel have its time, too.
         "busy": sum(event.self_device_time_total for event in averages if event.device_type == on_gpu) / 1e6 / seconds,
     }
 
@@ -313,7 +313,7 @@ def measure_speed(arguments: SpeedArguments) -> dict[str, Any]:
 
 
 def describe_speed(result: dict[str, Any]) -> str:
-    """What [`measure_speed`] returned as text: what the machine can do, and a table."""
+    """Writes the result of [`measure_speed`]: what the machine can do, and a table."""
     settings, machine = result["settings"], result["machine"]
     header = ("Cache", "Batch", "Passes", "ms/pass", "Tokens/s", "Floor, ms/pass", "Part of it", "Memory, MB")
     rows = [
@@ -338,7 +338,7 @@ def describe_speed(result: dict[str, Any]) -> str:
 def fixed_recipe(
     model: PreTrainedModel, max_new_tokens: int, block_length: int, cache: str | None
 ) -> DiffusionGenerationConfig:
-    """Settings under which random weights take a fixed number of passes."""
+    """Makes settings with which random weights take a fixed number of passes."""
     recipe = DiffusionGenerationConfig(
         max_new_tokens=max_new_tokens,
         block_length=block_length,
@@ -351,7 +351,7 @@ def fixed_recipe(
 
 
 def random_prompts(model: PreTrainedModel, batch_size: int, length: int) -> torch.LongTensor:
-    """Random token ids, `(batch_size, length)`, always the same ones."""
+    """Draws random token ids, `(batch_size, length)`, always the same."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(10, 450, (batch_size, length), generator=generator).to(model.device)
 
@@ -369,9 +369,9 @@ def measure_peak_memory(function: Callable[[], Any], device: str) -> float | Non
     if sys.platform != "linux":
         function()
         return None
-    # What was freed before must not hide what is needed now. C libraries other than glibc give memory back at once.
+    # Freed memory must not hide what is needed now. C libraries other than glibc give memory back at once.
     getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: None)(0)
-    # The kernel counts the peak of a process, and starts anew when it is asked to.
+    # The kernel tracks the peak of a process, and resets it on request.
     Path("/proc/self/clear_refs").write_text("5")
     before = _resident_mb("VmRSS")
     function()
@@ -408,7 +408,7 @@ def _best_time(function: Callable[[], Any], device: str) -> float:
 
 
 def _time_on_gpu(function: Callable[[], Any], count: int = 20) -> float:
-    """Seconds of a call among many, so that neither their launch nor the wait for the last one counts."""
+    """Times a call among many, so that neither their launch nor the wait for the last one counts."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(count):

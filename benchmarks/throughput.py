@@ -32,7 +32,7 @@ SETTINGS = {"max_new_tokens": 64, "block_length": 8, "entropy_threshold": 0.5}
 
 
 def varied_prompts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[list, list]:
-    """Whole problems, and the same with a part of the answer, most of them with nearly all of it."""
+    """Returns problems, and the same with a part of the answer, most with nearly all of it."""
     prompts = tokenize_prompts(word_problem_dataset(NUM_PROMPTS, seed=7, split="test"), tokenizer)
     answers = [row.tokens[: row.num_tokens].tolist() for row in model.generate_many(prompts, **SETTINGS)]
     draw = random.Random(0).random
@@ -44,7 +44,7 @@ def varied_prompts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
 
 
 def decode_in_slots(model: PreTrainedModel, prompts: list[list[int]], batch_size: int, **settings) -> dict[str, Any]:
-    """Seconds, tokens and forward passes with `generate_many`."""
+    """Counts seconds, tokens and passes with `generate_many`."""
     with counted_passes(model) as passes:
         start = time.perf_counter()
         rows = list(model.generate_many(prompts, batch_size=batch_size, **SETTINGS, **settings))
@@ -64,7 +64,7 @@ def decode_in_batches(
     batch_size: int,
     **settings,
 ) -> dict[str, Any]:
-    """Seconds, tokens and forward passes with one `generate` after the other."""
+    """Counts seconds, tokens and passes with one `generate` after the other."""
     tokens = 0
     with counted_passes(model) as passes:
         start = time.perf_counter()
@@ -80,7 +80,7 @@ def decode_in_batches(
 
 @contextlib.contextmanager
 def counted_passes(model: PreTrainedModel) -> Iterator[list]:
-    """A list that grows by one with each forward pass, of however many rows."""
+    """Yields a list that grows by one with each forward pass, of any number of rows."""
     passes: list = []
     hook = model.model.register_forward_hook(lambda *args: passes.append(None))
     try:

@@ -110,11 +110,11 @@ class Step:
         self.batch = {name: tensor.to(self.model.device) for name, tensor in data_collator(self.rows).items()}
 
     def ours(self) -> torch.Tensor:
-        """The loss of the trainer."""
+        """Computes the trainer's loss."""
         return self.trainer.compute_loss(self.model, self.batch)
 
     def ours_of_one_block(self) -> torch.Tensor:
-        """The loss of a block-causal model on rows without a clean copy, which teach one block each."""
+        """Computes a block-causal model's loss on rows without a clean copy, which teach one block each."""
         every_block = self.trainer.data_collator
         self.collate(dataclasses.replace(every_block, attention="full"))
         try:
@@ -123,7 +123,7 @@ class Step:
             self.collate(every_block)
 
     def ours_in_one_chunk(self) -> torch.Tensor:
-        """The same with all logits in memory, so that nothing is computed twice: what the chunks cost and save."""
+        """Does the same with all logits in memory and nothing computed twice: what the chunks cost and save."""
         size = scoring._CHUNK_NUMEL
         scoring._CHUNK_NUMEL = 2**62
         try:
@@ -132,7 +132,7 @@ class Step:
             scoring._CHUNK_NUMEL = size
 
     def official(self, checkout: str) -> Callable[[], torch.Tensor]:
-        """The `compute_loss` of the official trainer, given our masks."""
+        """Returns the official trainer's `compute_loss`, given our masks."""
         module = load_official_training(checkout)
         views = [self.batch[name].chunk(2) for name in ("input_ids", "labels")]
         masked = [labels != -100 for labels in views[1]]
@@ -177,7 +177,7 @@ def load_official_training(checkout: str) -> types.ModuleType:
 
 
 def measure(step: Step, loss_function: Callable[[], torch.Tensor], device: str, repeats: int):
-    """Median time (of all cores together), peak memory beyond what is in use before, and the loss of a step."""
+    """Measures median time (of all cores together), additional peak memory, and the loss of a step."""
 
     def run() -> float:
         loss = loss_function()
@@ -185,13 +185,13 @@ def measure(step: Step, loss_function: Callable[[], torch.Tensor], device: str, 
         step.model.zero_grad()
         return loss.item()
 
-    # Of its own before the memory is measured: what is allocated once is not the step's.
+    # Once before the memory is measured: a one-time allocation is not the step's.
     run()
     memory = {
         "tensors_mb": measure_tensor_memory(run, device),
         "process_mb": measure_peak_memory(run, device),
     }
-    # What else runs on the machine should not count.
+    # Other programs on the machine should not count.
     clock = time.perf_counter if device == "cuda" else time.process_time
     seconds = []
     for _ in range(repeats):
@@ -220,7 +220,7 @@ def measure_tensor_memory(function: Callable[[], Any], device: str) -> float | N
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Every figure, and those of the first row (the official code, if it ran) over them."""
+    """Prints every figure, and the first row's (the official code's, if it ran) over it."""
     base = rows[0]
     print("| Code | Checkpointing | Seconds | Tensors, MB | Process, MB | Loss | Time, ratio | Tensors, ratio |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
@@ -233,7 +233,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def measurements(arguments: TrainingSpeedArguments, folder: str) -> Iterator[tuple[dict[str, Any], Callable]]:
-    """What is measured, and the function that does it: each loss, without and with activation checkpointing."""
+    """Yields what is measured and its function: each loss, without and with activation checkpointing."""
     step = Step(arguments, folder)
     losses = {} if arguments.against is None else {"official": step.official(arguments.against)}
     if step.trainer.data_collator.attention != "full":

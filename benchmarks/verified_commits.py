@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
-    """Accuracy, passes and revisions of the student with each pair of thresholds."""
+    """Measures the student's accuracy, passes and revisions with each pair of thresholds."""
     model, tokenizer = load_teacher(torch.float32, arguments.teacher)
     adapter = path_of(arguments.adapter)
     model = PeftModel.from_pretrained(model, adapter).merge_and_unload().eval()
@@ -79,7 +79,7 @@ def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
 
 
 def time_passes(arguments: argparse.Namespace) -> list[dict]:
-    """CPU time of a pass, plain and verified, by cache; verified passes are as bold and take next to nothing back.
+    """Measures the CPU time of a pass, plain and verified, by cache; verified passes are as bold and revise little.
 
     The plain ones have one block open, the verified ones up to `--max_active_blocks`.
     """
@@ -95,7 +95,7 @@ def time_passes(arguments: argparse.Namespace) -> list[dict]:
         for revocation, num_blocks in ((0.0, 1), (1e-9, arguments.max_active_blocks))
     }
     seconds: dict[tuple, list[float]] = {key: [] for key in recipes}
-    # In turns, so that what else runs on the machine slows all of them.
+    # In turns, so that other programs on the machine slow all alike.
     for _ in range(arguments.rounds):
         for key, settings in recipes.items():
             start = time.process_time()
@@ -118,7 +118,7 @@ def time_passes(arguments: argparse.Namespace) -> list[dict]:
 
 
 def table(rows: list[dict]) -> str:
-    """The rows in Markdown."""
+    """Writes rows in Markdown."""
     lines = [list(rows[0]), ["---"] * len(rows[0])]
     lines += [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -63,7 +63,7 @@ def train(name: str, trajectories: Dataset, tokenizer, args: argparse.Namespace)
 
 
 def count_passes(model, row: dict, max_new_tokens: int) -> int:
-    """Forward passes that the answer to the prompt of a row takes."""
+    """Counts the forward passes of the answer to a row's prompt."""
     prompt = torch.tensor([row["prompt_ids"]], device=model.device)
     out = model.generate(prompt, max_new_tokens=max_new_tokens, entropy_threshold=0.5, return_dict_in_generate=True)
     return out.nfe.item()

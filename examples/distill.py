@@ -54,7 +54,7 @@ class ExampleArguments:
 
 
 def load_prompts(example: ExampleArguments) -> Dataset:
-    """The questions as chats."""
+    """Loads questions as chats."""
     if example.dataset == ["demo"]:
         return word_problem_dataset(64, seed=0)
     questions = load_dataset(*example.dataset, split=example.split)
@@ -62,7 +62,7 @@ def load_prompts(example: ExampleArguments) -> Dataset:
 
 
 def collect_trajectories(model, tokenizer, prompts: Dataset, example: ExampleArguments, output_dir: str) -> Dataset:
-    """The teacher's own answers, one token per pass. A run that was killed goes on from the shards in the folder."""
+    """Decodes the teacher's answers, one token per pass. A killed run goes on from the shards in the folder."""
     recipe = DiffusionGenerationConfig(max_new_tokens=example.max_new_tokens, block_length=32)
     return generate_trajectories(
         model, tokenizer, prompts, recipe, example.teacher_batch_size, output_dir=Path(output_dir, "trajectories")

@@ -50,7 +50,7 @@ text { font: 14px system-ui, sans-serif; fill: var(--text); }
 
 
 def picture(width: int, height: int, title: str, parts: list[str], style: str = "") -> str:
-    """A card with its own background, legible on light and dark pages whatever their setting."""
+    """Draws a card with its own background, legible on light and dark pages."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img"><title>{escape(title)}</title><style>{STYLE}{style}</style>\n'
@@ -92,7 +92,7 @@ class Decode:
 
 
 def answer_panel(left: float, top: float, width: float, decode: Decode) -> tuple[list[str], float]:
-    """Masks, and over them the words, each from the end of its pass on; and the place of the last line."""
+    """Draws masks, over them the words, each from the end of its pass on; and returns the last line's place."""
     parts, x, y = [], left, top
     for index, (word, step) in enumerate(zip(decode.words, decode.steps, strict=True)):
         shown = word.strip()
@@ -115,7 +115,7 @@ def answer_panel(left: float, top: float, width: float, decode: Decode) -> tuple
 
 
 def counter(x: float, y: float, name: str, decode: Decode) -> list[str]:
-    """The number of passes, in a column of which a window shows one."""
+    """Draws the number of passes, in a column of which a window shows one."""
     numbers = "".join(text(x, y + 60 * number, str(number), "count") for number in range(decode.nfe + 1))
     return [
         f'<clipPath id="window-{name}"><rect x="{x - 5}" y="{y - 40}" width="90" height="50"/></clipPath>',
@@ -125,7 +125,7 @@ def counter(x: float, y: float, name: str, decode: Decode) -> list[str]:
 
 
 def motion(decodes: dict[str, Decode]) -> str:
-    """The style that moves, at the same time per pass for all. Who wants no motion sees the end."""
+    """Writes the animation, equally fast per pass for all. Without motion, the end is shown."""
     longest = max(decode.nfe for decode in decodes.values())
     period = PAUSE + SECONDS_PER_PASS * longest + HOLD
 
@@ -148,7 +148,7 @@ def motion(decodes: dict[str, Decode]) -> str:
 
 
 def draw_decode(teacher: Decode, student: Decode) -> str:
-    """Teacher and student on one problem, side by side."""
+    """Draws teacher and student on one problem, side by side."""
     style = ".count { font-size: 42px; font-weight: 700; } .fewer { font-size: 19px; font-weight: 700; }\n"
     parts = [text(18, 28 + 20 * row, line) for row, line in enumerate(QUESTION)]
     sides = (("teacher", "Teacher, one token per pass", teacher, 18), ("student", "Student (dParallel)", student, 332))
@@ -167,7 +167,7 @@ def draw_decode(teacher: Decode, student: Decode) -> str:
 
 
 def draw_block() -> str:
-    """Prompt and canvas in the middle of a decode."""
+    """Draws prompt and canvas in mid-decode."""
     parts, cell = [], 22
     kinds = [("prompt", "given", 6), ("block 1", "token", 8), ("block 2", "open", 8), ("block 3", "mask", 8)]
     notes = ["", "decided", "open: every pass predicts its masks", "waits, all masks"]
@@ -187,7 +187,7 @@ def draw_block() -> str:
 
 
 def draw_commit(teacher: Decode, student: Decode, threshold: float) -> str:
-    """Entropy of each prediction of the first pass over the first block."""
+    """Draws each prediction's entropy in the first pass over the first block."""
     parts, width, height, most = [], 21, 92, 3.0
     for row, (name, decode) in enumerate((("Teacher", teacher), ("Student", student))):
         base = 152 + row * 216
@@ -214,7 +214,7 @@ def draw_commit(teacher: Decode, student: Decode, threshold: float) -> str:
 
 
 def draw_cache() -> str:
-    """What a pass inside the second block computes, and what it reads from the cache."""
+    """Draws what a pass inside the second block computes, and what it reads from the cache."""
     parts = [
         text(x, 30, name, "mid small")
         for name, x in (("prompt", 292), ("block 1", 412), ("block 2, open", 532), ("block 3", 652))
@@ -242,7 +242,7 @@ def draw_cache() -> str:
 
 
 def draw_verification() -> str:
-    """One pass commits a wrong token, the next one doubts it, the third sets another."""
+    """Draws a wrong commit, the next pass doubting it, and the third setting another."""
     rows = [
         ("pass 1 commits boldly", ["14", "+", "6", "=", "21", ".", None, None], None),
         ("pass 2 predicts each from the others", ["0.99", "0.99", "0.98", "0.99", "0.04", "0.97", "", ""], 4),
@@ -264,7 +264,7 @@ def draw_verification() -> str:
 
 
 def draw_results(report: Path) -> str:
-    """Accuracy against passes of the tuning problems, for each threshold."""
+    """Draws accuracy against passes on the tuning problems, for each threshold."""
     tuning = json.loads(report.read_text())["tuning"]
     curves = [
         ("entropy_threshold", "Teacher, entropy threshold", "second"),

@@ -48,7 +48,7 @@ def show_pass(driver: webdriver.Chrome, number: int) -> None:
 
 
 def photograph_page(page: Path, output_dir: Path) -> None:
-    """The page on a desk, with the candidates of a mask, and on a phone in the dark."""
+    """Photographs the page on a desk, with a mask's candidates, and on a phone in the dark."""
     driver = open_browser()
     try:
         set_window(driver, 1100, 760, "light")
@@ -72,7 +72,7 @@ def save_screenshot(driver: webdriver.Chrome, path: Path, box: tuple[int, int, i
 
 
 def shrink(path: Path) -> None:
-    """Figures in the documentation have at most 255 colours, and a width that fits a screen."""
+    """Reduces a figure of the documentation to 255 colours and a width that fits a screen."""
     image = Image.open(path).convert("RGB")
     if image.width > MAX_WIDTH:
         image = image.resize((MAX_WIDTH, round(image.height * MAX_WIDTH / image.width)), Image.Resampling.LANCZOS)

@@ -39,7 +39,7 @@ ROWS_BY_KIND = [6, 8, 3]
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, init_from: str | Path) -> SDARForMaskedDiffusion:
-    """An SDAR of 1.3 million parameters with the weights of a LLaDA, which attends to everything."""
+    """Builds an SDAR of 1.3 million parameters with the weights of a LLaDA, which attends to all."""
     teacher, _ = load_teacher(torch.float32, init_from)
     shape = {name: getattr(teacher.config, name) for name in ("hidden_size", "intermediate_size", "rope_theta")}
     config = SDARConfig(
@@ -66,7 +66,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, init_from: str | Path) -> SD
 def encode(
     problems: list[WordProblem], tokenizer: PreTrainedTokenizerFast
 ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-    """Token ids, padded on the right with EOS to whole blocks, and which of them are learned: `(rows, length)` both.
+    """Returns token ids, right-padded with EOS to whole blocks, and which are learned: both `(rows, length)`.
 
     An answer is learned up to the end of the block that its EOS is in.
     """
@@ -106,7 +106,7 @@ def training_loss(
     problems: list[WordProblem],
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Mean cross-entropy over the scored tokens."""
+    """Averages cross-entropy over scored tokens."""
     ids, is_learned = encode(problems, tokenizer)
     masked, scored = draw_masked(ids, is_learned, tokenizer.convert_tokens_to_ids("="), generator)
     length = ids.shape[1]

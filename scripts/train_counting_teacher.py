@@ -88,13 +88,13 @@ class Row(NamedTuple):
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> LLaDAForMaskedDiffusion:
-    """A LLaDA of 2.9 million parameters, of the shape of the short problems' teacher."""
+    """Builds a LLaDA of 2.9 million parameters, shaped as the short problems' teacher."""
     return build_llada(tokenizer, max_sequence_length=768, max_new_tokens=CANVAS)
 
 
 @torch.no_grad()
 def place_numbers(model: LLaDAForMaskedDiffusion, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Numbers that are near each other, or end alike, start with similar embeddings."""
+    """Gives numbers that are near each other, or end alike, similar embeddings."""
     first = tokenizer.convert_tokens_to_ids("0")
     angles = 2 * torch.pi * torch.arange(LARGEST_RESULT + 1)[:, None] / torch.tensor(CIRCLES)
     places = torch.cat([angles.cos(), angles.sin()], dim=1)
@@ -104,7 +104,7 @@ def place_numbers(model: LLaDAForMaskedDiffusion, tokenizer: PreTrainedTokenizer
 
 
 def draw_rows(seed: int, step: int, progress: float, tokenizer: PreTrainedTokenizerFast) -> list[Row]:
-    """The rows of one step, the shortest first. `progress` is in the first cycle, and above 1 after it."""
+    """Draws a step's rows, the shortest first. `progress` is in the first cycle, and above 1 after it."""
     rng = random.Random(f"{seed} {step}")
     lengths = [length for length, beginning in BEGINNINGS.items() if beginning <= progress]
     steps = rng.choices(lengths, [WEIGHTS[length] for length in lengths], k=2 * CONVERSATIONS)
@@ -119,7 +119,7 @@ def draw_rows(seed: int, step: int, progress: float, tokenizer: PreTrainedTokeni
 
 
 def make_drill(rng: random.Random) -> Conversation:
-    """Ten sums as the answer to an empty question."""
+    """Draws ten sums as the answer to an empty question."""
     reply = ""
     for _ in range(SUMS_PER_DRILL):
         start = rng.randint(0, rng.choice((20, LARGEST_GIVEN, LARGEST_RESULT)))
@@ -129,7 +129,7 @@ def make_drill(rng: random.Random) -> Conversation:
 
 
 def exchange(rng: random.Random) -> Conversation:
-    """A problem with the worked answer to another one, which stops where the numbers end about every fourth time."""
+    """Pairs a problem with another's worked answer, which stops where the numbers end about every fourth time."""
     asked, *others = islice(generate_conversations(rng.getrandbits(32), steps=range(1, 5)), 8)
     stops = [other for other in others if other.answer is None]
     answered = stops[0] if stops and rng.random() < 0.5 else others[0]
@@ -158,7 +158,7 @@ def make_row(conversation: Conversation, tokenizer: PreTrainedTokenizerFast, rng
 def draw_masked(
     reply: torch.LongTensor, num_words: int, kind: str, tokenizer: PreTrainedTokenizerFast, rng: random.Random
 ) -> tuple[torch.BoolTensor, torch.BoolTensor, int]:
-    """Which tokens of a reply are masked, which of those are scored, and how many blocks the row has."""
+    """Draws which tokens of a reply are masked, which of those are scored, and how many blocks the row has."""
     position = torch.arange(CANVAS)
     num_blocks = num_words // BLOCK_LENGTH + 1
     numbers = find_numbers(reply, tokenizer)
@@ -173,7 +173,7 @@ def draw_masked(
     if kind == "exchange":
         is_stop = len(numbers) > 4 * num_steps + 2
         colons = (reply == tokenizer.convert_tokens_to_ids(":")).nonzero()[:, 0].tolist()
-        # What follows from the sums: results, and the token with which an answer goes on or stops.
+        # The sums decide the results, and the token with which an answer goes on or stops.
         cuts = [colons[-1] + 1] if is_stop else [step[place] for step in steps for place in (1, 3)]
         return mask_exchange(cuts, at([*(step[3] for step in steps), *copies]), num_blocks, rng)
     draws = torch.rand(CANVAS, generator=torch.Generator().manual_seed(rng.getrandbits(32)))
@@ -194,7 +194,7 @@ def draw_masked(
     if state < 0.75:
         block = rng.randrange(num_blocks)
         start, end = block * BLOCK_LENGTH, (block + 1) * BLOCK_LENGTH
-        # A block that is all masks is where decoding decides what kind of reply it is, and how many steps are left.
+        # In a block of masks only, decoding decides what kind of reply it is, and how many steps are left.
         ratio = torch.where(position < start, rng.choice((0.0, 0.0, 0.15)), rng.choice((1.0, rng.uniform(0.02, 1.0))))
         scored = (position < end) & (draws < ratio)
         return scored | (position >= end), scored, min(block + 1 + draw_masked_blocks(rng), NUM_BLOCKS)
@@ -210,7 +210,7 @@ def draw_masked(
 def mask_exchange(
     cuts: list[int], results: torch.BoolTensor, num_blocks: int, rng: random.Random
 ) -> tuple[torch.BoolTensor, torch.BoolTensor, int]:
-    """Mostly all from one of the cuts on, which alone is scored; else the results."""
+    """Masks all from a cut on, which alone is scored, or less often the results."""
     if rng.random() >= 0.7:
         return results, results, num_blocks
     cut = rng.choice(cuts)
@@ -219,25 +219,25 @@ def mask_exchange(
 
 
 def find_numbers(reply: torch.LongTensor, tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """The places of the numbers."""
+    """Returns the numbers' places."""
     return (reply >= tokenizer.convert_tokens_to_ids("0")).nonzero()[:, 0].tolist()
 
 
 def at(places: list[int]) -> torch.BoolTensor:
-    """A mask of some places."""
+    """Makes a mask of places."""
     mask = torch.zeros(CANVAS, dtype=torch.bool)
     mask[places] = True
     return mask
 
 
 def draw_masked_blocks(rng: random.Random) -> int:
-    """How many masked blocks follow the open one: few most of the time, as each costs as much as a block of text."""
+    """Draws how many masked blocks follow the open one: mostly few, as each costs as much as a block of text."""
     kind = rng.random()
     return rng.randint(0, 1) if kind < 0.8 else rng.randint(0, 3) if kind < 0.97 else NUM_BLOCKS
 
 
 def split_rows(rows: list[Row]) -> list[list[Row]]:
-    """Rows of about the same length together, so many that they have about `TOKENS_AT_ONCE` tokens with padding."""
+    """Batches sorted rows, so that each batch has at most about `TOKENS_AT_ONCE` tokens with padding."""
     batches: list[list[Row]] = [[]]
     for row in rows:
         if batches[-1] and (len(batches[-1]) + 1) * len(row.ids) > TOKENS_AT_ONCE:
@@ -253,7 +253,7 @@ def left_pad(tensors: list[torch.Tensor], value: int | bool) -> torch.Tensor:
 
 
 def training_loss(model: LLaDAForMaskedDiffusion, rows: list[Row]) -> torch.Tensor:
-    """The sum of the cross-entropies of the scored tokens."""
+    """Sums the cross-entropies of the scored tokens."""
     ids, noisy_ids, scored = (left_pad(list(column), 0) for column in zip(*rows, strict=True))
     attention_mask = left_pad([torch.ones_like(row.ids) for row in rows], 0)
     logits = model(input_ids=noisy_ids, attention_mask=attention_mask, logits_to_keep=scored).logits
@@ -289,7 +289,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: torch.Tensor) -> torch.Tensor:
-    """Matrices of the same singular vectors, all singular values near 1, by five Newton-Schulz steps."""
+    """Brings all singular values of matrices near 1 by five Newton-Schulz steps."""
     is_tall = matrices.shape[1] > matrices.shape[2]
     wide = (matrices.mT if is_tall else matrices).bfloat16()
     wide = wide / wide.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
@@ -376,7 +376,7 @@ class Training:
         return total, sum(len(row.ids) for row in rows)
 
     def _scale(self) -> float:
-        """Warm-up, a constant, a fall with the root of the steps, and one to zero at the end of each cycle."""
+        """Scales by warm-up, a constant, decay with the root of the steps, and to zero at the end of each cycle."""
         is_first = self.step < self.first_cycle
         start, end = (0, self.first_cycle) if is_first else (self.first_cycle, self.args.num_steps)
         rising = min((self.step - start + 1) / WARMUP_STEPS, 1.0)

@@ -37,7 +37,7 @@ STUDENT_RECIPE = {"entropy_threshold": 0.15, "revocation_threshold": 0.5}
 
 
 def make_trajectories(teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig) -> Dataset:
-    """The teacher's own right replies. A run that was stopped goes on where it was."""
+    """Returns the teacher's right replies. A stopped run goes on where it was."""
     conversations = generate_conversations(config.seed, "train", KINDS, STEPS)
     prompts = as_dataset(islice(conversations, config.num_trajectories))
     recipe = DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, **TRAJECTORY_RECIPE)

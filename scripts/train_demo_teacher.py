@@ -48,7 +48,7 @@ STEPS_PER_SAVE = 250
 def build_model(
     tokenizer: PreTrainedTokenizerFast, max_sequence_length: int = 256, max_new_tokens: int = MAX_NEW_TOKENS
 ) -> LLaDAForMaskedDiffusion:
-    """A LLaDA of 1.3 million parameters."""
+    """Builds a LLaDA of 1.3M parameters."""
     config = LLaDAConfig(
         vocab_size=len(tokenizer),
         d_model=128,
@@ -68,7 +68,7 @@ def build_model(
 
 
 def make_drill(rng: random.Random) -> WordProblem:
-    """Ten sums as the answer to an empty question."""
+    """Draws ten sums as the answer to an empty question."""
     equations = [draw_equation(rng) for _ in range(SUMS_PER_DRILL)]
     return WordProblem("", " ".join(f"{a} {sign} {b} = {c} ." for a, sign, b, c in equations), 0)
 
@@ -141,7 +141,7 @@ def mask_results(ids: torch.Tensor, equals_id: int) -> tuple[torch.BoolTensor, t
 
 
 def split_parameters(model: PreTrainedModel) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
-    """The matrices of the blocks, which Muon trains, and all other parameters: embedding, head and norms."""
+    """Returns the blocks' matrices, which Muon trains, and all other parameters: embedding, head and norms."""
     matrices = [parameter for parameter in model.model.layers.parameters() if parameter.ndim == 2]
     ids = {id(parameter) for parameter in matrices}
     return matrices, [parameter for parameter in model.parameters() if id(parameter) not in ids]
@@ -150,7 +150,7 @@ def split_parameters(model: PreTrainedModel) -> tuple[list[torch.nn.Parameter], 
 def build_optimizers(
     model: PreTrainedModel, num_steps: int
 ) -> list[tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]]:
-    """Muon for the matrices of the blocks, AdamW for embedding, head and norms; warm-up, then linear decay.
+    """Builds Muon for the blocks' matrices, AdamW for embedding, head and norms; warm-up, then linear decay.
 
     After 900 steps the loss was 1.25 with Muon and 1.57 with AdamW alone (learning rate 2e-3).
     """
@@ -172,7 +172,7 @@ def training_loss(
     problems: list[WordProblem],
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Mean cross-entropy over the scored tokens."""
+    """Averages cross-entropy over scored tokens."""
     batch = encode(problems, tokenizer)
     masked, scored = draw_masked(batch["completion_ids"], tokenizer.convert_tokens_to_ids("="), generator)
     noisy_ids = batch["completion_ids"].masked_fill(masked, model.config.mask_token_id)
@@ -281,7 +281,7 @@ class TeacherTraining:
 
 
 def make_parser(description: str, num_steps: int) -> argparse.ArgumentParser:
-    """The command line of a script that trains a teacher."""
+    """Makes the parser of a script that trains a teacher."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--num_steps", type=int, default=num_steps)

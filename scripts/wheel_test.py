@@ -110,7 +110,7 @@ def first_answer(command: Path, folder: Path, *flags: str) -> None:
 
 
 def run(command: list[str], **kwargs) -> subprocess.CompletedProcess[str]:
-    # What is on PYTHONPATH would be imported instead of what is installed.
+    # Modules on PYTHONPATH would be imported instead of the installed ones.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(command, check=True, text=True, env=environment, **kwargs)
 

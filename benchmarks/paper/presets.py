@@ -74,7 +74,7 @@ def _original(preset: Preset, benchmark: PaperTask, canvas: int) -> dict[str, An
 
 
 def _few_step(preset: Preset, benchmark: PaperTask, canvas: int) -> dict[str, Any]:
-    """A quarter of the passes: 64 for 256 tokens."""
+    """Allows a quarter of the passes: 64 for 256 tokens."""
     return {"denoising_steps": canvas // 4}
 
 
@@ -91,7 +91,7 @@ METHODS = {
 
 
 def choose_benchmarks(preset: str, tasks: Sequence[str] | None = None) -> list[PaperTask]:
-    """The benchmarks of a preset, or the ones that are named."""
+    """Returns the benchmarks of a preset, or those named."""
     benchmarks = {benchmark.task: benchmark for benchmark in PRESETS[preset].benchmarks}
     unknown = [task for task in tasks or [] if task not in benchmarks]
     if unknown:
@@ -103,7 +103,7 @@ def choose_benchmarks(preset: str, tasks: Sequence[str] | None = None) -> list[P
 
 
 def choose_methods(names: Sequence[str] | None = None) -> list[str]:
-    """The methods that are named, or dParallel."""
+    """Returns the methods named, or dParallel."""
     unknown = [name for name in names or [] if name not in METHODS]
     if unknown:
         raise ValueError(f"`methods` must be among {', '.join(METHODS)}, got {', '.join(unknown)}.")
@@ -113,7 +113,7 @@ def choose_methods(names: Sequence[str] | None = None) -> list[str]:
 def method_settings(
     method: str, preset: Preset, benchmark: PaperTask, changes: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """The decoding settings of a row. As in the paper, the whole canvas is decoded, past the end of the answer too.
+    """Returns a row's decoding settings. As in the paper, the whole canvas is decoded, past the answer's end too.
     Among `changes`, `max_new_tokens` also changes the number of passes in proportion.
     """
     canvas = changes.get("max_new_tokens", CANVAS_LENGTH)

@@ -66,7 +66,7 @@ class Comparison:
             write_comparison(self.rows(), self.preset, self.runner.name, self.runner.output_dir)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rows with `benchmark`, `method`, the columns of the paper and all other metrics; none on other processes.
+        """Returns rows with `benchmark`, `method`, the paper's columns and all other metrics; none on other processes.
 
         There is no `speedup` where answers were decoded in batches of different sizes, or on different devices.
         """
@@ -85,7 +85,7 @@ class Comparison:
 
 
 def comparison_tables(rows: Sequence[dict[str, Any]]) -> str:
-    """One Markdown table for each benchmark."""
+    """Makes a Markdown table per benchmark."""
     tables = []
     for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
         of_benchmark = [_columns(row) for row in rows if row["benchmark"] == benchmark]
@@ -103,7 +103,7 @@ def write_comparison(rows: Sequence[dict[str, Any]], preset: str, model: str, ou
 
 
 def _task_report(rows: Sequence[dict[str, Any]], preset: str, model: str) -> dict[str, Any]:
-    """The rows of one benchmark as a report that can be compared with another."""
+    """Makes a benchmark's rows a report that can be compared with another."""
     first = rows[0]
     asked = ("task", "data", "num_samples", "num_fewshot", "system_instruction", "fewshot_as_multiturn", "metric")
     # Speed-ups are only there if all answers were decoded in batches of one size, on one device.
@@ -122,7 +122,7 @@ def _task_report(rows: Sequence[dict[str, Any]], preset: str, model: str) -> dic
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row by the names of [`results_table`]."""
+    """Renames a row for [`results_table`]."""
     return {**row, "method": row["title"]} | ({"latency_s": row["row_latency_s"]} if "speedup" in row else {})
 
 
@@ -150,7 +150,7 @@ def _metrics(results: Mapping[str, Any], benchmark: PaperTask) -> dict[str, Any]
 
 
 def _scores_by_sample(samples: Sequence[dict[str, Any]], name: str) -> list[float] | None:
-    """`None` if the metric is none of single samples."""
+    """Returns each sample's score, `None` if samples have none."""
     metric, _, score_filter = name.partition(",")
     values = [sample.get(metric) for sample in samples if sample["filter"] == score_filter]
     scores = [float(value) for value in values if isinstance(value, int | float)]
@@ -158,6 +158,6 @@ def _scores_by_sample(samples: Sequence[dict[str, Any]], name: str) -> list[floa
 
 
 def _conditions(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Batch size and device of all samples. Empty where they differ."""
+    """Returns batch size and device of all samples, nothing if they differ."""
     found = {(sample.get("batch_size"), sample.get("device")) for sample in samples}
     return dict(zip(("batch_size", "device"), found.pop(), strict=True)) if len(found) == 1 else {}

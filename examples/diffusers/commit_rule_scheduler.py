@@ -108,7 +108,7 @@ class CommitRuleScheduler(BlockRefinementScheduler):
         return output if return_dict else output.to_tuple()
 
     def check_block_should_continue(self, *, editing_enabled: bool, finished: torch.BoolTensor, **kwargs) -> bool:
-        """As in [`~diffusers.BlockRefinementScheduler`], but without a last pass over a block that is already full."""
+        """Checks as [`~diffusers.BlockRefinementScheduler`], but without a last pass over a block that is full."""
         is_done = not editing_enabled and bool((self._is_full | finished).all())
         return not is_done and super().check_block_should_continue(
             editing_enabled=editing_enabled, finished=finished, **kwargs

@@ -60,7 +60,7 @@ LEARNING_RATE, BATCH_SIZE = 3e-3, 32
 
 
 def parts_of(number: int) -> list[tuple[str, int]]:
-    """The letters for thousands, hundreds, tens and ones, with their values."""
+    """Returns the letters for each decimal place, with their values."""
     parts = []
     for place, (one, five, ten) in _PLACES.items():
         digit = number // place % 10
@@ -70,7 +70,7 @@ def parts_of(number: int) -> list[tuple[str, int]]:
 
 
 def draw_row(rng: random.Random, is_test: bool) -> dict[str, Any]:
-    """A question and one of its answers. Every eighth number, by a hash, is asked in tests only."""
+    """Draws a question and an answer. Every eighth number, by a hash, is asked in tests only."""
     number = next(n for n in iter(lambda: rng.randint(1, LARGEST), 0) if (zlib.crc32(b"%d" % n) % 8 == 0) == is_test)
     parts = parts_of(number)
 
@@ -87,14 +87,14 @@ def draw_row(rng: random.Random, is_test: bool) -> dict[str, Any]:
 
 
 def draw_rows(seed: int, is_test: bool = False) -> Iterator[dict[str, Any]]:
-    """Rows without end, the same ones for the same seed."""
+    """Yields rows without end, the same for the same seed."""
     rng = random.Random(seed)
     while True:
         yield draw_row(rng, is_test)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer of words, digits and letters of numerals, without a mask token."""
+    """Builds a tokenizer of words, digits and numeral letters, without a mask token."""
     backend = Tokenizer(models.BPE())
     isolated = pre_tokenizers.Split(Regex(" ?[0-9CDILMVX]"), "isolated")
     backend.pre_tokenizer = pre_tokenizers.Sequence([isolated, pre_tokenizers.ByteLevel(add_prefix_space=False)])
@@ -109,7 +109,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(architecture: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """A random model of half a million parameters."""
+    """Builds a random model of 0.5M parameters."""
     config_class, model_class = ARCHITECTURES[architecture]
     config = config_class(
         vocab_size=len(tokenizer),

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The answers of a base model and of its student, and what stands of them after each pass."""
+"""The answers of a base model and of its student, and their partial answers after each pass."""
 
 import html
 import os
@@ -32,11 +32,11 @@ class Answer:
 
     @property
     def nfe(self) -> int:
-        """Forward passes."""
+        """Counts forward passes."""
         return len(self.confidences)
 
     def to_html(self, num_passes: int) -> str:
-        """What stands after so many passes, each token in the colour of its pass, and their number."""
+        """Shows the partial answer after `num_passes`, each token in its pass's colour, and their number."""
         num_passes = min(num_passes, self.nfe)
         spans = [self._span(place, num_passes) for place in range(len(self.tokens))]
         passes = "pass" if num_passes == 1 else "passes"

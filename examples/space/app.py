@@ -41,7 +41,7 @@ pair = Pair()
 
 
 def introduction() -> str:
-    """Which models these are, with links to their cards if they are on the Hub."""
+    """Names the models, with links to their cards if they are on the Hub."""
     if Path(STUDENT).exists():
         models = "The small model that comes with hf-dparallel answers a question without and with its adapter."
     else:
@@ -75,7 +75,7 @@ def play(both: tuple[Answer, Answer]) -> Iterator[dict[Any, Any]]:
 
 
 def show(both: tuple[Answer, Answer], number: int) -> dict[Any, Any]:
-    """What stands of both after so many passes."""
+    """Shows both partial answers after `number` passes."""
     return {base: both[0].to_html(number), student: both[1].to_html(number)}
 
 

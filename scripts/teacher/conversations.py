@@ -152,19 +152,19 @@ class Conversation:
     answer: int | None = None
 
     def turns(self) -> tuple[dict[str, str], ...]:
-        """The messages with the reply, for a conversation that goes on."""
+        """Adds the reply to the messages, for a conversation that goes on."""
         return (*self.messages, {"role": "assistant", "content": self.reply})
 
 
 def conversation_vocabulary() -> list[str]:
-    """All words of the language, in small letters."""
+    """Returns all words of the language, in lower case."""
     texts = [*wording_templates(), *templates(), *_NO_SUMS, *SMALL_TALK]
     texts += [_COMMON_WORDS, *(text for asked in SMALL_TALK.values() for text in asked)]
     return sorted({word.lower() for word in words_of(texts) if not word.isdigit()})
 
 
 def reply_capitals() -> list[str]:
-    """The words of replies that have a capital."""
+    """Returns the words of replies with a capital."""
     return sorted(word for word in words_of([*templates(), *SMALL_TALK]) if word != word.lower())
 
 
@@ -222,7 +222,7 @@ def _draw_limit(rng: random.Random, steps: Sequence[int]) -> Conversation:
 
 
 def _draw_follow_up(rng: random.Random, steps: Sequence[int]) -> Conversation:
-    """Some of the questions that lead to the last one have nothing to do with it."""
+    """Draws a follow-up, sometimes after questions that have nothing to do with it."""
     teller = Teller(rng)
     last = _tell_problem(rng, range(4), teller, stops=0.0)
     for _ in range(rng.choice((1, 1, 1, 2))):
@@ -237,7 +237,7 @@ def _draw_follow_up(rng: random.Random, steps: Sequence[int]) -> Conversation:
 
 
 def _draw_later(rng: random.Random, steps: Sequence[int]) -> Conversation:
-    """What is asked in a chat that has begun, and has nothing to do with it."""
+    """Draws a question that has nothing to do with the chat before it."""
     first = rng.choice((_draw_problem, _draw_small_talk, _draw_other))(rng, range(1, 3))
     last = rng.choice((_draw_problem, _draw_problem, _draw_sum, _draw_small_talk, _draw_other))(rng, range(1, 4))
     return Conversation((*first.turns(), *last.messages), last.reply, last.kind, last.answer)
@@ -319,12 +319,12 @@ _DRAWS: dict[str, Callable[[random.Random, Sequence[int]], Conversation]] = {
 
 
 def _draw_number(rng: random.Random, smallest: int = 0) -> int:
-    """Half of all numbers are below 25."""
+    """Draws a number, mostly below 25."""
     return rng.randint(smallest, rng.choice((24, LARGEST_GIVEN)))
 
 
 def draw_change(rng: random.Random, total: int, is_stop: bool = False) -> tuple[str, int, int]:
-    """Sign, number and the new total, which is out of reach if the problem is to stop here and that can be."""
+    """Draws sign, number and new total, which is out of reach if the problem is to stop here and that can be."""
     largest = rng.choice((9, 9, 20, LARGEST_GIVEN))
     sign = "+" if total == 0 else "-" if total >= LARGEST_RESULT else rng.choice("+-")
     if is_stop and rng.random() < 0.7:
@@ -356,7 +356,7 @@ def _conversation(
 
 
 def last_words(conversation: Conversation) -> str:
-    """What a right reply ends with: a number, the sentence where a problem stops, or the whole reply."""
+    """Returns the end of a right reply: a number, the sentence where a problem stops, or the whole reply."""
     if conversation.answer is not None:
         return str(conversation.answer)
     return STOP if conversation.reply.endswith(STOP) else conversation.reply

@@ -61,13 +61,13 @@ def _draw(rng: random.Random, options: tuple[tuple[int, str], ...], first_weight
 
 
 def templates() -> list[str]:
-    """All texts that the replies to problems are made of, with gaps in braces."""
+    """Returns all parts of the replies to problems, with gaps in braces."""
     parts = [START, STEP_OPENING, *STEP_ACTION.values(), STEP_RESULT]
     return [OTHER, TOO_LARGE, STOP, END, "+ - =", *(text for part in parts for _, text in part)]
 
 
 def _squeeze(text: str) -> str:
-    """Without spaces: text is written with a space before each mark, and decoded without."""
+    """Removes spaces: text is written with one before each mark, and decoded without."""
     return "".join(text.split())
 
 
@@ -86,6 +86,6 @@ _SOLUTION = re.compile(
 
 
 def is_whole(text: str, others: Iterable[str] = ()) -> bool:
-    """Whether a reply is a solution from its first to its last sentence, a refusal, or one of some others."""
+    """Returns whether a reply is a solution from its first to its last sentence, a refusal, or one of `others`."""
     text = _squeeze(text)
     return bool(_SOLUTION.fullmatch(text)) or text in map(_squeeze, (OTHER, TOO_LARGE, *others))

@@ -43,7 +43,7 @@ def as_dataset(conversations: Iterable[Conversation]) -> "Dataset":
 
 
 def reply_reward(completions: list[Any], answer: list[str], **kwargs) -> list[float | None]:
-    """1.0 for a whole reply that ends with the right number or, where `answer` is a text, with its words; else 0.0."""
+    """Gives 1.0 for a whole reply that ends with the right number or, if `answer` is a text, with it; else 0.0."""
     texts = [completion if isinstance(completion, str) else completion[-1]["content"] for completion in completions]
     numbers = numeric_answer_reward(texts, answer)
     return [
@@ -53,5 +53,5 @@ def reply_reward(completions: list[Any], answer: list[str], **kwargs) -> list[fl
 
 
 def _ends_with(text: str, end: str) -> bool:
-    """With and without a space before a mark, as written and as decoded."""
+    """Compares without spaces, as marks are decoded without one."""
     return "".join(text.split()).endswith("".join(end.split()))

@@ -12,7 +12,7 @@ from hf_dparallel.demo import word_problems
 from .solutions import LARGEST_GIVEN
 
 
-# How often a problem, or a follow-up question, is one of those that authors wrote.
+# The fraction of problems and follow-up questions that authors wrote.
 WRITTEN_SHARE = 0.6
 # A word that the vocabulary does not hold: a person, a thing or a place that the model has never heard of.
 UNKNOWN = "qwx"
@@ -238,7 +238,7 @@ _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ni
 
 
 def _read_questions() -> dict[str, list[str]]:
-    """What authors who saw nothing of the rest wrote, by what solves it, with a space between all words and marks.
+    """Returns questions by authors who saw nothing else, by solution, with a space between words and marks.
 
     Keys: the signs of a problem's changes, `"&+"` and `"&-"` for questions that follow another one, and `"?"` where
     no sum answers. The gaps `{x}` and `{y}` are for numbers that do not matter.
@@ -254,7 +254,7 @@ QUESTIONS = _read_questions()
 
 
 def vocabulary() -> list[str]:
-    """All words of the word problems that come with the package, sorted, the numbers last."""
+    """Returns all words of the bundled word problems, sorted, the numbers last."""
     templates = [*word_problems.QUESTION_START, *word_problems.QUESTION_OPENING, *word_problems.QUESTION_END]
     templates += [text for texts in word_problems.QUESTION_STEP.values() for text in texts]
     weighted = [word_problems.START, word_problems.STEP_OPENING, word_problems.STEP_RESULT, word_problems.END]
@@ -264,12 +264,12 @@ def vocabulary() -> list[str]:
 
 
 def words_of(texts: Iterable[str]) -> set[str]:
-    """All words but those with a gap."""
+    """Returns all words but those with a gap."""
     return {word for text in texts for word in text.split() if "{" not in word}
 
 
 def wording_templates() -> list[str]:
-    """All texts that questions are made of, with gaps in braces."""
+    """Returns all parts of questions, with gaps in braces."""
     texts = [*_STARTS, *_IMPERSONAL_STARTS, *_OPENINGS, *_JOINTS, *_PLACES, *_ENDS, *_FOLLOW_UPS, *_ADJECTIVES]
     texts += [
         *_TWO,
@@ -310,7 +310,7 @@ class Teller:
         self.actor: str | None = None
 
     def question(self, start: int, changes: Changes) -> str:
-        """The whole problem; once in fifteen without its question, which goes without saying."""
+        """Writes the problem; once in fifteen without its question, which goes without saying."""
         form = self.rng.random()
         written = QUESTIONS.get("".join(sign for sign, _ in changes))
         if written and self.rng.random() < WRITTEN_SHARE:
@@ -326,7 +326,7 @@ class Teller:
         return mistyped(text, self.rng)
 
     def follow_up(self, sign: str, change: int) -> str:
-        """One change more."""
+        """Writes one more change."""
         rng = self.rng
         if rng.random() < WRITTEN_SHARE:
             return self._written(rng.choice(QUESTIONS[f"&{sign}"]), b=change)
@@ -336,12 +336,12 @@ class Teller:
         return mistyped(text.replace("? if", "if"), rng)
 
     def unclear(self, start: int, change: int) -> str:
-        """Nobody can tell whether the change adds or takes away."""
+        """Writes a change that may add or take away."""
         verb, end = self.rng.choice((UNKNOWN, f"{UNKNOWN} {UNKNOWN}")), self._fill(self.rng.choice(_NEUTRAL_ENDS))
         return as_typed(f"{self._start(start)} . {self.pronoun} {verb} {change} . {end}", self.rng)
 
     def sum(self, start: int, changes: Changes) -> str:
-        """Bare numbers."""
+        """Writes bare numbers."""
         (sign, change), *more = changes
         texts = _SIGNED_SUMS if more or self.rng.random() < 0.5 else _SUMS[sign]
         text = self.rng.choice(texts)
@@ -352,14 +352,14 @@ class Teller:
         return mistyped(text.replace("+", "plus").replace("-", "minus") if is_spoken else text, self.rng)
 
     def _written(self, text: str, **numbers: int) -> str:
-        """A question of an author, of which only what is counted may be an unknown word: any other may decide."""
+        """Fills an author's question, where only what is counted may be an unknown word: others may decide."""
         irrelevant = {gap: self.rng.randint(1, LARGEST_GIVEN) for gap in "xy"}
         counted = set(re.findall(r"{[a-d]} (\w+s)\b", text)) - _SIGN_WORDS if self.rng.random() < 0.4 else ()
         words = [UNKNOWN if word in counted else word for word in text.split()]
         return mistyped(self._fill(" ".join(words), **numbers, **irrelevant), self.rng, text.lower().split())
 
     def _two_numbers(self, start: int, sign: str, change: int) -> str:
-        """What two have together, or what one has more than the other."""
+        """Writes what two have together, or one has more than the other."""
         rng = self.rng
         if sign == "-" and rng.random() < 0.5:
             text = rng.choice((*_PARTS, *_WANTS))
@@ -451,14 +451,14 @@ class Teller:
 
 
 def in_words(number: int) -> str:
-    """42 as "forty - two"."""
+    """Writes 42 as "forty - two"."""
     if number < 20:
         return _UNITS[number]
     return _TENS[number // 10 - 2] + (f" - {_UNITS[number % 10]}" if number % 10 else "")
 
 
 def mistyped(text: str, rng: random.Random, vital: Iterable[str] = ()) -> str:
-    """Now and then, words of a problem are unknown, others stand before them, and its numbers are words.
+    """Makes, now and then, words of a problem unknown, puts others before them, and writes numbers as words.
 
     Words that are vital, or may tell the sign, stay.
     """
@@ -485,7 +485,7 @@ def as_typed(text: str, rng: random.Random) -> str:
     return text.rstrip(" .?!") or text if rng.random() < 0.12 else text
 
 
-# What an answer hangs on. Any other word of a question may be one that nobody knows, or mistyped.
+# Words that decide an answer. Any other word of a question may be unknown, or mistyped.
 _SIGN_WORDS = words_of(
     (
         "plus minus add sum subtract take less than from more fewer away back out off on up of to and but difference",

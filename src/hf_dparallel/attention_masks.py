@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 
-# Says of a row, a head, a query and a key (indices that broadcast, or one of each) whether the query sees the key.
+# Returns whether a query sees a key, by row, head, query and key (indices that broadcast, or one of each).
 Visibility = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -29,9 +29,9 @@ def mask_blocks(
 
 
 def block_causal(query_block: torch.LongTensor, key_block: torch.LongTensor) -> Visibility:
-    """A query sees the keys of its own block and of earlier ones.
+    """Lets a query see the keys of its own block and of earlier ones.
 
-    The numbers of their blocks have the shapes `(rows, queries)` and `(rows, keys)`.
+    Their block numbers have the shapes `(rows, queries)` and `(rows, keys)`.
     """
 
     def is_visible(row, head, query, key):
@@ -41,7 +41,7 @@ def block_causal(query_block: torch.LongTensor, key_block: torch.LongTensor) -> 
 
 
 def noisy_and_clean(block: torch.LongTensor, num_noisy: int) -> Visibility:
-    """The mask of rows that hold a noisy and a clean copy of the same tokens, so that all blocks are learned at once.
+    """Lets rows of a noisy and a clean copy of the same tokens learn all blocks at once.
 
     A noisy block sees itself and the clean copies of the blocks before it, which is what it meets in decoding; the
     clean copy is block-causal in itself (https://huggingface.co/papers/2503.09573, section B.6). `block`, `(rows,
@@ -104,7 +104,7 @@ def make_attention_mask(
 
 
 def as_attention_mask(config: PreTrainedConfig, visible: torch.BoolTensor, dtype: torch.dtype) -> Any:
-    """A mask as [`make_attention_mask`] makes it, of the keys that each query sees, `(rows, queries, keys)`."""
+    """Returns what [`make_attention_mask`] would, from the keys that each query sees, `(rows, queries, keys)`."""
     if config._attn_implementation == "sdpa":
         return visible[:, None]
 

@@ -47,7 +47,7 @@ def join_processes() -> "PartialState":
 
 
 def describe_hardware(model: "PreTrainedModel") -> dict[str, Any]:
-    """Returns what the seconds of a decoding depend on, beside the batch."""
+    """Returns what decoding times depend on, beside the batch."""
     return {
         "device": device_name(model.device),
         "threads": torch.get_num_threads(),

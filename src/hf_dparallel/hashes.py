@@ -59,7 +59,7 @@ def model_hash(model: PreTrainedModel) -> str:
 
 @torch.no_grad()
 def _checksums(tensor: torch.Tensor) -> list[int]:
-    """Sums of the bits of the values times their positions: exact, so the same on every device and in any order."""
+    """Sums the bits of the values times their positions: exact, so the same on every device and in any order."""
     values = tensor.reshape(-1)
     values = values.view(_INTEGERS[values.element_size()])
     return [

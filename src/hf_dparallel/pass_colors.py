@@ -20,5 +20,5 @@ RAMP = (
 
 
 def pass_style(step: int, num_passes: int) -> str:
-    """The style, as rich writes it, of a token that pass `step` of so many committed, counted from 0; if -1, none."""
+    """Returns rich's style for a token that pass `step` of `num_passes` committed, from 0 on; none for -1."""
     return "" if step < 0 else f"#111111 on {RAMP[round(step / max(num_passes - 1, 1) * (len(RAMP) - 1))]}"

@@ -12,7 +12,7 @@ from typing import Any
 
 
 REPORT_NAME = "report.json"
-# What every row has.
+# Keys of every row.
 TABLE_METRICS = ("accuracy", "nfe", "tokens_per_forward", "latency_s")
 # Columns of a table: heading, name in a row, factor and format of the number. Columns in hundredths show intervals.
 _COLUMNS = (
@@ -29,7 +29,7 @@ _COLUMNS = (
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object that a JSON file holds. It is a `ValueError` if it holds something else."""
+    """Returns the object that a JSON file holds. Anything else is a `ValueError`."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -29,7 +29,7 @@ class Program(click.Group):
     """All commands, in the order of the table."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names."""
+        """Returns their names."""
         return list(self.commands)
 
 
@@ -59,7 +59,7 @@ def _show_completion(ctx: click.Context, param: click.Parameter, shell: str | No
 )
 @click.pass_context
 def PROGRAM(ctx: click.Context) -> None:
-    """Masked diffusion language models that decode many tokens per forward pass."""
+    """Make masked diffusion language models decode many tokens per forward pass."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             print(end="", flush=True)
     except BrokenPipeError:
-        # Who reads the output, such as `head`, has seen enough. Nothing may be written at the end of the process.
+        # The reader of the output, such as `head`, has seen enough. Nothing may be written at the end of the process.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

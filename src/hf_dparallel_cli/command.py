@@ -260,7 +260,7 @@ def _show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> Non
 
 
 def _read_files(ctx: click.Context, param: click.Parameter, paths: Sequence[str]) -> None:
-    """Takes what YAML files say as defaults. Their `env` goes to the environment, as in files of TRL."""
+    """Takes YAML files as defaults. Their `env` goes to the environment, as in files of TRL."""
     command: Any = ctx.command
     for path in paths:
         values = _read_yaml(path)

@@ -14,14 +14,14 @@ import click
 
 
 _LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
-# In the environment, so that processes which a command starts know it, too.
+# In the environment, so that child processes of a command read it, too.
 QUIET = "HF_DPARALLEL_QUIET"
 # Where the modules of commands are that need no library.
 _PACKAGES = {"models": "hf_dparallel_cli"}
 
 
 def import_command(name: str, title: str) -> ModuleType:
-    """Imports the module of a command, and says so meanwhile at a terminal."""
+    """Imports the module of a command, with a notice meanwhile at a terminal."""
     shows = sys.stderr.isatty() and not os.environ.get(QUIET)
     if shows:
         print(f"{title}: loading libraries ...", end="", file=sys.stderr, flush=True)
@@ -42,9 +42,9 @@ def set_variables(ctx: click.Context, **values: Any) -> None:
 
 
 def quieten(ctx: click.Context, is_quiet: bool) -> None:
-    """Silences what says nothing about the user's work: bars in files, and warnings of libraries about themselves."""
-    # Of bars: only for what takes longer, which is not the loading of a small model; and none for each shard and
-    # column, in the middle of ours.
+    """Silences output that is not about the user's work: bars in files, and warnings of libraries about themselves."""
+    # Bars only for what takes longer than loading a small model; and none for each shard and column, in the middle
+    # of ours.
     delay = os.environ.get("TQDM_DELAY", "1")
     variables = {QUIET: "1" if is_quiet else "", "TQDM_DELAY": delay, "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
     if is_quiet:

@@ -14,7 +14,7 @@ def fenced(answer: str) -> str | None:
 
 
 def complete_from_chat(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """For `humaneval`: the first block of code in the answer, after the prompt."""
+    """Returns, for `humaneval`, the prompt and the answer's first block of code."""
 
     def complete(answer: str, doc: dict[str, Any]) -> str:
         code = fenced(answer)
@@ -24,5 +24,5 @@ def complete_from_chat(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -
 
 
 def extract_from_chat(resps: list[list[str]], docs: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """For `mbpp`: the first block of code in the answer, or the answer."""
+    """Returns, for `mbpp`, the answer's first block of code, or the answer."""
     return [[fenced(answer) or answer for answer in answers] for answers in resps]

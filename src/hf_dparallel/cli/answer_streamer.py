@@ -82,7 +82,7 @@ class AnswerStreamer(BaseStreamer, AbstractContextManager):
     def _draw(self, text: Text) -> None:
         if self._live is not None:
             self._live.start()
-            # What has left the screen cannot be drawn again. All of it is drawn when the answer stands.
+            # Text that has left the screen cannot be redrawn. The finished answer is drawn whole.
             rows = text.wrap(self._console, self._console.width)[-self._console.height :]
             self._live.update(Text("\n").join(rows), refresh=True)
             self._live.update(text)

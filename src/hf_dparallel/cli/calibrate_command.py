@@ -64,7 +64,7 @@ def run(flags: Flags) -> dict[str, Any]:
         "hf_dparallel": __version__,
     }
     recipe_of(model).updated(**flags.settings | best.settings).save_pretrained(flags.output_dir)
-    # Beside the recipe, what it promises.
+    # The promise beside the recipe.
     write_json(record, Path(flags.output_dir, CALIBRATION_NAME))
     given = " ".join(f"--{name} {value}" for name, value in best.settings.items())
     say(f"\n{describe(best.settings)} keeps the accuracy and is written to {flags.output_dir}. As flags: {given}.")
@@ -92,14 +92,14 @@ def split_in_half(dataset: Dataset, seed: int) -> dict[str, Dataset]:
     """Splits shuffled prompts into those to choose settings on and those to confirm them on."""
     if len(dataset) < 2:
         raise ValueError(f"`dataset` must have at least 2 prompts, to confirm settings on half, got {len(dataset)}.")
-    # Flat, once: what adds a column would else copy the rows each time.
+    # Flat, once: adding a column would otherwise copy the rows each time.
     shuffled, half = dataset.shuffle(seed).flatten_indices(), len(dataset) // 2
     parts = {"calibration": range(half), "confirmation": range(half, len(dataset))}
     return {split: shuffled.select(part) for split, part in parts.items()}
 
 
 def describe(settings: Mapping[str, Any]) -> str:
-    """Names and values of settings in one line."""
+    """Writes names and values of settings in one line."""
     return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
@@ -114,7 +114,7 @@ def _failure(trials: Sequence[Trial], flags: Flags, num_prompts: int) -> str:
 
 
 def table(trials: Sequence[Trial]) -> str:
-    """What was lost under which settings, as Markdown."""
+    """Writes as Markdown what each setting lost."""
     rows = []
     for trial in trials:
         cells = [describe(trial.settings), f"{trial.nfe:.1f}"]

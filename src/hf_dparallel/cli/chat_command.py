@@ -142,7 +142,7 @@ class Chat:
         else:
             note(f"({cost_of(figures)}, {figures['latency_s']:.1f} s)")
             self.answers.append(figures)
-        # What stands of a stopped answer is part of the conversation.
+        # A stopped answer stays in the conversation.
         self._history = [*messages, {"role": "assistant", "content": streamer.text}]
 
     def _check_length(self, prompt_length: int) -> None:
@@ -166,7 +166,7 @@ class Chat:
         note(f"{name} {value}")
 
     def _resolved(self, config: DiffusionGenerationConfig) -> DiffusionGenerationConfig:
-        """All settings, the model's own included."""
+        """Returns all settings, the model's included."""
         resolved = resolve_settings(self.model, config, self.tokenizer)
         if resolved.is_infilling:
             raise click.UsageError("`max_new_tokens` must be a positive integer, got 0.")

@@ -48,7 +48,7 @@ def make_folder(path: str | Path | None, argument: str = "output_dir") -> None:
 
 
 def shown(value: Any) -> str:
-    """A figure as text: a number with four digits, a list with commas."""
+    """Writes a figure as text: a number with four digits, a list with commas."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list):

@@ -49,7 +49,7 @@ def note_fit(*sources: Any, **given: Any) -> None:
 
 
 def judge(flags: Flags) -> dict[str, Any]:
-    """Returns the bytes that are needed and there, whether it fits and, if not, the changed flags that make it fit.
+    """Returns the bytes needed and available, whether it fits and, if not, the changed flags that make it fit.
 
     Raises:
         ValueError: for a model of another library.
@@ -71,7 +71,7 @@ def judge(flags: Flags) -> dict[str, Any]:
         settings = resolve_settings(skeleton, read_settings(flags), tokens)
         work.block_length, cache = settings.block_length, settings.cache_implementation
         work.length, work.is_cached = flags.prompt_length + settings.max_new_tokens, cache is not None
-        # The exact cache has its first pass compute the prompt only.
+        # With the exact cache, the first pass computes only the prompt.
         work.computed = flags.prompt_length + work.block_length if cache == "block" else work.length
     memory, parts = available_memory(flags), estimate_memory(config, work)
     total = sum(parts.values())
@@ -86,7 +86,7 @@ def judge(flags: Flags) -> dict[str, Any]:
 
 
 def available_memory(flags: Flags) -> int:
-    """Returns the bytes that are given, or those that are free on the device, or else on this machine."""
+    """Returns the bytes given, or those free on the device, or else on this machine."""
     if flags.memory is not None:
         try:
             return convert_file_size_to_int(flags.memory.upper())

@@ -66,7 +66,7 @@ def answer(
 
 
 def cost_of(figures: dict[str, Any]) -> str:
-    """What an answer cost, for people."""
+    """Describes the cost of an answer."""
     empty = "" if figures["text"] else "Empty answer: "
     passes = "1 forward pass" if figures["nfe"] == 1 else f"{figures['nfe']} forward passes"
     return f"{empty}{passes}, {figures['tokens_per_forward']:.2f} tokens per forward pass"

@@ -39,7 +39,7 @@ from ..generation.mixin import DiffusionGenerationMixin
 from ..models.foreign import enable_diffusion_generation
 
 
-# The bundled word problems, as the name of a dataset.
+# The dataset name of the bundled word problems.
 DEMO = "demo"
 _DEMO_ROWS = 512
 # Parameters of a model that is as fast in one thread as in several.
@@ -95,7 +95,7 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def _share_cores(model: PreTrainedModel) -> None:
-    """Has a small model computed in one thread until the command ends, unless the user has said in how many.
+    """Computes a small model in one thread until the command ends, unless the user has set the number.
 
     Several wait for one another, and a hundred times as long where other programs take their cores.
     """
@@ -134,12 +134,12 @@ def resolve_settings(
 
 
 def batch_size(given: int | None = None) -> int:
-    """Returns the prompts to decode together; where they are not given, as suits this device."""
+    """Returns the number of prompts to decode together, by default what suits this device."""
     return given or (16 if torch.cuda.is_available() else 8)
 
 
 def batch_options(flags: Flags | None = None) -> dict[str, Any]:
-    """Returns the batch size and the number of workers; where they are not given, as suit this device."""
+    """Returns the batch size and the number of workers, by default what suits this device."""
     given = flags or Flags(batch_size=None, num_workers=None)
     num_workers = 1 if torch.cuda.is_available() else min(torch.get_num_threads(), 4)
     return {"batch_size": batch_size(given.batch_size), "num_workers": given.num_workers or num_workers}
@@ -267,7 +267,7 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
                 f"`{argument}={name}` runs code of its repository, which commands do not. Load it in Python with "
                 "`trust_remote_code=True`, and use `hf_dparallel.enable_diffusion_generation`."
             ) from error
-        # What follows is a list of all classes there are.
+        # The rest of the message lists all classes.
         found, is_other, _ = str(error).partition(" for this kind of AutoModel")
         if is_other:
             raise ValueError(
@@ -279,7 +279,7 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
 
 
 def _use_cache_if_offline() -> None:
-    """Where the Hub cannot be reached, has its library read its cache only until the command ends.
+    """Makes huggingface_hub read only its cache until the command ends, if the Hub cannot be reached.
 
     It would try six times for each file.
     """
@@ -296,6 +296,6 @@ def _use_cache_if_offline() -> None:
 
 def _ask(prompt: Any) -> dict[str, Any]:
     if isinstance(prompt, str):
-        # A blank question is refused as one that is missing.
+        # A blank question is refused like a missing one.
         prompt = [{"role": "user", "content": prompt}] if prompt.strip() else None
     return {"prompt": prompt}

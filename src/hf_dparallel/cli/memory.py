@@ -34,9 +34,9 @@ from ..training.student import add_adapter, default_target_modules
 
 # NF4 in blocks of 64 with a float32 scale each, as bitsandbytes quantizes.
 _BITS_OF_4BIT = 4 + 32 / 64
-# What a process takes of a device beside tensors: about that is the context of CUDA.
+# Device memory of a process beside tensors: about the size of the CUDA context.
 _OVERHEAD = 5 * 10**8
-# Masked rows that a sequence gives: `complementary_masking` makes two.
+# Masked rows per sequence: `complementary_masking` makes two.
 _NUM_VIEWS = 2
 _ATTENTION = "fused_on_meta"
 

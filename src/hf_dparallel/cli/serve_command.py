@@ -77,7 +77,7 @@ def serve(flags: Flags, listener: socket.socket) -> dict[str, int]:
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     slots = engine.num_slots
     note(f"Serving {', '.join(names)} at {url}/v1, {slots} prompts at a time, and a chat at {url}. Ctrl-C stops it.")
-    # uvicorn ends what is under way, and then raises the signal again; that shall not kill this process.
+    # uvicorn ends requests in flight, then raises the signal again, which must not kill this process.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         server.run(sockets=[listener])
@@ -110,7 +110,7 @@ def make_server(flags: Flags, is_loopback: bool) -> "tuple[list[str], Engine, St
 
 
 def _log_to_stderr(level: str) -> None:
-    """What our modules log, with times, as uvicorn logs."""
+    """Logs what our modules say, with times, as uvicorn does."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log = logging.getLogger("hf_dparallel")

@@ -16,7 +16,7 @@ from .loading import checked_name, resolve_settings
 
 
 def read_names(adapters: Sequence[str], model: str, first: str | None = None) -> tuple[str, dict[str, str]]:
-    """Returns what requests call the model, and adapters, each `NAME=ADAPTER` or `ADAPTER`, by their names.
+    """Returns the model's name in requests, and adapters, each `NAME=ADAPTER` or `ADAPTER`, by their names.
 
     `first` is what they call the first of these, the model after its adapters.
     """

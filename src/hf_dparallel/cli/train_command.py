@@ -236,7 +236,7 @@ def check_output_dir(folder: str) -> None:
 
 
 def describe_training(trainer: CertaintyForcingTrainer) -> str:
-    """Says how many parameters are trained, and how many sequences a step sees."""
+    """Describes the trained parameters and the sequences of a step."""
     args, model = trainer.args, base_model(trainer.model)
     trained, total = (
         tqdm.format_sizeof(model.num_parameters(only_trainable=only)).replace("G", "B") for only in (True, False)
@@ -302,7 +302,7 @@ def compare(
 
 
 def drop_long_rows(rows: datasets.Dataset, max_length: int) -> datasets.Dataset:
-    """Returns the rows that have at most `max_length` tokens, and says how many others there were."""
+    """Returns the rows of at most `max_length` tokens, and notes how many others there were."""
     kept = rows.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= max_length)
     note(f"Dropped {len(rows) - len(kept)} of {len(rows)} rows longer than max_length={max_length}.")
     return kept

@@ -91,7 +91,7 @@ def notes_on_shards(
         rewards = score_completions(rows, tokenizer, reward_function) if reward_function else [math.inf] * len(rows)
         num_kept = sum(reward is not None and reward >= flags.min_reward for reward in rewards)
         shards.append((num_done, len(rows), num_kept))
-        # The rate is that of this run: without the rows that were there before its first shard.
+        # The rate of this run, without the rows from before its first shard.
         before, (_, answered, kept) = shards[0][0] - shards[0][1], map(sum, zip(*shards, strict=True))
         share = f"{kept / max(answered, 1):.0%} kept"
         note_progress("Trajectories", num_done, num_rows, since, "row", initial=before, postfix=share)

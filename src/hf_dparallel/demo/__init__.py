@@ -18,7 +18,7 @@ NAMES = {"demo": TEACHER, "demo-student": STUDENT}
 
 
 def path_of(name: str) -> str:
-    """The folder of a model or adapter that comes with the package; any other name stays as it is.
+    """Returns the folder of a bundled model or adapter; any other name stays as it is.
 
     Raises:
         ValueError: if there is no such folder, and the name is nearly one of ours.

@@ -140,19 +140,19 @@ def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:
 
 
 def make_answerer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig) -> Answerer:
-    """What answers the problems of the demo, one token per pass."""
+    """Makes an answerer of one token per pass for the demo."""
     return Answerer(model, tokenizer, _recipe({}), config.batch_size, num_workers=config.num_workers)
 
 
 def tuning_grid() -> dict[str, list[dict[str, Any]]]:
-    """By rule, the settings to choose from."""
+    """Returns, by rule, the settings to choose from."""
     return {rule: [{rule: value} for value in values] for rule, values in map(parse_sweep, _TUNING_GRID)}
 
 
 def evaluate_settings(
     answerer: Answerer, problems: "Dataset", tried: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Accuracy and cost with each of some decoding settings, which are returned as `recipe`."""
+    """Returns accuracy and cost with each of the settings, which are in `recipe`."""
     points = []
     for settings in tried:
         name = " ".join(f"{name} {value}" for name, value in settings.items()) or "one token per pass"
@@ -162,7 +162,7 @@ def evaluate_settings(
 
 
 def fewest_passes(curve: list[dict[str, Any]], accuracy: float) -> dict[str, Any]:
-    """The point with the fewest passes that keeps the accuracy; the most accurate one if none does."""
+    """Returns the point of fewest passes that keeps the accuracy, or else the most accurate one."""
     keeping = [point for point in curve if point["accuracy"] >= accuracy - TOLERANCE]
     if not keeping:
         return max(curve, key=lambda point: point["accuracy"])
@@ -240,7 +240,7 @@ def distil(
 def _compare(
     teacher: Answerer, student: Answerer, problems: "Dataset", recipes: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """The methods of the paper's Table 1 and verified commits, by short name, one row each."""
+    """Returns a row for each method of the paper's Table 1 and verified commits, by short name."""
     methods: dict[str, tuple[str, Answerer, dict[str, Any]]] = {
         "original": ("Teacher, one token per pass", teacher, {}),
         "few_step": ("Teacher, few-step", teacher, {"denoising_steps": MAX_NEW_TOKENS // 4}),

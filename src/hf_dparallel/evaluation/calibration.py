@@ -35,7 +35,7 @@ class Trial:
     def compare(
         self, split: str, expected: Sequence[bool], is_correct: Sequence[bool], max_accuracy_drop: float
     ) -> None:
-        """Notes what was lost on a split."""
+        """Notes the drop on a split."""
         self.accuracy_drop[split] = fmean(expected) - fmean(is_correct)
         self.p_value[split] = accuracy_drop_p_value(expected, is_correct, max_accuracy_drop)
 
@@ -73,7 +73,7 @@ def calibrate(
 
 def check_num_prompts(num_prompts: int, max_accuracy_drop: float, confidence: float) -> None:
     """Raises a `ValueError` if so few prompts cannot confirm anything, even settings that change no answer."""
-    # What `accuracy_drop_p_value` gives for such settings is `(1 - max_accuracy_drop) ** num_prompts`.
+    # For such settings, `accuracy_drop_p_value` is `(1 - max_accuracy_drop) ** num_prompts`.
     needed = math.ceil(math.log(1 - confidence) / math.log(1 - max_accuracy_drop))
     if num_prompts < needed:
         raise ValueError(
@@ -84,7 +84,7 @@ def check_num_prompts(num_prompts: int, max_accuracy_drop: float, confidence: fl
 
 
 def _promising(trials: Sequence[Trial], max_accuracy_drop: float) -> list[Trial]:
-    """From the surest on, each faster than all before it, if the drop on the calibration split is tolerable."""
+    """Returns trials with a tolerable drop on the calibration split, the surest first, each faster than the last."""
     front: list[Trial] = []
     for trial in sorted(trials, key=lambda trial: (trial.p_value["calibration"], trial.nfe)):
         if trial.accuracy_drop["calibration"] <= max_accuracy_drop and (not front or trial.nfe < front[-1].nfe):

@@ -11,7 +11,7 @@ from ..reports import read_report
 from .intervals import paired_interval
 
 
-# What a comparison needs: `conditions` must be equal for accuracy and passes to mean the same, `hardware` for seconds.
+# To be comparable, accuracy and passes need equal `conditions`, and seconds equal `hardware`.
 _COMPARED = ("name", "conditions", "hardware", "rows")
 _SECONDS = ("latency_s", "row_latency_s", "tokens_per_second", "row_tokens_per_second", "speedup")
 

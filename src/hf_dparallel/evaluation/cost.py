@@ -47,12 +47,12 @@ class DecodingCost:
 
     @property
     def tokens_per_forward(self) -> float:
-        """`num_tokens` over `nfe`, as in [`DiffusionGenerationOutput`]."""
+        """Divides `num_tokens` by `nfe`, as [`DiffusionGenerationOutput`] does."""
         return self.num_tokens / self.nfe if self.nfe else 0.0
 
 
 def mean_cost(costs: Sequence[DecodingCost], seconds: float | None = None) -> dict[str, float]:
-    """Returns what answers cost on average. In every report, these names have these meanings.
+    """Returns the mean cost of answers. In every report, these names have these meanings.
 
     Args:
         costs (`Sequence[DecodingCost]`): of each answer.

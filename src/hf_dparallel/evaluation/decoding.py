@@ -90,7 +90,7 @@ def evaluate_answers(
     description: str = "Evaluation",
     prompt_ids: Sequence[list[int]] | None = None,
 ) -> Evaluation:
-    """Like [`evaluate_decoding`], and returns what it averages, prompt by prompt.
+    """Returns what [`evaluate_decoding`] averages, prompt by prompt.
 
     `prompt_ids` are the tokenized prompts, if the dataset does not have them as text or messages.
     """

@@ -15,7 +15,7 @@ _NUM_NUISANCE_VALUES = 64
 def bootstrap_interval(
     values: Sequence[float], level: float = 0.95, num_resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean: where it would lie with other prompts of the same kind."""
+    """Returns where the mean would lie with other prompts of the same kind, a percentile bootstrap interval."""
     sample = np.asarray(values, dtype=float)
     draws = np.random.default_rng(seed).integers(len(sample), size=(num_resamples, len(sample)))
     low, high = np.quantile(sample[draws].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
@@ -23,7 +23,7 @@ def bootstrap_interval(
 
 
 def wilson_interval(fraction: Any, count: Any) -> tuple[Any, Any]:
-    """95 % interval of a fraction of `count` independent cases, numbers or tensors, by the score test (Wilson 1927).
+    """Returns the 95 % score interval (Wilson 1927) of a fraction of `count` independent cases, numbers or tensors.
 
     Where all cases agree, a bootstrap would say that all others will.
     """
@@ -34,7 +34,7 @@ def wilson_interval(fraction: Any, count: Any) -> tuple[Any, Any]:
 
 
 def paired_interval(differences: Sequence[int]) -> tuple[float, float]:
-    """95 % interval of the difference in accuracy of two methods: -1, 0 or 1 for each prompt.
+    """Returns the 95 % interval of an accuracy difference: -1, 0 or 1 for each prompt.
 
     Where they agree on all prompts, it is bounded by how often they may differ on others ([`wilson_interval`]).
     """
@@ -45,7 +45,7 @@ def paired_interval(differences: Sequence[int]) -> tuple[float, float]:
 
 
 def accuracy_drop_p_value(reference: Sequence[bool], candidate: Sequence[bool], max_drop: float) -> float:
-    """How likely data as good as these would be if `candidate` lost more than `max_drop` of accuracy on all prompts.
+    """Returns the probability of data as good as these if `candidate` lost more than `max_drop` on all prompts.
 
     The exact unconditional test of non-inferiority for paired right-or-wrong answers, in the order of the score
     statistic ([Tango 1998](https://doi.org/10.1002/(SICI)1097-0258(19980430)17:8<891::AID-SIM780>3.0.CO;2-B)): the
@@ -74,7 +74,7 @@ def accuracy_drop_p_value(reference: Sequence[bool], candidate: Sequence[bool], 
 
 
 def _score_statistic(losses: np.ndarray, gains: np.ndarray, num: int, drop: float) -> np.ndarray:
-    """Observed less assumed losses, over their standard deviation if the drop were `drop`."""
+    """Divides observed less assumed losses by their standard deviation for a drop of `drop`."""
     # The likeliest rate of gains under that assumption solves a quadratic equation.
     b = losses + gains - (2 * num - losses + gains) * drop
     gain_rate = (b + np.sqrt(b**2 + 8 * num * gains * drop * (1 - drop))) / (4 * num)

@@ -85,7 +85,7 @@ def _metric(citation: str, **features: Any) -> Callable[[_Function], _Function]:
 
 @_metric(_D3LLM, tokens_per_forward=Value("float64"), accuracy=Value("float64"))
 def aup(tokens_per_forward, accuracy, **options):
-    """Accuracy under parallelism: the weighted area under the curve of accuracy over tokens per forward pass.
+    """Computes accuracy under parallelism: the weighted area under the curve of accuracy over tokens per pass.
 
     Args:
         tokens_per_forward (`list[float]`): for each setting of the method, without padding.
@@ -106,7 +106,7 @@ def aup(tokens_per_forward, accuracy, **options):
 
 @_metric(_D3LLM, predictions=Sequence(Value("int64")), nfe=Value("int64"))
 def decoding_efficiency(predictions, nfe, eos_token_id, **options):
-    """Forward passes of an answer, tokens per pass with and without padding, tokens per second, latency.
+    """Computes forward passes per answer, tokens per pass with and without padding, tokens per second, latency.
 
     Args:
         predictions (`list[list[int]]`): new tokens of each answer, with or without padding.
@@ -128,7 +128,7 @@ def decoding_efficiency(predictions, nfe, eos_token_id, **options):
 
 @_metric(_MATH_VERIFY, predictions=Value("string"), references=Value("string"))
 def math_accuracy(predictions, references):
-    r"""The fraction of answers that equal the reference as mathematics, by math-verify.
+    r"""Computes the fraction of answers that math-verify finds equal to the reference.
 
     Args:
         predictions (`list[str]`): the whole texts of the answers.
@@ -148,7 +148,7 @@ def math_accuracy(predictions, references):
 
 @_metric(_CODEX, predictions=Value("string"), references=Value("string"))
 def pass_at_1(predictions, references, allow_code_execution=False, **options):
-    """The fraction of programs that pass their tests, each run in a sandbox of its own.
+    """Computes the fraction of programs that pass their tests, each in its own sandbox.
 
     Args:
         predictions (`list[str]`): one program for each problem.

@@ -30,7 +30,7 @@ def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def metrics_with_intervals(answers: Evaluation) -> dict[str, Any]:
-    """The means of [`evaluate_decoding`], their 95 % intervals, and as `answers` what each prompt gave."""
+    """Returns the means of [`evaluate_decoding`], 95 % intervals, and as `answers` each prompt's figures."""
     nfe = [cost.nfe for cost in answers.costs]
     metrics = answers.metrics()
     return {

@@ -20,7 +20,7 @@ Record = dict[str, Any]
 # Records by task, document and key. A request that is repeated has several keys if its answers are drawn.
 Costs = Mapping[tuple[str, int, str], Record]
 
-# What [`mean_cost`] says of answers that have seconds of their own.
+# The figures of [`mean_cost`] for answers with their own seconds.
 COST_NAMES = tuple(mean_cost([DecodingCost(1, 1, 1, 1, seconds=1.0)]))
 
 
@@ -88,7 +88,7 @@ def add_costs(results: dict[str, Any], costs: Costs) -> None:
 
 
 def tasks_of(results: Mapping[str, Any], name: str) -> list[str]:
-    """The single tasks of a group, or a task itself."""
+    """Returns the tasks of a group, or a task itself."""
     members = results["group_subtasks"].get(name)
     return [task for member in members for task in tasks_of(results, member)] if members else [name]
 

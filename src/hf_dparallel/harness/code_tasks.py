@@ -15,12 +15,12 @@ from ..sandbox.programs import run_programs
 
 
 TASKS_FOLDER = Path(__file__).parent / "tasks"
-# From the answers to each document to the programs of each.
+# Turns the answers to each document into programs.
 Filter = Callable[[list[list[str]], Sequence[dict[str, Any]]], list[list[str]]]
 
 
 def is_sandboxed(metric_list: Sequence[dict[str, Any]] | None, process_results: Any = None) -> bool:
-    """Whether all metrics of a task stand in this module. Before a task is loaded, the harness has them as paths."""
+    """Returns whether all metrics of a task are in this module. Until the task is loaded, they are paths."""
     metrics = [metric["metric"] for metric in metric_list or []]
     paths = [metric if isinstance(metric, str) else f"{metric.__module__}.{metric.__name__}" for metric in metrics]
     names = [Path(path).name.rpartition(".")[0] for path in paths]
@@ -31,7 +31,7 @@ def is_sandboxed(metric_list: Sequence[dict[str, Any]] | None, process_results: 
 
 
 def pass_at_k(references: list[str], predictions: list[list[str]], k: int | list[int]) -> dict[str, float]:
-    """The metric of the tasks `humaneval*`: the unbiased estimate of https://huggingface.co/papers/2107.03374."""
+    """Scores `humaneval*` by the unbiased estimate of https://huggingface.co/papers/2107.03374."""
     ks = [k] if isinstance(k, int) else k
     scores: dict[int, list[float]] = {number: [] for number in ks}
     for reference, programs in zip(references, predictions, strict=True):
@@ -44,7 +44,7 @@ def pass_at_k(references: list[str], predictions: list[list[str]], k: int | list
 
 
 def pass_at_1(references: str | list[str], predictions: str | list[str] | list[list[str]]) -> float:
-    """The metric of the tasks `mbpp*`: the share of the programs that pass."""
+    """Scores `mbpp*` by the share of programs that pass."""
     references = [references] if isinstance(references, str) else references
     groups = [programs if isinstance(programs, list) else [programs] for programs in predictions]
     pairs = zip(references, groups, strict=True)
@@ -60,7 +60,7 @@ def _count_passed(programs: Sequence[str], tests: str) -> int:
 
 
 def _opened_block(answer: str) -> str:
-    """The block of code as the harness finds it, also where the answer opens it once more."""
+    """Returns the harness's block of code, also where the answer opens it once more."""
     pattern = re.compile(r"```(?:\w+)?\n?(.*?)\n?```", re.DOTALL)
     found = pattern.search(f"```{answer}") or pattern.search(answer.replace("```python", "```"))
     return found[1] if found else ""

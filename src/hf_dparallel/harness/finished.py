@@ -40,7 +40,7 @@ class FinishedRequests(dict[str, dict[str, Any]]):
     def _read(self, path: Path) -> None:
         text = path.read_text(encoding="utf-8", errors="replace")
         if path == self.path and text and not text.endswith("\n"):
-            # What follows must begin on a line of its own.
+            # The next record must begin on a new line.
             with path.open("a", encoding="utf-8") as file:
                 file.write("\n")
         for line in text.split("\n"):

@@ -46,7 +46,7 @@ def estimate_log_likelihood(
 
 
 def masked_counts(length: int, num_samples: int, generator: torch.Generator) -> torch.LongTensor:
-    """How many tokens are masked in each sample: from 1 to `length`, at equal distances from a random one on.
+    """Returns each sample's number of masked tokens: 1 to `length`, at equal distances from a random start.
 
     This is the published stratification. Each count alone is uniform, and together they are spread evenly.
     """
@@ -56,7 +56,7 @@ def masked_counts(length: int, num_samples: int, generator: torch.Generator) -> 
 
 
 def mask_answers(length: int, counts: torch.LongTensor, generator: torch.Generator) -> torch.BoolTensor:
-    """Which tokens are masked, `(num_samples, length)`: in each sample its count of them, all choices alike."""
+    """Draws which tokens are masked, `(num_samples, length)`: each sample's count of them, uniformly."""
     ranks = torch.stack([torch.randperm(length, generator=generator) for _ in counts])
     return ranks < counts[:, None]
 
@@ -65,7 +65,7 @@ def mask_answers(length: int, counts: torch.LongTensor, generator: torch.Generat
 def masked_log_probabilities(
     model: PreTrainedModel, context: list[int], answer: list[int], masked: torch.BoolTensor, mask_token_id: int
 ) -> torch.DoubleTensor:
-    """Log-probabilities of the masked tokens, `(num_masked,)`, row by row of `masked`, `(rows, len(answer))`."""
+    """Scores the masked tokens with log-probabilities, `(num_masked,)`, by rows of `masked`, `(rows, len(answer))`."""
     clean = torch.tensor(context + answer).repeat(len(masked), 1)
     masked = torch.cat([masked.new_zeros(len(masked), len(context)), masked], dim=1)
     inputs = {"input_ids": clean.masked_fill(masked, mask_token_id), "attention_mask": torch.ones_like(clean)}

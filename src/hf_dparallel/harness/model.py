@@ -126,17 +126,17 @@ class DiffusionHarnessLM(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """The token that ends an answer."""
+        """Returns the token that ends an answer."""
         return self._resolved.eos_token_ids[0]
 
     @property
     def prefix_token_id(self) -> int:
-        """The context of a text that has none."""
+        """Returns the context of a text without one."""
         bos = self.tokenizer.bos_token_id
         return bos if bos is not None else self.eot_token_id
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs) -> list[int]:
-        """Token ids. A text that begins with the beginning-of-sequence token does not get another one."""
+        """Encodes a text. If it begins with the beginning-of-sequence token, it does not get another."""
         if add_special_tokens is None:
             bos = self.tokenizer.bos_token
             add_special_tokens = not (bos and string.startswith(bos))
@@ -145,7 +145,7 @@ class DiffusionHarnessLM(TemplateLM):
     # Requests.
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Decodes the requests that are not finished. What the answers cost is in `costs`."""
+        """Decodes the unfinished requests. The costs of the answers are in `costs`."""
         asked = [self._read_request(request) for request in requests]
         keys = self._keys(asked)
         missing = {
@@ -189,7 +189,7 @@ class DiffusionHarnessLM(TemplateLM):
         return answers
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """The bound for whole texts, in windows of `max_length`; the context of each is the token before it."""
+        """Bounds the log-likelihood of texts in windows of `max_length`; the context of each is the token before."""
         totals = []
         for request in requests:
             windows = utils.get_rolling_token_windows(
@@ -205,7 +205,7 @@ class DiffusionHarnessLM(TemplateLM):
         return totals
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the harness writes to the results: the model, and the mean costs of this process's answers by task."""
+        """Returns, for the harness's results, the model and the mean costs of this process's answers by task."""
         return {
             "model_num_parameters": self.model.num_parameters(),
             "model_dtype": self.model.dtype,
@@ -217,7 +217,7 @@ class DiffusionHarnessLM(TemplateLM):
     # Several processes.
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensors of all processes in one."""
+        """Joins the tensors of all processes."""
         return gather(tensor)
 
     def barrier(self) -> None:
@@ -230,7 +230,7 @@ class DiffusionHarnessLM(TemplateLM):
         return self._encode_prompt(context, settings.resolved.max_new_tokens), settings
 
     def _keys(self, asked: list[tuple[list[int], RequestSettings]]) -> list[str]:
-        """A repeated request is the same one, unless tokens are drawn."""
+        """Gives a repeated request the same key, unless tokens are drawn."""
         keys, seen = [], dict[str, int]()
         for prompt, settings in asked:
             conditions = (self.fingerprint, self.seed, settings.fingerprint())
@@ -260,7 +260,7 @@ class DiffusionHarnessLM(TemplateLM):
         return {"log_likelihood": bound, "is_greedy": is_greedy}
 
     def _decodes_to(self, context: list[int], answer: list[int]) -> bool:
-        """Whether the answer is what the model decodes, one token per pass, on a canvas of its length."""
+        """Returns whether the model decodes this answer, one token per pass, on a canvas of its length."""
         lengths = DiffusionGenerationConfig(max_new_tokens=len(answer), block_length=len(answer))
         settings = without_recipe(lengths.one_token_per_pass().settings())
         (row,) = self.model.generate_many([context], **settings | {"stop_at_eos": False})
@@ -278,7 +278,7 @@ def _positive(name: str, value: int | str) -> int:
 
 
 def _choose_device(device: str | torch.device | None, state: PartialState) -> torch.device:
-    """The device of this process. The harness's own command asks for "cuda:0" where it was told nothing."""
+    """Returns this process's device. By default, the harness's own command asks for "cuda:0"."""
     asked = torch.device(device) if device is not None else state.device
     if asked.type == "cuda" and not torch.cuda.is_available():
         logger.warning_once(f"`device={asked}` is not on this machine: the model is put on {state.device}.")

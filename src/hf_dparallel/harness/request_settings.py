@@ -13,7 +13,7 @@ from hf_dparallel_rules.settings import SETTINGS, Setting
 from ..generation.configuration import DiffusionGenerationConfig, resolve
 
 
-# The harness's words for the longest answer, which is the canvas. The first that is given counts.
+# The harness's names for the answer limit, which is the canvas. The first one given counts.
 _LIMITS = tuple(
     Setting(name, "length", int, "The longest answer.", minimum=1)
     for name in ("max_gen_toks", "max_tokens", "max_completion_tokens")
@@ -31,11 +31,11 @@ class RequestSettings:
 
     @property
     def draws(self) -> bool:
-        """Whether tokens are drawn, so that a repeated request gets another answer."""
+        """Returns whether tokens are drawn, so that a repeated request gets another answer."""
         return bool(self.resolved.temperature)
 
     def fingerprint(self) -> str:
-        """All that the answer depends on, as text."""
+        """Writes all that affects the answer as text."""
         settings = self.resolved.settings()
         settings = {name: settings[name] for name in settings if SETTINGS[name].kind not in ("output", "compile")}
         return json.dumps([settings, self.until], sort_keys=True)
@@ -76,11 +76,11 @@ def check_gen_kwargs(gen_kwargs: Mapping[str, Any]) -> None:
 
 
 def without_recipe(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """These settings, a commit rule among them, and all others so that no recipe counts, but for special tokens."""
+    """Adds defaults to settings with a commit rule, so that a recipe counts only for its special tokens."""
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
     return DiffusionGenerationConfig(**defaults).updated(**settings).settings()
 
 
 def _as_list(strings: str | list[str] | None) -> list[str]:
-    """Empty strings end nothing: some tasks have them for tokenizers without an end token."""
+    """Drops empty strings, which some tasks have for tokenizers without an end token."""
     return [text for text in ([strings] if isinstance(strings, str) else strings or []) if text]

@@ -73,7 +73,7 @@ class TaskRunner:
 
 
 def scores_of(results: Mapping[str, Any], name: str) -> dict[str, float]:
-    """The figures of a task or group, by the harness's names: figure, filter."""
+    """Returns the figures of a task or group, by the harness's names: figure, filter."""
     return {
         key: value
         for key, value in results["results"][name].items()

@@ -76,5 +76,5 @@ def _check_code_execution(executing: Mapping[str, Mapping[str, Any]], allowed: b
             f"{', '.join(protected)}."
         )
     if executing:
-        # Where there is no sandbox, it is said now.
+        # Fails now if there is no sandbox.
         run_programs(["pass"])

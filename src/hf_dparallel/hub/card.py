@@ -18,7 +18,7 @@ TAGS = ("dparallel", "diffusion-lm", "masked-diffusion")
 DRAFT_MARK = "<!-- Written by hf-dparallel, and anew at each push. To keep your edits, remove this line. -->"
 # In the card that PEFT saves beside an adapter, as long as nobody has filled it in.
 _PEFT_DRAFT_MARKS = ("# Model Card for Model ID", "[More Information Needed]")
-# The one of the figures that `hf-dparallel inspect --figures` draws which the card shows.
+# The figure of `hf-dparallel inspect --figures` that the card shows.
 PICTURE_NAME = "confidence_maps.png"
 _PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?"
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -83,13 +83,13 @@ def make_model_card(facts: ModelFacts) -> RepoCard:
 
 
 def is_replaceable(text: str) -> bool:
-    """Whether nobody wrote this card: a library drafted it, or it has metadata at most, as in a new repository."""
+    """Returns whether nobody wrote this card: it is a library's draft, or has at most metadata (a new repository)."""
     is_draft = DRAFT_MARK in text or all(mark in text for mark in _PEFT_DRAFT_MARKS)
     return is_draft or not RepoCard(text, ignore_metadata_errors=True).text.strip()
 
 
 def _eval_results(figures: Mapping[str, Any]) -> list[EvalResult]:
-    """The figures of this model as the metadata of a card has them."""
+    """Returns this model's figures for the metadata of a card."""
     return [
         EvalResult(
             task_type="text-generation",
@@ -104,7 +104,7 @@ def _eval_results(figures: Mapping[str, Any]) -> list[EvalResult]:
 
 
 def _has_chat_template(tokenizer: str | Path | None) -> bool:
-    """Whether a tokenizer has a chat template. If it is not on this machine, yes: nearly all have one."""
+    """Returns whether a tokenizer has a chat template; if it is not on this machine, `True`: nearly all have."""
     if tokenizer is None:
         return True
     try:
@@ -114,14 +114,14 @@ def _has_chat_template(tokenizer: str | Path | None) -> bool:
 
 
 def _widget(answer: Mapping[str, Any], is_chat: bool) -> dict[str, Any]:
-    """A prompt, and its answer if there is one, as the widget on the page of a model takes them."""
+    """Returns a prompt, and its answer if there is one, for the widget on a model's page."""
     prompt = answer["prompt"]
     asked = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"text": prompt}
     return asked | ({"output": {"text": answer["text"]}} if "text" in answer else {})
 
 
 def _settings(facts: ModelFacts) -> list[tuple[str, Any]]:
-    """The settings of the adapter and of the training, with their values."""
+    """Returns the settings of adapter and training with their values."""
     adapter = facts.adapter
     shown = {name: adapter[name] for name in ("r", "lora_alpha", "target_modules") if adapter.get(name)}
     if isinstance(shown.get("target_modules"), list):

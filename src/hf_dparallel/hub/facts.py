@@ -38,7 +38,7 @@ class ModelFacts:
     base_model: str | None
     recipe: DiffusionGenerationConfig
     has_tokenizer: bool
-    # The configuration of the adapter, and what the training was; empty if there was none.
+    # The configuration of the adapter, and the training's summary; empty if there was none.
     adapter: dict[str, Any]
     summary: dict[str, Any]
     # How the recipe was found, unless another one was given.
@@ -172,7 +172,7 @@ def read_figures(path: str | os.PathLike, recipe: Mapping[str, Any]) -> dict[str
         )
     dataset = str(report.get("dataset", "prompts of the author"))
     if hub_name(dataset) is None or dataset.endswith(_DATA_SUFFIXES):
-        # The folder of a file of prompts is not for the public.
+        # The folder of a prompts file is not for the public.
         dataset = PureWindowsPath(dataset).name
     known = settings_of("rule")
     rules = [{name: value for name, value in row.get("recipe", {}).items() if name in known} for row in rows]

@@ -38,7 +38,7 @@ WEIGHT_PATTERNS = {
     "adapter": (ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME),
     "model": (CONFIG_NAME, SAFE_WEIGHTS_NAME, "model-*.safetensors", SAFE_WEIGHTS_INDEX_NAME),
 }
-# How weights are stored, by any library.
+# File endings of weights, of any library.
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
 _OTHER_PATTERNS = (GENERATION_CONFIG_NAME, CALIBRATION_NAME, SUMMARY_NAME, CARD_NAME)
 _OWN_PATTERNS = ("LICENSE*", "NOTICE*", "*.png", "*.svg")
@@ -65,7 +65,7 @@ def kind_of(folder: Path) -> str:
 
 
 def check_is_new(output_dir: Path) -> None:
-    """Refuses a folder, or a file, that something would be overwritten in."""
+    """Refuses a folder or file where something would be overwritten."""
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise FileExistsError(f"`output_dir={output_dir}` is not empty. Give a new folder.")
 
@@ -91,7 +91,7 @@ def select_files(folder: Path, kind: str) -> dict[str, Path]:
 
 
 def check_own_paths(files: Mapping[str, Content], folder: Path) -> None:
-    """Refuses texts that tell where something lies in the home of the one who uploads them.
+    """Refuses texts with local paths of the user who uploads them.
 
     The card, which is made from the other files, comes last.
     """

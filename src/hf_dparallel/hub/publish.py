@@ -33,7 +33,7 @@ from .upload import check_name, full_name, upload_files
 logger = logging.get_logger(__name__)
 
 _CUSTOM_GENERATE = Path(__file__).parent / "custom_generate" / "generate.py"
-# What Trainer and trackers write beside the model: it tells much of this machine, and nobody can use it.
+# Files of Trainer and trackers beside the model: they tell much of this machine, and nobody can use them.
 _IGNORED = "training_args.bin\n*.pt\n*.pth\ntrainer_state.json\ncheckpoint-*/\nruns/\nwandb/\n.env\n"
 
 
@@ -136,7 +136,7 @@ def write_companions(facts: ModelFacts, *copies: Path) -> None:
 
 
 def _companions(facts: ModelFacts, folder: Path) -> dict[str, bytes]:
-    """The code for models of other classes, and the card, unless somebody wrote the one in the folder."""
+    """Returns the code for models of other classes, and a card unless somebody wrote the folder's."""
     recipe = pprint.pformat(json.loads(facts.recipe.to_json_string()))
     shift = bool(facts.summary.get("shift_logits"))
     companions = {
@@ -152,7 +152,7 @@ def _companions(facts: ModelFacts, folder: Path) -> dict[str, bytes]:
 
 
 def _check_same_kind(existing: Sequence[str], read: Callable[[str], str], repo_id: str, pushed: str) -> None:
-    """Checks that a repository holds nothing, or what the new commit is a new version of."""
+    """Checks that a repository is empty, or holds an earlier version of the new commit."""
     config = next((name for name in (CONFIG_NAME, ADAPTER_CONFIG_NAME) if name in existing), None)
     weights = next((name for name in existing if name.endswith(WEIGHT_SUFFIXES)), None)
     if config is not None:

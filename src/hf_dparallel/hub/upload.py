@@ -56,7 +56,7 @@ def upload_files(
             return Path(api.hf_hub_download(repo_id, name, **target)).read_text(encoding="utf-8", errors="replace")
 
         check_existing(existing, read)
-        # A card that somebody wrote is uploaded from where it lies.
+        # A card that somebody wrote is uploaded from its own path.
         is_drafted = isinstance(files[CARD_NAME], bytes)
         if is_drafted and CARD_NAME in existing and not is_replaceable(read(CARD_NAME)):
             logger.warning(f"The card of {repo_id!r} was edited on the Hub, and is kept. Delete it there to renew it.")
