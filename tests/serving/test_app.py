@@ -150,7 +150,7 @@ def test_responses(served, client):
         ({"input": [{"role": "tool"}]}, "input[0].role", "got tool"),
         ({"max_output_tokens": 0}, "max_output_tokens", "greater than 0"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "Unknown field `previous_response_id`"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format.type", "json_schema"),
+        ({"text": {"format": {"type": "json"}}}, "text.format.type", "json_schema"),
         ({"instructions": 3}, "instructions", "string, got 3"),
         ({"n": 2}, "n", "Unknown field `n`"),
         ({"include": ["web_search_call.results"]}, "include[0]", "message.output_text.logprobs"),

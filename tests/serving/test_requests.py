@@ -165,7 +165,7 @@ def test_prompts_of_text_completions(served):
         ),
         ({"presence_penalty": False}, "presence_penalty", "`presence_penalty=False` is not supported"),
         ({"tools": [{"type": "function"}]}, "tools", "is not supported"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type", "json_schema"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "not of bytes"),
         ({"presence_penalty": 0.5}, "presence_penalty", "`presence_penalty=0.5` is not supported"),
         ({"treshold": 0.5}, "treshold", "Unknown field `treshold`. Fields: model, stream"),
         ({"prompt": "hello"}, "prompt", "Unknown field `prompt`"),

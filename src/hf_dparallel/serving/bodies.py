@@ -121,7 +121,7 @@ class _Schema(_Fields):
 
 
 class _ResponseFormat(_Fields):
-    type: Literal["text", "json_schema"]
+    type: Literal["text", "json_object", "json_schema"]
     json_schema: _Schema | None = None
 
 
@@ -130,7 +130,7 @@ class _NoSchema(_ResponseFormat):
 
 
 class _TextFormat(_Schema):
-    type: Literal["text", "json_schema"]
+    type: Literal["text", "json_object", "json_schema"]
 
 
 class _TextOptions(_Fields):

@@ -126,8 +126,10 @@ def _read_schema(
     schema = form.json_schema.schema_ if form is not None and form.json_schema is not None else None
     if form is None or (form.type == "text" and schema is None):
         return None
-    if form.type == "text" or schema is None:
+    if (form.type == "json_schema") is (schema is None):
         raise RequestError(f"`{field}` must have the type json_schema and a schema, or neither.", field)
+    if schema is None:
+        schema = {"type": "object"}
     is_kept = not config.revises and config.mask_token_id is not None
     if not is_kept or not config.stop_at_eos or not config.eos_token_ids:
         raise RequestError(
