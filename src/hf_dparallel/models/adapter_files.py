@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The files of an adapter, in a folder or on the Hub: its configuration, and what that may say, weights, recipe."""
+"""The files of an adapter, in a folder or on the Hub: a checked configuration, weights and a recipe."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-# No regular expression, and "^" at the beginning, which PEFT writes for one module of several with similar names.
+# A plain module name, optionally starting with "^" (PEFT adds it to disambiguate).
 _NAME = re.compile(r"\^?[\w.-]+")
 _MOST_NAMES = 500
-# Ways to begin an adapter that leave the weights of the model as they are: PEFT takes others from them.
+# `init_lora_weights` values that do not modify the base weights.
 HARMLESS_STARTS = (True, False, "gaussian", "eva", "orthogonal", "mica")
-# They change layers or weights of the model, import code, or need arguments that decoding does not pass.
+# Settings that change layers or weights, import code, or need arguments that decoding does not pass.
 _REFUSED = ("layer_replication", "megatron_config", "kasa_config", "alora_invocation_tokens")
 # D2F's adapters were trained with an attention that no model here has, and nothing in their files says so.
 _OF_ANOTHER_ATTENTION = ("D2F_LLaDA", "D2F_Dream")
@@ -58,7 +58,7 @@ class AdapterFiles:
         self.download = {**download, "revision": resolve_revision(self.name, **resolving, local_files_only=offline)}
 
     def config(self) -> "PeftConfig":
-        """Returns its configuration; an error says whether it is missing, may not be read, or is damaged."""
+        """Returns the configuration; an error says whether it is missing, may not be read, or is damaged."""
         from peft import PeftConfig
 
         if Path(self.name).is_dir() and not Path(self.name, ADAPTER_CONFIG_NAME).is_file():
@@ -66,7 +66,7 @@ class AdapterFiles:
                 f"The folder `{self.name}` holds no adapter: it has no {ADAPTER_CONFIG_NAME}. Give the `output_dir` "
                 "of a training with `peft_config`, or the folder of `save_pretrained`."
             )
-        # Says why, where PEFT only says that it cannot find it.
+        # Raises with the reason; PEFT only says "not found".
         cached_file(self.name, ADAPTER_CONFIG_NAME, **self.download)
         try:
             return PeftConfig.from_pretrained(self.name, **self.download)
@@ -76,10 +76,10 @@ class AdapterFiles:
             ) from error
 
     def recipe(self, max_length: int | None) -> DiffusionGenerationConfig | None:
-        """Returns the settings of decoding in its generation_config.json, if it has one.
+        """Returns the decoding settings in generation_config.json, if there is one.
 
-        An adapter says how its answers are decoded. The special tokens are the model's, and the caller says what
-        `generate` returns and compiles: such settings are left out, and so is a length above `max_length`.
+        Leaves out the special tokens, which are the model's; what `generate` returns and compiles, which the caller
+        decides; and a length above `max_length`.
         """
         if self._path(GENERATION_CONFIG_NAME) is None:
             return None
@@ -96,7 +96,7 @@ class AdapterFiles:
         return recipe.updated(**{name: None for name in SETTINGS if not SETTINGS[name].changes_answer})
 
     def weights(self, allow_pickles: bool = False) -> dict[str, torch.Tensor]:
-        """Returns its weights, on the CPU, under the names that PEFT gives them."""
+        """Returns the weights, on the CPU, under PEFT's names."""
         path = self._path(ADAPTER_SAFE_WEIGHTS_NAME)
         if path is not None:
             try:
@@ -118,13 +118,13 @@ class AdapterFiles:
 
 
 def are_names(value: Any) -> bool:
-    """Whether a setting names modules, and not many more than models have, rather than to describe them."""
+    """Returns whether a setting has only plain module names, and at most `_MOST_NAMES` of them."""
     names = [value] if isinstance(value, str | int) else list(value or ())
     return len(names) <= _MOST_NAMES and all(_NAME.fullmatch(str(name)) for name in names)
 
 
 def config_problems(config: "PeftConfig") -> Iterator[str]:
-    """What a configuration must not say, or the adapter could not be loaded beside others, or not in time."""
+    """Yields problems of a configuration that keep an adapter from loading beside others, or in time."""
     for name in _REFUSED:
         if getattr(config, name, None):
             yield f"`{name}` is not supported"
@@ -140,7 +140,7 @@ def config_problems(config: "PeftConfig") -> Iterator[str]:
 
 
 def unfit_for_weights(model: nn.Module, config: "PeftConfig", weights: Mapping[str, torch.Tensor]) -> Iterator[str]:
-    """What PEFT would take memory for, though the adapter has no weights for it."""
+    """Yields settings for which PEFT would allocate weights that the file lacks."""
     largest = max((size for weight in weights.values() for size in weight.shape), default=0)
     rank = max([config.r, *(config.rank_pattern or {}).values()]) if config.peft_type == "LORA" else 0
     if rank > largest:

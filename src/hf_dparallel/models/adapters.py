@@ -29,7 +29,7 @@ else:
     # Every `PreTrainedModel` is one, and it must come after the mixin for `generate`.
     _Mixed = object
 
-# Older ones fail later, and with other reasons.
+# Older PEFT fails later, and for other reasons.
 require_version("peft>=0.21", "Upgrade PEFT with pip.")
 
 _TWICE = re.compile(r"\.(modules_to_save|original_module)\.")
@@ -130,17 +130,17 @@ class AdapterLoadingMixin(_Mixed):
         return LoadStateDictInfo(set(), set(), set(), [], {}, set())
 
     def state_dict(self, *args, **kwargs):
-        """As in torch, and not for 4-bit weights that have run on the CPU. All that loads or saves calls it."""
+        """Returns torch's, but refuses 4-bit weights that ran on the CPU. Loading and saving call this."""
         check_not_repacked(self)
         return super().state_dict(*args, **kwargs)  # type: ignore[misc]
 
     def recipes(self) -> list[GenerationConfig | None]:
-        """Puts the recipe of the active adapter (the first one, if there are several) before the model's own."""
+        """Returns the recipe of the active adapter (the first, if there are several), then the model's own."""
         if not has_adapter(self) or self._adapter_layers()[0].disable_adapters:
             return super().recipes()
         return [self.adapter_recipes.get(self.active_adapters()[0]), *super().recipes()]
 
-    # The next seven stand on PEFT's public functions. Those of transformers ask for a release of PEFT that may not be
+    # The next seven call PEFT's public functions. Those of transformers ask for a release of PEFT that may not be
     # out (5.24 does), and overlook parts of an adapter: `enable_adapters` leaves its `modules_to_save` disabled.
 
     def active_adapters(self) -> list[str]:
@@ -213,7 +213,7 @@ class AdapterLoadingMixin(_Mixed):
         return names
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
-        """Saves the model; of one with adapters, the adapters, and beside them the recipe that is active."""
+        """Saves the model or, if it has adapters, the adapters and the active recipe."""
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
         if has_adapter(self) and kwargs.get("is_main_process", True):
             recipe_of(self).save_pretrained(save_directory)
@@ -275,7 +275,7 @@ def put_into(
     model: PreTrainedModel, config: "PeftConfig", weights: Mapping[str, torch.Tensor], name: str, source: str
 ) -> None:
     """Adds an adapter to a model, or replaces the weights of the one of that name; `source` is for errors."""
-    # As PEFT names them. Where the vocabulary was resized it writes the embeddings twice more.
+    # PEFT's names. For a resized vocabulary, PEFT writes the embeddings twice more.
     weights = {
         key.removeprefix("base_model.model."): weight for key, weight in weights.items() if not _TWICE.search(key)
     }
@@ -304,7 +304,7 @@ def _inject(model: PreTrainedModel, config: "PeftConfig", weights: dict[str, tor
     from peft.utils.other import AuxiliaryTrainingWrapper
 
     if is_new:
-        # On no device at first: it takes no memory for sizes that the weights do not have.
+        # On no device at first: no memory goes to sizes that the weights do not have.
         inject_adapter_in_model(config, model, name, low_cpu_mem_usage=True)
         model._hf_peft_config_loaded = True
     result = set_peft_model_state_dict(model, weights, name, low_cpu_mem_usage=True)
@@ -331,7 +331,7 @@ def _inject(model: PreTrainedModel, config: "PeftConfig", weights: dict[str, tor
 
 @contextlib.contextmanager
 def unchanged_on_error(model: nn.Module) -> Iterator[None]:
-    """Puts all modules of a model back as they were after an error. (PEFT cannot undo what it does to them.)"""
+    """Restores all modules of a model after an error. (PEFT cannot undo its changes.)"""
     held = [each for module in model.modules() for each in (vars(module), *vars(module).values())]
     contents = [(each, dict(each)) for each in held if isinstance(each, dict)]
     trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -353,8 +353,8 @@ def translated(
 
     Names differ where an adapter was trained with the published code of LLaDA or LLaDA2. The configuration then names
     the modules that have weights and no others: PEFT is content if any name matches, so the lists of published
-    adapters contain names that matched nothing where they were trained, but would match here. It does so, too, instead
-    of regular expressions, which may take for ever.
+    adapters contain names that matched nothing where they were trained, but would match here. Names also replace
+    regular expressions, which may take forever.
     """
     from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
     from peft.utils.other import get_pattern_key
@@ -382,7 +382,7 @@ def translated(
 
 
 def _own_modules(published: str, rules: Iterable[WeightTransform], may_be_cut: bool) -> list[str]:
-    """The names in the model of a module of the published files, which may be several modules here."""
+    """Returns the model's names of a module of the published files, which may be several here."""
     # With a dot at the end, as in the name of a weight.
     module = f"{published}."
     for rule in rules:
@@ -397,7 +397,7 @@ def _own_modules(published: str, rules: Iterable[WeightTransform], may_be_cut: b
 
 
 def _cut(model: PreTrainedModel, name: str, weight: torch.Tensor, modules: list[str]) -> list[torch.Tensor]:
-    """The weight of a LoRA for each module. All see the same input, and each makes some rows of the output."""
+    """Cuts the weight of a LoRA for modules that see the same input and each make some rows of the output."""
     if _LORA_A.search(name):
         # Copies, because what shares memory cannot be saved.
         return [weight.clone() for _ in modules]

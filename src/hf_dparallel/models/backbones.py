@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What is put before a decoder of transformers, so that its positions see others than the ones before them."""
+"""A mixin that lets positions of a transformers decoder see others than the ones before them."""
 
 import inspect
 
@@ -12,7 +12,7 @@ from transformers.masking_utils import create_causal_mask
 from ..attention_masks import block_causal, make_attention_mask
 
 
-# What decoders of transformers call their cache: "cache" since 5.24, and nothing else from 5.40 on.
+# transformers' name of the cache argument: "cache" since 5.24, and nothing else from 5.40 on.
 CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
 
 
@@ -22,8 +22,8 @@ class DiffusionBackbone:
     With "full", every position sees every other one. With "block_causal", attention is bidirectional inside a block of
     `config.block_length` positions and causal across blocks, which are counted from position 0 of each row. With
     "causal_past", the last `config.block_length` positions see all, and the others the ones up to their own.
-    `config.is_causal = False` is what the mask creation of transformers reads; the attention functions (SDPA without a
-    mask, flash attention) read the flag of the module.
+    The mask creation of transformers reads `config.is_causal = False`; the attention functions (SDPA without a mask,
+    flash attention) read the flag of the module.
     """
 
     def __init__(self, config: PreTrainedConfig):
@@ -40,11 +40,11 @@ class DiffusionBackbone:
         inputs_embeds: torch.FloatTensor | None = None,
         **kwargs,
     ):
-        """As the forward pass of the decoder, with another meaning of two arguments.
+        """Runs the decoder's forward pass, with another meaning of two arguments.
 
         `attention_mask` is 1 for real tokens, 0 for padding, of shape `(rows, keys)`. A 4-D mask or a `BlockMask` is
-        taken as it is, and so is `{"full_attention": mask}`, where `None` says that every query sees every key.
-        `position_ids`, `(rows, queries)`, are by default counted from the first token of each row that is no padding.
+        taken as it is, and so is `{"full_attention": mask}`, where `None` lets every query see every key.
+        `position_ids`, `(rows, queries)`, are by default counted from the first real token of each row.
         """
         cache = kwargs.setdefault(CACHE_ARGUMENT, past_key_values)
         if inputs_embeds is None:
@@ -62,12 +62,12 @@ class DiffusionBackbone:
         )
 
     def _needs_mask(self, given: torch.Tensor | BlockMask | None) -> bool:
-        """Whether the mask is still to be made: transformers makes those of full attention."""
+        """Returns whether to make a mask: transformers makes those of full attention."""
         is_full = self.config.attention == "full"  # type: ignore[attr-defined]
         return not is_full and (given is None or len(given.shape) == 2)
 
     def _make_mask(self, inputs_embeds, key_mask, position_ids, cache):
-        """The mask of 2-D inputs, and the positions of the queries."""
+        """Returns the mask of 2-D inputs and the query positions."""
         rows, queries, _ = inputs_embeds.shape
         keys = queries if cache is None else cache.get_mask_sizes(queries, 0)[0]
         if cache is None and position_ids is not None:
@@ -89,6 +89,6 @@ class DiffusionBackbone:
         return mask, position_ids
 
     def _blocks(self, positions, open_start):
-        """The blocks of the mask: each token of a causal past is one, and so is what begins at `open_start`."""
+        """Returns block numbers: each token of a causal past is a block, and so is all from `open_start` on."""
         config = self.config  # type: ignore[attr-defined]
         return positions.minimum(open_start) if config.attention == "causal_past" else positions // config.block_length

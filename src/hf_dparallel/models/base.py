@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What all families share: a backbone, a head that runs only where it is asked to, adapters and `generate`."""
+"""The base of all families: a backbone, a head that runs only where needed, adapters and `generate`."""
 
 import json
 from collections.abc import Callable
@@ -66,7 +66,7 @@ class DiffusionModel(ScoringMixin, AdapterLoadingMixin, DiffusionGenerationMixin
 
     @classmethod
     def can_generate(cls) -> bool:
-        """Yes. transformers looks for "GenerationMixin" in the names of the direct bases only."""
+        """Returns `True`: transformers looks for "GenerationMixin" in names of direct bases."""
         return True
 
     @classmethod
@@ -114,28 +114,28 @@ class MaskedDiffusionModel(DiffusionModel):
         super().__init__(config)  # type: ignore[call-arg]
         self.model = self.backbone_class(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        # Of a family whose checkpoints differ in it, the config says it.
+        # Where a family's checkpoints differ, the config has it.
         self.shift_logits = getattr(config, "shift_logits", self.shift_logits)
         self.post_init()  # type: ignore[attr-defined]
 
     @property
     def attention(self) -> str:  # type: ignore[override]
-        """Which positions see which others, as the config states it: "full", "block_causal" or "causal_past"."""
+        """Returns which positions see which others, by the config: "full", "block_causal" or "causal_past"."""
         return self.config.attention
 
     @property
     def block_origin(self) -> str:  # type: ignore[override]
-        """Where blocks are counted from, as the config states it: "sequence" or "answer"."""
+        """Returns where blocks are counted from, by the config: "sequence" or "answer"."""
         return self.config.block_origin
 
     def score(self, inputs, where, function=None, labels=None, forward=None):
-        """As in [`ScoringMixin.score`]: the head runs at these positions only, inside the forward pass."""
+        """Overrides [`ScoringMixin.score`]: the head runs at `where` only, inside the forward pass."""
         forward = self.__call__ if forward is None else forward  # type: ignore[operator]
         output = forward(**inputs, logits_to_keep=where, labels=labels, head_function=function)
         return output.logits if function is None else output.head_output
 
     def lazy_logits(self, inputs, where, forward=None):
-        """As in [`ScoringMixin.lazy_logits`]: the hidden states are kept, and the head runs on a few at a time."""
+        """Overrides [`ScoringMixin.lazy_logits`]: keeps hidden states, and runs the head on a few at a time."""
         forward = self.__call__ if forward is None else forward  # type: ignore[operator]
         return LazyLogits(forward(**inputs, logits_to_keep=where, skip_head=True).head_states, self.lm_head)
 
@@ -251,7 +251,7 @@ def _refuse_pickles(name: str, kwargs: dict[str, Any]) -> None:
             index = Path(cached_file(name, found, **download))
             named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except OSError:
-        # There is no such repository, or nobody answers: transformers says so.
+        # No such repository, or no answer: transformers reports it.
         return
     strange = sorted(file for file in named if not file.endswith(".safetensors") or ".." in PurePosixPath(file).parts)
     if strange:

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Autoregressive checkpoints as masked diffusion models with the same weights, which a training makes teachers."""
+"""Converts autoregressive checkpoints to masked diffusion models with the same weights, to train as teachers."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ from .base import MaskedDiffusionModel
 from .family import PublishedConfigMixin
 
 
-# By the type of an autoregressive model, the class that has its weights under the same names.
+# The class with the same weight names, by the type of the autoregressive model.
 _CLASSES: dict[str, Any] = {
     "llama": A2DLlamaForMaskedDiffusion,
     # Without a sliding window it is a Llama.
@@ -22,9 +22,9 @@ _CLASSES: dict[str, Any] = {
     "qwen2": A2DQwen2ForMaskedDiffusion,
     "qwen3": A2DQwen3ForMaskedDiffusion,
 }
-# Tokens that a tokenizer has and no text was written with, as Llama 3 and Mistral call them.
+# Names of unused tokens in the tokenizers of Llama 3 and Mistral.
 _RESERVED = re.compile(r"reserved|unused|control_\d")
-# As A2D calls it. Behind the vocabulary of Qwen3 it has the published id, 151669.
+# A2D's name. Behind the vocabulary of Qwen3 it has the published id, 151669.
 _MASK_TOKEN = "<|mask|>"
 
 
@@ -34,11 +34,11 @@ def convert_to_diffusion(
     r"""
     Loads an autoregressive checkpoint as a masked diffusion model of the A2D family, with its weights bit for bit.
 
-    Only the attention is another one. With a causal mask the model computes what it did before; with its own attention
-    it answers with noise until it is trained (docs/make_a_teacher.md).
+    Only the attention changes. With a causal mask the model computes what it did before; with its own attention it
+    answers with noise until it is trained (docs/make_a_teacher.md).
 
-    The mask token is the tokenizer's own; else a token that it has reserved; else a new one. That takes a row of the
-    embeddings that no token has, or a new row, which begins as their mean.
+    The mask token is the tokenizer's own; else a token that it has reserved; else a new one. A new one takes an unused
+    row of the embeddings, or a new row, which begins as their mean.
 
     Args:
         name (`str`):
@@ -47,8 +47,8 @@ def convert_to_diffusion(
             Tokens of a block: attention is then bidirectional inside a block and causal across blocks, and the block
             cache exact. By default every token sees every other one.
         gguf_file (`str`, *optional*):
-            A GGUF file in that place, from which weights and tokenizer are read. Its weights are no longer quantized
-            then. Needs the library gguf.
+            A GGUF file in that place, from which weights (dequantized) and tokenizer are read. Needs the library
+            gguf.
 
     Returns:
         `tuple` of the model and the tokenizer, both to be saved with `save_pretrained`.
@@ -77,7 +77,7 @@ def convert_to_diffusion(
     model.config.mask_token_id = _add_mask_token(tokenizer, model)
     names = ("mask_token_id", "eos_token_id", "pad_token_id")
     tokens = {each: special_token_id(each, model.generation_config, model.config, tokenizer) for each in names}
-    # The length of a block, for one token in each pass: a teacher's. How the original samples means nothing here.
+    # A teacher's recipe: blocks, and one token in each pass. The original's sampling means nothing here.
     length = block_length or SETTINGS["block_length"].default
     model.generation_config = DiffusionGenerationConfig(block_length=length, **tokens)
     return model, tokenizer
@@ -96,7 +96,7 @@ def _check_source(name: str, config: PreTrainedConfig) -> None:
 
 
 def _add_mask_token(tokenizer: PreTrainedTokenizerBase, model: MaskedDiffusionModel) -> int:
-    """Returns the id of the mask token, which the tokenizer has then, and the model a row for."""
+    """Adds a mask token to tokenizer and model where they lack it, and returns its id."""
     if tokenizer.mask_token is None:
         reserved = [str(token) for _, token in sorted(tokenizer.added_tokens_decoder.items())]
         unused = next(filter(_RESERVED.search, reserved), _MASK_TOKEN)

@@ -30,8 +30,8 @@ class PublishedConfigMixin:
     attention = "full"
     # Where such blocks are counted from: the first token of the "sequence", or of the "answer".
     block_origin = "sequence"
-    # By a key that only the files of others under the same `model_type` have: their configuration, or what they are
-    # where they are not implemented.
+    # Other models under the same `model_type`, by a key that only their files have: their configuration, or what they
+    # are where not implemented.
     told_apart: Mapping[str, type[PreTrainedConfig] | str] = {}
     # By serving engine, the name of its class for the family.
     served_as: Mapping[str, str] = {}
@@ -45,7 +45,7 @@ class PublishedConfigMixin:
                 raise ValueError(f"`{key}={kwargs[key]!r}` does not fit a {type(self).__name__}. {what}")
         # The remote code it points to does not run on transformers 5, and is not saved beside our weights.
         kwargs.pop("auto_map", None)
-        # What counts are those of the class.
+        # The class decides these.
         for name in ("model_type", "attention"):
             kwargs.pop(name, None)
         super().__post_init__(**(published | kwargs))  # type: ignore[misc]
@@ -65,7 +65,7 @@ class PublishedConfigMixin:
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> PreTrainedConfig:
         """Returns the configuration of the family whose file has these settings.
 
-        It leaves out the attention implementation that a published file names: it was trained with that on GPUs.
+        Leaves out the attention implementation that published files name: it was used for training on GPUs.
         """
         for key, other in cls.told_apart.items():
             if config_dict.get(key) is not None and not isinstance(other, str):

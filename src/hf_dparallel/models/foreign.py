@@ -86,7 +86,7 @@ def enable_diffusion_generation(
 
 @functools.cache
 def _with_diffusion_generation(cls: type) -> Any:
-    """A subclass of `cls` with `generate`, whose instances can be pickled though no module holds the class."""
+    """Returns a subclass of `cls` with `generate`; its instances can be pickled though no module holds it."""
 
     def __reduce_ex__(self, protocol):
         return _new_model, (cls,), self.__dict__
@@ -102,11 +102,11 @@ def _new_model(cls: type) -> PreTrainedModel:
 
 @torch.no_grad()
 def first_position(model: PreTrainedModel) -> int | None:
-    """The `position_ids` entry of a first token: RoBERTa and others count from behind the padding token's id.
+    """Returns the `position_ids` entry of a first token: RoBERTa counts from behind the padding token's id.
 
     Decoding gives the positions itself, so that they do not depend on the tokens: by itself RoBERTa counts neither the
-    padding before a prompt nor a padding token that was decoded. `None` says that the model takes no positions, or
-    counts in yet another way and has to do it itself.
+    padding before a prompt nor a padding token that was decoded. `None` means that the model takes no positions, or
+    has to count them itself, in yet another way.
     """
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
     tokens = [token for token in range(min(8, vocabulary_size(model))) if token != padding][:4]
@@ -122,12 +122,12 @@ def first_position(model: PreTrainedModel) -> int | None:
 
 
 def takes_visibility(model: PreTrainedModel) -> bool:
-    """Whether a mask of four dimensions says for each position of a model which others it sees."""
+    """Returns whether a 4-D mask decides for each position of a model which others it sees."""
     try:
         mask = _dense_mask(model, lambda row, head, query, key: (key > 0) | (query == 0), 4)
         return not any(_reactions(model, 0, mask)[1:])
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
-        # Whatever a class does with a mask that it does not expect.
+        # Any of these, for a mask that the class does not expect.
         return False
 
 
@@ -137,7 +137,7 @@ def _dense_mask(model: PreTrainedModel, is_visible: Visibility, length: int) -> 
 
 
 def check_inputs(model: PreTrainedModel) -> bool:
-    """Checks that a model runs on tokens and a mask of padding, and returns whether it hides what that says."""
+    """Checks that a model runs on tokens and a padding mask, and returns whether it hides the padding."""
     name = type(model).__name__
     if getattr(model.config, "canvas_length", None):
         text = f"{name} decodes canvases of random tokens: it has no mask token."
@@ -159,7 +159,7 @@ def check_inputs(model: PreTrainedModel) -> bool:
 
 
 def check_attention(model: PreTrainedModel, block_length: int | None, has_masks: bool) -> None:
-    """Checks, by running a model, that its first position sees the last one of its block, and none what is behind."""
+    """Runs a model to check that its first position sees the last one of its block, and none sees beyond."""
     name = type(model).__name__
     # Longer than any blocks, and half of what the model takes: some count positions from behind the padding's id.
     block = block_length or min(96, (longest_sequence(model) or 192) // 2)
@@ -181,7 +181,7 @@ def check_attention(model: PreTrainedModel, block_length: int | None, has_masks:
 
 @torch.no_grad()
 def _reactions(model: PreTrainedModel, place: int, attention_mask: torch.Tensor) -> list[bool]:
-    """Which positions of a sequence have other logits if the token at `place` is another one, beyond rounding."""
+    """Returns for each position whether changing the token at `place` changes its logits beyond rounding."""
     input_ids = torch.zeros(2, attention_mask.shape[-1], dtype=torch.long, device=model.device)
     input_ids[1, place] = min(7, vocabulary_size(model) - 1)
     logits = _logits(model, input_ids=input_ids, attention_mask=attention_mask)
@@ -190,7 +190,7 @@ def _reactions(model: PreTrainedModel, place: int, attention_mask: torch.Tensor)
         raise ValueError(
             f"{type(model).__name__} has no head: its output has no `logits`. Load it with `AutoModelForMaskedLM`."
         )
-    # What the place in a batch, or the kernels of a GPU, change.
+    # Differences by the place in a batch, or by GPU kernels.
     rounding = (logits - again.flip(0)).abs().max()
     if rounding > 0.1 * logits.abs().max():
         raise ValueError(

@@ -39,15 +39,14 @@ class ScoringMixin:
     ) -> "torch.Tensor | Terms":
         """Computes the logits at some positions; `logits[:, i]` score the token at position `where[:, i]`.
 
-        `inputs` are arguments of the forward pass, of which those are left out that the model does not take; `forward`
-        is another pass than the one of `self` as it is, wrapped for several processes or compiled. The positions are
-        of shape `(rows, positions)` and give logits `(rows, positions, vocab_size)`; or they are a boolean mask
-        `(rows, length)`, and give `(num_true, vocab_size)`.
+        `inputs` are arguments of the forward pass; those that the model does not take are left out. `forward` replaces
+        the pass of `self`, wrapped for several processes or compiled. The positions are of shape `(rows, positions)`
+        and give logits `(rows, positions, vocab_size)`; or they are a boolean mask `(rows, length)`, and give
+        `(num_true, vocab_size)`.
 
         `function` is a differentiable function of the logits `(num_positions, vocab_size)` of some of the positions,
         and of their labels, from `labels` `(rows, length)`. It returns a `NamedTuple` of tensors with an entry for
-        each of the positions, and these are put together field by field. Only the logits of one call are in memory at
-        a time.
+        each position, which are concatenated field by field. Only the logits of one call are in memory at a time.
         """
         forward = self.__call__ if forward is None else forward  # type: ignore[operator]
         positions = inputs.get("position_ids")
@@ -65,18 +64,18 @@ class ScoringMixin:
     def lazy_logits(
         self, inputs: dict[str, torch.Tensor], where: torch.BoolTensor, forward: Callable[..., Any] | None = None
     ) -> "LazyLogits":
-        """The logits `(num_true, vocab_size)` at `where`, of which no more need be in memory than are asked for."""
+        """Returns logits `(num_true, vocab_size)` at `where`, of which only requested ones need be in memory."""
         return LazyLogits(self.score(inputs, where, forward=forward), nn.Identity())
 
 
 class LazyLogits:
-    """Logits of some positions: what the head of a model takes is kept, and the head runs when they are asked for."""
+    """Logits of some positions: keeps the inputs of a model's head, which runs when logits are asked for."""
 
     def __init__(self, states: torch.Tensor, head: nn.Module):
         self._states, self._head = states, head
 
     def at(self, places: torch.LongTensor, like: torch.Tensor) -> torch.Tensor:
-        """The logits `(places, vocab_size)`, on the device and in the precision of the logits `like`."""
+        """Returns logits `(places, vocab_size)`, on the device and in the precision of `like`."""
         # A wrapped forward pass may return float32, whatever the precision of the head.
         states = self._states[places.to(self._states.device)].to(like.dtype)
         return self._head(states).to(like.device)
@@ -110,7 +109,7 @@ def shift_predictions(
 
 
 def select_positions(predictions: torch.Tensor, where: int | torch.Tensor) -> torch.Tensor:
-    """The `predictions`, `(rows, length, size)`, at the positions that `logits_to_keep` names in transformers."""
+    """Selects `predictions`, `(rows, length, size)`, at `where`, as transformers' `logits_to_keep` does."""
     if isinstance(where, torch.Tensor):
         # A model can be spread over several devices, and the head be on another one than the inputs.
         where = where.to(predictions.device)
@@ -118,7 +117,7 @@ def select_positions(predictions: torch.Tensor, where: int | torch.Tensor) -> to
 
 
 def select_labels(labels: torch.LongTensor, where: int | torch.Tensor) -> torch.LongTensor:
-    """The labels, `(rows, length)`, of the same positions, one after the other."""
+    """Selects labels, `(rows, length)`, at `where`, and flattens them."""
     return select_positions(labels[..., None], where).flatten()
 
 
@@ -129,17 +128,17 @@ def apply_in_chunks(
     labels: torch.LongTensor,
     vocab_size: int,
 ) -> "Terms":
-    """`function` of `head(hidden_states)` and `labels`, with a bounded number of logits in memory.
+    """Returns `function(head(hidden_states), labels)` with a bounded number of logits in memory.
 
     The backward pass computes the logits of each chunk again (https://huggingface.co/papers/1604.06174), except in the
-    last chunk: its backward pass comes first, when nothing would be gained by having dropped them.
+    last chunk: its backward pass comes first, when dropping them would gain nothing.
     """
     hidden_states = hidden_states.flatten(0, -2)
     size = max(1, _CHUNK_NUMEL // vocab_size)
     # One chunk also where no position is selected, so that the result is connected to the parameters.
     chunks = list(zip(hidden_states.split(size), labels.to(hidden_states.device).split(size), strict=True))
     if isinstance(head, FSDPModule) or is_deepspeed_zero3_enabled():
-        # Each chunk gathers the weights from all processes, so all of them have as many: of no positions, if need be.
+        # Each chunk gathers the weights from all processes, so all need as many chunks, empty ones if need be.
         most = torch.tensor(len(chunks), device=hidden_states.device)
         torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
         chunks = [tuple(part[:0] for part in chunks[0])] * (int(most) - len(chunks)) + chunks

@@ -49,7 +49,7 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
 
     @property
     def block_length(self) -> int:
-        """Tokens of a canvas."""
+        """Returns `canvas_length`."""
         return self.config.canvas_length
 
     def recipes(self) -> list[GenerationConfig]:
@@ -65,7 +65,7 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
         return super().generate(*args, **kwargs)
 
     def condition(self, embeddings: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-        """Returns the embeddings of a canvas with what the pass before has predicted, `(rows, tokens, hidden_size)`.
+        """Returns canvas embeddings conditioned on the prediction of the pass before, `(rows, tokens, hidden_size)`.
 
         In the first pass `expected` is zero.
         """
@@ -79,15 +79,15 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
         return probabilities @ weight * embedding.embed_scale.to(weight.dtype)
 
     def score(self, inputs, where, function=None, labels=None, forward=None):
-        """As in [`ScoringMixin.score`], of a canvas as a whole; where it is empty, the encoder stores the inputs.
+        """Overrides [`ScoringMixin.score`]: scores the whole canvas, or stores the inputs if `where` is empty.
 
-        `attention_mask`, `(rows, keys)`, says which of the stored tokens are seen.
+        `attention_mask`, `(rows, keys)`, marks the stored tokens that are seen.
         """
         if where.shape[1] == 0:
             return self._store(inputs, where)
         decoder, states, position_ids = self.model.decoder, inputs["inputs_embeds"], inputs["position_ids"]
         seen, layer_types = inputs["attention_mask"], self.config.text_config.layer_types
-        # All of the canvas is as far from what precedes it as its first token.
+        # The whole canvas sees the past from its first position.
         masks = self._masks(seen, position_ids[:, :1].expand_as(position_ids), states.shape[1])
         rotary = {kind: decoder.rotary_emb(states, position_ids, kind) for kind in decoder.unique_layer_types}
         past = {CACHE_ARGUMENT: _first_columns(inputs["past_key_values"], seen.shape[1])}
@@ -115,10 +115,10 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
     def _masks(self, seen: torch.Tensor, positions: torch.LongTensor, num_own: int = 0) -> dict[str, Any]:
         """Makes the masks of both kinds of layers: a query sees what precedes its position, and `num_own` more tokens.
 
-        Sliding layers see as much of what precedes it as fits into their window.
+        Sliding layers see as many preceding tokens as fit into their window.
         """
         config, seen, query = self.config.text_config, seen[:, None].bool(), positions[..., None]
-        # Padding, which has the position of a first token, sees this one: NaN comes of none.
+        # Padding has the position of a first token and sees it: seeing none gives NaN.
         key = seen.cumsum(dim=-1) - 1
         past = seen & (key <= query)
         visible = {"full_attention": past, "sliding_attention": past & (query - key < config.sliding_window)}
@@ -129,7 +129,7 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
 
 
 def _first_columns(cache: Cache, num_columns: int) -> Any:
-    """Returns what the decoder reads of a cache, without a copy."""
+    """Returns the first columns of a cache, without a copy."""
     layers = [
         SimpleNamespace(keys=layer.keys[:, :, :num_columns], values=layer.values[:, :, :num_columns])
         for layer in cache.layers

@@ -36,7 +36,7 @@ register_checkpoint_conversion_mapping(
 
 class LLaDA2PreTrainedModel(Glm4MoePreTrainedModel):
     config: LLaDA2Config
-    # Flash attention knows no block-causal mask.
+    # Flash attention has no block-causal mask.
     _supports_flash_attn = False
     # transformers reads the module that a class is in, and the experts are in another one.
     _can_set_experts_implementation = Glm4MoePreTrainedModel._can_set_experts_implementation
@@ -54,7 +54,7 @@ class BlockRouter(Glm4MoeTopkRouter):
         self.block_length, self.expert_capacity = config.block_length, config.expert_capacity
 
     def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Logits of all experts, weights and numbers of the chosen ones, a line each token; tokens in whole blocks."""
+        """Returns logits of all experts, and weights and numbers of chosen ones, by token; tokens in whole blocks."""
         router_logits = linear(hidden_states.float(), self.weight.float())
         scores = router_logits.sigmoid()
         choice = scores + self.e_score_correction_bias
@@ -82,7 +82,7 @@ class LLaDA2Model(DiffusionBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
                 layer.mlp.gate = BlockRouter(config)
 
     def forward(self, input_ids=None, attention_mask=None, *args, **kwargs):
-        """As in [`DiffusionBackbone`]. Where a block chooses experts, rows are padded by whole blocks."""
+        """Runs the backbone. Where a block chooses experts, rows must be padded by whole blocks."""
         length = self.config.block_length
         is_checked = self.config.expert_capacity is not None and getattr(attention_mask, "ndim", None) == 2
         if is_checked and ((attention_mask == 0).sum(dim=1) % length).any():
