@@ -17,12 +17,14 @@ class Part:
 
     index: int
     text: str
-    # "stop" or "length" at the end, which is a part of its own without text.
+    # "stop", "length" or "tool_calls" at the end, which is a part of its own without text.
     finish_reason: str | None = None
     # Its tokens with their log-probabilities, if those are asked for.
     logprobs: list[dict[str, Any]] = field(default_factory=list)
     # What stands of the answer, if drafts are asked for.
     draft: dict[str, Any] | None = None
+    # The functions that it calls, which are told at its end.
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
 
 
 class CompletionObjects:
@@ -39,7 +41,9 @@ class CompletionObjects:
 
     def whole(self, answers: list[Part], usage: dict[str, Any]) -> dict[str, Any]:
         """The whole response."""
-        choices = [self._choice(each, message={"role": "assistant", "content": each.text}) for each in answers]
+        choices = [
+            self._choice(each, message={"role": "assistant"} | _said(each, each.tool_calls)) for each in answers
+        ]
         return self._head | {"object": self._kind, "choices": choices, "usage": usage}
 
     def first_events(self) -> Iterator[str]:
@@ -49,7 +53,8 @@ class CompletionObjects:
 
     def events(self, part: Part) -> Iterator[str]:
         """The next part of an answer, or its end."""
-        yield self._event(self._choice(part, delta={} if part.finish_reason else {"content": part.text}))
+        calls = [{"index": index} | call for index, call in enumerate(part.tool_calls)]
+        yield self._event(self._choice(part, delta={} if part.finish_reason else _said(part, calls)))
 
     def last_events(self, answers: list[Part], usage: dict[str, Any]) -> Iterator[str]:
         """The end of all answers."""
@@ -170,6 +175,10 @@ def error_body(error: RequestError) -> dict[str, Any]:
 
 def _content(part: Part) -> dict[str, Any]:
     return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": part.logprobs}
+
+
+def _said(part: Part, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"content": part.text or None, "tool_calls": calls} if calls else {"content": part.text}
 
 
 def _data(event: dict[str, Any]) -> str:

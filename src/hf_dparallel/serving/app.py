@@ -31,6 +31,7 @@ from .incremental_text import IncrementalText, say_draft, say_logprobs
 from .json_answers import JsonAnswer
 from .monitoring import Metrics, Monitor
 from .requests import CompletionRequest, ServedModel, choose_model, read_request
+from .tool_calls import ToolChoice
 from .web_page import render_page
 
 
@@ -42,7 +43,7 @@ class PendingRequest:
 
     def __init__(self, request: CompletionRequest, engine: Engine, served: ServedModel, client: str):
         prompts = [ids for ids in request.prompts for _ in range(request.body.n)]
-        self._answers = [_Answer(index, served.tokenizer, request.stop) for index in range(len(prompts))]
+        self._answers = [_Answer(n, served.tokenizer, request.stop, request.tools) for n in range(len(prompts))]
         # Each prompt counts once, however often it is answered.
         self._prompt_tokens = sum(map(len, request.prompts))
         self._engine = engine
@@ -120,18 +121,24 @@ class PendingRequest:
 class _Answer:
     """The answer to one prompt, as its client reads it."""
 
-    def __init__(self, index: int, tokenizer: PreTrainedTokenizerBase, stop: list[str]):
+    def __init__(
+        self, index: int, tokenizer: PreTrainedTokenizerBase, stop: list[str], tools: ToolChoice | None = None
+    ):
         self.index = index
         self.text = IncrementalText(tokenizer, stop)
         self.nfe = 0
         self._logprobs: list[dict[str, Any]] = []
         self._tokenizer = tokenizer
+        self._tools = tools
+        self._content, self._calls = "", list[dict[str, Any]]()
 
     def add(self, progress: Progress) -> list[Part]:
         """Takes what a pass has brought, and returns what can be told of it."""
         self.nfe = progress.nfe
         before, num_before = self.text.tokens[-1:], self.text.num_tokens
         part = Part(self.index, self.text.add(progress))
+        if self._tools is not None:
+            part.text, part.tool_calls = self._read(self._tools)
         if progress.draft is not None:
             tokens = say_draft(self._tokenizer, progress.draft)
             part.draft = {"nfe": progress.nfe, "start": progress.draft.start, "tokens": tokens}
@@ -139,12 +146,25 @@ class _Answer:
         logprobs = progress.logprobs[: self.text.num_tokens - num_before]
         part.logprobs = say_logprobs(self._tokenizer, before, progress.tokens[: len(logprobs)], logprobs)
         self._logprobs += part.logprobs
-        parts = [part] if part.text or part.draft or part.logprobs else []
-        return parts if self.text.finish_reason is None else [*parts, Part(self.index, "", self.text.finish_reason)]
+        parts = [part] if part.text or part.tool_calls or part.draft or part.logprobs else []
+        return parts if self.text.finish_reason is None else [*parts, Part(self.index, "", self._finish_reason())]
 
     def whole(self) -> Part:
         """All of it."""
-        return Part(self.index, self.text.text, self.text.finish_reason, self._logprobs)
+        text = self.text.text if self._tools is None else self._content
+        return Part(self.index, text, self._finish_reason(), self._logprobs, tool_calls=self._calls)
+
+    def _read(self, tools: ToolChoice) -> tuple[str, list[dict[str, Any]]]:
+        """Returns the content that is known to follow, and at the end of the answer its calls."""
+        before, text = self._content, self.text.text
+        if self.text.finish_reason is None:
+            self._content = tools.content(text)
+        else:
+            self._content, self._calls = tools.read(text)
+        return self._content[len(before) :], self._calls
+
+    def _finish_reason(self) -> str | None:
+        return "tool_calls" if self._calls else self.text.finish_reason
 
 
 def _followers(request: CompletionRequest) -> list[Follower]:

@@ -2,12 +2,13 @@
 """The fields of requests. Settings of decoding, which a request may also have, come from their table."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, from_json
 
 from hf_dparallel_rules.settings import SETTINGS
 
@@ -94,20 +95,80 @@ class _TextPart(_Fields):
 class _Message(_Fields):
     # Clients send an earlier answer back with all its fields, most of which are empty.
     skips_empty = True
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[list[_TextPart], _SOME, _text_as(lambda text: {"type": "text", "text": text})]
     name: Any = None
     refusal: Any = None
 
-    def for_template(self) -> dict[str, str]:
+    def for_template(self) -> dict[str, Any]:
         """What the chat template reads. The system has a newer name at OpenAI, developer."""
         role = "system" if self.role == "developer" else self.role
         return {"role": role, "content": "".join(part.text for part in self.content)}
 
 
+class _CalledFunction(_Fields):
+    name: str
+    arguments: str
+
+
+class _ToolCall(_Fields):
+    """A call in an earlier answer, as [`_TextPart`]."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: Any = None
+    type: Literal["function"] = "function"
+    function: _CalledFunction
+
+
+class _ChatMessage(_Message):
+    """A message of a chat, in which tools may be called and give their results."""
+
+    tool_calls: Annotated[list[_ToolCall], BeforeValidator(lambda calls: calls or [])] = []
+    tool_call_id: Any = None
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _with_text(cls, given: Any) -> Any:
+        """Takes calls without a text."""
+        has_none = isinstance(given, dict) and given.get("tool_calls") and given.get("content") is None
+        return given | {"content": ""} if has_none else given
+
+    def for_template(self) -> dict[str, Any]:
+        """Returns what the chat template reads. Templates write arguments as JSON themselves."""
+        more: dict[str, Any] = {"tool_call_id": self.tool_call_id} if self.tool_call_id is not None else {}
+        if self.tool_calls:
+            more["tool_calls"] = [call.model_dump() for call in self.tool_calls]
+        for call in more.get("tool_calls", ()):
+            with suppress(ValueError):
+                call["function"]["arguments"] = from_json(call["function"]["arguments"])
+        return super().for_template() | more
+
+
+class _FunctionName(_Fields):
+    name: Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+
+
+class _Function(_FunctionName):
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class _Tool(_Fields):
+    type: Literal["function"]
+    function: _Function
+
+
+class _ToolChoice(_Fields):
+    type: Literal["none", "auto", "required", "function"]
+    function: _FunctionName | None = None
+
+
 class _Item(_Message):
     """A message among the items of `/v1/responses`."""
 
+    role: Literal["system", "developer", "user", "assistant"]
     type: Literal["message"] = "message"
     id: Any = None
     status: Any = None
@@ -190,7 +251,11 @@ class _CompletionBody(Body):
 class ChatBody(_CompletionBody):
     """The body of `/v1/chat/completions`."""
 
-    messages: Annotated[list[_Message], _SOME]
+    messages: Annotated[list[_ChatMessage], _SOME]
+    tools: Annotated[list[_Tool], Field(max_length=128, fail_fast=True)] = []
+    tool_choice: Annotated[
+        _ToolChoice, BeforeValidator(lambda given: {"type": given} if isinstance(given, str) else given)
+    ] = _ToolChoice(type="auto")
     response_format: _ResponseFormat | None = None
     logprobs: bool = False
     top_logprobs: _NumTop = 0

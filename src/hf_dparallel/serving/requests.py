@@ -18,6 +18,7 @@ from ..generation.configuration import DiffusionGenerationConfig, resolve
 from ..generation.inputs import check_prompts
 from .bodies import Body, ChatBody, RequestError, TextBody, read_body, shortened
 from .json_answers import CompiledSchema, compile_schema
+from .tool_calls import ToolChoice, read_tool_choice
 
 
 # Each is about 60 bytes of JSON.
@@ -52,6 +53,8 @@ class CompletionRequest:
     stop: list[str]
     # What the answer has to be.
     schema: CompiledSchema | None
+    # What it may call.
+    tools: ToolChoice | None
 
 
 def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
@@ -72,11 +75,12 @@ def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, m
         raise RequestError(message, "top_logprobs")
     if body.n > 1 and not config.temperature:
         raise RequestError(f"`n={body.n}` would give equal answers at temperature 0. Set `temperature`.", "n")
-    stop = body.stop or config.stop_strings or []
+    stop, tools = body.stop or config.stop_strings or [], read_tool_choice(body)
     return CompletionRequest(
         body,
-        schema=_read_schema(body, served, config, kind.form_field),
-        prompts=[_read_prompt(prompt, config, served, kind.prompt_field) for prompt in prompts],
+        schema=_read_schema(body, tools, served, config, kind.form_field),
+        tools=tools,
+        prompts=[_read_prompt(prompt, tools, config, served, kind.prompt_field) for prompt in prompts],
         config=config,
         max_tokens=max_tokens,
         seed=secrets.randbits(62) if body.seed is None else body.seed,
@@ -95,15 +99,17 @@ def choose_model(name: Any, models: Mapping[str, ServedModel]) -> ServedModel:
     return models[name]
 
 
-def _encode(prompt: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _encode(prompt: Any, tools: ToolChoice | None, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     if isinstance(prompt, str):
         return tokenizer(prompt)["input_ids"]
     if isinstance(prompt[0], int):
         return prompt
-    return _encode_chat([message.for_template() for message in prompt], tokenizer)
+    return _encode_chat([message.for_template() for message in prompt], tokenizer, tools.tools if tools else None)
 
 
-def _encode_chat(messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _encode_chat(
+    messages: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, tools: list[dict[str, Any]] | None = None
+) -> list[int]:
     """Applies the chat template. A message has no control tokens: a special token that is written in one is text.
 
     The template is applied to the whole. Then such a token is tokenized in two parts, which makes it text.
@@ -113,15 +119,30 @@ def _encode_chat(messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerB
     if special:
         # After the first character of each.
         first = re.compile(f"(?=(?:{special}))(.)", re.DOTALL)
-        messages = [message | {"content": first.sub(rf"\g<1>{cut}", message["content"])} for message in messages]
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+
+        def as_text(given: Any) -> Any:
+            if isinstance(given, dict):
+                return {as_text(name): as_text(value) for name, value in given.items()}
+            if isinstance(given, list):
+                return list(map(as_text, given))
+            return first.sub(rf"\g<1>{cut}", given) if isinstance(given, str) else given
+
+        messages = [{name: as_text(given) for name, given in message.items()} for message in messages]
+        tools = as_text(tools)
+    text = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
     parts = tokenizer(text.split(cut), add_special_tokens=False)["input_ids"]
     return [token_id for part in parts for token_id in part]
 
 
 def _read_schema(
-    body: ChatBody | TextBody, served: ServedModel, config: DiffusionGenerationConfig, field: str
+    body: ChatBody | TextBody,
+    tools: ToolChoice | None,
+    served: ServedModel,
+    config: DiffusionGenerationConfig,
+    field: str,
 ) -> CompiledSchema | None:
+    if tools is not None and tools.must:
+        return _compile(tools.schema(), served, config, "tools")
     form = body.response_format
     schema = form.json_schema.schema_ if form is not None and form.json_schema is not None else None
     if form is None or (form.type == "text" and schema is None):
@@ -130,6 +151,12 @@ def _read_schema(
         raise RequestError(f"`{field}` must have the type json_schema and a schema, or neither.", field)
     if schema is None:
         schema = {"type": "object"}
+    return _compile(schema, served, config, field)
+
+
+def _compile(
+    schema: dict[str, Any], served: ServedModel, config: DiffusionGenerationConfig, field: str
+) -> CompiledSchema:
     is_kept = not config.revises and config.mask_token_id is not None
     if not is_kept or not config.stop_at_eos or not config.eos_token_ids:
         raise RequestError(
@@ -178,11 +205,13 @@ def _of_length(config: DiffusionGenerationConfig, max_new_tokens: int) -> Diffus
     return config.updated(max_new_tokens=max_new_tokens, **scaled)
 
 
-def _read_prompt(prompt: Any, config: DiffusionGenerationConfig, served: ServedModel, field: str) -> torch.LongTensor:
+def _read_prompt(
+    prompt: Any, tools: ToolChoice | None, config: DiffusionGenerationConfig, served: ServedModel, field: str
+) -> torch.LongTensor:
     """Tokenizes a text or a conversation, or takes token ids; checks that they can be decoded."""
     try:
-        ids = _encode(prompt, served.tokenizer)
-    except jinja2.TemplateError as error:
+        ids = _encode(prompt, tools, served.tokenizer)
+    except (jinja2.TemplateError, TypeError) as error:
         raise RequestError(f"The chat template of the model refuses the messages: {error}", field) from error
     if not ids:
         raise RequestError(f"`{field}` is empty. Give it at least one token.", field)

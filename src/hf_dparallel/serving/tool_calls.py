@@ -1,0 +1,79 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Calls of functions in an answer: which ones a request allows, and how they are read from its text."""
+
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import from_json
+
+from .bodies import ChatBody, RequestError, TextBody
+
+
+# How Qwen's chat templates, and the ones made after them, write a call.
+_BEGIN, _END = "<tool_call>", "</tool_call>"
+
+
+@dataclass
+class ToolChoice:
+    """The functions that an answer may call. If it `must`, it is nothing but the arguments or the call, as JSON."""
+
+    tools: list[dict[str, Any]]
+    must: bool
+
+    def schema(self) -> dict[str, Any]:
+        """Returns the schema of an answer that must call: the arguments, or one of several functions with its own."""
+        parameters = [tool.get("parameters") or {"type": "object", "properties": {}} for tool in self._functions()]
+        if len(parameters) == 1:
+            return parameters[0]
+        calls = []
+        for index, (tool, schema) in enumerate(zip(self._functions(), parameters, strict=True)):
+            # What a schema refers to is in it, wherever that is.
+            place = f'"$ref": "#/anyOf/{index}/properties/arguments'
+            schema = json.loads(json.dumps(schema).replace('"$ref": "#', place))
+            calls.append({"type": "object", "properties": {"name": {"const": tool["name"]}, "arguments": schema}})
+        return {"anyOf": calls}
+
+    def content(self, text: str) -> str:
+        """Returns the part of a text, of which more may follow, that is certainly no call."""
+        if self.must:
+            return ""
+        text, begin, _ = text.partition(_BEGIN)
+        half = 0 if begin else max((n for n in range(1, len(_BEGIN)) if text.endswith(_BEGIN[:n])), default=0)
+        return text[: len(text) - half]
+
+    def read(self, text: str) -> tuple[str, list[dict[str, Any]]]:
+        """Returns the content of an answer, and the calls behind it. If these are cut or wrong, all is content."""
+        content = self.content(text)
+        names = [tool["name"] for tool in self._functions()]
+        parts = [text] if self.must else [part.partition(_END)[0] for part in text.split(_BEGIN)[1:]]
+        calls = []
+        for part in parts:
+            try:
+                call = from_json(part.strip(), allow_inf_nan=False)
+            except ValueError:
+                return text, []
+            if self.must and len(names) == 1:
+                call = {"name": names[0], "arguments": call}
+            if not isinstance(call, dict) or call.get("name") not in names or "arguments" not in call:
+                return text, []
+            function = {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
+            calls.append({"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function})
+        return (content, calls) if calls else (text, [])
+
+    def _functions(self) -> list[dict[str, Any]]:
+        return [tool["function"] for tool in self.tools]
+
+
+def read_tool_choice(body: ChatBody | TextBody) -> ToolChoice | None:
+    """Returns what a request says of tools, or refuses it; `None` if it has none or its answer may not call them."""
+    if not isinstance(body, ChatBody):
+        return None
+    choice, tools = body.tool_choice, [tool.model_dump(exclude_none=True) for tool in body.tools]
+    if choice.function is not None:
+        tools = [tool for tool in tools if tool["function"]["name"] == choice.function.name]
+    must = choice.type in ("required", "function")
+    if must and (not tools or (choice.type == "function") is (choice.function is None)):
+        raise RequestError("`tool_choice` must name one of the `tools`.", "tool_choice")
+    return ToolChoice(tools, must) if tools and choice.type != "none" else None

@@ -1,0 +1,158 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Tools: calls that must come are always valid, the others are read from the text; templates see both."""
+
+import json
+
+import pytest
+
+from hf_dparallel.serving.app import _Answer
+from hf_dparallel.serving.bodies import ChatBody, RequestError
+from hf_dparallel.serving.followers import Progress
+from hf_dparallel.serving.requests import _encode_chat, read_request
+from hf_dparallel.serving.tool_calls import ToolChoice
+
+from .helpers import running
+
+
+PRICE = {"$ref": "#/$defs/price"}
+PURCHASE = {
+    "type": "object",
+    "properties": {"how many": {"type": "integer", "minimum": 0, "maximum": 99}, "price": PRICE},
+    "$defs": {"price": {"enum": [1, 2]}},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "buy", "description": "Buys pens.", "parameters": PURCHASE}},
+    {"type": "function", "function": {"name": "wait"}},
+]
+ODD = {"type": "function", "function": {"name": "odd", "parameters": {"multipleOf": 3}}}
+NAMED = {"type": "function", "function": {"name": "buy"}}
+MESSAGES = [{"role": "user", "content": "Three pens, please."}]
+CALL = {"id": "call_1", "type": "function", "function": {"name": "buy", "arguments": '{"how many": 3}'}}
+ARGUMENTS = '{"how many": 3, "price": 1}'
+TAGGED = f'<tool_call>\n{{"name": "buy", "arguments": {ARGUMENTS}}}\n</tool_call>'
+
+
+def ask(client, **fields):
+    """The choice, after a comparison with the stream."""
+    asked = {"model": "tiny", "messages": MESSAGES, "tools": TOOLS} | fields
+    (choice,) = client.chat.completions.create(**asked).choices
+    with client.chat.completions.stream(**asked) as stream:
+        (streamed,) = stream.get_final_completion().choices
+    assert streamed.finish_reason == choice.finish_reason
+    assert (streamed.message.content or None) == choice.message.content
+    calls = [[call.function for call in each.message.tool_calls or ()] for each in (choice, streamed)]
+    assert [(call.name, call.arguments) for call in calls[0]] == [(call.name, call.arguments) for call in calls[1]]
+    return choice
+
+
+def test_calls_that_must_come(served_json):
+    with running(served_json) as server, server.client() as client:
+        for choice, tools in ((NAMED, TOOLS), ("required", TOOLS[:1]), ("required", TOOLS)):
+            answer = ask(client, tool_choice=choice, tools=tools)
+            (call,) = answer.message.tool_calls
+            arguments = json.loads(call.function.arguments)
+            assert answer.finish_reason == "tool_calls" and answer.message.content is None
+            assert call.id.startswith("call_") and call.type == "function"
+            if call.function.name == "buy":
+                assert list(arguments) == ["how many", "price"] and arguments["price"] in (1, 2)
+            else:
+                assert (call.function.name, arguments, len(tools)) == ("wait", {}, 2)
+        asked = {"model": "tiny", "messages": MESSAGES, "tools": TOOLS, "tool_choice": NAMED, "max_tokens": 12}
+        (cut,) = client.chat.completions.create(**asked).choices
+        assert cut.finish_reason == "length" and cut.message.tool_calls is None and cut.message.content.startswith("{")
+        plain = client.chat.completions.create(model="tiny", messages=MESSAGES).choices[0]
+        for choice in ("none", "auto"):
+            asked = {"tools": TOOLS, "tool_choice": choice}
+            (choice,) = client.chat.completions.create(model="tiny", messages=MESSAGES, **asked).choices
+            assert choice.message.content == plain.message.content
+
+
+def answer_to(tools, text: str, tokenizer) -> tuple[str, list, list]:
+    """What is told of an answer that comes token by token: its content, its calls and its ends; as is the whole."""
+    ids = tokenizer(text)["input_ids"]
+    answer = _Answer(0, tokenizer, [], tools)
+    parts = [part for n, token_id in enumerate(ids) for part in answer.add(Progress([token_id], n))]
+    parts += answer.add(Progress([], len(ids), "stop"))
+    content, whole = "".join(part.text for part in parts), answer.whole()
+    calls = [call for part in parts for call in part.tool_calls]
+    ends = [part.finish_reason for part in parts if part.finish_reason]
+    assert (whole.text, whole.tool_calls, [whole.finish_reason]) == (content, calls, ends)
+    return content, [(call["function"]["name"], call["function"]["arguments"]) for call in calls], ends
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (TAGGED, "", [("buy", ARGUMENTS)]),
+        (f"Well. {TAGGED}\n{TAGGED}", "Well. ", [("buy", ARGUMENTS)] * 2),
+        (TAGGED.removesuffix("</tool_call>"), "", [("buy", ARGUMENTS)]),
+        ('<tool_call>{"name": "wait", "arguments": {}}</tool_call>', "", [("wait", "{}")]),
+        ("a <tool b", None, []),
+        ("a <tool_c", None, []),
+        ("<tool_call>", None, []),
+        (f"{TAGGED}<tool_call>{{", None, []),
+        (TAGGED.replace("buy", "sell"), None, []),
+        ('<tool_call>{"name": "buy"}</tool_call>', None, []),
+        ("<tool_call>[1]</tool_call>", None, []),
+        ('<tool_call>{"name": ["buy"], "arguments": {}}</tool_call>', None, []),
+    ],
+)
+def test_calls_are_read_from_the_text(tokenizer, text, content, calls):
+    told = answer_to(ToolChoice(TOOLS, must=False), text, tokenizer)
+    assert told == (text if content is None else content, calls, ["tool_calls" if calls else "stop"])
+
+
+def test_the_template_gets_tools_calls_and_results(served_json, tokenizer, monkeypatch):
+    template = "{{ tools }}{% for m in messages %}{{ m.role }}{{ m.content }}{{ m.tool_calls }}{{ m.tool_call_id }}{% endfor %}"  # fmt: skip  # noqa: E501
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+
+    def prompt(**fields) -> str:
+        asked = {"messages": MESSAGES, "max_new_tokens": 8} | fields
+        (ids,) = read_request(ChatBody, asked, served_json, 9).prompts
+        return tokenizer.decode(ids)
+
+    monkeypatch.setattr("hf_dparallel.serving.requests.longest_sequence", lambda model: None)
+    assert prompt() == prompt(tools=TOOLS, tool_choice="none") and prompt().startswith("None")
+    assert prompt(tools=TOOLS) == prompt(tools=TOOLS, tool_choice="required")
+    assert "Buys pens." in prompt(tools=TOOLS) and "'wait'" in prompt(tools=TOOLS)
+    assert "'wait'" not in prompt(tools=TOOLS, tool_choice=NAMED)
+    called = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None},
+        {"role": "tool", "content": "Done.", "tool_call_id": "call_1"},
+    ]
+    # The arguments are an object, which templates write as JSON.
+    assert "'arguments': {'how many': 3}" in prompt(messages=called) and "toolDone." in prompt(messages=called)
+    ids = _encode_chat(MESSAGES, tokenizer, [{"<eos>": ["a<mask>"]}])
+    assert not {tokenizer.eos_token_id, tokenizer.mask_token_id} & set(ids)
+    assert tokenizer.decode(ids).startswith("[{'<eos>': ['a<mask>']}]")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice.type"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "sell"}}}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "required", "function": {"name": "buy"}}}, "tool_choice"),
+        ({"tools": [{"type": "custom", "custom": {}}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"tools": [ODD], "tool_choice": "required"}, "tools"),
+        ({"tools": TOOLS, "tool_choice": "required", "stop_at_eos": False}, "tools"),
+        ({"messages": [{"role": "assistant"}]}, "messages[0].content"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
+    ],
+)  # fmt: skip
+def test_tools_that_are_refused(served_json, fields, param):
+    with pytest.raises(RequestError) as refused:
+        read_request(ChatBody, {"messages": MESSAGES} | fields, served_json, 9)
+    assert (refused.value.param, refused.value.status) == (param, 400)
+
+
+def test_a_call_that_must_come_is_given_but_for_its_values(served_json, tokenizer):
+    asked = {"messages": MESSAGES, "tools": TOOLS, "tool_choice": "required"}
+    matcher = read_request(ChatBody, asked, served_json, 9).schema.matcher
+    for text in ('{"name": "wait", "arguments": {}}', f'{{"name": "buy", "arguments": {ARGUMENTS}}}'):
+        ids = tokenizer(text)["input_ids"]
+        assert matcher.deep_copy().validate_tokens(ids) == len(ids)
