@@ -97,6 +97,7 @@ class ResponsesObjects:
             "tools": [],
         }
         self._message_id = f"msg_{uuid.uuid4().hex}"
+        self._has_begun = False
         self._place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
         self._num_events = 0
 
@@ -108,7 +109,7 @@ class ResponsesObjects:
         return self._head | {
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": [self._message(status, _content(answer))],
+            "output": self._output(status, answer),
             "usage": {
                 "input_tokens": usage["prompt_tokens"],
                 "input_tokens_details": {"cached_tokens": 0},
@@ -122,27 +123,59 @@ class ResponsesObjects:
         """What a stream begins with."""
         begun = self._head | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
         yield self._event("response.created", response=begun)
-        yield self._event("response.output_item.added", output_index=0, item=self._message("in_progress"))
-        yield self._event("response.content_part.added", **self._place, part=_content(Part(0, "")))
 
     def events(self, part: Part) -> Iterator[str]:
         """The next part of the answer, whose end is the end of the response."""
-        if part.finish_reason is None:
+        if part.finish_reason is None and (part.text or not part.tool_calls):
+            yield from self._begin()
             yield self._event("response.output_text.delta", **self._place, delta=part.text, logprobs=part.logprobs)
 
     def last_events(self, answers: list[Part], usage: dict[str, Any]) -> Iterator[str]:
         """The end of the response."""
         response = self.whole(answers, usage)
-        (item,) = response["output"]
-        (part,) = item["content"]
-        yield self._event("response.output_text.done", **self._place, text=part["text"], logprobs=part["logprobs"])
-        yield self._event("response.content_part.done", **self._place, part=part)
-        yield self._event("response.output_item.done", output_index=0, item=item)
+        for index, item in enumerate(response["output"]):
+            if item["type"] == "message":
+                yield from self._begin()
+                (part,) = item["content"]
+                text = {"text": part["text"], "logprobs": part["logprobs"]}
+                yield self._event("response.output_text.done", **self._place, **text)
+                yield self._event("response.content_part.done", **self._place, part=part)
+            else:
+                place = {"item_id": item["id"], "output_index": index}
+                begun = item | {"arguments": "", "status": "in_progress"}
+                yield self._event("response.output_item.added", output_index=index, item=begun)
+                yield self._event("response.function_call_arguments.delta", **place, delta=item["arguments"])
+                arguments = {"name": item["name"], "arguments": item["arguments"]}
+                yield self._event("response.function_call_arguments.done", **place, **arguments)
+            yield self._event("response.output_item.done", output_index=index, item=item)
         yield self._event(f"response.{response['status']}", response=response)
 
     def error_event(self, error: RequestError) -> str:
         """The end of a stream that cannot be finished."""
         return self._event("error", code=error.code, message=str(error), param=error.param)
+
+    def _begin(self) -> Iterator[str]:
+        """Begins the message, unless it has begun."""
+        if not self._has_begun:
+            self._has_begun = True
+            yield self._event("response.output_item.added", output_index=0, item=self._message("in_progress"))
+            yield self._event("response.content_part.added", **self._place, part=_content(Part(0, "")))
+
+    def _output(self, status: str, answer: Part) -> list[dict[str, Any]]:
+        """Returns the items of an answer: its text, if it is not calls alone, and its calls."""
+        has_message = self._has_begun or answer.text or not answer.tool_calls
+        message = [self._message(status, _content(answer))] if has_message else []
+        calls = [
+            {
+                "type": "function_call",
+                "id": call["id"].replace("call_", "fc_"),
+                "call_id": call["id"],
+                "status": status,
+            }
+            | call["function"]
+            for call in answer.tool_calls
+        ]
+        return message + calls
 
     def _message(self, status: str, *content: dict[str, Any]) -> dict[str, Any]:
         head = {"id": self._message_id, "type": "message", "role": "assistant"}

@@ -63,6 +63,7 @@ def _prompt(prompt: Any) -> Any:
 
 # A list is read up to its first error, however long it is.
 _SOME = Field(min_length=1, fail_fast=True)
+_FEW = Field(max_length=128, fail_fast=True)
 # Every text costs work with each token of the answer. OpenAI takes four.
 _StopString = Annotated[str, Field(min_length=1, max_length=256)]
 _NumTop = Annotated[int, Field(ge=0, le=20)]
@@ -92,20 +93,6 @@ class _TextPart(_Fields):
     text: str
 
 
-class _Message(_Fields):
-    # Clients send an earlier answer back with all its fields, most of which are empty.
-    skips_empty = True
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[list[_TextPart], _SOME, _text_as(lambda text: {"type": "text", "text": text})]
-    name: Any = None
-    refusal: Any = None
-
-    def for_template(self) -> dict[str, Any]:
-        """What the chat template reads. The system has a newer name at OpenAI, developer."""
-        role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": "".join(part.text for part in self.content)}
-
-
 class _CalledFunction(_Fields):
     name: str
     arguments: str
@@ -121,11 +108,17 @@ class _ToolCall(_Fields):
     function: _CalledFunction
 
 
-class _ChatMessage(_Message):
-    """A message of a chat, in which tools may be called and give their results."""
+class _Message(_Fields):
+    """A message of a conversation, in which functions may be called and give their results."""
 
+    # Clients send an earlier answer back with all its fields, most of which are empty.
+    skips_empty = True
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[list[_TextPart], _SOME, _text_as(lambda text: {"type": "text", "text": text})]
     tool_calls: Annotated[list[_ToolCall], BeforeValidator(lambda calls: calls or [])] = []
     tool_call_id: Any = None
+    name: Any = None
+    refusal: Any = None
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -135,14 +128,18 @@ class _ChatMessage(_Message):
         return given | {"content": ""} if has_none else given
 
     def for_template(self) -> dict[str, Any]:
-        """Returns what the chat template reads. Templates write arguments as JSON themselves."""
-        more: dict[str, Any] = {"tool_call_id": self.tool_call_id} if self.tool_call_id is not None else {}
+        """Returns what the chat template reads, which writes arguments as JSON itself."""
+        # The system has a newer name at OpenAI, developer.
+        role = "system" if self.role == "developer" else self.role
+        message: dict[str, Any] = {"role": role, "content": "".join(part.text for part in self.content)}
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
         if self.tool_calls:
-            more["tool_calls"] = [call.model_dump() for call in self.tool_calls]
-        for call in more.get("tool_calls", ()):
+            message["tool_calls"] = [call.model_dump() for call in self.tool_calls]
+        for call in message.get("tool_calls", ()):
             with suppress(ValueError):
                 call["function"]["arguments"] = from_json(call["function"]["arguments"])
-        return super().for_template() | more
+        return message
 
 
 class _FunctionName(_Fields):
@@ -165,13 +162,33 @@ class _ToolChoice(_Fields):
     function: _FunctionName | None = None
 
 
+def _message_of(item: Any) -> Any:
+    """Returns the message that says what an item of `/v1/responses` says: it has calls and results of its own."""
+    kind = item.get("type") if isinstance(item, dict) else None
+    if kind == "function_call":
+        call = {"id": item.get("call_id"), "function": {name: item.get(name) for name in ("name", "arguments")}}
+        return {"role": "assistant", "tool_calls": [call]}
+    if kind == "function_call_output":
+        return {"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id")}
+    return item
+
+
 class _Item(_Message):
     """A message among the items of `/v1/responses`."""
 
-    role: Literal["system", "developer", "user", "assistant"]
     type: Literal["message"] = "message"
     id: Any = None
     status: Any = None
+
+
+def _choice(given: Any) -> Any:
+    return {"type": given} if isinstance(given, str) else given
+
+
+def _nested(given: Any) -> Any:
+    """Returns a tool, or the choice of one, as chats have it: `/v1/responses` has no `function` in between."""
+    is_flat = isinstance(given, dict) and given.get("type") == "function"
+    return {"type": "function", "function": {k: v for k, v in given.items() if k != "type"}} if is_flat else given
 
 
 class _Schema(_Fields):
@@ -205,25 +222,33 @@ class _StreamOptions(_Fields):
     include_drafts: bool = False
 
 
-class _Unsupported(_Fields):
+class _WithoutEffect(_Fields):
+    """The fields that change nothing: not supported, or taken from clients that say more than a server must heed."""
+
     best_of: Annotated[Any, _only(1)] = None
     echo: Annotated[Any, _only(False)] = None
     suffix: Annotated[Any, _only("")] = None
     presence_penalty: Annotated[Any, _only(0)] = None
     frequency_penalty: Annotated[Any, _only(0)] = None
     logit_bias: Annotated[Any, _only({})] = None
-    tools: Annotated[Any, _only([])] = None
-    tool_choice: Annotated[Any, _only("none", "auto")] = None
     parallel_tool_calls: Annotated[Any, _only(True, False)] = None
     functions: Annotated[Any, _only([])] = None
     function_call: Annotated[Any, _only("none", "auto")] = None
     modalities: Annotated[Any, _only(["text"])] = None
     store: Annotated[Any, _only(False)] = None
     service_tier: Annotated[Any, _only("auto", "default")] = None
-    reasoning_effort: Annotated[Any, _only("none")] = None
+    # For whoever reads the requests.
+    user: Any = None
+    metadata: Any = None
+    safety_identifier: Any = None
+    # Hints on the effort and the cache. A server may do without: the effort here is that of the settings.
+    reasoning_effort: Any = None
+    reasoning: Any = None
+    verbosity: Any = None
+    prompt_cache_key: Any = None
 
 
-class Body(_Unsupported):
+class Body(_WithoutEffect):
     """The fields that all endpoints have in common."""
 
     # The field with what is answered, and the field with the form of the answer.
@@ -233,9 +258,6 @@ class Body(_Unsupported):
     model: str | None = None
     stream: bool = False
     seed: Annotated[int, Field(gt=-(2**62), lt=2**62)] | None = None
-    # For whoever reads the requests; they change nothing.
-    user: Any = None
-    metadata: Any = None
 
 
 class _CompletionBody(Body):
@@ -251,11 +273,9 @@ class _CompletionBody(Body):
 class ChatBody(_CompletionBody):
     """The body of `/v1/chat/completions`."""
 
-    messages: Annotated[list[_ChatMessage], _SOME]
-    tools: Annotated[list[_Tool], Field(max_length=128, fail_fast=True)] = []
-    tool_choice: Annotated[
-        _ToolChoice, BeforeValidator(lambda given: {"type": given} if isinstance(given, str) else given)
-    ] = _ToolChoice(type="auto")
+    messages: Annotated[list[_Message], _SOME]
+    tools: Annotated[list[_Tool], _FEW] = []
+    tool_choice: Annotated[_ToolChoice, BeforeValidator(_choice)] = _ToolChoice(type="auto")
     response_format: _ResponseFormat | None = None
     logprobs: bool = False
     top_logprobs: _NumTop = 0
@@ -268,6 +288,8 @@ class TextBody(_CompletionBody):
 
     prompt: Annotated[list[Annotated[Any, AfterValidator(_prompt)]], _SOME, BeforeValidator(_prompts)]
     response_format: _NoSchema | None = None
+    tools: Annotated[Any, _only([])] = None
+    tool_choice: Annotated[Any, _only("none", "auto")] = None
     logprobs: Annotated[Any, _only(False)] = None
     top_logprobs: Annotated[Any, _only(0)] = None
 
@@ -281,7 +303,15 @@ class ResponsesBody(Body):
     prompt_field = "input"
     form_field = "text"
 
-    input: Annotated[list[_Item], _SOME, _text_as(lambda text: {"role": "user", "content": text})]
+    input: Annotated[
+        list[Annotated[_Item, BeforeValidator(_message_of)]],
+        _SOME,
+        _text_as(lambda text: {"role": "user", "content": text}),
+    ]
+    tools: Annotated[list[Annotated[_Tool, BeforeValidator(_nested)]], _FEW] = []
+    tool_choice: Annotated[_ToolChoice, BeforeValidator(lambda given: _nested(_choice(given)))] = _ToolChoice(
+        type="auto"
+    )
     instructions: str | None = None
     max_output_tokens: PositiveInt | None = None
     text: _TextOptions | None = None
@@ -298,6 +328,8 @@ class ResponsesBody(Body):
         form = self.text and self.text.format
         return ChatBody.model_construct(
             messages=[*map(_Message.model_validate, system), *self.input],
+            tools=self.tools,
+            tool_choice=self.tool_choice,
             stream=self.stream,
             seed=self.seed,
             max_tokens=self.max_output_tokens,
@@ -339,7 +371,7 @@ def _refusal(invalid: ValidationError, kind: type[Body]) -> RequestError:
     value = shortened(error["input"])
     if error["type"] == "extra_forbidden" and len(error["loc"]) == 1:
         known = (*kind.model_fields, *requestable_settings())
-        names = ", ".join(name for name in known if name not in _Unsupported.model_fields)
+        names = ", ".join(name for name in known if name not in _WithoutEffect.model_fields)
         return RequestError(f"Unknown field `{field}`. Fields: {names}.", field)
     if error["type"] in ("extra_forbidden", "unsupported"):
         return RequestError(f"`{field}={value}` is not supported. Leave it out.", field)
