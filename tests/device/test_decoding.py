@@ -185,9 +185,9 @@ def test_tensors_and_generators_on_the_cpu_are_refused(devices):
     model = devices.move(small_llada())
     ids, mask = left_padded(PROMPTS, pad=1)
     for inputs, message in (
-        ({"input_ids": ids, "attention_mask": mask}, r"`input_ids` is on cpu and .* cuda:0. Pass `\*\*inputs.to"),
-        ({"input_ids": ids.to("cuda"), "attention_mask": mask}, "`attention_mask` is on cpu"),
-        ({"input_ids": ids.to("cuda"), "temperature": 1.0, "generator": rng("cpu", 0)}, "A `generator` is on cpu and"),
+        ({"input_ids": ids, "attention_mask": mask}, r"`input_ids` must .* cuda:0, got cpu. Pass `\*\*inputs.to"),
+        ({"input_ids": ids.to("cuda"), "attention_mask": mask}, "`attention_mask` must .* got cpu"),
+        ({"input_ids": ids.to("cuda"), "temperature": 1.0, "generator": rng("cpu", 0)}, "`generator` must .* on cpu"),
     ):
         with pytest.raises(ValueError, match=message):
             model.generate(**inputs, **SETTINGS)
@@ -196,5 +196,5 @@ def test_tensors_and_generators_on_the_cpu_are_refused(devices):
 def test_generators_of_another_device_are_refused(devices):
     model = devices.move(small_llada())
     rows = model.generate_many(PROMPTS, generator_for=lambda index: torch.Generator(), temperature=1.0, **SETTINGS)
-    with pytest.raises(ValueError, match="`generator` is on cpu"):
+    with pytest.raises(ValueError, match="`generator` must .* on cpu"):
         next(rows)

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Decoding of the prompts of a dataset: each with random numbers of its own, on one thread or several."""
+"""Decodes the prompts of a dataset, each with its own random state, on one thread or several."""
 
 import contextlib
 import queue
@@ -38,14 +38,14 @@ def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
 
 
 def row_generator(device: torch.device, seed: int, row: int | str) -> torch.Generator:
-    """The random state of a row, which does not depend on the batch that the row is decoded in."""
+    """Returns the random state of a row, which does not depend on the batch of the row."""
     return torch.Generator(device).manual_seed(stable_hash(seed, row))
 
 
 @dataclass
 class Answerer:
     r"""
-    A model, its tokenizer and one recipe: all that answers the prompts of a dataset.
+    Decodes the prompts of a dataset with a model, its tokenizer and one recipe.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -60,14 +60,14 @@ class Answerer:
         seed (`int`, *optional*, defaults to 0):
             Seed of the draws with `temperature > 0`; each prompt draws from it and its number.
         num_workers (`int`, *optional*, defaults to 1):
-            Threads that decode side by side, each `batch_size` prompts. Small models are decoded faster so on a CPU
-            than with all cores on one operation. (Several GPUs need processes, as `torchrun` starts them.)
+            Threads that each decode `batch_size` prompts. For small models on a CPU, this is faster than all cores on
+            one operation. (Several GPUs need processes, as `torchrun` starts them.)
 
     Attributes:
-        config ([`DiffusionGenerationConfig`]): every setting that is decoded with, special tokens included.
+        config ([`DiffusionGenerationConfig`]): the resolved settings, special tokens included.
 
     Raises:
-        ValueError: for a batch without rows, or settings that cannot be decoded with.
+        ValueError: if `batch_size` is below 1, or for invalid settings.
 
     Example:
 
@@ -92,7 +92,7 @@ class Answerer:
         self.config = resolve(self.model, self.generation_config, self.tokenizer)
 
     def with_(self, **settings) -> "Answerer":
-        """Returns one that decodes with other settings; `None` unsets one."""
+        """Returns a copy with other settings; `None` unsets one."""
         given = self.generation_config or DiffusionGenerationConfig()
         recipe = DiffusionGenerationConfig.from_generation_config(given).updated(**settings)
         return replace(self, generation_config=recipe)
@@ -110,8 +110,8 @@ class Answerer:
                 are read when there is room in a batch. Prompts of similar length next to one another need the least
                 padding.
             stopping_criteria ([`~transformers.StoppingCriteriaList`], *optional*): as in `generate`.
-            raise_errors (`bool`, *optional*, defaults to `True`): whether a row that fails, because its logits are
-                NaN, ends the decoding. Otherwise its answer says so in `error`.
+            raise_errors (`bool`, *optional*, defaults to `True`): whether to raise the error of a row whose logits are
+                NaN. Otherwise the row is yielded with its `error`.
 
         Yields:
             `tuple[int, DecodedRow]`: the number of a prompt, and the answer to it.
@@ -151,7 +151,7 @@ class Answerer:
             prompts (`Sequence[list[int]]`): token ids of each prompt.
             description (`str`, *optional*): title of a progress bar.
         """
-        # Where a bar is wanted, $TQDM_DISABLE decides.
+        # With a description, $TQDM_DISABLE decides.
         silent = {"disable": True} if description is None else {}
         decoded = tqdm(self.rows(enumerate(prompts)), description, len(prompts), **silent)
         answers = dict(decoded)
@@ -162,7 +162,7 @@ class Answerer:
         return collect_rows(rows, padded, self.config.updated(return_dict_in_generate=True))
 
     def fingerprint(self) -> dict[str, Any]:
-        """Describes what tells its answers apart from others, with names for people and hashes for certainty."""
+        """Returns everything that affects the answers (model, adapters, recipe, seed), as names and as hashes."""
         from peft import PeftModel
         from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -184,7 +184,7 @@ class Answerer:
 
 
 class _Shared(Iterator):
-    """An iterator from which several threads take."""
+    """An iterator that several threads share."""
 
     def __init__(self, items: Iterable[Any]):
         self._items = iter(items)
@@ -202,7 +202,7 @@ def _in_threads(work: Callable[[], Iterator[Any]], num_threads: int) -> Iterator
     cores_each = max(1, torch.get_num_threads() // num_threads)
 
     def run() -> None:
-        # Holds for the operations of this thread only.
+        # Applies to this thread only.
         torch.set_num_threads(cores_each)
         for result in work():
             if stop.is_set():

@@ -14,8 +14,8 @@ from .plan import Pass
 class WindowLayer(CacheLayerMixin):
     """Keys and values of one layer, `(rows, heads, width, head_dim)` each.
 
-    The first states say device, dtype and number of heads, whatever the model says of itself: its layers may be on
-    several devices, run under autocast, or have a part of the heads each.
+    Device, dtype and number of heads come from the first states, not from the config: layers may be on several
+    devices, run under autocast, or hold only some of the heads.
     """
 
     is_sliding = False
@@ -24,11 +24,11 @@ class WindowLayer(CacheLayerMixin):
 
     def __init__(self):
         super().__init__()
-        # By shape, for compiled code: a CUDA graph expects keys and values where they were when it was recorded.
+        # By shape, for compiled code: a CUDA graph reads keys and values at the addresses it was recorded with.
         self.buffers: dict[tuple[str, int, int], torch.Tensor] | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Makes room for keys and values like these."""
+        """Allocates the window for keys and values like these."""
         rows, width = self.shape
         self.keys, self.values = (
             states.new_zeros(rows, states.shape[1], width, states.shape[3]) for states in (key_states, value_states)
@@ -36,19 +36,19 @@ class WindowLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
-        """Replaces the window's part and returns the keys and values that its rows attend to."""
+        """Replaces the planned columns, and returns the keys and values that their rows attend to."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         return self._updated(self.keys, key_states), self._updated(self.values, value_states)
 
     def resize(self, kept_rows: torch.LongTensor | None, num_rows: int, width: int) -> None:
-        """Keeps `kept_rows`, by default all, makes room for `num_rows`, and fits the left edge to `width`."""
+        """Keeps `kept_rows` (all if `None`), makes room for `num_rows`, and fits the left edge to `width`."""
         self.shape = (num_rows, width)
         if not self.is_initialized:
             return
         for name in ("keys", "values"):
             kept = getattr(self, name)
-            # Columns that go are no part of the one copy, which either the index or the padding makes.
+            # Cut first, without a copy: the index or the padding then copies fewer columns.
             kept = kept[:, :, max(kept.shape[2] - width, 0) :]
             if kept_rows is not None:
                 kept = kept[kept_rows.to(kept.device)]
@@ -57,7 +57,7 @@ class WindowLayer(CacheLayerMixin):
                 kept = pad(kept, (0, 0, missing[0], 0, 0, 0, 0, missing[1]))
             if self.buffers is not None:
                 kept = self.buffers.setdefault((name, num_rows, width), kept).copy_(kept)
-                # Compiled code may then replace a part of it in place.
+                # Lets compiled code write to `kept` in place.
                 torch._dynamo.mark_static_address(kept, guard=False)
             setattr(self, name, kept)
 
@@ -89,25 +89,25 @@ class WindowLayer(CacheLayerMixin):
         return seen if rows is None else seen[rows]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Every position attends to columns from the left edge on."""
+        """Returns the number of keys, and 0: keys begin at the left edge."""
         return self.planned.num_keys, 0
 
     def get_seq_length(self) -> int:
-        """Nothing precedes the window: positions are passed explicitly."""
+        """Returns 0: positions are passed explicitly."""
         return 0
 
     def get_max_length(self) -> int:
-        """The width."""
+        """Returns the width."""
         return self.shape[1]
 
 
 class WindowCache(Cache):
     """Keys and values of all positions of the rows being decoded, kept from one pass to the next.
 
-    Before a forward pass, [`select`] says which columns of which rows it computes. Their keys and values replace
-    what is kept, and their queries attend to the whole width. With the suffix as the window this is the prefix cache
-    of Fast-dLLM, with the block as the window its dual cache (https://huggingface.co/papers/2505.22618); where the
-    queries attend to nothing behind the block, it is the exact cache of block-causal models.
+    Before a forward pass, [`select`] sets the columns that the pass computes. Their keys and values replace the stored
+    ones, and their queries attend to the whole width. With the suffix as the window this is the prefix cache of
+    Fast-dLLM, with the block as the window its dual cache (https://huggingface.co/papers/2505.22618); if the queries
+    attend to nothing behind the block, it is the exact cache of block-causal models.
     """
 
     def __init__(self, num_layers: int):
@@ -115,11 +115,11 @@ class WindowCache(Cache):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and width."""
+        """Returns the number of rows and the width."""
         return self.layers[0].shape
 
     def allocate(self, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> None:
-        """Makes room before the first pass, for compiled code, in which no layer could."""
+        """Allocates all layers before the first pass, because compiled code cannot."""
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         states = torch.empty(0, config.num_key_value_heads, 0, head_dim, dtype=dtype, device=device)
         for layer in self.layers:
@@ -127,7 +127,7 @@ class WindowCache(Cache):
             layer.lazy_initialization(states, states)
 
     def select(self, planned: Pass) -> None:
-        """Says what the next forward pass computes."""
+        """Sets the rows and columns that the next forward pass computes."""
         for layer in self.layers:
             layer.planned = planned
 

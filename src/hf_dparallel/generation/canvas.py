@@ -4,9 +4,9 @@
 Rows never wait for one another. Each has its own current block and moves to the next one when that is decided; a
 finished row leaves, and another may take its place. So a row meets the same states in a batch as alone.
 
-Three numbers say where a token is. Its *column* is its index in the tensors of the canvas, padding included, which
-changes when rows of other lengths enter and leave. Its *position* counts from the first token of its row, prompt
-included: this one the model is told. Its *place* counts from the first token of the answer.
+Three numbers locate a token. Its *column* is its index in the tensors of the canvas, padding included, which changes
+when rows of other lengths enter and leave. Its *position*, which the model gets, counts from the first token of its
+row, prompt included. Its *place* counts from the first token of the answer.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,7 +27,7 @@ _BEYOND = 2**31
 
 @dataclass
 class RowStatus:
-    """What the host knows of a row. Lengths count the tokens of the answer; when infilling, all tokens."""
+    """The state of a row, on the host. Lengths count the tokens of the answer; when infilling, all tokens."""
 
     longest: int
     stop_at_eos: bool
@@ -35,24 +35,24 @@ class RowStatus:
     open_from: int
     open_to: int
     num_open: int
-    # Made from the place of the first unsettled token: the tokens before it.
+    # Tokens before the first unsettled one. Given as the place of the latter.
     num_decided: int
-    # Made from the place of the first end token: the tokens up to and including it.
+    # Tokens up to and including the first end token. Given as the place of the latter.
     length_to_eos: int = _BEYOND
     is_nan: bool = False
     # Decided tokens that may be revised, how often one was, and the first place of the open blocks.
     num_revisable: int = 0
     num_revisions: int = 0
     first_open: int = _BEYOND
-    # The tokens themselves, on the host, if the canvas reads them.
+    # The tokens of the answer, on the host, if the canvas reads them.
     answer: torch.LongTensor = None
-    # Why it is not decoded to its end.
+    # Why the row was not decoded to its end.
     error: Exception | None = None
 
     def __post_init__(self) -> None:
         self.num_decided = min(self.num_decided, self.longest)
         self.length_to_eos = min(self.length_to_eos + 1, self.longest)
-        # What follows is padding.
+        # The rest is padding.
         self.length = self.length_to_eos if self.stop_at_eos else self.longest
         self.is_finished = bool(self.is_nan) or self.num_decided >= self.length
         # Decided tokens that can no longer change.
@@ -60,7 +60,7 @@ class RowStatus:
 
 
 def _tensor(fill: float = 0, is_wide: bool = True) -> Any:
-    """A tensor `(rows, width)` or `(rows,)` with `fill` as padding, and in new rows if [`Canvas.add`] says nothing."""
+    """Declares a tensor `(rows, width)` or `(rows,)`; padding and, by default, new rows are filled with `fill`."""
     return field(default=None, metadata={"fill": fill, "is_wide": is_wide})
 
 
@@ -78,7 +78,7 @@ class RowTensors:
     # More than any place in the prompt.
     place: torch.LongTensor = _tensor(_BEYOND)
     masked: torch.BoolTensor = _tensor(False)
-    # All but the masks, and but decided tokens that keep their row in its block.
+    # Everything except masks, and except decided tokens that keep their row in its block.
     settled: torch.BoolTensor = _tensor(True)
     # The pass that decided a token, -1 for none.
     commit_step: torch.LongTensor = _tensor(-1)
@@ -91,7 +91,7 @@ class RowTensors:
 
 @dataclass(eq=False, repr=False)
 class RowState:
-    """A tensor `(rows, width)` or `(rows,)` that a part keeps about the rows, which enter and leave it with them.
+    """A tensor `(rows, width)` or `(rows,)` of a part. The canvas adds and removes its lines with the rows.
 
     Args:
         fill (`float`): its value in new rows and in padding.
@@ -108,25 +108,23 @@ class Canvas(RowTensors):
     """The rows being decoded: left-padded prompts with the mask tokens to decide.
 
     Tensors have one line a row and one column a token, and rows end at the same column. Their width is a multiple of
-    `width_multiple`, for code that is compiled for each width. Blocks follow the prompt. With another `attention` than
-    "full" they may be counted from the first token of a row instead (`whole_blocks`): the end of the prompt may then
-    share the first block with new tokens, and further masks behind the answer complete the last block, as they do with
-    `completes_last`. If it `revises`, decided tokens of the open blocks may change.
+    `width_multiple`, for code that is compiled for each width. Blocks follow the prompt. If `attention` is not "full",
+    blocks may be counted from the first token of a row instead (`whole_blocks`): the end of the prompt may then share
+    the first block with new tokens, and further masks behind the answer complete the last block, as they do with
+    `completes_last`. With `revises`, decided tokens of the open blocks may change.
 
-    With `first_alone` the column before a block predicts its first token, which therefore depends on nothing in its
-    block: it is exact before the others are known. So it is decided alone, whatever its probability, as soon as its
-    row enters the block, and it is never revised. That is how the samplers of these models commit (Fast-dLLM v2,
-    https://huggingface.co/papers/2509.26328). Of several open blocks this is so in the first one, for the column
-    before another one is not decided.
+    With `first_alone`, the column before a block predicts the first token of the block, so this token does not depend
+    on the rest of the block. It is decided alone, whatever its probability, as soon as its row enters the block, and
+    never revised, as in the samplers of these models (Fast-dLLM v2, https://huggingface.co/papers/2509.26328). With
+    several open blocks this applies to the first one only: the column before any other is not decided yet.
     """
 
-    # The masks of the open blocks, and if it revises their decided tokens, none that the prompt gave: `(rows, width)`.
+    # `(rows, width)`: masks in the open blocks, and (only if a part revises) generated tokens there.
     is_open: torch.BoolTensor
     revisable: torch.BoolTensor
     # With `first_alone`: the first column of the first open block.
     is_first: torch.BoolTensor
-    # Number of columns: the longest prompt with its new tokens, and padding. For compiled code it does not fall when
-    # the row with the longest prompt leaves.
+    # Number of columns: the longest prompt with its new tokens, and padding. For compiled code it never falls.
     width: int
     # Whether a row has padding.
     is_padded: bool
@@ -150,12 +148,12 @@ class Canvas(RowTensors):
         self.attention = attention
         self.whole_blocks = attention != "full" and config.block_origin == "sequence"
         self.first_alone = first_alone
-        # Columns behind the answer, where blocks are counted from it and the last one is whole.
+        # Masks behind the answer that complete its last block.
         self.num_beyond = -config.max_new_tokens % config.block_length if completes_last else 0
         # Whether every pass predicts masks of blocks that are not open yet.
         is_cut_off = config.suffix_length is not None or config.cache_implementation == "dual"
         self.predicts_ahead = attention == "full" and not is_cut_off
-        # Whether the host gets the tokens of each pass, too, with its one transfer.
+        # Whether the one transfer of each pass also brings the tokens to the host.
         self.reads_tokens = False
         # By row, its random state. Without one, a row draws from torch's global state.
         self.generators: dict[int, torch.Generator] = {}
@@ -164,7 +162,7 @@ class Canvas(RowTensors):
         self.prompt_lengths: list[int] = []
         self.row_nfe: list[int] = []
         self.status: list[RowStatus] = []
-        # What parts keep about the rows.
+        # The tensors of the parts, one line per row.
         self.states: list[RowState] = []
         self._set_width()
 
@@ -172,28 +170,28 @@ class Canvas(RowTensors):
         return len(self.row_ids)
 
     def row_generators(self) -> list[torch.Generator] | None:
-        """The random state of each row, or `None` for torch's global one."""
+        """Returns the random state of each row, or `None` for torch's global one."""
         return [self.generators[row_id] for row_id in self.row_ids] if self.generators else None
 
     def prompt_start(self, row: int) -> int:
-        """The column of the first token that is no padding."""
+        """Returns the column of the first token of a row, behind the padding."""
         return self.width - self._length(self.prompt_lengths[row])
 
     def answer_start(self, row: int) -> int:
-        """The column of the first new token; when infilling, of the first token."""
+        """Returns the column of the first new token; when infilling, of the first token."""
         return self.prompt_start(row) + (0 if self.is_infilling else self.prompt_lengths[row])
 
     def answer_length(self, row: int) -> int:
-        """The new tokens; when infilling, all tokens."""
+        """Returns the number of new tokens; when infilling, of all tokens."""
         return self.prompt_lengths[row] if self.is_infilling else self.max_new_tokens
 
     def answer(self, row: int) -> slice:
-        """The columns of the answer."""
+        """Returns the columns of the answer."""
         start = self.answer_start(row)
         return slice(start, start + self.answer_length(row))
 
     def open_edges(self, row: int) -> tuple[int, int]:
-        """The columns at which the open blocks of a row begin and end."""
+        """Returns the columns at which the open blocks of a row begin and end."""
         first, status = self.prompt_start(row), self.status[row]
         start, end = (self._block_start(row, block) for block in (status.open_from, status.open_to + 1))
         return first + max(start, 0), min(first + end, self.width)
@@ -246,14 +244,14 @@ class Canvas(RowTensors):
         self._read_status(None)
 
     def begin(self, row: int, tokens: list[int]) -> None:
-        """Begins the answer of a row that was just added with tokens that are given."""
+        """Begins the answer of a row that was just added with given tokens."""
         self.write(row, 0, tokens)
         first_block = _first(self.block, self.settled)
         self.open_from[row] = self.open_to[row] = first_block[row]
         self._read_status(None)
 
     def write(self, row: int, place: int, tokens: list[int]) -> None:
-        """Writes tokens that are given in place of the masks from a number of the answer on, up to its end."""
+        """Writes given tokens over the masks from a place of the answer on, up to the end of the answer."""
         answer = self.answer(row)
         start = answer.start + place
         columns = slice(start, min(start + len(tokens), answer.stop))
@@ -262,19 +260,19 @@ class Canvas(RowTensors):
         self.commit_step[row, columns] = self.row_nfe[row]
 
     def mask_blocks(self) -> torch.LongTensor:
-        """The block that an attention mask has each column in, `(rows, width)` ([`~attention_masks.mask_blocks`])."""
+        """Returns the block of each column for a mask, `(rows, width)` ([`~attention_masks.mask_blocks`])."""
         is_past = self.block < self.open_from[:, None]
         return mask_blocks(self.attention, self.position_ids, self.block_start, is_past)
 
     def new_columns(self) -> torch.LongTensor:
-        """The columns of the new tokens (when infilling, all), `(rows, columns)`, where rows end with the answer."""
+        """Returns columns of the new tokens (all when infilling), `(rows, columns)`, if rows end with the answer."""
         first = 0 if self.is_infilling else self.width - self.max_new_tokens
         return self.column_ids[first:].expand(len(self), -1)
 
     def open_columns(self) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """The columns that a pass may decide, the masks of the open blocks first, and which are masks.
+        """Returns the columns that a pass may decide, masks of the open blocks first, and which of them are masks.
 
-        Both are `(rows, columns)`. A row that has fewer of them than another is filled up with others.
+        Both are `(rows, columns)`. Rows with fewer such columns are filled up with other columns.
         """
         num_columns = max(status.num_open + status.num_revisable for status in self.status)
         rank = self.is_open.view(torch.uint8)
@@ -293,8 +291,8 @@ class Canvas(RowTensors):
     ) -> None:
         """Writes the accepted tokens of a pass and counts the pass; all arguments are `(rows, columns)`.
 
-        Where a decided token is accepted it is revised; one that is also `taken_back` is masked again. A row stays in
-        its block also where tokens are `unsettled`, though they are decided.
+        Accepting a token at a decided column revises the old one; if it is also `taken_back`, it is masked again.
+        `unsettled` tokens keep their row in its block, though they are decided.
         """
         is_new = torch.zeros_like(self.masked).scatter_(1, columns, accepted)
         self.sequences = torch.where(is_new, self.sequences.scatter(1, columns, tokens), self.sequences)
@@ -321,9 +319,9 @@ class Canvas(RowTensors):
         self.row_nfe = [nfe + 1 for nfe in self.row_nfe]
 
     def advance(self, num_nan: torch.LongTensor) -> None:
-        """Moves each row whose block is decided to its next one, opens further blocks, and informs the host.
+        """Moves each row whose block is decided to the next block, opens further blocks, and updates `status`.
 
-        Rows for which the model predicted NaN, so many tokens of each, `(rows,)`, are finished.
+        Finishes rows for which the model predicted NaN: `num_nan` counts these tokens by row, `(rows,)`.
         """
         first_block = _first(self.block, self.settled)
         self.step_in_block *= first_block == self.open_from
@@ -336,13 +334,13 @@ class Canvas(RowTensors):
         self._read_status(num_nan)
 
     def end_row(self, row: int, length: int, error: Exception | None = None) -> None:
-        """Ends an answer after so many tokens, whatever follows."""
+        """Ends an answer after `length` tokens, whatever follows."""
         status = self.status[row]
         status.length, status.is_finished, status.error = length, True, error
         status.num_final = max(status.num_decided, length)
 
     def keep_row(self, row: int) -> None:
-        """Does not end an answer, whatever end tokens it has."""
+        """Lets an answer go on, whatever end tokens it has."""
         status = self.status[row]
         status.is_finished, status.length, status.length_to_eos = False, status.longest, status.longest
 
@@ -352,7 +350,7 @@ class Canvas(RowTensors):
         self.nfe[row] += number
 
     def pop_finished(self) -> list[DecodedRow]:
-        """Removes the finished rows and returns what was decoded in them."""
+        """Removes the finished rows and returns their results."""
         finished = [row for row, status in enumerate(self.status) if status.is_finished]
         results = [self._result(row) for row in finished]
         if finished:
@@ -360,7 +358,7 @@ class Canvas(RowTensors):
         return results
 
     def progress(self, num_known: Mapping[int, int]) -> dict[int, RowProgress]:
-        """How far each row has come, by its number, since so many of its tokens were known."""
+        """Returns, by row id, the final tokens of a row behind the first `num_known` ones, and its passes so far."""
         progress = {}
         for row_id, status, nfe in zip(self.row_ids, self.status, self.row_nfe, strict=True):
             count = min(status.num_final, status.length_to_eos)
@@ -373,16 +371,16 @@ class Canvas(RowTensors):
             self._keep([row for row, row_id in enumerate(self.row_ids) if row_id not in row_ids])
 
     def _length(self, prompt_length: int) -> int:
-        """The columns of a row with such a prompt."""
+        """Returns the number of columns of a row with a prompt of this length."""
         length = prompt_length + self.max_new_tokens + self.num_beyond
         return length + (-length % self.config.block_length if self.whole_blocks else 0)
 
     def _block_start(self, row: int, block: int) -> int:
-        """The position at which a block begins, below 0 if a part of it is missing."""
+        """Returns the position at which a block begins, below 0 if the row lacks the start of the block."""
         return self._first_position(self.prompt_lengths[row]) + block * self.config.block_length
 
     def _first_position(self, prompt_length):
-        """The position at which the first block with new tokens begins; lengths are an `int` or a tensor.
+        """Returns the position at which the first block with new tokens begins, for one length or a tensor of them.
 
         When infilling, blocks end where the prompt ends, and the first one may be shorter.
         """
@@ -414,11 +412,11 @@ class Canvas(RowTensors):
         # A block may be shorter than the others: the last one, and when infilling the first one.
         is_decided = num_masked <= (1 - self.config.block_add_threshold) * in_last.sum(dim=1)
         has_room = self.open_to - self.open_from < self.config.max_active_blocks - 1
-        # No mask is beyond the last block.
+        # No block follows the last one.
         self.open_to += is_decided & has_room & (self.open_to < self.block[:, -1])
 
     def _read_status(self, num_nan: torch.LongTensor | None) -> None:
-        """The one transfer from the device in each pass."""
+        """Reads the status of all rows, in the only transfer of a pass from the device."""
         self._find_open()
         # The first column at which a row has a new token.
         first = min(map(self.answer_start, range(len(self))), default=0)
@@ -428,7 +426,7 @@ class Canvas(RowTensors):
             "num_open": self.is_open.sum(dim=1),
             "num_decided": _first(self.place, self.settled),
         }
-        # An end token that is infilled ends nothing.
+        # When infilling, an end token ends nothing.
         if not self.is_infilling:
             is_no_end = (self.sequences[:, first:, None] != self._eos_token_ids).all(dim=-1)
             counts["length_to_eos"] = _first(self.place[:, first:], is_no_end)
@@ -515,5 +513,5 @@ class Canvas(RowTensors):
 
 
 def _first(values: torch.LongTensor, skipped: torch.BoolTensor) -> torch.LongTensor:
-    """The least of the `values` of each row but at the skipped columns, more than any if all are skipped."""
+    """Returns the least of the `values` of each row outside the skipped columns, or `_BEYOND` if all are skipped."""
     return values.masked_fill(skipped, _BEYOND).amin(dim=1)

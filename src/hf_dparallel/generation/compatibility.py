@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Which settings go together, and which a model can be decoded with, as the table of settings says it."""
+"""Checks settings against one another and against the model, by the table of settings."""
 
 import inspect
 from collections.abc import Callable
@@ -11,22 +11,22 @@ from hf_dparallel_rules.settings import SETTINGS, Config, Setting, SettingError,
 
 
 def longest_sequence(model: PreTrainedModel) -> int | None:
-    """Number of tokens, of prompt and answer together, that a model was trained for, if its config says it."""
+    """Returns how many tokens, prompt and answer together, a model was trained for, or `None` if unknown."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def has_adapter(model: PreTrainedModel) -> bool:
-    """Whether adapters of PEFT are loaded into the model."""
+    """Returns whether PEFT adapters are loaded into the model."""
     return getattr(model, "_hf_peft_config_loaded", False)
 
 
 def active_adapter(model: PreTrainedModel) -> str | None:
-    """Returns PEFT's name of the adapter that is in use."""
+    """Returns PEFT's name of the active adapter, or `None`."""
     return model.active_adapters()[0] if has_adapter(model) else None
 
 
 def set_adapter(model: PreTrainedModel, name: str | None) -> None:
-    """Makes one of the adapters of a model the active one, or none of them, if that is not so already."""
+    """Activates an adapter of a model, or disables all of them if `name` is `None`."""
     if not has_adapter(model):
         return
     from peft.tuners.tuners_utils import BaseTunerLayer
@@ -39,7 +39,7 @@ def set_adapter(model: PreTrainedModel, name: str | None) -> None:
         model.set_adapter(name)
 
 
-# What settings ask of a model, each as a function of the model and the value of the setting.
+# Abilities that settings need of a model, as functions of the model and the value of the setting.
 ABILITIES: dict[str, Callable[[PreTrainedModel, Any], bool]] = {
     "is_native": lambda model, value: model.is_native,
     "takes_cache": lambda model, value: model.is_native or model.has_encoder,
@@ -73,21 +73,21 @@ def check(config: Config, model: PreTrainedModel | None = None) -> None:
             if model is not None:
                 _check_model(setting, config, model)
     if config.min_new_tokens > config.max_new_tokens:
-        rule = f"is more than `max_new_tokens={config.max_new_tokens}`"
-        raise SettingError("min_new_tokens", config.min_new_tokens, rule, "Raise the latter.")
+        rule = f"must be at most `max_new_tokens={config.max_new_tokens}`"
+        raise SettingError("min_new_tokens", config.min_new_tokens, rule, "Raise `max_new_tokens`.")
     if model is None:
         return
     of_class = type(model).__name__
     for name in ("delete_token_id", "split_token_id"):
         token = getattr(model.config, name, None)
         if token is not None and token not in config.suppress_tokens:
-            rule = f"lacks {token}, the `{name}` of {of_class}: what it deletes and inserts is not followed"
+            rule = f"lacks {token}, the `{name}` of {of_class}: decoding cannot delete or insert tokens"
             raise SettingError("suppress_tokens", config.suppress_tokens, rule, f"Set `suppress_tokens=[{token}]`.")
     if model.noise == "uniform" and config.block_origin == "sequence":
-        rule = f"is not for {of_class}, whose canvases begin behind the prompt"
+        rule = f"is not for {of_class}, whose canvases begin after the prompt"
         raise SettingError("block_origin", "sequence", rule, "Set `block_origin='answer'`, or leave it out.")
     if model.attention != "full" and config.is_infilling:
-        rule = f"fills in mask tokens, and {of_class} sees nothing of the blocks behind"
+        rule = f"fills in mask tokens, but {of_class} does not see later blocks"
         raise SettingError("max_new_tokens", 0, rule, "Append new tokens, or use a model with full attention.")
 
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The configuration of decoding, and how the settings of caller, adapter and model become one."""
+"""The configuration of decoding, and how the settings of caller, adapter and model are merged."""
 
 import copy
 import textwrap
@@ -27,7 +27,7 @@ from .compatibility import ABILITIES, check, has_adapter
 
 logger = logging.get_logger(__name__)
 
-# Values at which a setting of left-to-right decoding does nothing; callers that serve all models pass them.
+# Values at which settings of left-to-right decoding do nothing: callers that serve all models pass them.
 _NEUTRAL = {
     name: value for name, value in GenerationConfig._get_default_generation_params().items() if name != "max_length"
 }
@@ -64,7 +64,7 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """Reads a saved config. Settings that only another sampler knows are left out, and named in the log.
+        """Reads a saved config. Leaves out the settings of other samplers, and logs their names.
 
         Keyword arguments override what was saved; a commit rule among them replaces the saved one.
         """
@@ -75,15 +75,15 @@ class DiffusionGenerationConfig(GenerationConfig):
         if unused:
             logger.info(f"Settings of another sampler are not used by diffusion decoding: {', '.join(unused)}.")
         if config_dict.get("_from_model_config"):
-            # It says how a model is trained, not how it decodes.
+            # The config of a model sets it for training, not for decoding.
             saved.pop("use_cache", None)
         return super().from_dict(_without_contradictions(saved, kwargs), **kwargs)
 
     @classmethod
     def from_generation_config(cls, config: GenerationConfig) -> "DiffusionGenerationConfig":
-        """Reads a config object that a caller made. Unlike in a file, an unknown setting is an error."""
+        """Converts a config object of the caller. Unlike in a file, an unknown setting is an error."""
         if not isinstance(config, GenerationConfig):
-            remedy = "Make one of settings: `DiffusionGenerationConfig(**settings)`."
+            remedy = "Pass `DiffusionGenerationConfig(**settings)`."
             raise SettingError("generation_config", config, "must be a `GenerationConfig`", remedy)
         if isinstance(config, cls):
             config.validate()
@@ -94,11 +94,11 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     @classmethod
     def from_model_config(cls, model_config):
-        """Returns an empty config: a model's config holds no settings of decoding."""
+        """Returns an empty config: a model's config holds no decoding settings."""
         return cls()
 
     def validate(self, strict: bool = False, user_set_attributes: set[str] | None = None) -> None:
-        """Raises a [`SettingError`] for what can be found wrong without the model and the prompts."""
+        """Raises a [`SettingError`] for errors that do not depend on the model or the prompts."""
         _check_known(vars(self))
         for name, value in vars(self).items():
             is_neutral = value is None or value is False or value == _NEUTRAL.get(name)
@@ -120,15 +120,15 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings that are set, by name."""
-        # A rule that was registered after this was made is not set in it.
+        # A rule that was registered later is no attribute of this config.
         return {name: getattr(self, name) for name in SETTINGS if getattr(self, name, None) is not None}
 
     def is_on(self, name: str) -> bool:
-        """Whether a setting is set, to a value that does something; no, if no setting has this name."""
+        """Returns whether a setting exists, is set, and is not at its `off` value."""
         return name in SETTINGS and SETTINGS[name].is_on(getattr(self, name, None))
 
     def non_defaults(self) -> dict[str, Any]:
-        """Returns the settings that change answers and differ from their defaults: what is worth showing."""
+        """Returns the settings that change answers and differ from their defaults."""
         changed = {name: value for name, value in self.settings().items() if value != SETTINGS[name].default}
         return {name: value for name, value in changed.items() if SETTINGS[name].changes_answer}
 
@@ -139,16 +139,16 @@ class DiffusionGenerationConfig(GenerationConfig):
     def updated(self, **settings) -> "DiffusionGenerationConfig":
         """Returns a copy with these settings; `None` unsets one.
 
-        What contradicts a new setting is left out: another commit rule, the opposite wish about sampling, `use_cache`.
+        Leaves out old settings that contradict new ones: another commit rule, sampling or not sampling, a cache.
         """
         kept = {name: value for name, value in self.settings().items() if name not in settings}
         new = {name: value for name, value in settings.items() if value is not None}
         return type(self)(**_without_contradictions(kept, new), **new)
 
     def one_token_per_pass(self) -> "DiffusionGenerationConfig":
-        """Returns a copy that commits one token in each pass, the likeliest one, without a cache that approximates.
+        """Returns a copy that commits the likeliest token in each pass, without an approximate cache.
 
-        This is what other recipes are compared with. `max_new_tokens` must be set.
+        Other recipes are compared with this one. `max_new_tokens` must be set.
         """
         plain = {
             name: SETTINGS[name].off
@@ -162,48 +162,48 @@ class DiffusionGenerationConfig(GenerationConfig):
         return self.updated(**plain, **one_at_a_time(self.settings()))
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """Returns what differs from the defaults of [`~transformers.GenerationConfig`], which samples in pipelines.
+        """Returns the settings that differ from the defaults of [`~transformers.GenerationConfig`].
 
-        They ask here whether a recipe does. One that says nothing does not, so `do_sample` is added.
+        Adds `do_sample=False` to a recipe that does not sample, because pipelines sample by default.
         """
         samples = {} if self.do_sample is not None or self.temperature else {"do_sample": False}
         return super().to_diff_dict() | samples
 
     def to_json_string(self, use_diff=True, ignore_metadata=False, keys_to_pop=None) -> str:
-        """Writes the settings that are set, as JSON."""
+        """Returns the settings that are set, as JSON."""
         unset = [name for name in SETTINGS if getattr(self, name, None) is None]
         return super().to_json_string(use_diff, ignore_metadata, [*(keys_to_pop or []), *unset])
 
     @property
     def compiles(self) -> bool:
-        """Whether the forward pass is compiled."""
+        """Returns whether the forward pass is compiled."""
         return self.compile_config is not None and not self.disable_compile
 
     @property
     def revises(self) -> bool:
-        """Whether decided tokens of the open blocks may change."""
+        """Returns whether decided tokens of the open blocks may change."""
         return any(map(self.is_on, settings_called("revision")))
 
     @property
     def is_infilling(self) -> bool:
-        """Whether the mask tokens of the prompt are filled in, and none are appended."""
+        """Returns whether decoding fills in the mask tokens of the prompt, and appends none."""
         return self.max_new_tokens == 0
 
     @property
     def eos_token_ids(self) -> list[int]:
-        """The tokens that end an answer."""
+        """Returns the tokens that end an answer."""
         if self.eos_token_id is None:
             return []
         return list(self.eos_token_id) if isinstance(self.eos_token_id, list | tuple) else [self.eos_token_id]
 
     @property
     def padding_token_id(self) -> int:
-        """What is written after the end of an answer."""
+        """Returns the token that fills up an answer after its end."""
         return self.pad_token_id if self.pad_token_id is not None else (self.eos_token_ids or [0])[0]
 
     @property
     def undecided_token_id(self) -> int:
-        """What stands where no token is decided: the mask token, or padding for a model that has none."""
+        """Returns the token of undecided places: the mask token, or padding for a model without one."""
         return self.padding_token_id if self.mask_token_id is None else self.mask_token_id
 
 
@@ -214,18 +214,17 @@ def resolve(
     **kwargs,
 ) -> DiffusionGenerationConfig:
     r"""
-    Returns the configuration that a call decodes with: every setting that decoding needs, special tokens included.
+    Returns the complete configuration of a call: every setting that decoding needs, special tokens included.
 
-    For a setting the first value counts that somebody has set: `kwargs`, then `given`, then the recipe of the active
-    adapter, then the recipe of the model (`model.generation_config`), then the default. Settings that contradict one
-    another count as one: a commit rule, a wish to sample or not, a cache or none replaces what is further down. A
-    resolved configuration resolves to itself.
+    Each setting has the value of the first of these that sets it: `kwargs`, `given`, the recipe of the active adapter,
+    the recipe of the model (`model.generation_config`), the default. A setting also replaces lower-priority settings
+    that conflict with it: another commit rule, sampling, or a cache. A resolved configuration resolves to itself.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
             The model, with [`~DiffusionGenerationMixin.generate`].
         given ([`~transformers.GenerationConfig`], *optional*):
-            A configuration that the caller made.
+            A configuration of the caller.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*):
             A source of special tokens, after all configurations.
         kwargs:
@@ -261,8 +260,8 @@ def resolve(
         values |= one_at_a_time(values)
         if getattr(model, "peft_config", None) and not has_adapter(model):
             logger.warning_once(
-                "`PeftModel` reads no recipe of an adapter, so each pass commits one token. Load the adapter with "
-                "`model.load_adapter(name)`, which does, or set a commit rule such as `entropy_threshold`."
+                "`PeftModel` ignores the recipe of an adapter, so each pass commits one token. Load the adapter with "
+                "`model.load_adapter(name)`, which reads it, or set a commit rule such as `entropy_threshold`."
             )
     config = DiffusionGenerationConfig(**values)
     check(config)
@@ -272,30 +271,30 @@ def resolve(
 
 
 def one_at_a_time(settings: dict[str, Any]) -> dict[str, Any]:
-    """The commit rule that commits one token in each pass, as a setting and its value, where these others hold."""
+    """Returns the commit rule (a setting and its value) that commits one token in each pass with these settings."""
     schedules = {name: setting.schedule_of for name, setting in SETTINGS.items() if setting.schedule_of}
     return {name: settings[length] for name, length in schedules.items() if settings.get(length)}
 
 
 def recipe_of(model: PreTrainedModel) -> DiffusionGenerationConfig:
-    """Returns what the recipes of a model say: the active adapter's, and where it says nothing the model's."""
+    """Returns the recipe of the active adapter, completed by the recipe of the model."""
     return DiffusionGenerationConfig(**_merged(*model.recipes()))
 
 
 def _merged(*layers: GenerationConfig | None) -> dict[str, Any]:
-    """The settings of all layers; of each the first layer's that has it set."""
+    """Merges the settings of all layers. The first layer that sets a setting wins."""
     values: dict[str, Any] = {}
     for layer in layers:
         if layer is not None:
             settings = DiffusionGenerationConfig.from_generation_config(layer).settings()
             if settings.get("use_cache"):
-                del settings["use_cache"]  # callers of all models pass it; only `False` says something
+                del settings["use_cache"]  # callers of all models pass it; only `False` changes something
             values |= _without_contradictions(settings, values)
     return values
 
 
 def _without_contradictions(settings: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """The settings that are not set `above`, nor contradict what is."""
+    """Returns the settings that are not set `above`, and contradict none that is."""
     dropped = set(above)
     if above.keys() & set(settings_of("rule")):
         dropped |= set(settings_of("rule"))
@@ -309,7 +308,7 @@ def _without_contradictions(settings: dict[str, Any], above: dict[str, Any]) -> 
 
 
 def _samples(settings: dict[str, Any]) -> bool | None:
-    """Whether tokens are sampled, as far as the settings say."""
+    """Returns whether tokens are sampled, or `None` if no setting decides it."""
     do_sample, temperature = settings.get("do_sample"), settings.get("temperature")
     return do_sample if do_sample is not None else temperature and temperature > 0
 
@@ -325,7 +324,7 @@ def _of_transformers(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def special_token_id(name: str, *sources: Any) -> Any:
-    """Returns what the first of some configurations and tokenizers, that has it, has as `name`; or `None`."""
+    """Returns the attribute `name` of the first configuration or tokenizer that has it, or `None`."""
     values = (getattr(source, name, None) for source in sources)
     return next((value for value in values if value is not None), None)
 
@@ -340,7 +339,7 @@ def _check_known(settings: Iterable[str]) -> None:
 
 
 def _describe_arguments() -> str:
-    """The settings in the form of a docstring, by kind."""
+    """Returns the settings in the form of a docstring, by kind."""
     wrapper = textwrap.TextWrapper(119, initial_indent=" " * 8, subsequent_indent=" " * 8, break_long_words=False)
     lines = []
     for setting in (SETTINGS[name] for kind in KINDS for name in settings_of(kind)):

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What is known of a row: on its way, and when it has left the canvas."""
+"""The result of a row, and its progress before that."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,7 +9,7 @@ import torch
 
 @dataclass
 class DecodedRow:
-    """What was decoded of one prompt, or what went wrong in it.
+    """The answer to one prompt, or the error that ended it.
 
     Args:
         index (`int`): the number that the prompt was added under.
@@ -19,7 +19,7 @@ class DecodedRow:
         nfe (`int`): forward passes that the row took part in.
         num_tokens (`int`): decoded tokens, up to and including the first end-of-sequence token.
         num_revisions (`int`): how often a decided token was changed or taken back.
-        is_nan (`bool`): whether it is finished because the model predicted NaN.
+        is_nan (`bool`): whether the row ended because the model predicted NaN.
         entropies, confidences (`torch.FloatTensor` of shape `(nfe, max_new_tokens)`, *optional*), candidates,
         candidate_probabilities (of shape `(nfe, max_new_tokens, 5)`, *optional*), standing (`torch.LongTensor` of
             shape `(nfe, max_new_tokens)`, *optional*): as in [`DiffusionGenerationOutput`].
@@ -46,15 +46,12 @@ class DecodedRow:
 
     @property
     def tokens_per_forward(self) -> float:
-        """Decoded tokens over forward passes."""
+        """Returns the decoded tokens per forward pass."""
         return self.num_tokens / self.nfe if self.nfe else 0.0
 
 
 class RowProgress(NamedTuple):
-    """What no longer changes in a row on its way, up to and including the first end token, and its passes so far.
-
-    Of the tokens only those that are new.
-    """
+    """Newly final tokens of an unfinished row, up to and including the first end token, and its passes so far."""
 
     tokens: list[int]
     nfe: int

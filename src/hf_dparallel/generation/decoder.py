@@ -61,7 +61,7 @@ class Decoder:
         return len(self.canvas)
 
     def add(self, row_ids: list[int], input_ids: torch.LongTensor, attention_mask: torch.LongTensor) -> None:
-        """Adds left-padded prompts, both `(rows, prompt_length)`, under numbers that are not in use."""
+        """Adds left-padded prompts and their mask, both `(rows, prompt_length)`, under row ids that are not in use."""
         if self.generator_for is not None:
             generators = {row_id: self.generator_for(row_id) for row_id in row_ids}
             check_generators(generators.values(), input_ids.device)
@@ -71,7 +71,7 @@ class Decoder:
             part.enter(row_ids)
 
     def add_prompts(self, prompts: Mapping[int, torch.LongTensor]) -> None:
-        """Adds prompts of any lengths, `(prompt_length,)` each, by numbers that are not in use."""
+        """Adds prompts of any lengths, `(prompt_length,)` each, by row ids that are not in use."""
         ids, is_prompt = (
             pad_sequence(rows, batch_first=True, padding_side="left")
             for rows in (list(prompts.values()), [torch.ones_like(ids) for ids in prompts.values()])
@@ -79,14 +79,14 @@ class Decoder:
         self.add(list(prompts), ids, is_prompt)
 
     def remove(self, row_ids: Collection[int]) -> None:
-        """Gives up rows that are not finished. The others go on as if these had never been there."""
+        """Removes unfinished rows. The others go on as if these had never been there."""
         self.canvas.remove(row_ids)
         for row_id in row_ids:
             self._leave(row_id)
 
     def step(self) -> list[DecodedRow]:
         """Runs one pass, and returns the rows that are finished after it."""
-        # Infilling can meet a prompt without masks.
+        # When infilling, a prompt without masks is finished at once.
         finished = self.canvas.pop_finished()
         if self.canvas:
             self._run_pass()
@@ -133,7 +133,7 @@ class Decoder:
         )
 
     def _leave(self, row_id: int) -> dict[str, Any]:
-        """Lets the parts forget a row. Returns what they know of it."""
+        """Has the parts forget a row, and returns their fields of its [`DecodedRow`]."""
         self.canvas.generators.pop(row_id, None)
         return {name: value for part in self.parts for name, value in part.leave(row_id).items()}
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What a pass computes of a model that has an encoder for what precedes its open block."""
+"""Plans the passes of a model whose encoder stores everything before the open block."""
 
 import torch
 
@@ -8,21 +8,21 @@ from .plan import Pass, WholeCanvas
 
 
 class EncodedPast(WholeCanvas):
-    """Computes the open block of a model whose encoder has stored all that precedes it. This is exact.
+    """Computes the open block; the encoder has stored everything before it. This is exact.
 
-    The encoder runs over the prompt where a row enters, and over a block when its row has left it. Without a cache it
-    runs over all of this before each pass.
+    The encoder runs over the prompt when a row enters, and over a block when its row has left the block. Without a
+    cache it runs over the prompt and all finished blocks before each pass.
     """
 
     def __init__(self, canvas: Canvas, lead: int):
         super().__init__(canvas, lead)
         self.keeps = canvas.config.cache_implementation is not None
-        # By row, how many columns at its right end are not stored.
+        # By row, the number of columns at its right end that are not stored.
         self._missing: dict[int, int] = {}
 
     def stored(self) -> list[Pass]:
         canvas, missing = self.canvas, self._missing if self.keeps else {}
-        # By the column at which the open block begins: rows, and where what is missing begins.
+        # By the column at which the open block begins: rows, and the first column to store.
         groups: dict[int, list[tuple[int, int]]] = {}
         self._missing = {}
         for row, row_id in enumerate(canvas.row_ids):

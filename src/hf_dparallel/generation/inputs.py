@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Checks of what `generate` is given beside its settings, before any work is done."""
+"""Checks the arguments of `generate` that are not settings, before any work is done."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ def check_prompts(
     config: DiffusionGenerationConfig,
     model: PreTrainedModel,
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """Returns prompts and attention mask, both `(batch_size, prompt_length)`, if they can be decoded."""
+    """Checks prompts, and returns them with their attention mask, both `(batch_size, prompt_length)`."""
     if not isinstance(input_ids, torch.Tensor) or input_ids.ndim != 2:
         rule = "must be a tensor of shape (batch_size, prompt_length)"
         remedy = "Pass `**inputs` of a tokenizer with `return_tensors='pt'`."
@@ -54,7 +54,7 @@ def check_prompts(
 
 
 def _shape(value: Any) -> Any:
-    """The shape of a tensor, for messages, and anything else as it is."""
+    """Returns the shape of a tensor, for messages, and anything else as it is."""
     return tuple(value.shape) if isinstance(value, torch.Tensor) else value
 
 
@@ -74,15 +74,15 @@ def generators_by_row(
 
 
 def check_generators(generators: Iterable[torch.Generator], device: torch.device) -> None:
-    """Raises a `ValueError` if one is not on the device of the prompts."""
+    """Raises a `ValueError` if a generator is not on the device of the prompts."""
     for generator in generators:
         if generator.device.type != device.type:
-            text = f"A `generator` is on {generator.device} and the prompts are on {device}."
-            raise ValueError(f"{text} Make it there: `torch.Generator({device.type!r})`.")
+            text = f"`generator` must be on the device of the prompts, {device}, got one on {generator.device}."
+            raise ValueError(f"{text} Use `torch.Generator({device.type!r})`.")
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """The device that a model takes token ids on, also where its weights are elsewhere between two passes."""
+    """Returns the device that a model takes token ids on, even if its weights are offloaded between passes."""
     embedding = model.get_input_embeddings()
     # accelerate moves inputs, and offloaded weights, here.
     device = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
@@ -90,27 +90,27 @@ def input_device(model: PreTrainedModel) -> torch.device:
 
 
 def check_devices(input_ids: Any, attention_mask: Any, model: PreTrainedModel) -> None:
-    """Checks that the prompts are where the model takes them."""
+    """Raises a `ValueError` if the prompts are not on the device that the model takes them on."""
     device = input_device(model)
     for name, tensor in (("input_ids", input_ids), ("attention_mask", attention_mask)):
         if isinstance(tensor, torch.Tensor) and tensor.device.type != device.type and device.type != "meta":
-            text = f"`{name}` is on {tensor.device} and the model takes tokens on {device}."
+            text = f"`{name}` must be on the device of the model, {device}, got {tensor.device}."
             raise ValueError(f"{text} Pass `**inputs.to(model.device)`.")
 
 
 def check_peft(model: PreTrainedModel) -> None:
-    """Checks what a PEFT model over `model` adds to a call of `generate`, which it tells by hooks only."""
+    """Raises a `ValueError` if a PEFT model over `model` adds virtual tokens or `adapter_names` to the call."""
     owner = getattr(model.prepare_inputs_for_generation, "__self__", None)
     config = getattr(owner, "active_peft_config", None)
     if getattr(config, "is_prompt_learning", False):
         raise ValueError(
-            f"{type(config).__name__} puts virtual tokens before the prompt, which diffusion decoding does not take. "
+            f"{type(config).__name__} puts virtual tokens before the prompt, which `generate` does not support. "
             "Use an adapter of the weights, such as LoRA."
         )
     hooks = [(module, key, hook) for module in model.modules() for key, hook in module._forward_pre_hooks.items()]
     mixing = [(module, key) for module, key, hook in hooks if "adapter_names" in getattr(hook, "keywords", {})]
     for module, key in mixing:
-        # PEFT would leave them where they are after an error.
+        # PEFT would leave its hooks in place after an error.
         del module._forward_pre_hooks[key]
     if mixing:
         raise ValueError(
@@ -119,13 +119,13 @@ def check_peft(model: PreTrainedModel) -> None:
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:
-    """Number of token ids that a model knows. The config says it even where an adapter wraps the embedding."""
+    """Returns a model's number of token ids: the config has it even if an adapter wraps the embedding."""
     known = getattr(model.config.get_text_config(), "vocab_size", None)
     return known if known is not None else model.get_input_embeddings().num_embeddings
 
 
 def _check_unmarked_padding(input_ids: torch.LongTensor, config: DiffusionGenerationConfig) -> None:
-    """Without a mask, padding can only be guessed at: where some prompts but not all begin or end with its token."""
+    """Warns if no mask was given, and some prompts but not all begin or end with the padding token."""
     is_padding = input_ids == config.pad_token_id if config.pad_token_id is not None else input_ids < 0
     for side, column in (("start", 0), ("end", -1)):
         if is_padding[:, column].any() and not is_padding[:, column].all():
@@ -179,11 +179,11 @@ def _check_masks(input_ids: torch.LongTensor, attention_mask: torch.Tensor, conf
     has_masks = ((input_ids == token_id) & attention_mask.bool()).any(dim=1)
     if not config.is_infilling and has_masks.any():
         raise ValueError(
-            f"`input_ids` contains the mask token ({token_id}) in row {_first(has_masks)}, and "
-            f"{config.max_new_tokens} new tokens are to follow. Set `max_new_tokens=0` to fill in the masks."
+            f"`input_ids` contains the mask token ({token_id}) in row {_first(has_masks)}, but "
+            f"`max_new_tokens={config.max_new_tokens}` appends tokens. Set `max_new_tokens=0` to fill in the masks."
         )
     if config.is_infilling and not has_masks.any():
-        rule = f"fills in the masks of the prompt, and `input_ids` has none (token {token_id})"
+        rule = f"fills in the masks of the prompt, but `input_ids` has none (token {token_id})"
         raise SettingError("max_new_tokens", 0, rule, "Raise `max_new_tokens` to append new tokens.")
 
 

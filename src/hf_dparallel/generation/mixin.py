@@ -37,7 +37,7 @@ class DiffusionGenerationMixin(GenerationMixin):
     # Whether the class is one of this package: it decodes without `enable_diffusion_generation`, and its forward pass
     # takes a [`WindowCache`], masks of four dimensions and static shapes to compile.
     is_native = False
-    # Whether a mask of four dimensions says for each position which others it sees.
+    # Whether a mask of four dimensions decides for each position which others it sees.
     takes_visibility = False
     # Whether a mask of two dimensions hides padding, so that rows of several lengths are decoded together.
     hides_padding = True
@@ -46,19 +46,19 @@ class DiffusionGenerationMixin(GenerationMixin):
     attention = "full"
     # Where such blocks are counted from: the first token of the "sequence", or of the "answer".
     block_origin = "sequence"
-    # Whether an encoder stores what precedes the open block, which is all that the model sees of it.
+    # Whether an encoder stores everything before the open block, and the model sees only what is stored.
     has_encoder = False
-    # What a token is before it is decided: a "mask" token, or a random one ("uniform").
+    # Undecided tokens: the "mask" token, or random tokens ("uniform").
     noise = "mask"
 
     @property
     def block_length(self) -> int:
-        """Tokens of a block that the model was trained with, if its attention has blocks."""
+        """Returns the block length that the model was trained with, if its attention has blocks."""
         return self.config.block_length
 
     @property
     def predicts_next_block(self) -> bool:
-        """Whether the last column of a block predicts the first token of the next one, of which it sees nothing."""
+        """Returns whether the last column of a block predicts the first token of the next block, unseen."""
         return self.attention != "full" and self.shift_logits
 
     @torch.no_grad()
@@ -194,7 +194,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         **kwargs,
     ) -> SlotDecoder:
         r"""
-        Decodes any number of prompts, `batch_size` at a time; when one is finished the next one takes its place.
+        Decodes any number of prompts, `batch_size` at a time. When one is finished, the next one takes its place.
 
         Faster than [`generate`] in batches where the answers take different numbers of passes: no row waits for
         another. Prompts of similar length next to one another need the least padding.
@@ -217,8 +217,8 @@ class DiffusionGenerationMixin(GenerationMixin):
             `as_completed` gives them as they are finished.
 
         Raises:
-            ValueError: for an unknown argument or a setting out of range at once, and for a prompt that cannot be
-                decoded when it is its turn; iteration can go on after that.
+            ValueError: at once for an unknown argument or a setting out of range, and for an invalid prompt at its
+                turn; iteration can go on after that.
             FloatingPointError: if the model's logits are NaN, at the turn of the prompt.
 
         Example:
@@ -244,11 +244,11 @@ class DiffusionGenerationMixin(GenerationMixin):
         return SlotDecoder(decoder, prompts, batch_size if self.hides_padding else 1, checked_prompt)
 
     def generate_batch(self, *args, **kwargs):
-        """Refused: the inherited method decodes from left to right. Use [`generate_many`]."""
+        """Raises `NotImplementedError`: the inherited method decodes from left to right. Use [`generate_many`]."""
         raise NotImplementedError("`generate_batch` decodes from left to right. Use `generate_many`, or `generate`.")
 
     def recipes(self) -> list[GenerationConfig]:
-        """The recipes that hold where a caller says nothing, the first one first ([`resolve`])."""
+        """Returns the recipes that [`resolve`] reads after the settings of the caller, in order of priority."""
         return [self.generation_config]
 
     def adjust_generation_fn(self, given, from_auto, from_pipeline, name_or_path, trust_remote_code=None, **kwargs):
@@ -271,6 +271,6 @@ def _check_arguments(inputs: Any, input_ids: Any, synced_gpus: bool | None, toke
         raise SettingError("synced_gpus", True, rule, "Gather the weights first, or use `device_map`.")
     if inputs is not None and input_ids is not None:
         raise ValueError("`inputs` and `input_ids` are the same argument, got both. Pass one of them.")
-    # Tokenizers of BERT's kind return it. All zeros is what models assume anyway.
+    # Tokenizers like BERT's return it. Models assume zeros anyway.
     if token_type_ids is not None and token_type_ids.any():
         raise ValueError("`token_type_ids` must be all 0: a prompt is one segment. Leave it out.")

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What `generate` returns."""
+"""The output of `generate`."""
 
 from dataclasses import dataclass
 
@@ -85,6 +85,6 @@ def collect_rows(
 
 
 def _stacked(histories: list[torch.Tensor], width: int, fill: float) -> torch.Tensor:
-    """Fills up, on the left, the columns that a row does not have, and the passes that it did not take part in."""
+    """Stacks the histories of rows. Fills up missing columns on the left, and missing passes at the end."""
     padded = [pad(each, (0, 0) * (each.ndim - 2) + (width - each.shape[1], 0), value=fill) for each in histories]
     return pad_sequence(padded, batch_first=True, padding_value=fill)

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Linear layers at the speed of the core: on CPUs, oneDNN multiplies with weights that are packed for it once."""
+"""Faster linear layers on CPUs: oneDNN multiplies with weights that are packed once."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -9,21 +9,21 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 
-# The processor's cache holds the weights of a smaller model, and memory might not hold the copy of a larger one.
+# The cache of a processor holds a smaller model, and memory may not hold the copies of a larger one.
 _FEWEST_WEIGHTS = 10**7
 _MOST_BYTES = 4 * 2**30
-# The rows that a product is expected to have. The numbers are the same for any other.
+# The expected rows of a product. Any other number of rows gives the same results.
 _ROWS = 32
-# By weight, as long as it exists: what it was when it was packed, and the packed copy.
+# By weight, as long as it exists: its state and sums when it was packed, and the packed copy.
 _PACKED = WeakTensorKeyDictionary()
 
 
 def packed_products(model: nn.Module) -> AbstractContextManager:
-    """Inside it, the linear layers of a large model on a CPU multiply with packed copies of their weights.
+    """Returns a context in which the linear layers of a large model on a CPU use packed copies of their weights.
 
-    To be made for each decoding, and entered for each pass. The copies take as much memory as the weights, and are
-    kept as long as them. `torch.backends.mkldnn.enabled = False` does without. What is written into `weight.data`, as
-    merging an adapter does, counts from the next decoding on.
+    Make one for each decoding, and enter it for each pass. The copies take as much memory as the weights, and exist as
+    long. `torch.backends.mkldnn.enabled = False` turns them off. Writes to `weight.data`, as in merging an adapter,
+    take effect with the next decoding.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     weights = list({id(layer.weight): layer.weight for layer in layers if _can_be_packed(layer.weight)}.values())
@@ -33,11 +33,11 @@ def packed_products(model: nn.Module) -> AbstractContextManager:
 
 
 class _PackedProducts(TorchFunctionMode):
-    """Acts where a layer asks torch for the product, so that hooks and adapters do what they do before and after."""
+    """Replaces the product inside a layer, so that the hooks and adapters around it still run."""
 
     def __init__(self, weights: list[nn.Parameter]):
         super().__init__()
-        # The weight, too: nothing else has its id as long as it exists.
+        # Holds the weight, too, so that no other object gets its id.
         self._packed = {id(weight): (weight, _state(weight), _pack(weight)) for weight in weights}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -61,7 +61,7 @@ def _can_be_packed(weight: torch.Tensor) -> bool:
         and weight.device.type == "cpu"
         and (weight.dtype == torch.float32 or weight.dtype == torch.bfloat16 and _has_bfloat16())
         and weight.is_contiguous()
-        # It can be read as a matrix of 64-bit integers.
+        # The weight can be read as a matrix of 64-bit integers.
         and weight.ndim == 2
         and weight.shape[1] % 4 == 0
         and weight.storage_offset() % 4 == 0

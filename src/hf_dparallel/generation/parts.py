@@ -14,13 +14,13 @@ from .prediction import TokenPrediction
 
 
 class Change(NamedTuple):
-    """What a pass writes, each `(rows, tokens)`."""
+    """The changes of a pass to the canvas, each `(rows, tokens)`."""
 
     tokens: torch.LongTensor
     accepted: torch.BoolTensor
     # Tokens that keep a row in its block though they are decided.
     unsettled: torch.BoolTensor | None = None
-    # Of the accepted ones, decided tokens that are masked again.
+    # Accepted tokens that are decided already, and masked again.
     taken_back: torch.BoolTensor | None = None
 
 
@@ -29,9 +29,9 @@ class RowPart:
 
     Attributes:
         revises (`bool`): whether it changes decided tokens of the open blocks.
-        looks_ahead (`bool`): whether it also wants the scores of masks in blocks that are not open yet.
-        changes_scores (`bool`): whether it is to blame for scores that are NaN.
-        model ([`~transformers.PreTrainedModel`]), canvas ([`Canvas`]): what is decoded with, and the rows.
+        looks_ahead (`bool`): whether it also needs the scores of masks in blocks that are not open yet.
+        changes_scores (`bool`): whether it can be the cause of scores that are NaN.
+        model ([`~transformers.PreTrainedModel`]), canvas ([`Canvas`]): the model, and the rows being decoded.
     """
 
     revises = False
@@ -41,39 +41,39 @@ class RowPart:
     canvas: Canvas
 
     def attach(self, model: PreTrainedModel, canvas: Canvas) -> None:
-        """Called once, before any row enters."""
+        """Connects the part to a model and a canvas, once, before any row enters."""
         self.model, self.canvas = model, canvas
         canvas.states += [value for value in vars(self).values() if isinstance(value, RowState)]
 
     def enter(self, row_ids: list[int]) -> None:
-        """Called when rows have entered the canvas."""
+        """Runs when rows have entered the canvas."""
 
     def extend(self, planned: Pass) -> Pass:
-        """Returns what a pass computes, from what the cache asks for."""
+        """Returns the pass to run, given the pass that the cache needs."""
         return planned
 
     def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
-        """Returns the scores that tokens are predicted from, `(rows, columns, vocab_size)`, at `(rows, columns)`."""
+        """Returns the scores to predict tokens from, `(rows, columns, vocab_size)`, at `(rows, columns)`."""
         return logits
 
     def change(self, prediction: TokenPrediction, change: Change) -> Change:
-        """Returns what the pass writes, from what the commit rule and the parts before decide."""
+        """Returns the change that the pass writes, given the change of the commit rule and of earlier parts."""
         return change
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
-        """Called when a pass is written, and its rows are moved on."""
+        """Runs when the change of a pass is written and its rows have moved on."""
 
     def leave(self, row_id: int) -> dict[str, Any]:
-        """Called when a row is finished or given up. Returns fields of its [`DecodedRow`]."""
+        """Runs when a row is finished or removed, and returns fields of its [`DecodedRow`]."""
         return {}
 
 
-# By setting, what makes the part that acts while it is on.
+# By setting, the factory of the part that acts while it is on.
 PARTS: dict[str, Callable[[DiffusionGenerationConfig], RowPart]] = {}
 
 
 def part_of(setting: str) -> Callable:
-    """Registers a class of parts. One is made as `cls(config)` if the setting is on."""
+    """Registers a class of parts, which are made as `cls(config)` if the setting is on."""
 
     def register(cls: Callable[[DiffusionGenerationConfig], RowPart]) -> Callable:
         PARTS[setting] = cls

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What a pass computes: which columns of which rows, and which keys and values it replaces."""
+"""Plans passes: which columns of which rows they compute, and which keys and values they replace."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -11,7 +11,7 @@ from .canvas import Canvas
 
 
 class Appended(Protocol):
-    """Tokens that a pass computes behind the columns of the canvas, and what the model sees then."""
+    """Tokens that a pass computes behind the columns of the canvas, and their attention mask."""
 
     input_ids: torch.LongTensor
     position_ids: torch.LongTensor
@@ -21,20 +21,19 @@ class Appended(Protocol):
 
 
 class Pass(NamedTuple):
-    """What a pass computes: a run of columns of some rows.
+    """A pass over a run of columns of some rows.
 
     Args:
         rows (`torch.LongTensor` of shape `(rows,)`, *optional*): rows of the canvas; `None` for all of them in order.
         columns (`torch.LongTensor` of shape `(rows, columns)`, or `slice`): the columns of each, or of all.
         scored (`torch.LongTensor` of shape `(rows, tokens)`): where in the input the head runs.
         num_keys (`int`): how many columns of the canvas, from the left, the queries attend to.
-        seen (`torch.Tensor` of shape `(all rows, width)`, *optional*): 1 for the columns that are seen. `None` if all
-            are. It is another tensor as soon as other columns are.
-        kept (`torch.BoolTensor` of shape `(rows, columns)`, *optional*): the columns whose keys and values replace
-            what a cache keeps, by default all. The others are there because another row needs them.
-        appended ([`Appended`], *optional*): further tokens, `(rows, tokens)`, which are
-            seen in this pass and kept by no cache.
-        embed (`Callable`, *optional*): makes the embeddings, of this pass and the token ids, if the model does not.
+        seen (`torch.Tensor` of shape `(all rows, width)`, *optional*): 1 for the columns that are seen; `None` if all
+            are. A new tensor as soon as the columns change.
+        kept (`torch.BoolTensor` of shape `(rows, columns)`, *optional*): the columns whose keys and values the cache
+            stores, by default all. The others only fill up shorter rows.
+        appended ([`Appended`], *optional*): further tokens, `(rows, tokens)`, seen in this pass and not stored.
+        embed (`Callable`, *optional*): returns the embeddings for this pass and the token ids, instead of the model.
     """
 
     rows: torch.LongTensor | None
@@ -48,27 +47,27 @@ class Pass(NamedTuple):
 
     @property
     def first(self) -> int | torch.LongTensor:
-        """The first column, for all rows or `(rows, 1)`."""
+        """Returns the first column, for all rows or `(rows, 1)`."""
         return self.columns.start if isinstance(self.columns, slice) else self.columns[:, :1]
 
     @property
     def length(self) -> int:
-        """How many columns are computed of each row."""
+        """Returns the number of columns of each row."""
         columns = self.columns
         return columns.stop - columns.start if isinstance(columns, slice) else columns.shape[1]
 
     @property
     def num_appended(self) -> int:
-        """How many tokens follow the columns."""
+        """Returns the number of tokens behind the columns."""
         return 0 if self.appended is None else self.appended.input_ids.shape[1]
 
     @property
     def keys(self) -> "Pass":
-        """The same rows with the columns that the queries attend to."""
+        """Returns the same rows with the columns that the queries attend to."""
         return self._replace(columns=slice(0, self.num_keys))
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What a tensor of the canvas, `(all rows, width)`, holds at the rows and columns of this pass."""
+        """Returns a tensor of the canvas, `(all rows, width)`, at the rows and columns of this pass."""
         tensor = tensor if self.rows is None else tensor[self.rows]
         return tensor[:, self.columns] if isinstance(self.columns, slice) else tensor.gather(1, self.columns)
 
@@ -76,7 +75,7 @@ class Pass(NamedTuple):
 class WholeCanvas:
     """Computes every column of the canvas in every pass, up to the end of the suffix window."""
 
-    # Where there is a choice, whether to compute all rows in one pass and each in a window of its own: fewer shapes.
+    # Whether to compute all rows in one pass, and each in its own window: fewer shapes to compile.
     uniform = False
 
     def __init__(self, canvas: Canvas, lead: int):
@@ -86,23 +85,23 @@ class WholeCanvas:
         self.suffix_length = canvas.config.suffix_length
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
-        """The passes that score the tokens at `wanted` columns, `(rows, columns)`, of open blocks or further masks."""
+        """Returns the passes that score `wanted` columns, `(rows, columns)`, of open blocks or further masks."""
         end = max(self.ends())
         return [Pass(None, slice(0, end), wanted, end, self.seen(end))]
 
     def stored(self) -> list[Pass]:
-        """The passes that score nothing, before these: they store what an encoder makes of final tokens."""
+        """Returns passes to run first, which score nothing: in them an encoder stores final tokens."""
         return []
 
     def ends(self) -> list[int]:
-        """The column behind the last one that each row computes and sees."""
+        """Returns, for each row, the column behind the last one that the row computes and sees."""
         canvas = self.canvas
         if self.suffix_length is None:
             return [canvas.width] * len(canvas)
         return [min(canvas.open_edges(row)[1] + self.suffix_length, canvas.width) for row in range(len(canvas))]
 
     def seen(self, num_keys: int) -> torch.Tensor | None:
-        """Which columns are seen; `None` if all of the first `num_keys` are."""
+        """Returns which of the first `num_keys` columns are seen, or `None` if all are."""
         canvas, first_end = self.canvas, min(self.ends())
         if first_end == canvas.width:
             return canvas.attention_mask if canvas.is_padded or canvas.attention != "full" else None
@@ -111,13 +110,13 @@ class WholeCanvas:
         return canvas.attention_mask * (canvas.column_ids < self.open_ends() + self.suffix_length)
 
     def open_ends(self, rows: torch.LongTensor | None = None) -> torch.LongTensor:
-        """The column behind the open blocks of each row, `(rows, 1)`, as a tensor."""
+        """Returns the column behind the open blocks of each row, `(rows, 1)`, as a tensor."""
         ends = (self.canvas.block <= self.canvas.open_to[:, None]).sum(dim=1, keepdim=True)
         return ends if rows is None else ends[rows]
 
 
 class Windows(WholeCanvas):
-    """Computes the whole canvas where a row enters a block, and in between only the window of its open blocks.
+    """Computes the whole canvas when a row enters a block, and in between only the window of its open blocks.
 
     The window is the open blocks ("dual"), or takes in all that follows them ("prefix").
     """
@@ -151,7 +150,7 @@ class Windows(WholeCanvas):
         return [whole, window] if due else [window]
 
     def _count_pass(self, row: int, first: int | None, last: int | None, passes: int) -> bool:
-        """Whether the row, so many passes after it was computed as a whole with these open blocks, has to be again."""
+        """Counts a pass of a row, and returns whether it must compute the whole row."""
         status = self.canvas.status[row]
         is_due = (first, last) != (status.open_from, status.open_to) or passes == self.refresh_interval
         self._refreshed[self.canvas.row_ids[row]] = (status.open_from, status.open_to, 1 if is_due else passes + 1)
@@ -160,9 +159,9 @@ class Windows(WholeCanvas):
     def _windows(
         self, due: list[int], others: list[int]
     ) -> tuple[torch.LongTensor, torch.LongTensor, torch.BoolTensor | None]:
-        """The order of the rows, and the others' columns and which of them are kept, with one copy to the device.
+        """Returns the order of all rows, the columns of the `others`, and which of them are kept, in one transfer.
 
-        Each window has as many columns as the longest, so others than its own are computed and not kept.
+        All windows are as long as the longest one, so shorter ones compute further columns, which are not kept.
         """
         canvas, edges, ends = self.canvas, [], self.ends()
         for row in others:
@@ -179,19 +178,19 @@ class Windows(WholeCanvas):
 
 
 class Blocks(WholeCanvas):
-    """Computes the open blocks of a model that sees nothing behind them, all that precedes being kept. This is exact.
+    """Computes the open blocks of a model that sees nothing behind them; the cache has all before. This is exact.
 
-    A block is stored, as past, when its row has left it, together with the first pass over the next block, and the
-    prompt with the first pass of all: storing takes no pass of its own. To compute more than is needed changes
-    nothing, for no column sees a later block. So the last column before the open blocks is computed again in every
-    pass where it is the one that predicts their first token.
+    A block is stored when its row has left it, by the first pass over the next block, and the prompt by the very first
+    pass: storing takes no pass of its own. Computing more columns than needed changes nothing, because no column sees
+    a later block. So the last column before the open blocks is computed again in every pass in which it predicts
+    their first token.
     """
 
     def __init__(self, canvas: Canvas, lead: int):
         super().__init__(canvas, lead)
-        # By row, how many columns at its right end the next pass computes.
+        # By row, the number of columns at its right end that the next pass computes.
         self._missing: dict[int, int] = {}
-        # The last columns that were no slice, and what they depend on: the same as long as no row moves on.
+        # The last tensor of columns, and what it depends on: the same as long as no row moves on.
         self._columns: torch.LongTensor
         self._columns_of: tuple[list[int], int] | None = None
 
@@ -206,13 +205,13 @@ class Blocks(WholeCanvas):
             passes = [self._pass(entering, first, wanted[first]), self._pass(others, second, wanted[second])]
         else:
             passes = [self._pass(list(range(len(canvas))), None, wanted)]
-        # Not before the row: columns of padding go when a longer row leaves.
+        # Not left of the row: its padding shrinks when a longer row leaves.
         starts = [max(canvas.open_edges(row)[0] - self.lead, canvas.prompt_start(row)) for row in range(len(canvas))]
         self._missing = {row_id: canvas.width - start for row_id, start in zip(canvas.row_ids, starts, strict=True)}
         return passes
 
     def _pass(self, rows: list[int], index: torch.LongTensor | None, wanted: torch.LongTensor) -> Pass:
-        """Computes what is missing of some rows, which `index` picks, up to their open blocks."""
+        """Returns the pass over the missing columns of some rows, which `index` picks, up to their open blocks."""
         canvas = self.canvas
         ends = [canvas.open_edges(row)[1] for row in rows]
         starts = [canvas.width - self._missing[canvas.row_ids[row]] for row in rows]

@@ -14,8 +14,8 @@ from hf_dparallel_rules.certainty import Certainty, column_of, measure_certainty
 class TokenPrediction(Certainty):
     """A candidate token at each place, its probability and the entropy (nats), each `(rows, tokens)`.
 
-    Beside them the scores that this was predicted from, `(rows, tokens, vocab_size)`, the columns of the canvas, and
-    where these are masks, and decided tokens that may be revised, of the open blocks, if anything revises.
+    Also holds the scores, `(rows, tokens, vocab_size)`, the columns of the canvas, and which of these are masks of the
+    open blocks (`masked`) or, if a part revises, decided tokens there (`revisable`).
     """
 
     logits: torch.Tensor
@@ -37,7 +37,7 @@ def predict_tokens(
     """Picks a token at each place and measures its certainty at temperature 1 over the full vocabulary.
 
     With `generators`, one a row, samples do not depend on the batch. In each row the first `num_sampled` places are
-    sampled, by default all; the others use up no random numbers. The mask token is never picked.
+    sampled, by default all; the others draw no random numbers. The mask token is never picked.
     """
     sampled = noise = None
     if temperature > 0:
@@ -45,7 +45,7 @@ def predict_tokens(
     if noise is not None and (temperature != 1 or top_k or top_p not in (None, 1.0)):
         candidates = logits.to(torch.float32, copy=True)
         candidates[..., column_of(mask_token_id)] = -torch.inf
-        # Less the largest, so that no division by a small temperature overflows.
+        # Subtract the largest, so that no division by a small temperature overflows.
         scores = candidates.sub_(candidates.amax(dim=-1, keepdim=True)).flatten(0, 1).div_(temperature)
         if top_k:
             scores = TopKLogitsWarper(top_k)(None, scores)

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""How passes are run: the model, its masks and its cache, compiled or not."""
+"""Runs passes: the model, its masks and its cache, compiled or not."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ _PLANNERS = {None: WholeCanvas, "prefix": Windows, "dual": Windows, "block": Blo
 class Runner:
     """Runs the passes that the settings of a canvas ask for, extended by the parts."""
 
-    # Instead of the model's own forward pass.
+    # Replaces the model's own forward pass.
     forward: Callable[..., Any] | None = None
     # The index of all rows in a pass, a tensor; `None` takes them as they are.
     all_rows: torch.LongTensor | None = None
@@ -39,7 +39,7 @@ class Runner:
         self.planner = planner(canvas, self.lead)
         has_cache = implementation or model.has_encoder
         self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if has_cache else None
-        # What is compiled has products of its own.
+        # Compiled code has its own products.
         self._products = nullcontext() if canvas.config.compiles else packed_products(model)
         self._cached_rows: list[int] = []
         # The masks of passes over all rows, which hold as long as the same columns are seen.
@@ -48,11 +48,11 @@ class Runner:
 
     @property
     def num_rows(self) -> int:
-        """Rows that a pass computes at most."""
+        """Returns the largest number of rows of a pass."""
         return len(self.canvas)
 
     def logits(self, wanted: torch.LongTensor) -> torch.Tensor:
-        """Scores of the tokens at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
+        """Returns the scores at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
         self.fit_rows()
         if self.canvas.first_alone and not self.model.shift_logits:
             # The logits of the column before score the first token of a block.
@@ -69,7 +69,7 @@ class Runner:
         return torch.empty_like(joined).index_copy_(0, order, joined)
 
     def fit_rows(self) -> None:
-        """Fits the cache to the rows that have left the canvas and the new ones."""
+        """Fits the cache to the rows that have left and entered the canvas."""
         canvas, cache = self.canvas, self.cache
         if cache is None:
             return
@@ -80,7 +80,7 @@ class Runner:
         self._cached_rows = list(canvas.row_ids)
 
     def run(self, planned: Pass) -> torch.Tensor:
-        """Runs a pass, with the head where it says."""
+        """Runs a pass, and returns the logits of its scored tokens."""
         input_ids, position_ids = planned.of(self.canvas.sequences), planned.of(self.canvas.position_ids)
         mask = self.mask(planned)
         if planned.appended is not None:
@@ -98,13 +98,13 @@ class Runner:
             return self.model.score(inputs, planned.scored, forward=self.forward)
 
     def in_cache(self, planned: Pass) -> Pass:
-        """The pass with its rows as the cache counts them."""
+        """Returns the pass with its rows numbered as in the cache."""
         return planned
 
     def mask(self, planned: Pass) -> Any:
-        """The mask of a pass, for models of this package in the form that their attention takes.
+        """Returns the mask of a pass, for models of this package in the form that their attention takes.
 
-        transformers would make it anew in every pass, and wait for the device to see whether it masks anything.
+        transformers would create it in every pass, and wait for the device to see whether it masks anything.
         """
         if planned.appended is not None:
             return planned.appended.make_mask(self.model, planned.length)
@@ -124,7 +124,7 @@ class Runner:
         mask = self._masks[planned.length]
         if planned.rows is self.all_rows or mask is None:
             return mask
-        # A block mask of flex attention cannot be cut.
+        # A block mask of flex attention cannot be indexed.
         return mask[planned.rows] if torch.is_tensor(mask) else self._make_bidirectional(planned)
 
     def _make_bidirectional(self, planned: Pass) -> Any:
@@ -133,7 +133,7 @@ class Runner:
             self.model.config.get_text_config(),
             torch.empty(len(seen), planned.length, 0, dtype=self.model.dtype, device=seen.device),
             seen,
-            # It does mask something, or compiled code has to meet a mask always.
+            # The mask hides something, or compiled code needs a mask in every pass.
             allow_is_bidirectional_skip=False,
         )
 
@@ -143,7 +143,7 @@ class Runner:
         columns, canvas = planned.columns, self.canvas
         key: tuple = (columns.start, columns.stop) if isinstance(columns, slice) else (columns,)
         if canvas.attention == "causal_past":
-            # Blocks that are decided have another mask than open ones.
+            # Decided blocks have another mask than open ones.
             key += tuple(status.open_from for status in canvas.status)
         if key not in self._masks:
             self._masks = {key: self._make_block_mask(planned)}
@@ -178,9 +178,9 @@ class CompiledRunner(Runner):
 
     @property
     def num_rows(self) -> int:
-        """The most rows there have been, up to a power of two. The last row is repeated.
+        """Returns the most rows so far, rounded up to a power of two. The last row is repeated.
 
-        Code is compiled for each number of rows, so it does not fall when rows leave.
+        Code is compiled for each number of rows, so the number never falls.
         """
         return self._num_rows
 
@@ -201,27 +201,27 @@ class CompiledRunner(Runner):
         return logits[rows, : planned.scored.shape[1]]
 
     def in_cache(self, planned: Pass) -> Pass:
-        # The cache has as many rows.
+        # The cache has as many rows as the pass.
         return planned._replace(rows=None)
 
     def _padded(self, planned: Pass) -> Pass:
-        """The pass over all rows. What it computes beside `planned` is not kept."""
+        """Returns the pass over all rows. The cache keeps only what `planned` computes."""
         source = self.all_rows
         if planned.rows is not None:
-            # Where in the pass each row is: -1 where it is not, and then the first row is computed instead.
+            # The index of each row in the pass. A row that is absent (-1) computes the first one again.
             absent = torch.full((len(self.canvas),), -1, device=source.device)
             source = absent.index_copy(0, planned.rows, torch.arange(len(planned.rows), device=source.device))[source]
         if self.cache is None:
             padded = planned._replace(scored=planned.scored[source])
         else:
             padded = self._widened(planned, source.clamp(min=0), source >= 0)
-        # As many scored columns as there can be, so that there is one shape to compile.
+        # As many scored columns as possible, so that there is one shape to compile.
         missing = -planned.scored.shape[1] % self.canvas.config.block_length
         seen = self.canvas.attention_mask if planned.seen is None else planned.seen
         return padded._replace(rows=self.all_rows, scored=pad(padded.scored, (0, missing)), seen=seen)
 
     def _widened(self, planned: Pass, source: torch.LongTensor, is_present: torch.BoolTensor) -> Pass:
-        """The `source` rows of the pass with 1, 2, 4, ... blocks of columns, of which `planned` says what is kept."""
+        """Returns the `source` rows of a pass, widened to 1, 2, 4, ... blocks. Only columns of `planned` are kept."""
         width, length, block_length = self.canvas.width, planned.length, self.canvas.config.block_length
         num_blocks = -(-(length - self.lead) // block_length)
         size = min(block_length * (1 << (num_blocks - 1).bit_length()) + self.lead, width)
@@ -235,12 +235,12 @@ class CompiledRunner(Runner):
         return planned._replace(columns=first + offsets, scored=scored + start - first, num_keys=width, kept=kept)
 
 
-# Keys and values for compiled code, which a CUDA graph expects where they were: by model, the caches not in use.
+# By model, its unused caches for compiled code: a CUDA graph reads keys and values at the addresses it recorded.
 _CACHES: weakref.WeakKeyDictionary[PreTrainedModel, list[WindowCache]] = weakref.WeakKeyDictionary()
 
 
 def _borrow_cache(runner: CompiledRunner, new: WindowCache) -> WindowCache:
-    """A cache of the model that nobody uses, or a new one, until `runner` is no more."""
+    """Returns an unused cache of the model, or `new`, and takes the cache back when `runner` is deleted."""
     model = runner.model
     free = _CACHES.setdefault(model, [])
     cache = free.pop() if free else new

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Decoding of many prompts in a fixed number of slots: a finished row's slot takes the next prompt at once."""
+"""Decodes many prompts in a fixed number of slots: a finished row's slot takes the next prompt at once."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -11,11 +11,11 @@ from .decoder import Decoder
 
 
 class SlotDecoder(Iterator[DecodedRow]):
-    """Iterator over the decoded prompts, in their order. What [`~DiffusionGenerationMixin.generate_many`] returns.
+    """Iterator over the decoded prompts, in their order, returned by [`~DiffusionGenerationMixin.generate_many`].
 
-    A prompt is read when a slot is free for it, so that the prompts may be endless. A prompt that cannot be decoded
-    raises its error when it is its turn, after all before it have been returned; the next call goes on with the one
-    after it. After an interruption, `finished` still has the rows that were decoded and not yet returned.
+    A prompt is read when a slot is free, so the prompts may be endless. A prompt that cannot be decoded raises its
+    error at its turn, when all earlier ones have been returned; the next call goes on with the next prompt. After an
+    interruption, `finished` still has the rows that were decoded and not yet returned.
     [`as_completed`] does not wait for earlier prompts.
 
     Args:
@@ -50,9 +50,9 @@ class SlotDecoder(Iterator[DecodedRow]):
         return self._take(self._next - 1)
 
     def as_completed(self, raise_errors: bool = True) -> Iterator[DecodedRow]:
-        """Iterates over the prompts as they are finished, the first to finish first; `index` says which it was.
+        """Yields each row when it is finished; its `index` is the number of the prompt.
 
-        What fails raises its error, and a new call goes on after it; with `raise_errors=False` a row whose decoding
+        A failure raises its error, and a new call goes on after it; with `raise_errors=False`, a row whose decoding
         failed is yielded with its `error` instead. Use this or the iterator itself, not both.
         """
         while self.finished or self._advance():
@@ -69,7 +69,7 @@ class SlotDecoder(Iterator[DecodedRow]):
 
     @torch.no_grad()
     def _advance(self) -> bool:
-        """Fills the slots and runs a pass. `False` if nothing was left to decode."""
+        """Fills the slots and runs a pass. Returns `False` if nothing was left to decode."""
         num_finished = len(self.finished)
         self._fill_slots()
         if self._decoder:
@@ -90,7 +90,7 @@ class SlotDecoder(Iterator[DecodedRow]):
                 except (ValueError, TypeError, RuntimeError) as error:
                     self.finished[index] = ValueError(f"Prompt {index}: {error}")
         finally:
-            # Together, and also if reading a further one was interrupted.
+            # In one call, and even if reading the next prompt was interrupted.
             if prompts:
                 self._decoder.add_prompts(prompts)
 

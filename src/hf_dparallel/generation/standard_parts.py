@@ -24,7 +24,7 @@ from .parts import PARTS, Change, RowPart
 from .prediction import TokenPrediction
 
 
-# Enough to see what a prediction wavers between.
+# Enough to see the alternatives of a prediction.
 NUM_CANDIDATES = 5
 # By name, the value where there is no prediction, and the shape behind (passes, tokens).
 HISTORIES: dict[str, tuple[float, tuple[int, ...]]] = {
@@ -43,7 +43,7 @@ def make_parts(
     streamer: BaseStreamer | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> list[RowPart]:
-    """The parts that a resolved configuration and arguments of `generate` ask for, in the order of their calls."""
+    """Returns the parts that a resolved configuration and arguments of `generate` need, in calling order."""
     for name, given in (("logits_processor", logits_processor), ("stopping_criteria", stopping_criteria)):
         if not isinstance(given or [], list | tuple):
             raise SettingError(name, given, "must be a list", f"Pass `{name}=[...]`.")
@@ -102,12 +102,12 @@ class ScoreProcessing(RowPart):
         sequence = canvas.sequences[row].masked_fill(canvas.masked[row], undecided)
         sequences = sequence[start:].expand(len(logits), -1)
         if canvas.revises:
-            # A decided token that is predicted again does not repeat itself. (What fills up a row may be padding.)
+            # A decided token is no repetition of itself. (Columns that only fill up a row may be padding.)
             inside = (columns - start).clamp(min=0)[:, None]
             sequences = sequences.scatter(1, inside, undecided)
         scores = self.processors(sequences, logits.float())
         if self.penalty is not None:
-            # A mask is no token that the row has, and its score is a part of the certainty of the others.
+            # A mask is no repetition, and its score is part of the certainty of the other tokens.
             of_mask = scores[:, undecided]
             scores = self.penalty(sequences, scores)
             scores[:, undecided] = of_mask
@@ -115,7 +115,7 @@ class ScoreProcessing(RowPart):
 
 
 class CertaintyHistory(RowPart):
-    """Collects what is predicted of every masked token at every pass: the measures that the commit rules decide by."""
+    """Records the predictions of every masked token in every pass: the measures that commit rules decide by."""
 
     looks_ahead = True
 
@@ -129,7 +129,7 @@ class CertaintyHistory(RowPart):
         # Columns without a prediction go to one extra slot, which is cut off below.
         longest = max(map(canvas.answer_length, range(len(canvas))))
         places = canvas.place.gather(1, columns).masked_fill(~masked, longest).clamp(max=longest)
-        # One row at a time: this is the whole canvas, and a copy of it with the vocabulary is large.
+        # One row at a time: a copy of the logits of the whole canvas is large.
         likeliest = [self._likeliest(scores) for scores in logits]
         measured = {
             "entropies": certainty.entropy,
@@ -180,7 +180,7 @@ class StopTextCriteria(StoppingCriteria):
         return torch.tensor([any(stop in text for stop in self.strings) for text in texts], device=input_ids.device)
 
     def cut(self, tokens: list[int]) -> list[int]:
-        """The tokens up to and including the first one with which it holds."""
+        """Returns the tokens up to and including the first one at which the criterion holds."""
         ids = torch.tensor([tokens])
         return next((tokens[:end] for end in range(1, len(tokens) + 1) if self(ids[:, :end], None)), tokens)
 
@@ -188,10 +188,10 @@ class StopTextCriteria(StoppingCriteria):
 def _all_criteria(
     criteria: StoppingCriteriaList | None, config: DiffusionGenerationConfig, tokenizer: PreTrainedTokenizerBase | None
 ) -> StoppingCriteriaList:
-    """The criteria of the caller and the stop strings of the configuration."""
+    """Returns the criteria of the caller and the stop strings of the configuration."""
     criteria = StoppingCriteriaList(criteria or [])
     if criteria and config.is_infilling:
-        raise ValueError("`stopping_criteria` end an answer, and `max_new_tokens=0` has none to end. Leave them out.")
+        raise ValueError("`stopping_criteria` cannot be used for infilling (`max_new_tokens=0`). Remove them.")
     if config.stop_strings:
         if tokenizer is None:
             raise SettingError("stop_strings", config.stop_strings, "needs the tokenizer", "Pass `tokenizer=`.")
@@ -203,12 +203,12 @@ class StopCheck(RowPart):
     """Ends the answers for which a stopping criterion holds.
 
     Criteria look at the end of a sequence, so they are called for every newly decided token, also when several were
-    committed in one pass, with the row as it is without padding.
+    committed in one pass, with the row without its padding.
     """
 
     def __init__(self, criteria: StoppingCriteriaList):
         self.criteria = criteria
-        # By row, how many tokens have been looked at.
+        # By row, the number of tokens that have been checked.
         self._checked: dict[int, int] = {}
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
@@ -223,14 +223,14 @@ class StopCheck(RowPart):
         return {}
 
     def _first_stop(self, row: int, checked: int, decided: int) -> int | None:
-        """Tokens up to the first newly decided one at which a criterion holds."""
+        """Returns the number of tokens up to the first newly decided one at which a criterion holds, or `None`."""
         canvas = self.canvas
         sequence = canvas.sequences[row : row + 1, canvas.prompt_start(row) :]
         # Where the answer begins, for criteria that must not look at the prompt.
         start = canvas.answer_start(row) - canvas.prompt_start(row)
         lengths = range(checked + 1, decided + 1)
         holds = [self.criteria(sequence[:, : start + length], None, answer_start=start).all() for length in lengths]
-        # One wait for the device a row, however many tokens it has decided.
+        # Waits for the device once per row, however many tokens it has decided.
         stops = torch.stack(holds).tolist() if holds else []
         return next((length for length, stop in zip(lengths, stops, strict=True) if stop), None)
 
@@ -254,7 +254,7 @@ class DraftStream(RowPart):
         if len(canvas) > 1:
             text = f"`streamer` works with one prompt only, got a batch of {len(canvas)}."
             raise ValueError(f"{text} Call `generate` for each, with `num_return_sequences=1`.")
-        # Without the padding that compiled code needs.
+        # Leaves out the padding that compiled code needs.
         first, start = canvas.prompt_start(0), canvas.answer_start(0)
         self._sent = start - first
         self.streamer.put(canvas.sequences[:, first:start].cpu())
@@ -264,7 +264,7 @@ class DraftStream(RowPart):
         decided = canvas.answer_start(0) - first + min(status.num_final, status.length)
         row, end = canvas.sequences[0], first + decided
         if hasattr(self.streamer, "put_draft") and not status.is_finished:
-            # The row is alone, so that none of the columns only fills it up.
+            # With a single row, no column is there only to fill it up.
             columns, masked = prediction.columns[0], canvas.masked[0]
             row = row.scatter(0, columns, torch.where(masked[columns], change.tokens[0], row[columns]))
             # In a block that was entered in this pass nothing has been predicted yet.
@@ -272,7 +272,7 @@ class DraftStream(RowPart):
             end = max(end, min(canvas.open_edges(0)[1], canvas.answer(0).stop))
         if end == first + self._sent:
             return
-        # One wait for the device, for both.
+        # Waits for the device once, for both.
         sent, draft = row[first + self._sent : end].cpu().tensor_split([decided - self._sent])
         if len(sent):
             self.streamer.put(sent)

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Renoising: every pass decides a canvas of random tokens anew, and fresh noise takes the place of what it doubts."""
+"""Renoising: every pass predicts the whole canvas again, and new noise replaces tokens that it does not accept."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,12 +18,12 @@ from ..prediction import TokenPrediction
 class Renoising(RowPart):
     """Denoises the open block of each row, a canvas, as a whole (DiffusionGemma).
 
-    A canvas begins with random tokens. What the commit rule accepts in a pass takes the token that is drawn, and all
-    else a new random one; nothing is kept. The temperature of the draws falls from pass to pass. The model also gets
-    the mean embedding that it predicted for each token in the pass before. Where the likeliest tokens stay the same
-    and are sure, or after the last pass, these are the answer.
+    A canvas begins with random tokens. In each pass, places that the commit rule accepts get the sampled token, all
+    others a new random token; nothing is kept. The sampling temperature falls from pass to pass. The model also gets
+    the mean embedding that it predicted for each token in the pass before. The likeliest tokens are the answer
+    once they stay the same and are certain, or after the last pass.
 
-    Nothing is decided before, so all tokens of the canvas are masked to the end. Draws come in the order of
+    Until then nothing is decided, so all tokens of the canvas are masked. Random numbers are drawn in the order of
     transformers: the canvas, then in each pass the tokens and the noise.
     """
 
@@ -32,12 +32,12 @@ class Renoising(RowPart):
         # The likeliest tokens in the last pass, and for how many passes they have been the likeliest.
         self.likeliest = RowState(-1, is_wide=True)
         self.num_stable = RowState(0, is_wide=False)
-        # By row: the canvases it has entered, and from the second pass of one on what was predicted in the last.
+        # By row: how many canvases it has entered, and from the second pass on the mean embeddings of the last one.
         self._num_entered: dict[int, int] = {}
         self._expected: dict[int, torch.Tensor] = {}
 
     def extend(self, planned: Pass) -> Pass:
-        """Fills each canvas that a row has entered with noise, and has the pass see what the one before predicted."""
+        """Fills newly entered canvases with noise, and shows the pass the mean embeddings of the last one."""
         canvas = self.canvas
         entered = [self._num_entered.get(row_id, 0) for row_id in canvas.row_ids]
         self._begin([row for row, number in enumerate(entered) if canvas.status[row].open_from == number])
@@ -50,7 +50,7 @@ class Renoising(RowPart):
         return self.model.condition(embeddings, expected)
 
     def scores(self, columns: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
-        """Divides by the temperature of the pass."""
+        """Divides the scores by the temperature of the pass."""
         config, steps = self.config, self.config.max_denoising_steps
         left = (steps - self.canvas.step_in_block) / steps
         temperature = config.t_min + (config.t_max - config.t_min) * left
@@ -80,7 +80,7 @@ class Renoising(RowPart):
         return {"encoder_passes": self._num_entered.pop(row_id, 0)}
 
     def _begin(self, rows: list[int]) -> None:
-        """Fills the canvas that some rows have entered with noise."""
+        """Fills the canvases that these rows have entered with noise."""
         if not rows:
             return
         canvas = self.canvas
@@ -91,7 +91,7 @@ class Renoising(RowPart):
         self._num_entered |= {row_id: self._num_entered.get(row_id, 0) + 1 for row_id in row_ids}
 
     def _noise(self, row_ids: Sequence[int]) -> torch.LongTensor:
-        """Random tokens for the canvases of some rows."""
+        """Draws random tokens for the canvases of these rows."""
         size, vocabulary, device = self.config.block_length, vocabulary_size(self.model), self.canvas.masked.device
         generators = self.canvas.generators
         if not generators:

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Soft decoding: every pass decides the tokens of the open blocks anew."""
+"""Soft decoding: every pass decides the tokens of the open blocks again."""
 
 import torch
 
@@ -12,7 +12,7 @@ from ..prediction import TokenPrediction
 
 @part_of("soft_threshold")
 class SoftDecoding(RowPart):
-    """Decides every decided token anew, whatever its probability (DMax).
+    """Decides every decided token again, whatever its probability (DMax).
 
     A pass sees a decided token as a mixture of its embedding and the mask token's ([`mix_embeddings`]).
     A block is left when it is decided and either all its tokens have a probability of at least 0.9 or the pass has
@@ -29,7 +29,7 @@ class SoftDecoding(RowPart):
         self.confidence = RowState(1.0, is_wide=True)
 
     def extend(self, planned: Pass) -> Pass:
-        """Has the pass see mixtures."""
+        """Replaces the embeddings of decided tokens by mixtures."""
         return planned._replace(embed=self._embed)
 
     def _embed(self, planned: Pass, input_ids: torch.LongTensor) -> torch.Tensor:
@@ -57,7 +57,7 @@ class SoftDecoding(RowPart):
 def mix_embeddings(
     embeddings: torch.nn.Module, input_ids: torch.LongTensor, weights: torch.FloatTensor, mask_token_id: int
 ) -> torch.Tensor:
-    """Mixtures of the embeddings of each token, with its weight, and of the mask token, as long as on the average.
+    """Mixes the embedding of each token, by its weight, with the mask token's, and keeps their weighted mean norm.
 
     `input_ids` and `weights` are `(rows, length)`; where a weight is 1, the embedding is the token's
     (https://huggingface.co/papers/2604.08302).

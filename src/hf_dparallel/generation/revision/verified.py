@@ -21,12 +21,12 @@ from ..prediction import TokenPrediction
 class VerificationCopy:
     """A copy of each row's open blocks in which nothing is decided, beside the canvas in the same pass.
 
-    A token of the copy has the position of the column it stands for. Nothing outside the copy sees it. It sees all of
+    A token of the copy has the position of the column that it copies. Nothing outside the copy sees it. It sees all of
     the copy and of the canvas, except for the token that it predicts (https://huggingface.co/papers/2507.18578).
     """
 
-    # (rows, length). `columns` are the columns of the canvas that it stands for. Others see of it what was masked when
-    # their block was entered; the rest is there because another row has more.
+    # (rows, length). `columns` are the copied columns of the canvas. Only tokens that were masked when their block was
+    # entered are seen (`is_seen`); the rest fills up shorter rows.
     input_ids: torch.LongTensor
     position_ids: torch.LongTensor
     columns: torch.LongTensor
@@ -36,11 +36,11 @@ class VerificationCopy:
     key_mask: torch.LongTensor
     # How many columns earlier the model predicts a token.
     lead: int
-    # (rows, all queries, all keys): what the model sees of the canvas and the copy in any pass, or everything.
+    # (rows, all queries, all keys): the visible part of canvas and copy, if the model does not see everything.
     within: torch.BoolTensor | None = None
 
     def make_mask(self, model: PreTrainedModel, num_columns: int) -> Any:
-        """The mask of a pass that computes `num_columns` columns of the canvas and the copy."""
+        """Returns the mask of a pass that computes `num_columns` columns of the canvas and the copy."""
         length, column = self.columns.shape[1], self.columns[:, :, None]
         seen, is_other = self.key_mask[:, None].bool(), self.keys != column
         if self.lead:
@@ -94,13 +94,13 @@ class VerifiedCommits(RowPart):
         return planned._replace(scored=scored, appended=copy)
 
     def _within(self, planned: Pass, copied: Pass) -> torch.BoolTensor:
-        """A model that decodes block by block sees the blocks up to its own, here and in the copy."""
+        """Returns the mask of a block-causal model: a token sees the blocks up to its own, in canvas and copy."""
         blocks = self.canvas.mask_blocks()
         query, key = (torch.cat([part.of(blocks), copied.of(blocks)], dim=1) for part in (planned, planned.keys))
         return key[:, None] <= query[:, :, None]
 
     def _columns(self) -> torch.LongTensor:
-        """The columns of each row's open blocks, as many as the longest has, and the one that predicts the first."""
+        """Returns the columns of open blocks, `(rows, longest)`, after the one that predicts the first of them."""
         canvas, lead = self.canvas, int(self.model.shift_logits)
         num_blocks = max(status.open_to - status.open_from + 1 for status in canvas.status)
         length = min(num_blocks * canvas.config.block_length + lead, canvas.width)
@@ -120,7 +120,7 @@ class VerifiedCommits(RowPart):
 
 
 def _probability(prediction: TokenPrediction, tokens: torch.LongTensor) -> torch.Tensor:
-    """Probability of `tokens`, from the probability of the predicted tokens."""
+    """Returns the probability of `tokens`, from the probability of the predicted tokens."""
     logits = prediction.logits
     predicted, given = (logits.gather(-1, ids[..., None])[..., 0] for ids in (prediction.tokens, tokens))
     return (prediction.confidence.log() + (given - predicted).to(prediction.confidence.dtype)).exp()
