@@ -583,7 +583,7 @@ def test_without_the_kernels_help_nothing_is_run(missing, tmp_path):
         "child.install_filter(system_calls.make_filter(bodies, otherwise=system_calls.ALLOW))"
     )
     result = run_script(RUN_GOOD_PROGRAM.format(block))
-    assert "SandboxUnavailableError: Programs cannot be kept from doing harm here, so none was run" in result.stderr
+    assert "SandboxUnavailableError: Programs cannot be isolated here, so none was run" in result.stderr
     assert "passed" not in result.stdout
 
 
@@ -592,7 +592,7 @@ def test_other_systems_are_refused(monkeypatch):
     # Imported before: that of Python 3.13 looks for a module of Windows there.
     hide = "import shutil, sys\nsys.platform = 'win32'\nsys.modules.update(fcntl=None, resource=None)\n"
     result = run_script(hide + IMPORT + "from sandbox.programs import run_program\nrun_program('pass')")
-    assert "SandboxUnavailableError: Programs are run on 64-bit Linux" in result.stderr
+    assert "SandboxUnavailableError: Programs run on 64-bit Linux" in result.stderr
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not system_calls.is_known_machine()
     with pytest.raises(SandboxUnavailableError, match="64-bit Linux"):

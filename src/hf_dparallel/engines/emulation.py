@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Decoding as the serving engines SGLang and LMDeploy do it: their tokens, in their passes.
+"""Emulates the serving engines SGLang and LMDeploy: the same tokens in the same passes.
 
 Both decode a block to its end before they look for the end of the answer, and take one more pass to store it. They
 pick the mask token like any other (https://docs.sglang.io, https://lmdeploy.readthedocs.io).
@@ -22,7 +22,7 @@ from ..generation.prediction import TokenPrediction
 ABILITIES["is_served"] = lambda model, value: value in getattr(model.config, "served_as", ())
 
 
-# What an engine writes in a pass and where, `(rows, tokens)`, and the rows whose block it leaves.
+# The tokens of a pass, where the engine writes them, both `(rows, tokens)`, and which rows leave their block.
 _Step = tuple[torch.LongTensor, torch.BoolTensor, torch.BoolTensor]
 
 
@@ -38,11 +38,11 @@ class EngineBlocks(RowPart):
 
     @staticmethod
     def knows(config: DiffusionGenerationConfig, name: str) -> bool:
-        """Whether the engine has a counterpart of this setting, which says what is decided in a block."""
+        """Returns whether the engine supports a setting that affects the decisions inside a block."""
         raise NotImplementedError
 
     def num_prefills(self, prompt_length: int) -> int:
-        """The passes before the first one that may decide a token."""
+        """Returns the number of passes before the first one that may decide a token."""
         raise NotImplementedError
 
     def enter(self, row_ids: list[int]) -> None:
@@ -59,7 +59,7 @@ class EngineBlocks(RowPart):
         return Change(tokens, written, unsettled, taken_back=written & is_mask & ~prediction.masked)
 
     def step(self, prediction: TokenPrediction, change: Change) -> _Step:
-        """Returns what the engine does in a pass, from what is predicted and what our commit rule decides."""
+        """Returns the step of the engine, given the prediction of a pass and the change of our commit rule."""
         raise NotImplementedError
 
 
@@ -108,8 +108,8 @@ class SGLang(EngineBlocks):
             state = (status.open_from, self.full_passes.value[row].item(), *tokens.tolist())
             states = self._states.setdefault(row_id, set())
             if status.num_open and state in states:
-                text = f"SGLang would decode row {row_id} for ever: the model predicts the mask token in block"
-                error = RuntimeError(f"{text} {status.open_from}. Lower `confidence_threshold`, or train it longer.")
+                text = f"SGLang would decode row {row_id} forever: the model predicts the mask token in block"
+                error = RuntimeError(f"{text} {status.open_from}. Lower `confidence_threshold`.")
                 canvas.end_row(row, status.num_decided, error)
             states.add(state)
 
@@ -121,7 +121,7 @@ class SGLang(EngineBlocks):
 def low_confidence(
     logits: torch.FloatTensor, masked: torch.BoolTensor, threshold: float
 ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-    """The likeliest tokens, and which of the `masked` ones SGLang commits: those above the threshold, or the best."""
+    """Returns the likeliest tokens, and which `masked` ones SGLang commits: those above the threshold, or the best."""
     confidence, tokens = logits.softmax(dim=-1).max(dim=-1)
     return tokens, masked & ((confidence > threshold) | most_certain(confidence, masked))
 
@@ -129,7 +129,7 @@ def low_confidence(
 def without_repetition(
     logits: torch.FloatTensor, before: torch.LongTensor, is_first: torch.BoolTensor, weight: float
 ) -> torch.FloatTensor:
-    """Lowers the logit of the token `before` each but the first one of a block, `(rows, tokens)`, by a weight."""
+    """Lowers, by a weight, the logit of the token `before`, `(rows, tokens)`, except at the start of a block."""
     return logits.scatter_add(-1, before[..., None], (~is_first[..., None]).float() * -weight)
 
 
@@ -141,9 +141,9 @@ def joint_threshold(
     full_passes: torch.LongTensor,
     config: DiffusionGenerationConfig,
 ) -> _Step:
-    """A pass of SGLang's editing: `known` tokens, which of them are `editable`, and passes without a mask, `(rows,)`.
+    """Runs a step of SGLang's editing on `known` tokens, of which some are `masked` and some `editable`.
 
-    All others are `(rows, tokens)`.
+    All are `(rows, tokens)`; `full_passes`, `(rows,)`, counts the passes without a mask.
     """
     confidence, tokens = logits.softmax(dim=-1).max(dim=-1)
     committed = masked & (confidence > config.confidence_threshold) | _best(confidence, masked, 1)
@@ -182,7 +182,7 @@ class LMDeploy(EngineBlocks):
 
     def enter(self, row_ids: list[int]) -> None:
         super().enter(row_ids)
-        # The canvas has looked for the ends of all rows.
+        # The canvas has ended rows at their end tokens: LMDeploy looks for these only in full blocks.
         self._find_ends()
 
     def after(self, prediction: TokenPrediction, change: Change) -> None:
@@ -197,19 +197,19 @@ class LMDeploy(EngineBlocks):
                     self.canvas.end_row(row, length)
 
     def _end(self, row: int) -> int | None:
-        """The length of the answer, if it ends in the open block, which is full."""
+        """Returns the length of the answer if it ends in the open block, which must be full, or `None`."""
         canvas, answer = self.canvas, self.canvas.answer(row)
         start, end = canvas.open_edges(row)
         if end >= answer.stop:
             return canvas.status[row].longest
-        # It does not look for an end in the block that begins with the end of the prompt.
+        # LMDeploy looks for no end token in a block that begins inside the prompt.
         tokens = canvas.sequences[row, start:end].tolist() if start >= answer.start else []
         ends = self.config.eos_token_ids if self.config.stop_at_eos else []
         return next((start - answer.start + place + 1 for place, token in enumerate(tokens) if token in ends), None)
 
 
 def _best(scores: torch.FloatTensor, masked: torch.BoolTensor, count: int) -> torch.BoolTensor:
-    """The masked tokens of the `count` best scores, of equal ones those that `topk` picks, as in the engines."""
+    """Returns the masked tokens with the `count` best scores; `topk` breaks ties, as in the engines."""
     best = scores.masked_fill(~masked, -torch.inf).topk(min(count, masked.shape[1])).indices
     return masked & torch.zeros_like(masked).scatter_(1, best, True)
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Exporting a student as a folder that a serving engine, or the published code of its family, loads."""
+"""Exports a student as a folder that a serving engine, or the published code of its family, loads."""
 
 import os
 import shlex
@@ -26,7 +26,7 @@ from .emulation import check_engine
 logger = logging.get_logger(__name__)
 
 ENGINES = ("sglang", "lmdeploy", "transformers")
-# No index has the package: a clone, or a wheel in its place.
+# No index has the package, so the command installs a clone.
 _INSTALL = "pip install --no-deps ./hf-dparallel && "
 _LOADING = (
     "python -c 'import sys; from transformers import AutoModel; "
@@ -51,15 +51,15 @@ def export_for_engine(
 
     Args:
         student (`str` or `os.PathLike`):
-            A model or an adapter: a folder, or a name on the Hub.
+            A model or an adapter: a folder or a Hub id.
         engine (`str`):
             `"sglang"`, `"lmdeploy"` or `"transformers"`: the published code, with `trust_remote_code=True`.
         output_dir (`str` or `os.PathLike`):
             The folder, which must be new or empty.
         base_model (`str`, *optional*):
-            The base model, whose code is copied. By default what the student says.
+            The base model, whose code is copied. By default the one that the student names.
         generation_config ([`DiffusionGenerationConfig`], *optional*):
-            Settings that take the place of the student's recipe.
+            Settings that override the student's recipe.
 
     Returns:
         `str`: the line that starts the engine; for `"transformers"`, one that loads the model.
@@ -81,7 +81,7 @@ def export_for_engine(
     recipe = recipe_of(model).updated(**given)
     _check_weights(model, tokenizer)
     if engine not in ("transformers", *getattr(model.config, "served_as", ())):
-        rule, remedy = f"does not know {type(model).__name__}", "Use `hf-dparallel serve`."
+        rule, remedy = f"does not support {type(model).__name__}", "Use `hf-dparallel serve`."
         raise SettingError("engine", engine, rule, remedy)
     if engine != "transformers":
         recipe = recipe.updated(engine=engine)
@@ -91,9 +91,9 @@ def export_for_engine(
         command, settings = _LOADING, {}
     else:
         rule = f"needs published code, and {base_model!r} has none (no `auto_map` in its config.json)"
-        raise SettingError("engine", engine, rule, "Name another `base_model`, or use hf-dparallel.")
+        raise SettingError("engine", engine, rule, "Pass another `base_model`, or use hf-dparallel.")
     if tokenizer.chat_template is None:
-        logger.warning(f"`{student}` has no chat template: it can be asked plain prompts only.")
+        logger.warning(f"`{student}` has no chat template. Serve it with plain prompts only.")
     if has_adapter(model):
         model.merge_and_unload()
         # Engines do not read the weights of a head that is tied.
@@ -114,7 +114,7 @@ def export_for_engine(
 
 
 def _base_of(model: PreTrainedModel, student: Path) -> str:
-    """The base model that an adapter or a saved model names, or the model itself."""
+    """Returns the base model that an adapter or a saved model names, or the model itself."""
     if has_adapter(model):
         return model.peft_config[model.active_adapters()[0]].base_model_name_or_path
     said = ModelFacts.read(student, student.name).summary.get("base_model") if student.is_dir() else None
@@ -122,7 +122,7 @@ def _base_of(model: PreTrainedModel, student: Path) -> str:
 
 
 def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:
-    """What the `config.json` of a base model says of its code, and the files of its own code."""
+    """Returns `architectures` and `auto_map` of a base model's `config.json`, and the files of its own code."""
     config = read_json(Path(cached_file(base_model, CONFIG_NAME)))
     published = {name: config[name] for name in ("architectures", "auto_map") if config.get(name)}
     values = published.get("auto_map", {}).values()
@@ -132,7 +132,7 @@ def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:
     files: list[Path] = []
     for name in names:
         files.append(Path(cached_file(base_model, f"{name}.py")))
-        # And what these import, in turn.
+        # Also the files that these import, in turn.
         names += set(get_relative_imports(files[-1])) - set(names)
     return published, files
 
@@ -142,20 +142,20 @@ def _check_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
         raise ValueError("The student is quantized. Merge the adapter into the base model in its own dtype.")
     if len(tokenizer) > model.config.vocab_size:
         sizes = f"{len(tokenizer)} tokens, and the model {model.config.vocab_size}"
-        raise ValueError(f"The tokenizer has {sizes}. Give the model that it was made for.")
+        raise ValueError(f"The tokenizer has {sizes}. Pass the model that it was made for.")
 
 
 def _start(model: PreTrainedModel, config: DiffusionGenerationConfig, has_code: bool) -> tuple[str, dict[str, Any]]:
-    """The command that starts the engine of a configuration, and what goes into its YAML file."""
+    """Returns the command that starts the engine of a configuration, and the content of its YAML file."""
     check(config, model)
     check_engine(config)
     for name in ("stop_strings", "max_time"):
         if config.is_on(name):
-            raise SettingError(name, getattr(config, name), "is for each request to say", f"Leave `{name}` out.")
+            raise SettingError(name, getattr(config, name), "must be set by each request", f"Leave `{name}` out.")
     act = getattr(model.config, "hidden_act", "silu")
     if act != "silu":
-        raise ValueError(f"`hidden_act={act!r}` is not computed by {config.engine}, which has 'silu' only.")
-    # The published one: what engines mask with, whatever the checkpoint says. Our plug-in tells SGLang what it says.
+        raise ValueError(f"`hidden_act` must be 'silu' for {config.engine}, got {act!r}. Use `hf-dparallel serve`.")
+    # The published id: engines mask with it, whatever the checkpoint has. Our plug-in gives SGLang the checkpoint's.
     mask_token_id = type(model.config).mask_token_id
     if config.engine == "lmdeploy":
         return _start_lmdeploy(config, mask_token_id), {}
@@ -185,16 +185,16 @@ def _start_sglang(config: DiffusionGenerationConfig, mask_token_id: int, has_cod
 def _start_lmdeploy(config: DiffusionGenerationConfig, mask_token_id: int) -> str:
     length = config.block_length
     if config.mask_token_id != mask_token_id:
-        rule = f"is not what LMDeploy masks with, which is always {mask_token_id}"
+        rule = f"must be {mask_token_id}, with which LMDeploy always masks"
         raise SettingError("mask_token_id", config.mask_token_id, rule, "Serve it with SGLang and our plug-in.")
     if config.is_on("confidence_threshold"):
         how = f"low_confidence_dynamic --dllm-confidence-threshold {config.confidence_threshold}"
     else:
-        # How many tokens a pass commits follows from the passes of a block.
+        # LMDeploy gets the passes of a block, and divides its tokens among them.
         count = config.min_commits
         steps = max(1, length // count)
         if length // steps != count:
-            rule = f"is no quotient of a block of {length} tokens"
+            rule = f"must be the block length, {length}, over a number of passes, rounded down"
             raise SettingError("min_commits", count, rule, f"Use {length // steps}.")
         strategy = "sequential" if config.commit_order == "left_to_right" else "low_confidence_static"
         how = f"{strategy} --dllm-denoising-steps {steps}"

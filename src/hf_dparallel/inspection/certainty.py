@@ -17,7 +17,7 @@ def mean_confidence(confidences: torch.FloatTensor, num_passes: int) -> torch.Fl
 
     Args:
         confidences (`torch.FloatTensor` of shape `(batch_size, passes, tokens)`): from [`DiffusionGenerationOutput`]:
-            NaN where a token is decided. It keeps the confidence it was decided with.
+            NaN where a token is decided, which keeps the confidence it was decided with.
         num_passes (`int`): how many passes to return; the last one is repeated if the decode took fewer.
 
     Returns:
@@ -37,14 +37,14 @@ def certainty_of(answerer: Answerer, prompt_ids: Sequence[list[int]]) -> torch.F
 
 
 def committed_confidence(out: DiffusionGenerationOutput) -> torch.FloatTensor:
-    """Mean confidence with which the tokens of each answer were committed, `(batch_size,)` (the paper's Fig. 2a)."""
+    """Returns the mean confidence at which the tokens of each answer were committed, `(batch_size,)` (Fig. 2a)."""
     committed = out.commit_step >= 0
     at_commit = required(out, "confidences").gather(1, out.commit_step.clamp(min=0)[:, None])[:, 0]
     return at_commit.masked_fill(~committed, 0).sum(dim=1) / committed.sum(dim=1)
 
 
 def required(out: DiffusionGenerationOutput, name: str) -> torch.Tensor:
-    """Returns what the passes of a decode predicted, by its name in [`DiffusionGenerationOutput`]."""
+    """Returns a field of an output that was decoded with `output_certainty=True`, or raises a `ValueError`."""
     values = getattr(out, name)
     if values is None:
         raise ValueError(

@@ -33,13 +33,13 @@ def render_page(traces: Sequence[DecodeTrace], title: str) -> str:
     if not traces:
         raise ValueError("`traces` is empty. Give at least one decode to show.")
     data = json.dumps(page_data(traces), separators=(",", ":"))
-    # No text of a model ends the element that holds it: `</script>` needs a `<`.
+    # Without `<`, no text of a model can end the element that holds it, by `</script>`.
     parts = {"__TITLE__": html.escape(title), "__DATA__": data.replace("<", "\\u003c"), "__PASS_COLORS__": CSS}
     return re.sub("|".join(parts), lambda found: parts[found[0]], _TEMPLATE.read_text(encoding="utf-8"))
 
 
 def page_data(traces: Sequence[DecodeTrace]) -> dict[str, Any]:
-    """What the page shows, as its script reads it.
+    """Returns the data of the page, as its script reads them.
 
     `texts` are the texts of all candidates. A prediction is the list `[position, entropy, confidence, text,
     probability, text, probability, ...]`, with texts by number and probabilities in thousandths. Candidates below half

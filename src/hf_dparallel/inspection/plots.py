@@ -23,10 +23,10 @@ MARKERS = "os^Dv"
 def plot_tradeoff(
     curves: Mapping[str, Sequence[Mapping[str, Any]]], certainty: Mapping[str, torch.FloatTensor] | None = None
 ) -> "Figure":
-    """Draws Fig. 5, accuracy against tokens per forward pass, of the points of each method in their order.
+    """Draws Fig. 5: accuracy against tokens per forward pass, with one line through the points of each method.
 
-    With `accuracy_interval`, its ends are drawn too; a `label`, such as the threshold, is written beside its point.
-    With `certainty`, the maps of [`plot_confidence_maps`] stand beside it.
+    An `accuracy_interval` is drawn as a bar, and a `label`, such as the threshold, is written beside its point. With
+    `certainty`, the maps of [`plot_confidence_maps`] are drawn to the left.
     """
     widths = [*[1] * len(certainty or {}), 1.15]
     figure, (*maps, axes) = make_axes(len(widths), (4.4 * len(widths) + 2, 4.2), width_ratios=widths)
@@ -69,7 +69,7 @@ def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.Flo
 
 
 def draw_accuracy(axes: "Axes", points: Sequence[Mapping[str, Any]], figure: str, marker: str, method: str) -> None:
-    """Draws the accuracy of the points of a method over another of their figures."""
+    """Draws the accuracy of the points of a method against another `figure` of these points."""
     x = [point[figure] for point in points]
     y = [100 * point["accuracy"] for point in points]
     (line,) = axes.plot(x, y, marker=marker, label=method)

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""A decode on the terminal, its tokens coloured by the pass at which they were committed."""
+"""Prints a decode on the terminal, with tokens coloured by the pass that committed them."""
 
 from rich.console import Console
 from rich.text import Text
@@ -24,16 +24,16 @@ def print_answer(trace: DecodeTrace, console: Console | None = None) -> None:
 
 
 def legend(console: Console, first: str, last: str) -> Text:
-    """The scale of colours between the names of its ends; nothing where there are no colours."""
+    """Returns the scale of colours between the names of its ends, or an empty text if there are no colours."""
     if console.color_system is None or console.no_color:
         return Text()
     return Text.assemble(f"{first} ", *((" ", f"on {color}") for color in RAMP), f" {last}")
 
 
 def print_passes(trace: DecodeTrace, console: Console | None = None) -> None:
-    """Prints a line for each pass: its number, how many tokens it committed, and what stands after it.
+    """Prints a line for each pass: its number, how many tokens it committed, and the canvas after it.
 
-    Masks are shown up to the end of the block of the last token that stands.
+    Masks are shown up to the end of the block with the last decided token.
     """
     console = console or Console()
     width = len(str(trace.nfe))
@@ -47,7 +47,7 @@ def print_passes(trace: DecodeTrace, console: Console | None = None) -> None:
 
 
 def _canvas(trace: DecodeTrace, number: int) -> Text:
-    """What stands after so many passes."""
+    """Returns the text of the canvas after `number` passes."""
     standing = [trace.standing(position, number) for position in range(len(trace.tokens))]
     last = max((position for position, (_, text) in enumerate(standing) if text is not None), default=0)
     end = next(block.stop for block in trace.blocks() if last in block) if number < trace.nfe else last + 1

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""One decode as text: what stands after each pass, and what the model predicted of the rest."""
+"""One decode as text: the tokens after each pass, and what the model predicted for the masks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _TextOf = Callable[[int], str]
 
 @dataclass
 class Prediction:
-    """What a pass predicted of one masked token.
+    """The prediction of a pass for one masked token.
 
     Args:
         entropy (`float`): in nats.
@@ -65,7 +65,7 @@ class DecodeTrace:
     revised: dict[int, list[tuple[int, str | None]]] = field(default_factory=dict)
 
     def standing(self, position: int, number: int) -> tuple[int, str | None]:
-        """The pass that set what stands at a position after so many passes, -1 for none, and its text or `None`."""
+        """Returns the last of `number` passes that set a position, or -1, and the text there, `None` for a mask."""
         if self.is_given(position):
             return -1, self.tokens[position]
         last = [(self.commit_step[position], self.tokens[position])]
@@ -73,11 +73,11 @@ class DecodeTrace:
         return events[-1] if events else (-1, None)
 
     def is_given(self, position: int) -> bool:
-        """Whether a position was never masked, which happens when masks inside a prompt are filled in."""
+        """Returns whether a position was never masked, as tokens of the prompt in infilling."""
         return self.commit_step[position] < 0 and not any(position in masked for masked in self.predictions)
 
     def blocks(self) -> list[range]:
-        """The positions of each block, from left to right."""
+        """Returns the positions of each block, from left to right."""
         length = len(self.tokens)
         starts = [0, *range(self.first_block_length, length, self.block_length)]
         return [range(start, end) for start, end in zip(starts, [*starts[1:], length], strict=True)]
@@ -91,7 +91,7 @@ def trace_decode(
     name: str = "Decode",
     seed: int = 0,
 ) -> DecodeTrace:
-    """Decodes a prompt and returns how that went.
+    """Decodes a prompt and returns the trace of its decode.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): with [`~DiffusionGenerationMixin.generate`].
@@ -114,12 +114,12 @@ def trace_output(
     row: int = 0,
     attention: str = "full",
 ) -> DecodeTrace:
-    """Returns how a row was decoded, from what `generate` has returned with `output_certainty=True`.
+    """Returns the trace of a row, from an output of `generate` with `output_certainty=True`.
 
     Args:
-        out ([`DiffusionGenerationOutput`]): what was returned.
+        out ([`DiffusionGenerationOutput`]): the output.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): the tokenizer of the model.
-        config ([`DiffusionGenerationConfig`]): every setting that it was decoded with, special tokens included.
+        config ([`DiffusionGenerationConfig`]): the resolved settings, special tokens included.
         name (`str`): title of the decode.
         row (`int`, *optional*, defaults to 0): which answer.
         attention (`str`, *optional*, defaults to `"full"`): attention of the model. With another, blocks are counted
@@ -162,7 +162,7 @@ def _revised(out: DiffusionGenerationOutput, row: int, text_of: _TextOf) -> dict
 def _first_block_length(config: DiffusionGenerationConfig, start: int, length: int, attention: str) -> int:
     if attention != "full" and config.block_origin != "answer":
         return config.block_length - start % config.block_length
-    # What is filled in has its shorter block at the beginning.
+    # When infilling, the first block is the shorter one.
     return length % config.block_length or config.block_length if config.is_infilling else config.block_length
 
 
@@ -180,7 +180,7 @@ def _predictions(out: DiffusionGenerationOutput, row: int, step: int, text_of: _
 
 
 def _text_of(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """The text of a token, as it would be inside an answer; of a part of a character, the name of the token."""
+    """Returns the text of a token, or its name in the vocabulary if it is only a part of a character."""
     text = tokenizer.decode([token])
     is_whole = text and "\N{REPLACEMENT CHARACTER}" not in text
     return text if is_whole else str(tokenizer.convert_ids_to_tokens(token))

@@ -56,9 +56,9 @@ def main() -> None:
 def _start(program: str, tests: str) -> None:
     """Runs the program and then its tests on a thread of their own.
 
-    There is no Python frame below the program's, so there is none whose lines it could make to be skipped: the loop
-    over the steps is C code. `sync` calls the supervisor, which looks at the stack pointer. It sees from the first two
-    calls that those outside the program are alike.
+    The loop over the steps is C code: below the program's frame there is no Python frame in which the program could
+    skip lines. `sync` calls the supervisor, which compares stack pointers. The first two calls show it the place of
+    calls outside the program.
     """
     namespace: dict[str, Any] = {}
     # The tests start with the builtins as they were, and untraced.
@@ -76,8 +76,8 @@ def _start(program: str, tests: str) -> None:
     )
     each_step = iter(steps)
     arguments = (itertools.starmap(operator.call, each_step), 0)
-    # Nor can the program find the loop through the garbage collector, and move it past the tests. Python frees such
-    # iterators in the belief that they are tracked, so they are never freed.
+    # Hides the loop from the garbage collector, by which the program could find it and move it past the tests. Python
+    # frees iterators as tracked objects, so these must never be freed.
     for hidden in (own_builtins, steps, *steps, each_step, arguments, arguments[0]):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(hidden))
         ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(hidden))
@@ -150,6 +150,6 @@ def _library_folders() -> set[str]:
 
 
 def install_filter(code: bytes, flags: int = 0) -> int:
-    """Installs a filter of system calls, and returns what the kernel answers."""
+    """Installs a filter of system calls, and returns the result of `seccomp`."""
     buffer = ctypes.create_string_buffer(code, len(code))
     return _call("seccomp", 1, flags, struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer)))

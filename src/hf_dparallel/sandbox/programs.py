@@ -24,8 +24,8 @@ def run_programs(
 
     Args:
         programs (`Sequence[str]`): sources. `__name__` is not `"__main__"`, as in HumanEval's own implementation.
-        tests (`Sequence[str]`, *optional*): a source for each program that runs after it, with its names. No program
-            can leave its tests out by how it ends, as it could if both were one text.
+        tests (`Sequence[str]`, *optional*): a source for each program that runs after it, with its names. A program
+            cannot skip its tests by how it ends, as it could in one source with them.
         timeout_s (`float`, *optional*, defaults to 10.0): seconds that a program may take, with its tests.
         max_memory_mb (`int`, *optional*, defaults to 1024): memory (address space) of a program and its interpreter.
         num_workers (`int`, *optional*, defaults to 1): programs that run side by side.
@@ -34,7 +34,7 @@ def run_programs(
         `list[ProgramResult]`: in the order of the programs.
 
     Raises:
-        SandboxUnavailableError: where this machine cannot keep programs from doing harm.
+        SandboxUnavailableError: if this machine cannot isolate programs.
 
     Example:
 
@@ -65,7 +65,7 @@ def run_program(program: str, tests: str = "", timeout_s: float = 10.0, max_memo
         raise ValueError(f"`max_memory_mb` must be at least 256, which an interpreter takes, got {max_memory_mb}.")
     if not is_known_machine():
         raise SandboxUnavailableError(
-            "Programs are run on 64-bit Linux (x86_64, aarch64) only, where the kernel can keep them from doing harm. "
+            "Programs run on 64-bit Linux (x86_64, aarch64) only, where the kernel can isolate them. "
             "Run this part of the evaluation there, for instance in a container."
         )
     with (

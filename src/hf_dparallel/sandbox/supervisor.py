@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The outside of the sandbox: starts a program, answers what the kernel asks about it, and ends it.
 
-The program has reached its end when a system call that the kernel reports is made by the same thread at the same place
-on the stack as before the program. There is no secret to find: a call from within is made deeper on the stack.
+The program has reached its end when `sync` is called by the same thread, at the same place on the stack, as before the
+program. There is no secret to find: a call from within the program is deeper on the stack.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ _Place = tuple[int, str, str]
 
 
 class SandboxUnavailableError(RuntimeError):
-    """Raised where programs cannot be kept from doing harm. None has been run then."""
+    """Raised if programs cannot be isolated. None has been run then."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ProgramResult:
     Args:
         passed (`bool`): whether it and its tests ran off their ends, without an exception and in time.
         status (`str`): `"passed"`, `"failed"` or `"timed_out"`.
-        message (`str`): why it did not pass, in one line; often the last that it wrote to its standard error.
+        message (`str`): why it did not pass, in one line; often the last line of its standard error.
     """
 
     passed: bool
@@ -78,7 +78,7 @@ class Supervisor:
         settings: dict[str, str | int] = {"program": program, "tests": tests}
         settings |= {"cpu_s": int(timeout_s) + 2, "memory_bytes": max_memory_mb * 2**20}
         self._settings = json.dumps(settings).encode()
-        # The program's standard error, by which it gets its settings first.
+        # The program's standard error, through which it gets its settings first.
         self._control, theirs = socket.socketpair()
         with theirs:
             try:
@@ -88,7 +88,7 @@ class Supervisor:
                 raise
 
     def watch(self) -> ProgramResult:
-        """Runs the program until it ends, or has had its time."""
+        """Waits until the program ends or its time is over, and returns its result."""
         self._connect()
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
@@ -110,7 +110,7 @@ class Supervisor:
                 deadline = self._started_at + self._timeout_s
 
     def close(self) -> None:
-        """Kills the process. It cannot have any descendants."""
+        """Kills the process, which cannot have descendants."""
         self._process.kill()
         self._process.wait()
         self._control.close()
@@ -128,7 +128,7 @@ class Supervisor:
             self._check_started()
 
     def _read_output(self) -> bool:
-        """Reads what the program wrote, or before it starts a descriptor, and returns whether there can be more."""
+        """Reads output of the program (before it starts, a descriptor), and returns whether more can follow."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
         except OSError:  # it hangs, or was killed with settings unread
@@ -138,7 +138,7 @@ class Supervisor:
         return bool(data)
 
     def _answer(self) -> bool:
-        """Answers one question of the kernel, and returns whether it shows that the program has run off its end."""
+        """Answers one question of the kernel, and returns whether it shows the end of the program."""
         buffer = bytearray(struct.calcsize(_NOTIFICATION))
         try:
             fcntl.ioctl(self._listener, _RECEIVE, buffer)
@@ -163,14 +163,14 @@ class Supervisor:
         return False
 
     def _is_end(self, place: _Place | None) -> bool:
-        """Whether `sync` is called at the end of the program; the first two calls are before it, at the same place."""
+        """Returns whether a `sync` call is the one after the program. The first two, at its place, come before."""
         if self._started_at is not None:
             return place == self._places[0]
         self._places.append(place)
         if len(self._places) == 2:
             if place is None or place != self._places[0] or int(place[1], 16) == 0:
                 raise SandboxUnavailableError(
-                    "The end of a program could not be told from a call within it, so none was run: the call is made "
+                    "The end of a program cannot be distinguished from a call in it, so none was run: the call is "
                     f"at {self._places[0]} and {place} (thread, stack pointer, instruction pointer)."
                 )
             self._started_at = time.monotonic()
@@ -188,14 +188,14 @@ class Supervisor:
                 return None
             except PermissionError as error:
                 raise SandboxUnavailableError(
-                    f"Cannot read {path}, by which a program is seen to have reached its end: {error}. Allow a "
+                    f"Cannot read {path}, which shows whether a program has ended: {error}. Allow a "
                     "process to trace its children (kernel.yama.ptrace_scope at most 1)."
                 ) from error
             if words != ["running"]:
                 return thread, words[-2], words[-1]
 
     def _has_ended(self) -> bool:
-        """Whether the process has ended, or the program's thread."""
+        """Returns whether the process, or the program's thread, has ended."""
         if self._process.poll() is not None:
             return True
         thread = self._places[0][0] if self._started_at is not None and self._places[0] else None
@@ -218,15 +218,15 @@ class Supervisor:
         if self._started_at is None:
             reason = self._output.decode(errors="replace").strip().rpartition("\n")[2]
             raise SandboxUnavailableError(
-                f"Programs cannot be kept from doing harm here, so none was run: {reason or 'no answer'}. Needed are "
-                "Linux 5.13 or newer with Landlock and seccomp, and a container that does not forbid their use."
+                f"Programs cannot be isolated here, so none was run: {reason or 'no answer'}. Use Linux 5.13 or newer "
+                "with Landlock and seccomp, and a container that does not forbid them."
             )
 
 
 def _start_child(folder: str, stderr: socket.socket) -> subprocess.Popen:
-    # No variable of ours, so `-I` is not needed, under which Python would not read its own.
+    # Passes no variable of ours. `-I` would ignore these, too, but also `PYTHONHASHSEED`.
     environment = {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-    # One thread each, or libraries of linear algebra take the whole machine and all of the address space.
+    # One thread each, or libraries of linear algebra take all cores and all of the address space.
     environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     # Nor is there room for 64 MiB of addresses for each thread.
     environment["MALLOC_ARENA_MAX"] = "1"

@@ -56,7 +56,7 @@ _Instruction = tuple[int, int, int, int]
 
 
 def is_known_machine() -> bool:
-    """Whether the tables of system calls hold for this machine."""
+    """Returns whether the tables of system calls apply to this machine."""
     return sys.platform == "linux" and platform.machine() in _ARCHITECTURES and sys.maxsize > 2**32
 
 
@@ -68,7 +68,7 @@ def syscall_numbers() -> dict[str, int]:
 
 
 def counted_calls() -> bytes:
-    """A filter that asks the supervisor about new threads, files and folders, and tells it of `sync`."""
+    """Returns a filter that asks the supervisor about new threads, files and folders, and reports `sync` to it."""
     bodies = {name: [_return(_NOTIFY)] for name in ("sync", "mkdir", "mkdirat")}
     bodies["clone"] = _if_any_bit(0, _CLONE_THREAD, _NOTIFY)
     bodies |= {name: _if_any_bit(flags, os.O_CREAT, _NOTIFY) for name, flags in (("open", 1), ("openat", 2))}
@@ -76,7 +76,7 @@ def counted_calls() -> bytes:
 
 
 def permitted_calls() -> bytes:
-    """A filter under which all but harmless calls fail: none that makes processes, sockets or signals to others."""
+    """Returns a filter under which all but harmless calls fail: no new processes, sockets, or signals to others."""
     bodies = {entry.partition(":")[0]: [_return(ALLOW)] for entry in _ALLOWED.split()}
     bodies["clone"] = [*_if_any_bit(0, _CLONE_THREAD, ALLOW), _return(_REFUSE)]
     # glibc then calls `clone`, whose flags can be read.
@@ -107,7 +107,7 @@ def make_filter(bodies: dict[str, list[_Instruction]], otherwise: int) -> bytes:
 
 
 def _checked_open(flags: int) -> list[_Instruction]:
-    """No files without a name, which would not be counted, and none emptied that were opened to be read."""
+    """Returns checks that refuse unnamed files, which are not counted, and emptying files opened for reading."""
     return [
         *_if_any_bit(flags, _O_TMPFILE_BIT, _ERROR | errno.EOPNOTSUPP),
         (_AND, 0, 0, os.O_TRUNC | os.O_ACCMODE),
@@ -127,7 +127,7 @@ def _if_one_of(argument: int, values: Sequence[int]) -> list[_Instruction]:
 
 
 def _load(argument: int, high: bool = False) -> _Instruction:
-    """Loads the lower half of an argument (both machines are little-endian), or the upper one."""
+    """Returns a load of the lower half of an argument (both machines are little-endian), or of the upper one."""
     return (_LOAD, 0, 0, _OFFSET_OF_ARGUMENTS + 8 * argument + 4 * high)
 
 
