@@ -7,7 +7,7 @@ from itertools import repeat
 import torch
 
 
-# Logits measured at a time. On a CPU, what fits into its cache; elsewhere, what bounds the memory (0.5 GB a copy).
+# Logits measured at a time: on a CPU they fit into its cache, elsewhere they bound the memory (0.5 GB a copy).
 _CHUNK_NUMEL_CPU = 2**19
 _CHUNK_NUMEL = 2**27
 # Divides the vocabularies of the published models.
@@ -25,15 +25,15 @@ class Certainty:
 
 
 def column_of(token_id: int | None) -> slice:
-    """The column of a token in scores; none where there is no such token."""
+    """Returns the column of a token in scores, as a slice, which is empty for `None`."""
     return slice(0) if token_id is None else slice(token_id, token_id + 1)
 
 
 def entropy_from_logits(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     r"""
-    Entropy of `softmax(logits / temperature)`, in nats.
+    Computes the entropy of `softmax(logits / temperature)`, in nats.
 
-    Computed in float32 whatever the dtype of `logits`, and differentiable. A logit of `-inf` has probability zero and
+    The result is float32, whatever `logits` are, and differentiable. A logit of `-inf` has probability zero and
     adds nothing (`0 * log 0 = 0`), neither to the entropy nor to its gradient.
 
     Args:
@@ -66,7 +66,7 @@ def entropy_from_logits(logits: torch.Tensor, temperature: float = 1.0) -> torch
 
 def confidence_from_logits(logits: torch.Tensor) -> torch.Tensor:
     r"""
-    Probability of the most likely token, computed in float32 whatever the dtype of `logits`.
+    Computes the probability of the most likely token, in float32 whatever the dtype of `logits`.
 
     Args:
         logits (`torch.Tensor` of shape `(..., vocab_size)`):
@@ -95,18 +95,18 @@ def measure_certainty(
     tokens: torch.LongTensor | None = None,
     noise: torch.FloatTensor | None = None,
 ) -> Certainty:
-    """What decoding decides by: the likeliest token of each position but the mask token, and how certain it is.
+    """Picks the likeliest token of each position, except the mask token, and measures its certainty.
 
-    The mask token, if there is one, is never picked, and is part of the distribution all the same. Where the model
-    prefers it to every other token it predicts that nothing can be said yet: the entropy of such a position counts as
-    infinite. Its confidence, the probability of the token that is picked, is small by itself.
+    The mask token, if there is one, is never picked, but is part of the distribution. If the model prefers it to every
+    other token, the model cannot decide the position yet, and its entropy counts as infinite. (Its confidence, the
+    probability of the picked token, is small anyway.)
 
     `logits`, `(..., vocab_size)`, are used as a scratch space and left as they were. With `tokens`, `(...)`, their
     confidence is measured instead of the likeliest tokens'. With `noise`, exponential random numbers of the shape of
     `logits`, tokens are drawn by them, as `torch.multinomial` does (the Gumbel-max trick). All is in float32 or, for
     float64 logits, in float64.
     """
-    # Contiguous, because several places of an expanded tensor are one.
+    # Contiguous, because several places of an expanded tensor share their memory.
     flat = logits.flatten(0, -2).contiguous()
     size = max(1, (_CHUNK_NUMEL_CPU if logits.device.type == "cpu" else _CHUNK_NUMEL) // logits.shape[-1])
     given = [
@@ -158,7 +158,7 @@ def _measure(
 
 
 def _max(logits: torch.Tensor) -> tuple[torch.Tensor, torch.LongTensor]:
-    """The largest of each row, and where it is: on CPUs in the best of groups, for torch is slow in long rows."""
+    """Returns the largest value of each row and its index; on CPUs by groups, because torch is slow in long rows."""
     if logits.device.type != "cpu" or logits.shape[-1] % _GROUP:
         return logits.max(dim=-1)  # type: ignore[return-value]
     groups = logits.unflatten(-1, (-1, _GROUP))

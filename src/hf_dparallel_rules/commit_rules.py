@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What commit rules share: their table, and helpers. A rule is one function, with its setting above it, in rules/.
+"""The table of commit rules, and their helpers. A rule is one function, with its setting above it, in rules/.
 
 A rule gets the prediction of a pass, `masked` (which of its tokens may be committed, `(rows, tokens)`) and the value
 of its setting, and returns the tokens to commit, `(rows, tokens)`. Every rule commits at least one masked token of
@@ -24,7 +24,7 @@ _LEAST = -3e38
 
 
 class Prediction(Protocol):
-    """What a rule reads of a pass: a candidate token at each place, each `(rows, tokens)`, and its scores."""
+    """A prediction, as rules read it: a candidate token at each place, `(rows, tokens)`, and its scores."""
 
     tokens: Tensor
     confidence: Tensor
@@ -36,7 +36,7 @@ class Prediction(Protocol):
 
 
 class Canvas(Protocol):
-    """What a rule with a memory reads of the rows that are decoded together."""
+    """The rows that are decoded together, as a rule with a memory reads them."""
 
     row_ids: list[int]
     width: int
@@ -68,7 +68,7 @@ def commit_rule(name: str, type: type, help: str, **fields: Any) -> Callable:
 
 
 def make_rule(config: Config, canvas: Canvas) -> Callable:
-    """The rule that a resolved configuration asks for, as a function of prediction and masked tokens."""
+    """Returns the rule of a resolved configuration, as a function of prediction and masked tokens."""
     name = config.commit_rule()
     if name is None:
         return most_confident
@@ -88,14 +88,14 @@ def make_rule(config: Config, canvas: Canvas) -> Callable:
 
 
 def check_rule(config: Config) -> None:
-    """Lets the commit rule of a configuration check its value beside the other settings, if it is a class that can."""
+    """Runs the `check` of the commit rule of a configuration, if the rule has one."""
     check = getattr(_RULES.get(config.commit_rule() or ""), "check", None)
     if check is not None:
         check(config)
 
 
 def rules_of_one_pass() -> dict[str, Callable]:
-    """The rules that look at the predictions of a pass only, so that decoders of other packages can call them."""
+    """Returns the rules that read only the predictions of a pass, so that decoders of other packages can call them."""
     functions = {name: rule for name, rule in _RULES.items() if not isinstance(rule, type)}
     return {name: rule for name, rule in functions.items() if "revision" not in SETTINGS[name].counts_as}
 
@@ -110,14 +110,14 @@ def _in_first_block_too(accepted: Tensor, canvas: Canvas, prediction: Prediction
 
 
 def most_certain(certainty: Tensor, masked: Tensor) -> Tensor:
-    """The masked token of the greatest certainty in each row, `(rows, tokens)`."""
+    """Returns the masked token of the greatest certainty in each row, as a mask `(rows, tokens)`."""
     # An infinite entropy is still better than a token that may not be committed.
     best = certainty.clamp(min=_LEAST).masked_fill(~masked, -math.inf).argmax(dim=-1, keepdim=True)
     return masked.new_zeros(masked.shape).scatter_(-1, best, True)
 
 
 def most_confident(prediction: Prediction, masked: Tensor) -> Tensor:
-    """Without a rule: one token in each pass."""
+    """Commits one token in each pass. Used if no rule is set."""
     return masked & most_certain(prediction.confidence, masked)
 
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The settings of decoding as the serving engines do it."""
+"""The settings that emulate serving engines."""
 
 from .settings import add_setting
 
@@ -7,7 +7,7 @@ from .settings import add_setting
 # fmt: off
 add_setting("engine", "engine", str, off="hf-dparallel", choices=("hf-dparallel", "sglang", "lmdeploy"),
     not_with=("compile_config",),
-    model={"is_served": "does not know {model}, but SDAR (both engines) and LLaDA2 (SGLang)"},
+    model={"is_served": "does not support {model}, only SDAR (both engines) and LLaDA2 (SGLang)"},
     source="https://docs.sglang.io",
     help="Decode as this serving engine does, to calibrate a threshold for it here. SGLang takes "
     "`confidence_threshold` (`LowConfidence`), with `editing_threshold` (`JointThreshold`), "

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any, Protocol
 
 
-# What a setting is about, in the order in which settings are listed.
+# The kinds of settings, in the order in which settings are listed.
 KINDS = {
     "length": "Canvas",
     "rule": "Commit rules, at most one of them",
@@ -27,8 +27,7 @@ KINDS = {
     "tokens": "Special tokens",
     "compile": "Compilation",
 }
-# What settings of transformers, of the published samplers and of their trainers are called here; nothing is like those
-# without a name.
+# Our names for settings of transformers, of the published samplers and of their trainers. `None`: no equivalent here.
 _OUR_NAMES = {
     "max_length": "max_new_tokens={value} - prompt_length",
     "min_length": "min_new_tokens={value} - prompt_length",
@@ -72,7 +71,7 @@ class SettingError(ValueError):
     Args:
         setting (`str`): its name.
         value (`Any`): the value.
-        rule (`str`): what it breaks, as the end of a sentence about the setting: "must be ...", "needs ...".
+        rule (`str`): the rule that it breaks, as the end of a sentence about the setting: "must be ...", "needs ...".
         remedy (`str`, *optional*): what to do instead, in sentences.
     """
 
@@ -83,7 +82,7 @@ class SettingError(ValueError):
         super().__init__(f"{text} {remedy[:1].upper()}{remedy[1:]}".rstrip())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # For processes that hand errors to one another.
+        # Processes hand errors to one another by pickle.
         return type(self), (self.setting, self.value, self.rule, self.remedy)
 
 
@@ -97,22 +96,22 @@ class Setting:
         type (`type`): `int`, `float`, `bool` or `str`; `list` for token ids or texts, one or several, and `object` for
             values of another class, which `items` names.
         help (`str`): what it does, in one or two sentences.
-        default (`Any`, *optional*): what holds where nobody has set it.
-        off (`Any`, *optional*): the value at which it does nothing, and its default if that is not given.
+        default (`Any`, *optional*): the value if nobody sets it.
+        off (`Any`, *optional*): the value at which it does nothing; also the default, unless `default` is given.
         minimum, maximum (`float`, *optional*): the range of a number.
         above_minimum (`bool`): whether the minimum itself is not allowed.
         noun (`str`): what a value is, for messages.
-        items (`type` or `str`): what a `list` is of: `list` for lists of one token id.
+        items (`type` or `str`): the type of the items of a `list`; `list` for lists of one token id.
         choices (`tuple`): the allowed values of a `str`.
         source (`str`): link to the paper it is from.
         is_swept (`bool`): whether it trades accuracy for speed, so that several values of it are worth comparing.
         counts_as (`tuple`): groups that it belongs to, which others may need or exclude.
-        needs, not_with (`tuple`): the settings or groups that it does nothing without, and that it contradicts.
-        model (`dict`): what the model must be able to do ([`~compatibility.ABILITIES`]), each with what breaks
+        needs, not_with (`tuple`): the settings or groups that it requires, and those that it contradicts.
+        model (`dict`): abilities that the model must have ([`~compatibility.ABILITIES`]), each with the error
             otherwise, as the end of a sentence about the setting. `{model}` is the name of its class, `{longest}` the
             longest sequence that it was trained for.
-        schedule_of (`str`): of a commit rule that spreads this many tokens over its value: the setting that says how
-            many. Where no rule is set it has the same value, for one token in each pass.
+        schedule_of (`str`): for a commit rule that spreads tokens over passes, the setting with their number. If no
+            rule is set, this rule gets the same value, for one token in each pass.
     """
 
     name: str
@@ -136,27 +135,27 @@ class Setting:
     schedule_of: str = ""
 
     def is_on(self, value: Any) -> bool:
-        """Whether it is set to this value and does something there."""
+        """Returns whether the setting does something at this value."""
         return value not in (None, self.off)
 
     @property
     def changes_answer(self) -> bool:
-        """Whether a model may decode other tokens, or in other passes, under another value."""
+        """Returns whether another value can change the tokens of an answer, or its passes."""
         return self.kind not in ("output", "tokens", "compile")
 
     @property
     def has_flag(self) -> bool:
-        """Whether it can be said on a command line."""
+        """Returns whether commands have a flag for the setting."""
         return self.changes_answer and self.type in (int, float, bool, str)
 
     @property
     def is_requestable(self) -> bool:
-        """Whether a request to the server may set it."""
+        """Returns whether a request to the server may set it."""
         return self.has_flag and self.kind != "stopping" or self.name == "stop_at_eos"
 
     @property
     def rule(self) -> str:
-        """Which values are allowed; goes on after "must be"."""
+        """Returns the allowed values, for messages, as the end of a sentence after "must be"."""
         if self.choices:
             return f"one of {self.choices}"
         if self.type not in (int, float):
@@ -169,11 +168,11 @@ class Setting:
 
     @property
     def way_without(self) -> str:
-        """How to do without it, for messages: a recipe may have it, which a value overrides."""
+        """Returns how to turn the setting off, for messages: by a value if there is one, since a recipe may set it."""
         return f"set `{self.name}={self.off!r}`" if self.off is not None else f"leave `{self.name}` out"
 
     def read(self, value: Any) -> Any:
-        """Returns a value in Python's own type, or raises a [`SettingError`] if it is not allowed."""
+        """Returns a value as a type of Python, or raises a [`SettingError`] if it is not allowed."""
         if value is None:
             return None
         # Scalars and arrays of numpy and torch become numbers and lists.
@@ -206,7 +205,7 @@ class Setting:
 
 
 class Config(Protocol):
-    """What checks and commit rules read of a resolved configuration. It has every setting as an attribute."""
+    """A resolved configuration, as checks and commit rules read it. Every setting is an attribute."""
 
     max_new_tokens: int
     min_new_tokens: int
@@ -236,17 +235,17 @@ def add_setting(name: str, kind: str, type: type, help: str, **fields: Any) -> N
 
 
 def settings_of(*kinds: str) -> tuple[str, ...]:
-    """Names of the settings of these kinds."""
+    """Returns the names of the settings of these kinds."""
     return tuple(name for name, setting in SETTINGS.items() if setting.kind in kinds)
 
 
 def settings_called(name: str) -> tuple[str, ...]:
-    """Names of the settings that a name in `needs` or `not_with` stands for: the setting itself, or a group."""
+    """Returns the settings that a name in `needs` or `not_with` stands for: the setting itself, or a group."""
     return (name,) if name in SETTINGS else tuple(one for one in SETTINGS if name in SETTINGS[one].counts_as)
 
 
 def what_is_meant(name: str, known: Collection[str] = ()) -> str:
-    """Says which of the `known` names (by default the settings) is meant by an unknown one; nothing if none is."""
+    """Returns a hint at the `known` name (by default, of a setting) that an unknown one means, or an empty text."""
     ours = re.match(r"\w+", _OUR_NAMES.get(name) or "")
     if name in _OUR_NAMES and (not known or ours is None or ours[0] in known):
         return name_of_ours(name, name)
@@ -255,7 +254,7 @@ def what_is_meant(name: str, known: Collection[str] = ()) -> str:
 
 
 def name_of_ours(name: str, value: Any) -> str:
-    """Says, in a sentence, what to set in the place of a setting that decoding does not have."""
+    """Returns a sentence that names the setting to use instead of one that decoding does not have."""
     ours = _OUR_NAMES.get(name)
     return f"Use `{ours.format(value=value)}` for `{name}`." if ours else f"Remove `{name}`."
 
@@ -274,7 +273,7 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-# A row a setting: what it is, what it goes with, what it does.
+# A setting per row: its type and values, its relations to others, its help.
 # fmt: off
 add_setting("max_new_tokens", "length", int, default=256, off=0,
     help="Length of the canvas, the mask tokens behind the prompt. 0 appends none: the mask tokens inside the prompt "
@@ -293,19 +292,19 @@ add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,
     help="With any rule: at least this many tokens in each pass, the most confident ones.")
 add_setting("max_active_blocks", "blocks", int, off=1, minimum=1, is_swept=True,
     needs=(THRESHOLD,), source="https://huggingface.co/papers/2601.07568",
-    model={"has_open_past": "opens a block behind one that is not decided, and a block of {model} sees none of those"},
+    model={"has_open_past": "opens a block behind one that is not decided, which {model} does not see"},
     help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open one is "
     "decided; this needs a commit rule with a threshold.")
 add_setting("block_add_threshold", "blocks", float, default=0.5, noun="a fraction", above_minimum=True, maximum=1,
     is_swept=True,
-    help="Part of the last open block that must be decided before the next one opens. At most one opens in a pass.")
+    help="Fraction of the last open block to decide before the next one opens. At most one opens in a pass.")
 add_setting("temperature", "sampling", float, off=0.0, is_swept=True,
     help="0 takes the likeliest token; above 0, tokens are sampled. Certainty is always measured at temperature 1.")
 add_setting("do_sample", "sampling", bool, off=False,
     help="`False` is a temperature of 0; `True` without a temperature is a temperature of 1.")
-add_setting("top_k", "sampling", int, off=0, help="Sample among this many likeliest tokens only; 0 means all.")
+add_setting("top_k", "sampling", int, off=0, help="Sample only among this many likeliest tokens; 0 means all.")
 add_setting("top_p", "sampling", float, off=1.0, noun="a probability", above_minimum=True, maximum=1,
-    help="Sample among the likeliest tokens that make up this probability only.")
+    help="Sample only among the likeliest tokens that together have this probability.")
 add_setting("repetition_penalty", "processing", float, off=1.0, minimum=0.01, maximum=100,
     help="Lowers the scores of tokens that the row already has, prompt included. 1 changes nothing.")
 add_setting("min_new_tokens", "processing", int, off=0, needs=("max_new_tokens",),
@@ -320,19 +319,19 @@ add_setting("use_cache", "cache", bool, default=False, off=True,
     help="`False` turns off the caches and the suffix window of recipe and model. `True` changes nothing.")
 add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "block"),
     source="https://huggingface.co/papers/2505.22618",
-    model={"takes_cache": "needs a model of this package (see `hf-dparallel models`), and {model} is none",
+    model={"takes_cache": "needs a model of this package (see `hf-dparallel models`), which {model} is not",
            "fits_attention": "is not for the attention of {model}: \"block\" is for block-causal models and exact, "
            "\"prefix\" and \"dual\" approximate for all others",
-           "keeps_activations": "needs `model.eval()`: in training, activation checkpointing drops the keys and "
-           "values that are kept"},
+           "keeps_activations": "needs `model.eval()`: in training, activation checkpointing drops keys and "
+           "values"},
     help="Keep keys and values: `\"prefix\"` before the open block, `\"dual\"` also behind it, both approximate; "
     "`\"block\"`, the default of block-causal models, is exact. Unset: every pass computes the whole sequence.")
 add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, needs=("cache_implementation",),
-    model={"sees_all": "makes an approximation better, and the cache of {model} is exact"},
-    help="With a cache: compute everything anew after this many passes inside a block, too. 1 is exact.")
+    model={"sees_all": "refreshes an approximation, but the cache of {model} is exact"},
+    help="With a cache: recompute everything after this many passes inside a block, too. 1 is exact.")
 add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_config",),
     source="https://huggingface.co/papers/2508.14148",
-    model={"sees_all": "leaves out masks behind the open blocks, and {model} computes none of them anyway",
+    model={"sees_all": "leaves out masks behind the open blocks, but {model} computes none of them anyway",
            "hides_padding": "hides masks of some rows, by an attention mask that {model} ignores"},
     help="Masks behind the open blocks that a pass computes and sees; by default all. Fewer are faster, and an "
     "approximation.")
@@ -361,7 +360,7 @@ add_setting("pad_token_id", "tokens", int, noun="a token id (an integer)",
 add_setting("bos_token_id", "tokens", int, noun="a token id (an integer)",
     help="Only a record: decoding does not use it.")
 add_setting("compile_config", "compile", object, noun="a transformers.CompileConfig", items="CompileConfig",
-    model={"is_native": "needs a model of this package (see `hf-dparallel models`), and {model} is none"},
+    model={"is_native": "needs a model of this package (see `hf-dparallel models`), which {model} is not"},
     help="A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Prompts are then padded to "
     "multiples of 64 columns and batches to powers of two, so that few shapes are compiled.")
 add_setting("disable_compile", "compile", bool, help="Ignores `compile_config`.")

@@ -82,7 +82,7 @@ def read_checkpoint(config: Any, server_args: Any) -> None:
 
 
 def register() -> None:
-    """What SGLang calls in each of its processes."""
+    """Registers rules, hook and configurations. SGLang calls it in each of its processes."""
     for rule in RULES:
         name = rule.title().replace("_", "")
         algo_name_to_cls[name] = type(name, (CommitRule,), {"rule": rule})

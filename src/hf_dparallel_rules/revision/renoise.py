@@ -6,9 +6,9 @@ from ..settings import add_setting
 
 # fmt: off
 add_setting("max_denoising_steps", "revision", int, minimum=1, is_swept=True, not_with=("compile_config",),
-    model={"has_random_noise": "is for models whose noise is random tokens, and {model} has a mask token"},
+    model={"has_random_noise": "is for models whose noise is random tokens, but {model} has a mask token"},
     help="Renoising, for models whose noise is random tokens: at most this many passes over a canvas. Each decides "
-    "all tokens anew; what the commit rule does not accept becomes a random token.")
+    "all tokens again; those that the commit rule does not accept become random tokens.")
 add_setting("t_max", "revision", float, default=0.8, above_minimum=True, is_swept=True,
     help="With `max_denoising_steps`: the temperature of the first pass. It falls evenly from pass to pass.")
 add_setting("t_min", "revision", float, default=0.4, is_swept=True,

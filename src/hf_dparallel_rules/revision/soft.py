@@ -7,11 +7,11 @@ from ..settings import THRESHOLD
 
 @commit_rule("soft_threshold", float, noun="a probability", maximum=1,
     counts_as=(THRESHOLD, "revision"), not_with=("revision", "compile_config"),
-    model={"has_mask_token": "mixes tokens with the mask token, and {model} has none",
-           "takes_embeddings": "feeds mixtures of embeddings, and {model} takes no `inputs_embeds`"},
+    model={"has_mask_token": "mixes tokens with the mask token, but {model} has none",
+           "takes_embeddings": "feeds mixtures of embeddings, but {model} takes no `inputs_embeds`"},
     source="https://huggingface.co/papers/2604.08302",
     help="Soft decoding, for models trained for it: commit the masks before the first one below this probability. "
-    "Until the block is left, each pass decides all committed tokens anew, and sees them mixed with the "
+    "Until the block is left, each pass decides all committed tokens again, and sees them mixed with the "
     "mask token.")  # fmt: skip
 def commit_prefix(prediction, masked, threshold):
     # The masks of a row come first, from left to right.

@@ -7,7 +7,7 @@ from ..settings import Config, SettingError, add_setting
 
 @commit_rule("denoising_steps", int, minimum=1, counts_as=(), schedule_of="max_new_tokens", needs=("max_new_tokens",),
     source="https://huggingface.co/papers/2502.09992",
-    model={"has_mask_token": "shares out masks, and {model} decides all tokens anew in each pass"},
+    model={"has_mask_token": "spreads masks over passes, but {model} decides all tokens again in each pass"},
     help="Commit the most confident tokens in this many passes over the whole canvas, evenly. Without any rule, one "
     "token in each pass. Block-causal models may take others where prompt or answer end inside a block, or where the "
     "first token of a block comes alone.")  # fmt: skip
@@ -52,7 +52,7 @@ class Schedule:
 
 
 def scheduled_counts(max_new_tokens: int, block_length: int, denoising_steps: int) -> list[list[int]]:
-    """How many tokens to commit at each step of each block.
+    """Returns how many tokens to commit at each step of each block.
 
     Every block gets at least one of `denoising_steps`, the others in proportion to its further tokens; the tokens of a
     block are spread evenly over its steps (https://huggingface.co/papers/2502.09992).
