@@ -58,18 +58,18 @@ MASK, EOS = 63, 1
 
 
 def refuses(setting: str, match: str | None = None):
-    """Expects an error about a setting, known by a word where several rules could be broken."""
+    """Expects an error about a setting; `match` picks one of several rules that could be broken."""
     return pytest.raises(SettingError, match=match, check=lambda error: error.setting == setting)
 
 
 def assert_same_row(row, other, about):
-    """Two decodes of a prompt have the same tokens, in the same passes, with as many revisions."""
+    """Asserts that two decodes of a prompt have the same tokens, in the same passes, with as many revisions."""
     assert torch.equal(row.tokens, other.tokens) and torch.equal(row.commit_step, other.commit_step), about
     assert (row.nfe, row.num_revisions) == (other.nfe, other.num_revisions), about
 
 
 def make_llada(**overrides) -> LLaDAForMaskedDiffusion:
-    """A random LLaDA with a vocabulary of 64, whose attention and predictions are sharp enough to tell rows apart."""
+    """Returns a random LLaDA (vocabulary: 64), with attention and predictions sharp enough to tell rows apart."""
     settings = {
         "vocab_size": 64,
         "d_model": 32,
@@ -102,40 +102,40 @@ _SIZES = {
 
 
 def make_dream(**overrides) -> DreamForMaskedDiffusion:
-    """A random Dream of the same size."""
+    """Returns a random Dream of the same size."""
     settings = _SIZES | {"bos_token_id": 1}
     torch.manual_seed(0)
     return _sharpened(DreamForMaskedDiffusion(DreamConfig(**(settings | overrides))))
 
 
 def make_sdar(**overrides) -> SDARForMaskedDiffusion:
-    """A random SDAR of the same size, with blocks of 4 tokens."""
+    """Returns a random SDAR of the same size, with blocks of 4 tokens."""
     settings = _SIZES | {"head_dim": 12, "block_size": 4, "bos_token_id": 1}
     torch.manual_seed(0)
     return _sharpened(SDARForMaskedDiffusion(SDARConfig(**(settings | overrides))))
 
 
 def make_a2d(of=A2DQwen3ForMaskedDiffusion, **overrides):
-    """A random A2D of the same size, `of` a class. With `block_length` it is block-causal."""
+    """Returns a random A2D of the same size, `of` a class. With `block_length` it is block-causal."""
     settings = _SIZES | {"head_dim": 12, "bos_token_id": 1}
     torch.manual_seed(0)
     return _sharpened(of(of.config_class(**(settings | overrides))))
 
 
 def make_block_a2d(**overrides) -> A2DQwen3ForMaskedDiffusion:
-    """The same, block-causal with blocks of 4 tokens."""
+    """Returns a random A2D that is block-causal, with blocks of 4 tokens."""
     return make_a2d(**({"block_length": 4} | overrides))
 
 
 def make_fast_dllm(**overrides) -> FastDLLMForMaskedDiffusion:
-    """A random Fast-dLLM v2 of the same size, with blocks of 4 tokens."""
+    """Returns a random Fast-dLLM v2 of the same size, with blocks of 4 tokens."""
     settings = _SIZES | {"bd_size": 4, "bos_token_id": 1}
     torch.manual_seed(0)
     return _sharpened(FastDLLMForMaskedDiffusion(FastDLLMConfig(**(settings | overrides))))
 
 
 def make_nemotron(**overrides) -> NemotronDiffusionForMaskedDiffusion:
-    """A random Nemotron-Labs-Diffusion of the same size, with blocks of 4 tokens; queries grow from position 8 on."""
+    """Returns a random Nemotron-Labs-Diffusion, with blocks of 4 tokens; queries grow from position 8 on."""
     rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 8}
     rope |= {"llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}
     settings = _SIZES | {"head_dim": 12, "block_size": 4, "bos_token_id": 1, "rope_parameters": rope}
@@ -147,27 +147,27 @@ _EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok"
 
 
 def make_llada_moe(**overrides) -> LLaDAMoeForMaskedDiffusion:
-    """A random LLaDA-MoE of the same size, with 4 experts in each layer."""
+    """Returns a random LLaDA-MoE of the same size, with 4 experts in each layer."""
     torch.manual_seed(0)
     return _sharpened(LLaDAMoeForMaskedDiffusion(LLaDAMoeConfig(**(_SIZES | _EXPERTS | overrides))))
 
 
 def make_rnd1(**overrides) -> RND1ForMaskedDiffusion:
-    """A random RND1 of the same size."""
+    """Returns a random RND1 of the same size."""
     settings = _SIZES | _EXPERTS | {"head_dim": 12}
     torch.manual_seed(0)
     return _sharpened(RND1ForMaskedDiffusion(RND1Config(**(settings | overrides))))
 
 
 def make_sdar_moe(**overrides) -> SDARMoeForMaskedDiffusion:
-    """A random SDAR of the same size, with 4 experts in each layer."""
+    """Returns a random SDAR of the same size, with 4 experts in each layer."""
     settings = make_sdar().config.to_dict() | _EXPERTS | overrides
     torch.manual_seed(0)
     return _sharpened(SDARMoeForMaskedDiffusion(SDARMoeConfig(**settings)))
 
 
 def make_llada2(**overrides) -> LLaDA2ForMaskedDiffusion:
-    """A random LLaDA2 of the same size, with blocks of 4 tokens: a dense layer, and one of 8 experts in 4 groups."""
+    """Returns a random LLaDA2, with blocks of 4 tokens, a dense layer, and a layer of 8 experts in 4 groups."""
     settings = _SIZES | {
         "head_dim": 12,
         "block_length": 4,
@@ -184,7 +184,7 @@ def make_llada2(**overrides) -> LLaDA2ForMaskedDiffusion:
 
 
 def make_diffusion_gemma(canvas_length=4, num_hidden_layers=2, **overrides) -> DiffusionGemmaForBlockDiffusion:
-    """A random DiffusionGemma of the same size, whose sliding layers see 6 tokens."""
+    """Returns a random DiffusionGemma of the same size, whose sliding layers see 6 tokens."""
     text = _SIZES | {
         "head_dim": 8,
         "num_hidden_layers": num_hidden_layers,
@@ -265,7 +265,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_word_tokenizer() -> PreTrainedTokenizerFast:
-    """A word for each id, and no other: transformers' own stop strings fail, as they need one for "abcdef"."""
+    """Returns a tokenizer with one word per id: transformers' own stop strings fail, as they need "abcdef"."""
     words = {f"w{index}": index for index in range(63)} | {"<mask>": 63}
     backend = Tokenizer(models.WordLevel(words, unk_token="w0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -379,7 +379,7 @@ class Recorder(BaseStreamer):
 
 
 def is_right(text: str) -> bool:
-    """An arbitrary fact about a text."""
+    """Returns whether a text has an even sum of numbers, as an arbitrary reward."""
     return sum(int(word) for word in text.split() if word.isdigit()) % 2 == 0
 
 

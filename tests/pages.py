@@ -48,14 +48,14 @@ def run_blocks(page: str | Path, on_the_hub: Mapping[str, str] | None = None) ->
 
 
 def shell_commands(page: str) -> list[list[str]]:
-    """The words of every command in the bash blocks of a page."""
+    """Returns the words of every command in the bash blocks of a page."""
     lines = [line for text in blocks(page, "bash") for line in text.replace("\\\n", " ").splitlines()]
     commands = [shlex.split(part, comments=True) for line in lines for part in re.split(r"&&|(?<!\|)\|(?!\|)", line)]
     return [words for words in commands if words]
 
 
 def arguments_of_ours(words: list[str]) -> list[str] | None:
-    """What follows `hf-dparallel`, or `hf_dparallel.cli` under a launcher."""
+    """Returns the words behind `hf-dparallel`, or behind `hf_dparallel.cli` under a launcher."""
     words = list(itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), words))
     if words[:1] == ["hf-dparallel"]:
         rest = words[1:]

@@ -106,7 +106,7 @@ def run_in_two_processes(source: str, *arguments) -> None:
 
 
 def run_python(program: str) -> str:
-    """What a program prints in a process in which nothing has been imported before."""
+    """Returns the output of a program in a process in which nothing has been imported before."""
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout

@@ -187,11 +187,11 @@ class SimulatedDevices(TorchDispatchMode):
         return module
 
     def count(self, kind: str, **wanted) -> int:
-        """How many events of a kind have the wanted attributes."""
+        """Returns how many events of a kind have the wanted attributes."""
         return len(self._select(kind, **wanted))
 
     def table(self, kind: str, **wanted) -> str:
-        """Where the events of a kind come from, and how many there are, as lines of text."""
+        """Returns where the events of a kind come from, and how many there are, as lines of text."""
         counts = Counter((event.where, event.operation) for event in self._select(kind, **wanted))
         return "\n".join(f"{count:6} {operation:24} {where}" for (where, operation), count in sorted(counts.items()))
 
@@ -403,7 +403,7 @@ class _DeviceNames(TorchFunctionMode):
 
 
 def _tensors(values):
-    """The tensors in arguments of an operation. (PyTorch's own function for trees takes ten times as long.)"""
+    """Yields the tensors in arguments of an operation. (PyTorch's own function for trees takes ten times as long.)"""
     if isinstance(values, torch.Tensor):
         yield values
     elif isinstance(values, (tuple, list, dict)):
@@ -412,7 +412,7 @@ def _tensors(values):
 
 
 def _with_each(function, values):
-    """Arguments or results of an operation, with other tensors."""
+    """Returns arguments or results of an operation, with the function applied to their tensors."""
     if isinstance(values, torch.Tensor):
         return function(values)
     if isinstance(values, dict):

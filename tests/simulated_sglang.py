@@ -100,7 +100,7 @@ class _StandIns:
 
 @contextmanager
 def simulated_sglang() -> Iterator[None]:
-    """Lets SGLang and the plug-in be imported, anew."""
+    """Makes SGLang and the plug-in importable, and forgets them at the end."""
     finder = _StandIns()
     sys.meta_path.append(finder)
     try:
@@ -112,7 +112,7 @@ def simulated_sglang() -> Iterator[None]:
 
 
 def make_args(checkpoint, algorithm, algorithm_config=None, fdfo=True):
-    """The arguments of a server for a checkpoint's configuration; `algorithm_config` is a file."""
+    """Returns the arguments of a server for a checkpoint's configuration; `algorithm_config` is a file."""
     return SimpleNamespace(
         checkpoint=checkpoint,
         model_path="",
@@ -180,13 +180,13 @@ def serve(args, model, prompts, max_new_tokens, stop_token_ids):
 
 
 def _run(algorithm, model, requests):
-    """A round over a block of each request."""
+    """Runs a round over a block of each request."""
 
     def forward(batch, pp_proxy_tensors):
         logits = []
         for request, block in zip(requests, batch.input_ids.view(len(requests), -1).tolist(), strict=True):
             request.passes += 1
-            assert request.passes < 500, "SGLang decodes for ever"
+            assert request.passes < 500, "SGLang decodes forever"
             ids = request.full_untruncated_fill_ids[: request.prefix_len].tolist() + block
             with torch.no_grad():
                 logits.append(model(torch.tensor([ids])).logits[0, -len(block) :].float())

@@ -12,7 +12,7 @@ DECODING = ["--max_new_tokens", "8", "--block_length", "4", "--entropy_threshold
 
 
 def answer(checkpoint: str, *messages: str, **settings) -> tuple[str, int]:
-    """What `generate` answers to a conversation, and the passes."""
+    """Returns the answer of `generate` to a conversation, and the number of passes."""
     tokenizer, model = make_tokenizer(), AutoModelForMaskedLM.from_pretrained(checkpoint)
     if not isinstance(model, DiffusionGenerationMixin):
         enable_diffusion_generation(model, tokenizer.mask_token_id)
@@ -24,7 +24,7 @@ def answer(checkpoint: str, *messages: str, **settings) -> tuple[str, int]:
 
 
 def write_questions(folder, checkpoint: str, texts: list[str], **settings) -> str:
-    """A file of questions, half of them with the answer that the model gives."""
+    """Writes a file of questions, half of them with the answer that the model gives."""
     answers = [(answer(checkpoint, text, **settings)[0].split() or ["0"])[-1] for text in texts]
     answers[::2] = ["-1"] * len(answers[::2])
     rows = [{"question": text, "answer": last} for text, last in zip(texts, answers, strict=True)]

@@ -5,6 +5,6 @@ import re
 
 
 def extract_answer(text: str) -> int | None:
-    """The number in the last "The answer is ..." of a text, if there is one."""
+    """Returns the number in the last "The answer is ..." of a text, if there is one."""
     found = re.findall(r"The answer is (\d+) ?\.", text)
     return int(found[-1]) if found else None

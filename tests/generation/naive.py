@@ -58,7 +58,7 @@ class Row:
 
     @property
     def to_decide(self) -> list[int]:
-        """The masks that a pass may decide: where the token before a block predicts its first one, that one alone."""
+        """Returns the masks that a pass may decide: the first alone where the token before the block predicts it."""
         masks = self.masked(self.open)
         return [self.open.start] if self.settings["first_alone"] and self.open.start in masks else masks
 
@@ -67,12 +67,12 @@ class Row:
         return any(name in self.settings for name in ("revocation_threshold", "editing_threshold", "soft_threshold"))
 
     def block_of(self, places: torch.Tensor) -> torch.Tensor:
-        """The number of the block that each place is in, below 0 in the prompt if blocks are counted from its end."""
+        """Returns the block number of each place, below 0 in the prompt if blocks are counted from its end."""
         origin = 0 if self.settings["whole_blocks"] else self.first_new
         return (places - origin) // self.settings["block_length"]
 
     def decided(self) -> list[int]:
-        """The tokens that may be revised."""
+        """Returns the places of tokens that may be revised."""
         if self.settings["first_alone"] and self.tokens[self.open.start] == self.mask:
             return []
         places = self.open[1:] if self.settings["first_alone"] else self.open
@@ -185,7 +185,7 @@ class Form:
         return token % 3 != at % 3 and token not in (self.mask, self.eos_token)
 
     def given_from(self, at: int) -> list[int]:
-        """The tokens that must follow; the end token is one."""
+        """Returns the tokens that must follow; the end token is one."""
         tokens = []
         while at < self.length and at % self.period >= self.period - self.given:
             tokens, at = [*tokens, 2 + at % 50], at + 1
@@ -201,7 +201,7 @@ def write_given(row: Row, form: Form, start: int) -> None:
 
 
 def follow_form(row: Row, form: Form, probs: torch.Tensor, guesses: dict[int, Guess], chosen: set[int]) -> dict:
-    """The chosen tokens that fit, from the first mask on without a gap, or else the likeliest one that fits there."""
+    """Returns the chosen tokens that fit, from the first mask on without a gap, or the likeliest that fits there."""
     first, kept = min(guesses), {}
     # Where the rule leaves the first mask out, that one is committed alone: what is behind it was chosen without it.
     chosen = chosen if first in chosen else {first}
@@ -224,7 +224,7 @@ def make_guess(probs: torch.Tensor, mask: int) -> Guess:
 
 
 def predict_whole(model, row: Row) -> torch.Tensor:
-    """The distribution at every place; with verified commits, at decided tokens by places that do not see them."""
+    """Returns the distribution at every place; with verified commits, decided tokens do not see themselves."""
     lead, suffix_length = int(model.shift_logits), row.settings.get("suffix_length")
     if model.attention != "full":
         suffix_length = 0
@@ -245,7 +245,7 @@ def predict_whole(model, row: Row) -> torch.Tensor:
 
 
 def sees(row: Row, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Whether the place of a query sees the place of a key, by the attention of the model."""
+    """Returns whether the place of a query sees the place of a key, by the attention of the model."""
     start, block_of = row.open.start, row.block_of
     return {
         "full": (key == key) & (query == query),
@@ -259,14 +259,14 @@ def as_mask(visible: torch.Tensor, model) -> torch.Tensor:
 
 
 def of_first_token(row: Row, logits: torch.Tensor) -> torch.Tensor:
-    """Behind a causal past the token before a block predicts its first one. (With shifted logits, every one.)"""
+    """Takes the logits of the token before a block for its first one, behind a causal past. (If shifted, all are.)"""
     if row.settings["attention"] == "causal_past" and row.open.start:
         logits[row.open.start] = logits[row.open.start - 1]
     return logits
 
 
 def penalised(row: Row, logits: torch.Tensor) -> torch.Tensor:
-    """With a repetition penalty, lower scores of the tokens that the row has at other places."""
+    """Lowers, with a repetition penalty, the scores of tokens that the row has at other places."""
     penalty = row.settings.get("repetition_penalty")
     if penalty is None:
         return logits
@@ -279,7 +279,7 @@ def penalised(row: Row, logits: torch.Tensor) -> torch.Tensor:
 
 
 def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tensor:
-    """The canvas, and behind it a copy of the open blocks in which nothing is decided, by a mask written out."""
+    """Predicts decided tokens in an undecided copy of the open blocks behind the canvas, by a mask written out."""
     # With the token before the blocks, where predictions are one place early.
     places = list(range(max(row.open.start - lead, 0), row.open.stop))
     is_new = {*row.to_decide, *row.decided()}
@@ -336,7 +336,7 @@ def forward_with_frozen_inputs(model, sequence, computed, kept):
 
 
 def accept_by_rule(row: Row, guesses: dict[int, Guess], probs: torch.Tensor) -> set[int]:
-    """What the commit rule decides of the masks of the open blocks."""
+    """Returns the masks of the open blocks that the commit rule decides."""
     ((rule, value),) = [one for one in row.settings.items() if one[0] in _RULES] or [("one", None)]
     by_confidence = sorted(guesses, key=lambda i: -guesses[i].probability)
     least = by_confidence[: row.settings.get("min_commits", 0)]
@@ -388,7 +388,7 @@ def _prefix(row, guesses, value, probs):
 
 
 def _stable(row, guesses, value, probs):
-    """KLASS: the divergence from the pass before was small in so many passes."""
+    """Returns places whose divergence from the pass before was small in enough passes (KLASS)."""
     seen, ready = {}, set()
     for i, guess in guesses.items():
         passes, p = 0, probs[i]
@@ -460,7 +460,7 @@ def revise_softly(row, probs, guesses, chosen):
 
 
 def steps_in_block(row, run, block_length):
-    """The pass within its block, from 1, that has set each token, from the pass within the canvas, from 0."""
+    """Returns the pass within its block, from 1, that set each token, from the pass within the canvas, from 0."""
     steps, previous, last = [], -1, -1
     for place, step in enumerate(row.commit_step.tolist()):
         if (len(run["prompt_ids"]) + place) % block_length == 0:
@@ -471,7 +471,7 @@ def steps_in_block(row, run, block_length):
 
 
 def decode_three_rows(decoder) -> None:
-    """To their ends, the last of them from the second pass on."""
+    """Decodes three rows to their ends, the last of them from the second pass on."""
     with torch.no_grad():
         decoder.add_prompts({0: torch.tensor([2, 3, 4, 5, 6]), 1: torch.tensor([7])})
         decoder.step()

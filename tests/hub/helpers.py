@@ -19,7 +19,7 @@ RECIPE = {"max_new_tokens": 32, "block_length": 16, "entropy_threshold": 0.4}
 
 
 def save_adapter(folder: Path, seed: int = 0, recipe: dict | None = RECIPE) -> Path:
-    """An adapter on the teacher with random weights, as PEFT saves it, and its recipe."""
+    """Saves an adapter on the teacher with random weights, as PEFT does, and its recipe."""
     model = AutoModelForMaskedLM.from_pretrained(TEACHER)
     torch.manual_seed(seed)
     lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False)
@@ -31,7 +31,7 @@ def save_adapter(folder: Path, seed: int = 0, recipe: dict | None = RECIPE) -> P
 
 
 def save_bert(folder: Path, bert_class: type[PreTrainedModel], **settings) -> Path:
-    """A random model of a class of transformers."""
+    """Saves a random model of a class of transformers."""
     sizes = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
     torch.manual_seed(0)
     bert_class(BertConfig(num_attention_heads=2, **(sizes | settings))).save_pretrained(folder)

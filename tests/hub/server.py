@@ -98,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(json.dumps(value).encode(), status, Content_Type="application/json", **headers)
 
     def find(self, kind: str | None, repo_id: str, revision: str | None) -> tuple[Repository, str]:
-        """A repository and a commit of it."""
+        """Returns a repository and a commit of it."""
         repository = self.hub.repositories.get(f"{kind or 'models'}/{repo_id}")
         if repository is None:
             raise Refusal(404, "RepoNotFound", "Repository not found")

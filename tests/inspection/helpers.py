@@ -10,7 +10,7 @@ HOSTILE = (
 
 
 def make_trace(**changes) -> DecodeTrace:
-    """Three tokens in two passes, and one after the end of the answer."""
+    """Returns a trace of three tokens in two passes, and one token after the end of the answer."""
     settings = {
         "name": "Teacher",
         "prompt": "2 + 3",

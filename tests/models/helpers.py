@@ -15,7 +15,7 @@ INPUT_IDS = torch.arange(2, 14)[None]
 
 
 def save_adapter(folder: Path, make=make_llada, seed: int = 0, recipe: dict | None = None, **settings) -> Path:
-    """An adapter with random weights, as PEFT saves it."""
+    """Saves an adapter with random weights, as PEFT does."""
     lora = {"r": 4, "target_modules": ["q_proj", "o_proj", "down_proj"], "init_lora_weights": False} | settings
     model = get_peft_model(make(), LoraConfig(**lora))
     # The models of the tests start from the same random state.

@@ -31,7 +31,7 @@ def make(make_model, tokenizer):
 
 @contextlib.contextmanager
 def running(served, models=None, num_slots=16, max_waiting=128, grace_seconds=30.0, uvicorn=None, **settings):
-    """A server in a thread; gives its URL, `post` and `client` for requests, the engine and the uvicorn server."""
+    """Runs a server; yields its URL, `post` and `client` for requests, the engine and the uvicorn server."""
     engine = Engine(served.model, num_slots, max_waiting)
     app = make_app(models or {served.name: served}, engine, **settings)
     server = Server(app, engine, grace_seconds, port=0, **(uvicorn or {}))
@@ -89,7 +89,7 @@ def chat(text: str) -> dict:
 
 
 def alone(served, text: str, **settings):
-    """What `generate` gives: the text, the prompt's and the answer's tokens, and the passes."""
+    """Returns what `generate` gives: the text, the numbers of tokens of prompt and answer, and the passes."""
     tokenizer = served.tokenizer
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
@@ -132,7 +132,7 @@ def ask(engine, prompts: list[Prompt]) -> list[Listener]:
 
 
 def ask_once(model, prompts: list[Prompt]) -> list[Listener]:
-    """As [`ask`], with an engine for these prompts only."""
+    """Calls [`ask`] with an engine for these prompts only."""
     engine = Engine(model, len(prompts), 0)
     try:
         return ask(engine, prompts)

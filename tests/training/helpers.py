@@ -5,7 +5,7 @@ import torch
 
 
 def all_logits(model, batch, ids):
-    """The logits of all positions of a batch with other tokens; block-causal masks are written out by their rule."""
+    """Returns the logits of all positions of a batch with other tokens; block-causal masks follow their rule."""
     if "attention_mask" in batch:
         return model(input_ids=ids, attention_mask=batch["attention_mask"]).logits
     num_noisy = batch["labels"].shape[1]
@@ -20,7 +20,7 @@ def all_logits(model, batch, ids):
 
 
 def naive_terms(logits, labels, temperature):
-    """Eqs. 5 to 7 as they are written, in float64: consistency and certainty of each row."""
+    """Computes Eqs. 5 to 7 as they are written, in float64: consistency and certainty of each row."""
     logits = logits.double()
     consistency, certainty = [], []
     for row_logits, row_labels in zip(logits, labels, strict=True):
