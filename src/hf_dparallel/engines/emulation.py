@@ -72,7 +72,7 @@ class SGLang(EngineBlocks):
         super().__init__(config)
         # The passes without a mask in the block, also where an edit has masked a token again.
         self.full_passes = RowState(0, is_wide=False)
-        # By row, the states that its blocks have been in.
+        # By row, the past states of its blocks: a state that comes again would come again forever.
         self._states: dict[int, set] = {}
 
     @staticmethod

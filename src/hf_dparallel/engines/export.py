@@ -127,7 +127,7 @@ def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:
     published = {name: config[name] for name in ("architectures", "auto_map") if config.get(name)}
     values = published.get("auto_map", {}).values()
     references = [one for value in values for one in (value if isinstance(value, list) else [value]) if one]
-    # Code of another repository stays there.
+    # Code of another repository is loaded from there.
     names = list(dict.fromkeys(one.partition(".")[0] for one in references if "--" not in one))
     files: list[Path] = []
     for name in names:

@@ -57,7 +57,7 @@ class DiffusionGenerationConfig(GenerationConfig):
     def __init__(self, **kwargs):
         _check_known(kwargs)
         values = {name: setting.read(kwargs.get(name)) for name, setting in SETTINGS.items()}
-        # Before the base class, which checks everything at its end.
+        # Set first, because the base class checks everything at its end.
         for name, value in values.items():
             setattr(self, name, value)
         super().__init__(**kwargs | values)

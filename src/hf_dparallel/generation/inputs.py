@@ -192,7 +192,7 @@ def _check_padding(input_ids: torch.LongTensor, attention_mask: torch.LongTensor
         rule = f"must be a tensor of the shape of `input_ids`, {_shape(input_ids)}"
         raise SettingError("attention_mask", _shape(attention_mask), rule)
     if not ((attention_mask == 0) | (attention_mask == 1)).all():
-        raise ValueError("`attention_mask` must be 1 for tokens and 0 for padding. Pass the one of the tokenizer.")
+        raise ValueError("`attention_mask` must be 1 for tokens and 0 for padding. Pass the tokenizer's mask.")
     empty = (attention_mask == 0).all(dim=1)
     if empty.any():
         text = f"`attention_mask` is 0 everywhere in row {_first(empty)}: that prompt is empty."

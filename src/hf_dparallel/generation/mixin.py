@@ -42,7 +42,7 @@ class DiffusionGenerationMixin(GenerationMixin):
     # Whether a mask of two dimensions hides padding, so that rows of several lengths are decoded together.
     hides_padding = True
     # "full"; "block_causal": bidirectional inside the blocks of `config.block_length`, and causal across them; or
-    # "causal_past": causal but for the open block, which sees the past and itself.
+    # "causal_past": causal except for the open block, which sees the past and itself.
     attention = "full"
     # Where such blocks are counted from: the first token of the "sequence", or of the "answer".
     block_origin = "sequence"
@@ -156,7 +156,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.output_certainty and not config.return_dict_in_generate:
             rule = "needs `return_dict_in_generate=True`, to return the certainty in"
-            raise SettingError("output_certainty", True, rule, "Set that, too, or leave it out.")
+            raise SettingError("output_certainty", True, rule, "Set both, or leave `output_certainty` out.")
         check(config, self)
         input_ids = input_ids if inputs is None else inputs
         check_devices(input_ids, attention_mask, self)
@@ -232,7 +232,7 @@ class DiffusionGenerationMixin(GenerationMixin):
             raise SettingError("batch_size", batch_size, "must be a positive integer")
         config = resolve(self, generation_config, tokenizer, **kwargs)
         if config.num_return_sequences > 1:
-            rule, remedy = "is for `generate`: here each prompt has one row", "Give a prompt several times."
+            rule, remedy = "is for `generate`: here each prompt has one row", "Repeat a prompt instead."
             raise SettingError("num_return_sequences", config.num_return_sequences, rule, remedy)
         parts = make_parts(config, logits_processor, stopping_criteria, tokenizer=tokenizer)
         decoder = Decoder(self, config, parts, generator_for)

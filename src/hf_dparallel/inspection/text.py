@@ -51,7 +51,7 @@ def _canvas(trace: DecodeTrace, number: int) -> Text:
     standing = [trace.standing(position, number) for position in range(len(trace.tokens))]
     last = max((position for position, (_, text) in enumerate(standing) if text is not None), default=0)
     end = next(block.stop for block in trace.blocks() if last in block) if number < trace.nfe else last + 1
-    # The tokens of some tokenizers bring their spaces along. A line stays a line.
+    # Some tokenizers keep spaces in their tokens. Line breaks are escaped, so that each pass is one line.
     space = Text("" if any(text[:1].isspace() for text in trace.tokens) else " ")
     words = (
         Text(_MASK) if text is None else Text(printable(text).replace("\n", "\\n"), pass_style(step, trace.nfe))

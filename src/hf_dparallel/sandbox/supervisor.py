@@ -182,7 +182,7 @@ class Supervisor:
         while True:
             try:
                 words = path.read_text().split()
-                # A signal can have made it give up the call meanwhile.
+                # A signal can have interrupted the call meanwhile.
                 fcntl.ioctl(self._listener, _IS_VALID, struct.pack("Q", identity))
             except (FileNotFoundError, ProcessLookupError):
                 return None
@@ -228,7 +228,7 @@ def _start_child(folder: str, stderr: socket.socket) -> subprocess.Popen:
     environment = {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
     # One thread each, or libraries of linear algebra take all cores and all of the address space.
     environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    # Nor is there room for 64 MiB of addresses for each thread.
+    # One arena: each takes 64 MiB of address space.
     environment["MALLOC_ARENA_MAX"] = "1"
     # Some interpreters do not start without it.
     environment |= {name: os.environ[name] for name in ["LD_LIBRARY_PATH"] if name in os.environ}

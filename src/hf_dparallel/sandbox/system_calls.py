@@ -12,8 +12,8 @@ from collections.abc import Sequence
 # Machine: its audit architecture, and the column of its numbers in the tables of system calls.
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
-# name:x86_64:aarch64. What an interpreter with threads and files needs, and nothing that reaches other processes,
-# makes files that nobody counts, or takes more of the disk than files may have bytes.
+# name:x86_64:aarch64. The calls of an interpreter with threads and files, without those that reach other processes,
+# make files that are not counted, or take more disk space than files may have bytes.
 _ALLOWED = """
 access:21:- alarm:37:- arch_prctl:158:- brk:12:214 chdir:80:49 clock_getres:229:114 clock_gettime:228:113
 clock_nanosleep:230:115 close:3:57 close_range:436:436 dup2:33:- dup3:292:24 dup:32:23 epoll_create1:291:20

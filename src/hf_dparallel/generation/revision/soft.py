@@ -45,7 +45,7 @@ class SoftDecoding(RowPart):
         is_same = block[:, :, None] == block[:, None, :]
         # Whether a token of their block has changed and one is unsure.
         is_undecided = (is_same & torch.stack([changed, is_unsure])[:, :, None]).any(dim=3).all(dim=0)
-        # Steps count since the first open block was entered.
+        # `step_in_block` counts from the entry into the first open block.
         open_from = canvas.open_from[:, None]
         block_length = (canvas.block == open_from).sum(dim=1)
         may_stay = (canvas.step_in_block + 1 < block_length)[:, None] | (block != open_from)
