@@ -275,7 +275,7 @@ def test_wrong_usage_is_2(hf, argv, message):
     ("argv", "message"),
     [
         ("generate demo --prompt 1 --denoising_steps 161", "and at most `max_new_tokens"),
-        ("evaluate demo --dataset demo --min_new_tokens 161", "`min_new_tokens=161` is more than"),
+        ("evaluate demo --dataset demo --min_new_tokens 161", "`min_new_tokens` must be at most"),
         ("chat demo --max_active_blocks 2", "`max_active_blocks=2` needs a commit rule with a threshold"),
         ("serve demo --port 0 --adapter a=x a=y", "`adapter` has 'a' twice"),
         ("serve demo --port 0 --denoising_steps 1000", "`denoising_steps` must be at least"),
