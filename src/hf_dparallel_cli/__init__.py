@@ -1,11 +1,11 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel <command>`: finds the command and runs it.
 
-These modules are not in the package, whose import takes seconds, so that help and wrong usage are answered at once. A
-command is a row of [`COMMANDS`] and a module of `hf_dparallel.cli`, which is imported when the command is run.
+These modules are outside of the package `hf_dparallel`, whose import takes seconds, to show help and usage errors
+immediately. A command is a row of [`COMMANDS`] and a module of `hf_dparallel.cli`, which is imported when it runs.
 
 Exit codes: 0 for success, 2 for wrong usage (unknown flags, missing or bad values), 1 for a failure, 130 when
-interrupted. A failure is one line on stderr; with the environment variable HF_DPARALLEL_DEBUG=1, a traceback.
+interrupted. A failure prints one line on stderr, or a traceback if the environment variable HF_DPARALLEL_DEBUG is 1.
 """
 
 import os
@@ -19,9 +19,9 @@ from .commands import COMMANDS
 
 
 _PROGRAM = "hf-dparallel"
-# By this variable a shell asks a click program for completions.
+# A shell sets this variable to ask a click program for completions.
 _COMPLETION = "_HF_DPARALLEL_COMPLETE"
-# Errors whose message is written for users. For any other, the type is shown too.
+# Errors with messages for users. Other errors are shown with their type.
 _EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
 
 
@@ -29,7 +29,7 @@ class Program(click.Group):
     """All commands, in the order of the table."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns their names."""
+        """Returns the names of the commands."""
         return list(self.commands)
 
 
@@ -55,7 +55,7 @@ def _show_completion(ctx: click.Context, param: click.Parameter, shell: str | No
     is_eager=True,
     expose_value=False,
     callback=_show_completion,
-    help="Show what completes commands in a shell.",
+    help="Print the completion script for a shell.",
 )
 @click.pass_context
 def PROGRAM(ctx: click.Context) -> None:
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             print(end="", flush=True)
     except BrokenPipeError:
-        # The reader of the output, such as `head`, has seen enough. Nothing may be written at the end of the process.
+        # The reader of the output, such as `head`, has closed it. Flushing it at exit would raise the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -95,7 +95,7 @@ def _run(argv: list[str]) -> int:
     except click.UsageError as error:
         return fail(title, error)
     except Exception as error:
-        print(end="", flush=True)  # raises the same error again if it was in the output
+        print(end="", flush=True)  # raises a `BrokenPipeError` here if that was the error
         if os.environ.get("HF_DPARALLEL_DEBUG"):
             raise
         print(f"{title}: error: {_one_line(error)}", file=sys.stderr)
@@ -104,9 +104,9 @@ def _run(argv: list[str]) -> int:
 
 
 def fail(title: str, error: click.UsageError) -> int:
-    """Says in one line what is wrong with the usage, and returns the exit code."""
+    """Prints a usage error in one line, and returns the exit code."""
     text = " ".join(error.format_message().split())
-    print(f"{title}: error: {text} (`{title} --help` lists the arguments)", file=sys.stderr, flush=True)
+    print(f"{title}: error: {text} (`{title} --help` lists the options)", file=sys.stderr, flush=True)
     return error.exit_code
 
 
@@ -116,4 +116,4 @@ def _one_line(error: Exception) -> str:
         text = f"`{error.filename}`: {error.strerror}."
     if isinstance(error, _EXPECTED_ERRORS) and text:
         return text
-    return f"{type(error).__name__}: {text} (HF_DPARALLEL_DEBUG=1 shows where)"
+    return f"{type(error).__name__}: {text} (HF_DPARALLEL_DEBUG=1 shows the traceback)"

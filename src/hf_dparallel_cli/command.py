@@ -19,12 +19,12 @@ from hf_dparallel_rules.settings import what_is_meant
 from .environment import import_command, quieten, set_variables
 
 
-# The values of the flags of a command by name. `settings` has the settings of decoding that were given.
+# The values of the flags of a command by name. `settings` has the generation settings that were given.
 Flags = SimpleNamespace
 
 
 class Choice(click.Choice):
-    """Choices that keep their dashes, which names of flags do not."""
+    """Choices that keep their dashes, unlike the names of flags."""
 
     def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
         """Returns a choice as it is."""
@@ -32,13 +32,13 @@ class Choice(click.Choice):
 
 
 class Place(click.ParamType):
-    """A file or a folder (`kind` is "file" or "dir"), or one of the names of what is `bundled`."""
+    """A file or a folder (`kind` is "file" or "dir"), or one of the `bundled` names."""
 
     def __init__(self, name: str, kind: str, *bundled: str):
         self.name, self.kind, self.bundled = name, kind, bundled
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Completes the names of what is bundled; where none fits, a shell lists files or folders."""
+        """Returns the bundled names that fit; if none does, the shell completes files or folders."""
         items = [CompletionItem(name) for name in self.bundled if name.startswith(incomplete)]
         return items or [CompletionItem(incomplete, type=self.kind)]
 
@@ -47,17 +47,17 @@ FILE, DIR = Place("FILE", "file"), Place("DIR", "dir")
 
 
 class Flag(click.Option):
-    """A flag of a command; of type `bool`, a switch with a `--no_...` beside it.
+    """A flag of a command. If its type is `bool`, there is also a flag `--no_...`.
 
     Args:
         name (`str`): its name.
-        help (`str`): what it does.
+        help (`str`): its description.
         type (`Any`): a type of click.
-        is_required (`bool`): whether it must be given, with its name or as a positional argument.
-        is_setting (`bool`): whether it is a setting of decoding.
+        is_required (`bool`): whether it must be given, by name or as a positional argument.
+        is_setting (`bool`): whether it is a generation setting.
         is_minor (`bool`): whether only `--help_all` describes it.
-        needs (`tuple`): flags of which it does nothing without at least one.
-        not_with (`tuple`): flags that it contradicts. With one of them, it is not required.
+        needs (`tuple`): flags of which at least one must be given with it.
+        not_with (`tuple`): flags that cannot be given with it. With one of them, it is not required.
         more: arguments of `click.Option`.
     """
 
@@ -84,7 +84,7 @@ class Flag(click.Option):
         self.needs, self.not_with = needs, not_with
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        """Returns the row of the help: how it is given, and what it does."""
+        """Returns the row of the help: the spelling and the description."""
         spelling, text = super().get_help_record(ctx) or ("", "")
         if self.is_setting and "all" not in ctx.meta:
             text = re.split(r"(?<=\.) (?=[A-Z`])", text)[0]
@@ -94,7 +94,7 @@ class Flag(click.Option):
 
 
 def group(title: str, *flags: Flag, **about: tuple[str, ...]) -> list[Flag]:
-    """Returns copies of flags that help lists under this title; `needs` or `not_with` is for those without."""
+    """Returns copies of flags under a title of the help. Flags without `needs` or `not_with` get those of `about`."""
     copies = [*map(copy, flags)]
     for flag in copies:
         own = {name: getattr(flag, name) or value for name, value in about.items()}
@@ -105,14 +105,14 @@ def group(title: str, *flags: Flag, **about: tuple[str, ...]) -> list[Flag]:
 class Command(click.Command):
     """A command.
 
-    The function `run` of its module, `hf_dparallel.cli.generate_command` for `generate`, is called with the values of
-    its flags, and returns the figures for `--json`, or `None` if another process does.
+    The function `run` of its module, such as `hf_dparallel.cli.generate_command`, is called with the values of its
+    flags. It returns the results for `--json`, or `None` if another process does.
 
     Args:
         name (`str`): its name.
-        help (`str`): what it does.
-        flags (`Iterable[Flag]`): its flags. Of two with one name, the last counts.
-        example (`str`): what one types behind its name.
+        help (`str`): its description.
+        flags (`Iterable[Flag]`): its flags. Of two with the same name, the last counts.
+        example (`str`): the words after its name in the example.
         positionals (`Sequence[str]`): flags that can also be given without their names, in this order.
     """
 
@@ -121,7 +121,7 @@ class Command(click.Command):
     ):
         self.flags, self.positionals = {flag.name: flag for flag in flags}, positionals
         words = click.Argument(["words"], nargs=-1, shell_complete=self._complete_word)
-        # What follows \b is not wrapped. `--max-new-tokens` is `--max_new_tokens`.
+        # click does not wrap text after \b. `--max-new-tokens` is read as `--max_new_tokens`.
         super().__init__(
             name,
             params=[*self.flags.values(), _CONFIG, _HELP_ALL, words],
@@ -131,7 +131,7 @@ class Command(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads the flags. Then `ctx.obj` has their values."""
+        """Parses and checks the flags, and sets `ctx.obj` to their values."""
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -146,14 +146,14 @@ class Command(click.Command):
         return rest
 
     def invoke(self, ctx: click.Context) -> None:
-        """Imports the module of the command, runs it, and writes the figures that it returns."""
+        """Imports the module of the command, runs it, and writes the results that it returns."""
         quieten(ctx, ctx.obj.quiet)
         figures = import_command(str(self.name), ctx.command_path).run(ctx.obj)
         if ctx.obj.json is not None and figures is not None:
             import_module("hf_dparallel.reports").write_json(figures, ctx.obj.json)
 
     def _name_words(self, ctx: click.Context) -> None:
-        """Gives values without a name to the positional flags, and what is left to the list that is given."""
+        """Assigns words without a name to the positional flags, and the rest to the flag that takes a list."""
         words = ctx.params.pop("words")
         for name in self.positionals:
             if words and not _is_given(ctx, name):
@@ -164,11 +164,11 @@ class Command(click.Command):
         if len(lists) == 1 and lists[0] not in self.positionals:  # `--block_lengths 16 32`
             ctx.params[lists[0]] += self.flags[lists[0]].type_cast_value(ctx, words)
         elif words:
-            rule = "Flags need their names, and a text with spaces needs quotes"
-            raise click.UsageError(f"nothing takes {' '.join(words)!r}. {rule}", ctx)
+            rule = "Add the name of the flag, or put quotes around a text with spaces"
+            raise click.UsageError(f"Unexpected arguments: {' '.join(words)!r}. {rule}", ctx)
 
     def _check(self, ctx: click.Context, given: set[str]) -> None:
-        """Checks the flags that are given beside one another."""
+        """Raises a `UsageError` for missing flags, and for flags that do not go together."""
         missing = [
             ", or ".join(f"--{name}" for name in (flag.name, *flag.not_with))
             for flag in self.flags.values()
@@ -187,18 +187,18 @@ class Command(click.Command):
                 raise click.UsageError(f"Option '--{name}' requires an argument.", ctx)
 
     def _complete_word(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Completes a value without a name as the flag that takes it."""
+        """Returns the completions of a word without a name, from the positional flag that takes it."""
         rest = [name for name in self.positionals if not _is_given(ctx, name)][len(ctx.params.get("words") or ()) :]
         return self.flags[rest[0]].shell_complete(ctx, incomplete) if rest else []
 
     def texts(self, values: dict[str, Any], source: str) -> dict[str, Any]:
-        """Returns the values of a file as they would be written on a command line, by the names of their flags."""
+        """Returns the values of a YAML file as text, as on a command line, by the names of their flags."""
         texts: dict[str, Any] = {}
         for key, value in values.items():
             flag = self.flags.get(str(key).replace("-", "_"))
             if flag is None:
                 remedy = what_is_meant(str(key), self.flags) or f"Remove `{key}`."
-                raise click.UsageError(f"{source} has `{key}`, which is no flag of this command. {remedy}")
+                raise click.UsageError(f"{source} has `{key}`, which is not a flag of this command. {remedy}")
             if value is None or (isinstance(value, list) and not flag.multiple):
                 raise click.UsageError(f"`{key}` in {source} needs one value, got {value}")
             items = value if isinstance(value, list) else [value]
@@ -207,11 +207,11 @@ class Command(click.Command):
         return texts
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Names the positional arguments."""
+        """Returns the names of the positional arguments."""
         return [*map(str.upper, self.positionals), "[options]"]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the flags under their titles, and names the minor ones."""
+        """Writes the flags under their titles, and the names of the minor ones."""
         groups: dict[str, list[tuple[str, str]]] = {}
         minor = []
         for param in self.get_params(ctx):
@@ -229,7 +229,7 @@ class Command(click.Command):
 
 
 class TrainCommand(click.Command):
-    """A command whose flags are fields of dataclasses, which its module parses as TRL's commands do."""
+    """A command whose flags are the fields of dataclasses. Its module parses them as TRL's commands do."""
 
     def __init__(self, name: str, help: str):
         words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
@@ -237,7 +237,7 @@ class TrainCommand(click.Command):
         super().__init__(name, params=[words], help=help, add_help_option=False, context_settings=settings)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Completes names of flags, which takes as long as importing transformers."""
+        """Returns the names of flags that fit. This imports transformers, which takes seconds."""
         names = (f"--{name}" for kind in import_command("train", "").ARGUMENTS for name in kind.__dataclass_fields__)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
@@ -260,7 +260,7 @@ def _show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> Non
 
 
 def _read_files(ctx: click.Context, param: click.Parameter, paths: Sequence[str]) -> None:
-    """Takes YAML files as defaults. Their `env` goes to the environment, as in files of TRL."""
+    """Reads YAML files as defaults of the flags. Their `env` sets environment variables, as in TRL's files."""
     command: Any = ctx.command
     for path in paths:
         values = _read_yaml(path)
@@ -269,23 +269,23 @@ def _read_files(ctx: click.Context, param: click.Parameter, paths: Sequence[str]
 
 
 def _read_yaml(path: str) -> dict[str, Any]:
-    import yaml  # takes longer than all else that help needs
+    import yaml  # here, because it would double the time of --help
 
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise click.UsageError(f"the file of --config is not YAML: {error}") from error
+        raise click.UsageError(f"the file of --config must be YAML: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"the file of --config cannot be read: {error}") from error
     if not isinstance(values, dict):
-        raise click.UsageError("the file of --config must contain a YAML mapping, `name: value`")
+        raise click.UsageError("the file of --config must be a YAML mapping, `name: value`")
     return values
 
 
 _EAGER: dict[str, Any] = {"is_eager": True, "expose_value": False}
 _CONFIG = Flag(
     "config",
-    "YAML file with any of these flags. What is given on the command line overrides it.",
+    "YAML file with any of these flags. Flags on the command line override it.",
     FILE,
     multiple=True,
     callback=_read_files,

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The flags, in groups that commands share, and the commands. No library is imported here.
+"""The flags, in groups that commands share, and the commands. Imports no library.
 
-A row is a flag: its name, what it does, its type, its default. What depends on the machine is `None` here.
+A row is a flag: its name, its help, its type and its default. Defaults that depend on the machine are `None` here.
 """
 
 import re
@@ -19,7 +19,7 @@ DATASET = Place("DATASET", "file", "demo")
 COUNT, PORT = click.IntRange(1), click.IntRange(0, 2**16 - 1)
 REWARDS = ("numeric", "math")
 RIGHT = (
-    "What makes an answer right. 'numeric': its last number is the last one of the column 'answer'. 'math': it "
+    "When an answer is correct. 'numeric': its last number equals the last number of the column 'answer'. 'math': it "
     "equals the column 'solution' (needs math-verify)."
 )
 # The settings that `--help` describes; it only names the others.
@@ -30,7 +30,7 @@ _MAJOR = {
 
 
 def setting_flag(setting: Setting) -> Flag:
-    """Returns the flag of a setting of decoding. If it is not given, the recipe has a value of its own."""
+    """Returns the flag of a generation setting. The recipe has its default."""
 
     def read(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         try:
@@ -47,226 +47,226 @@ def setting_flag(setting: Setting) -> Flag:
 
 # fmt: off
 OUTPUT = group("output",
-    Flag("json", "File to write the figures of this command to.", FILE),
-    Flag("quiet", "Write nothing on stderr but errors.", bool),
+    Flag("json", "Write the results to this JSON file.", FILE),
+    Flag("quiet", "Write only errors to stderr.", bool),
 )
 MODEL = group("model",
     Flag("model", "Model or adapter: its name on the Hub, a folder, 'demo' (the bundled teacher) or 'demo-student'.",
         MODEL_NAME, is_required=True),
-    Flag("dtype", "Type of the weights in memory; 'auto': as in the checkpoint.",
+    Flag("dtype", "Data type of the weights. 'auto' is the one of the checkpoint.",
         Choice(("auto", "bfloat16", "float16", "float32")), default="auto"),
-    Flag("device", "Where the model runs: 'cpu', 'cuda', 'cuda:1' ... By default a GPU, if any."),
+    Flag("device", "Device to run on: 'cpu', 'cuda', 'cuda:1' ... By default a GPU if there is one."),
     Flag("load_in_4bit", "Load the weights in 4 bits (needs bitsandbytes).", bool, is_minor=True),
-    Flag("attn_implementation", "How attention is computed: 'sdpa', 'eager', 'flex_attention' ...", is_minor=True),
+    Flag("attn_implementation", "Attention implementation: 'sdpa', 'eager', 'flex_attention' ...", is_minor=True),
     Flag("revision", "Branch, tag or commit of the model on the Hub. By default 'main'.", is_minor=True),
 )
 LOADING = group("model", *MODEL,
-    Flag("adapter", "Adapter to put on the model: its name on the Hub, or a folder. 'demo-student' is the bundled "
-        "one.", ADAPTER),
+    Flag("adapter", "Adapter to load into the model: its name on the Hub, a folder, or 'demo-student' (bundled).",
+        ADAPTER),
 )
 DATA = group("data",
     Flag("dataset", "Prompts: a Hub dataset, a folder, a .csv, .tsv, .txt, .json, .jsonl or .parquet file, or 'demo' "
-        "(word problems). It has a column 'prompt' or 'messages'; or see --prompt_column.", DATASET, is_required=True),
+        "(word problems). It must have a column 'prompt' or 'messages', or use --prompt_column.",
+        DATASET, is_required=True),
     Flag("dataset_config", "Configuration (subset) of the dataset.", is_minor=True),
     Flag("dataset_split", "Split of the dataset. By default 'test' to evaluate, 'train' for trajectories; a file has "
         "'train' only."),
-    Flag("prompt_column", "Column of texts to ask as a user's message, for instance 'question' in GSM8K."),
-    Flag("answer_column", "Column of the right answers, for --reward. By default 'answer', for 'math' 'solution'.",
+    Flag("prompt_column", "Column of texts to send as a user's message, for instance 'question' in GSM8K."),
+    Flag("answer_column", "Column of the correct answers for --reward. By default 'answer', for 'math' 'solution'.",
         is_minor=True),
     Flag("num_samples", "Use only the first N rows.", COUNT),
-    Flag("raw", "Continue texts of the column 'prompt' as they are, without the chat template.", bool),
+    Flag("raw", "Continue the texts of the column 'prompt' without the chat template.", bool),
 )
 REWARD = group("data", Flag("reward", RIGHT, Choice(REWARDS), default="numeric"))
 PROMPT = group("prompt",
     Flag("prompt", "The prompt. By default it is read from stdin.", not_with=("prompt_file",)),
-    Flag("prompt_file", "File with the prompt.", FILE),
-    Flag("raw", "Continue the prompt as it is, without the chat template of the tokenizer.", bool),
+    Flag("prompt_file", "Read the prompt from this file.", FILE),
+    Flag("raw", "Continue the prompt without the chat template.", bool),
 )
-RECIPE = group("settings of decoding", *(setting_flag(setting) for setting in SETTINGS.values() if setting.has_flag))
-DECODING = group("settings of decoding", *RECIPE, Flag("seed", "Seed, where tokens are sampled.", int, default=0))
+RECIPE = group("generation settings", *(setting_flag(setting) for setting in SETTINGS.values() if setting.has_flag))
+DECODING = group("generation settings", *RECIPE, Flag("seed", "Seed for sampling.", int, default=0))
 BATCH_SIZE = group("batches",
     Flag("batch_size", "Prompts decoded together. Does not change the answers. By default 16 on a GPU, 8 on a CPU.",
         COUNT),
 )
 WORKERS = group("batches",
-    Flag("num_workers", "Threads that decode side by side, each batch_size prompts. By default on a GPU one, on a "
-        "CPU one a core, at most 4. Does not change the answers.", COUNT, is_minor=True),
+    Flag("num_workers", "Threads that decode in parallel, each batch_size prompts. By default one on a GPU, and on a "
+        "CPU one per core, at most 4. Does not change the answers.", COUNT, is_minor=True),
 )
 SERVER = [*MODEL, *BATCH_SIZE, *RECIPE, *group("server",
-    Flag("adapter", "Adapters, each [NAME=]ADAPTER: its name on the Hub, a folder, or 'demo-student'. Requests "
-        "choose one, or the model itself, by its name as `model`; the first one answers requests that name none.",
+    Flag("adapter", "Adapters, each [NAME=]ADAPTER: its name on the Hub, a folder, or 'demo-student'. The field "
+        "`model` of a request names one of them, or the base model. Without it, the first adapter answers.",
         ADAPTER, multiple=True),
-    Flag("host", "Address to listen at. The default is reached from this machine only; 0.0.0.0 is all.",
+    Flag("host", "Address to listen on. The default accepts connections from this machine only, 0.0.0.0 from all.",
         default="127.0.0.1"),
-    Flag("port", "Port to listen at. 0 takes a free one.", PORT, default=8000),
-    Flag("api_key", "What clients must send as their API key. By default $HF_DPARALLEL_API_KEY, if any."),
-    Flag("served_model_name", "What clients call the first model. By default as in --adapter, or in --model."),
-    Flag("max_waiting", "Prompts that may wait for one of the batch_size slots; more are refused with status 429.",
+    Flag("port", "Port to listen on. 0 chooses a free port.", PORT, default=8000),
+    Flag("api_key", "API key that clients must send. By default $HF_DPARALLEL_API_KEY, if it is set."),
+    Flag("served_model_name", "Model name in the API. By default the adapter, or else the model."),
+    Flag("max_waiting", "Prompts that may wait for one of the batch_size slots. More are refused with status 429.",
         click.IntRange(0), default=128, is_minor=True),
-    Flag("max_request_bytes", "Length of the longest request.", COUNT, default=2 ** 20, is_minor=True),
-    Flag("grace_seconds", "Seconds that answers under way may take when the server is told to stop.",
+    Flag("max_request_bytes", "Size limit of a request.", COUNT, default=2 ** 20, is_minor=True),
+    Flag("grace_seconds", "Seconds that requests in flight may take to finish when the server stops.",
         click.FloatRange(0), default=30.0, is_minor=True),
-    Flag("log_level", "'info' logs every request with its status and cost, 'debug' probes, too.",
+    Flag("log_level", "'info' logs each request with its status and usage, 'debug' also requests of /health.",
         Choice(("debug", "info", "warning", "error")), default="info", is_minor=True),
 )]
 _COMMANDS: list[click.Command] = [
     Command("play", "watch the bundled teacher and its student race, in the browser", [
         *OUTPUT,
-        Flag("port", "Port of the page. 0 takes a free one.", PORT, default=0),
-        Flag("browser", "Open the page in a browser; with --no_browser, only its address is printed.",
-            bool, default=True),
+        Flag("port", "Port of the page. 0 chooses a free port.", PORT, default=0),
+        Flag("browser", "Open the page in a browser. --no_browser only prints its address.", bool, default=True),
     ], "--port 8000"),
     Command("demo", "distil the bundled teacher and compare it with its student", [
         *OUTPUT,
-        Flag("output_dir", "Where report, picture and adapter go.", DIR, default="demo_output"),
-        Flag("teacher", "Folder of the teacher. Default: the bundled one.", DIR),
+        Flag("output_dir", "Folder for the report, the figure and the adapter.", DIR, default="demo_output"),
+        Flag("teacher", "Folder of the teacher. By default the bundled one.", DIR),
         Flag("seed", "Seed of problems, masks and initialization.", int, default=0),
         Flag("num_trajectories", "Problems that the teacher answers for training.", int, default=640),
         Flag("num_train_steps", "Optimizer steps of the distillation.", int, default=100),
-        Flag("num_tuning_problems", "Problems on which thresholds are chosen.", int, default=128),
+        Flag("num_tuning_problems", "Problems for choosing the thresholds.", int, default=128),
         Flag("num_problems", "Held-out problems of the comparison.", int, default=400),
-        Flag("batch_size", "Problems decoded together by each worker.", int, default=16),
-        Flag("num_workers", "Threads that decode side by side. Default: one a core, at most 4.", int),
+        Flag("batch_size", "Problems that each worker decodes together.", int, default=16),
+        Flag("num_workers", "Threads that decode in parallel. By default one per core, at most 4.", int),
     ], "--output_dir demo_output"),
-    Command("trajectories", "let a teacher answer the prompts of a dataset, and keep the right answers", [
+    Command("trajectories", "let a teacher answer the prompts of a dataset, and keep the correct answers", [
         *LOADING, *DATA,
-        Flag("output_dir", "Folder for the trajectories: shards of all, and filtered.parquet with the kept rows. The "
-            "same command continues a run that was killed.", DIR, is_required=True),
+        Flag("output_dir", "Folder for the trajectories: shards with all rows, and filtered.parquet with the kept "
+            "rows. The same command continues a run that was killed.", DIR, is_required=True),
         Flag("reward", f"{RIGHT} 'none': keep all.", Choice((*REWARDS, "none")), default="numeric"),
         Flag("min_reward", "Keep answers with at least this reward.", float, default=1.0),
-        Flag("overwrite", "Delete the trajectories of another run that the folder holds.", bool),
+        Flag("overwrite", "Delete the trajectories of another run in the folder.", bool),
         *BATCH_SIZE, *WORKERS, *DECODING, *OUTPUT,
         *group("cluster",
-            Flag("ray_actors", "Decode on a Ray cluster (needs ray), with at most this many actors, each with a model "
+            Flag("ray_actors", "Decode on a Ray cluster (needs ray) with up to this many actors, each with a model "
                 "and num_workers CPUs.", COUNT),
             Flag("ray_gpus_per_actor", "GPUs of each actor. By default one if the cluster has any, else none.",
                 click.FloatRange(0), needs=("ray_actors",), is_minor=True),
-            Flag("ray_address", "Address of the cluster. By default $RAY_ADDRESS, else a cluster on this machine, "
-                "else one is started here.", needs=("ray_actors",), is_minor=True),
+            Flag("ray_address", "Address of the cluster. By default $RAY_ADDRESS, else a running cluster on this "
+                "machine, else a new one.", needs=("ray_actors",), is_minor=True),
         ),
     ], "demo --dataset demo --num_samples 64 --output_dir runs/data", ["model"]),
     TrainCommand("train", "certainty-forcing distillation on trajectories"),
     Command("generate", "answer one prompt", [
         *LOADING, *PROMPT, *DECODING, *OUTPUT,
-        Flag("stream", "Show the text while it is decoded.", bool),
+        Flag("stream", "Print the text while it is decoded.", bool),
     ], "demo-student 'Mia has 14 pens, finds 6. How many?'", ["model", "prompt"]),
     Command("chat", "talk to a model in the terminal", [
         *LOADING, *DECODING, *OUTPUT,
-        Flag("system_prompt", "What the conversation begins with, as the message of the system."),
+        Flag("system_prompt", "System message at the beginning of the conversation."),
     ], "demo-student", ["model"]),
     Command("serve", "answer requests of OpenAI clients over HTTP", [
         *SERVER, *OUTPUT,
-        Flag("forwarded_allow_ips", "Proxies whose X-Forwarded-For says who asks: addresses or networks. By default "
-            "there is none.", multiple=True, metavar="IP", is_minor=True),
+        Flag("forwarded_allow_ips", "Proxies to trust, as addresses or networks: their X-Forwarded-For is the "
+            "client's address. By default none.", multiple=True, metavar="IP", is_minor=True),
     ], "demo --adapter demo-student", ["model"]),
     Command("evaluate", "measure accuracy and cost of decoding, on a dataset or on benchmarks", [
         *LOADING, *group("data", *DATA, *REWARD, not_with=("tasks",)), *BATCH_SIZE,
         *group("batches", *WORKERS, not_with=("tasks",)), *DECODING, *OUTPUT,
-        Flag("output_dir", "Folder for report.json, which `hf-dparallel report` compares with others, report.md and, "
-            "with --sweep, curves.png.", DIR),
-        Flag("sweep", "Settings to try, each a curve of accuracy against speed: entropy_threshold=0.1:1.0:0.1 (with "
-            "both ends) or denoising_steps=16,32,64.", multiple=True, metavar="SETTING=VALUES", not_with=("tasks",)),
-        Flag("name", "Name of the model in reports. Default: the adapter, or else the model.", not_with=("tasks",),
+        Flag("output_dir", "Folder for report.json (the input of `hf-dparallel report`), report.md and, with --sweep, "
+            "curves.png.", DIR),
+        Flag("sweep", "Settings to try, each a curve of accuracy against speed: entropy_threshold=0.1:1.0:0.1 (from, "
+            "to, step) or denoising_steps=16,32,64.", multiple=True, metavar="SETTING=VALUES", not_with=("tasks",)),
+        Flag("name", "Name of the model in reports. By default the adapter, or else the model.", not_with=("tasks",),
             is_minor=True),
         *group("benchmarks of the lm-evaluation-harness",
-            Flag("tasks", "Measure on these tasks of the lm-evaluation-harness instead of a dataset, with commas "
-                "between.", multiple=True),
+            Flag("tasks", "Evaluate on these tasks of the lm-evaluation-harness, separated by commas, instead of on a "
+                "dataset.", multiple=True),
             Flag("include_path", "Folder with more tasks, as YAML files.", DIR, is_minor=True),
             Flag("num_fewshot", "Solved examples in each prompt.", click.IntRange(0), is_minor=True),
-            Flag("limit", "Only the first so many samples of each task; below 1, that share of them.",
+            Flag("limit", "Use only the first N samples of each task; below 1, this fraction of them.",
                 float, is_minor=True),
-            Flag("apply_chat_template", "Ask in a chat.", bool, is_minor=True),
-            Flag("system_instruction", "Text that begins each prompt.", is_minor=True),
-            Flag("fewshot_as_multiturn", "Solved examples as turns of the chat. By default in a chat.",
+            Flag("apply_chat_template", "Apply the chat template to prompts.", bool, is_minor=True),
+            Flag("system_instruction", "Text at the beginning of each prompt.", is_minor=True),
+            Flag("fewshot_as_multiturn", "Give solved examples as turns of the chat. By default with a chat template.",
                 bool, default=None, is_minor=True),
-            Flag("gen_kwargs", "More decoding settings: name=value,... They win over tasks and flags.", is_minor=True),
+            Flag("gen_kwargs", "More generation settings: name=value,... They override tasks and flags.",
+                is_minor=True),
             Flag("mc_num", "Masked samples for each log-likelihood.", COUNT, default=128, is_minor=True),
-            Flag("check_greedy", "Decode to see whether an answer is the greedy one, for log-likelihoods.",
+            Flag("check_greedy", "For log-likelihoods, decode to find out whether an answer is the greedy one.",
                 bool, is_minor=True),
-            Flag("allow_code_execution", "Let tasks run programs of the model, sandboxed.", bool),
+            Flag("allow_code_execution", "Let tasks run programs that the model writes, in a sandbox.", bool),
         needs=("tasks",)),
     ], "demo-student --dataset demo --num_samples 64", ["model"]),
     Command("inspect", "step through a decode, in the terminal or on a page, and draw how certainty grows", [
         *LOADING, *DATA, *PROMPT, *BATCH_SIZE, *DECODING, *OUTPUT,
-        Flag("output_file", "HTML page to write, to step through the decode in a browser. Without it every pass is "
-            "shown in the terminal.", FILE),
-        Flag("compare", "Show also what the model does without its adapter, in the same settings.", bool),
+        Flag("output_file", "Write an HTML page to step through the decode in a browser. Without it, every pass is "
+            "printed in the terminal.", FILE),
+        Flag("compare", "Show also the model without its adapter, with the same settings.", bool),
         Flag("dataset", "Prompts for --figures, as for `hf-dparallel evaluate`.", DATASET, needs=("figures",)),
-        Flag("figures", "Folder for pictures of how certainty grows over a dataset.", DIR, needs=("dataset",)),
+        Flag("figures", "Draw how certainty grows over a dataset, into this folder.", DIR, needs=("dataset",)),
         Flag("reward", "Also draw accuracy against tokens per forward pass, at the confidence thresholds 0.3, 0.5, "
-            "0.7, 0.9. What makes an answer right is as for `hf-dparallel evaluate`.",
+            "0.7 and 0.9. `hf-dparallel evaluate --help` describes the choices.",
             Choice(REWARDS), needs=("figures",)),
     ], "demo-student 'Mia has 14 pens and finds 6. How many?' --output_file page.html", ["model", "prompt"]),
     Command("calibrate", "find the fastest decoding settings that keep the accuracy", [
         *LOADING, *DATA, *REWARD,
-        Flag("output_dir", "Folder for the recipe, generation_config.json: for instance the folder of the adapter.",
+        Flag("output_dir", "Folder for the recipe, generation_config.json, for instance the folder of the adapter.",
             DIR, is_required=True),
-        Flag("max_accuracy_drop", "Accuracy that may be lost against one token per pass; 0.01 is one point.",
+        Flag("max_accuracy_drop", "Largest acceptable loss of accuracy against one token per pass; 0.01 is one point.",
             float, default=0.01),
-        Flag("confidence", "Probability that no more is lost on all prompts of this kind.", float, default=0.9),
+        Flag("confidence", "Confidence level of that guarantee, over all prompts of this kind.", float, default=0.9),
         Flag("sweep", "Settings to try.", default="entropy_threshold=0.1:1.0:0.1", metavar="SETTING=VALUES"),
-        Flag("block_lengths", "Block lengths to try them with; the reference has the first one. Default: the "
+        Flag("block_lengths", "Block lengths to try them with. The reference uses the first one. By default the "
             "recipe's.", int, multiple=True),
-        Flag("seed", "Seed of the split of the prompts into two halves.", int, default=0, is_minor=True),
+        Flag("seed", "Seed for splitting the prompts into two halves.", int, default=0, is_minor=True),
         *BATCH_SIZE, *WORKERS, *RECIPE, *OUTPUT,
     ], "demo-student --dataset demo --max_accuracy_drop 0.02 --output_dir runs/recipe", ["model"]),
-    Command("report", "compare evaluations, if they can be compared", [
-        Flag("reports", "report.json of each evaluation, or its folder.", DIR, multiple=True, is_required=True),
-        Flag("output_dir", "Folder for report.json, report.md and curves.png of all together.", DIR),
+    Command("report", "compare evaluations of the same prompts", [
+        Flag("reports", "The report.json of each evaluation, or its folder.", DIR, multiple=True, is_required=True),
+        Flag("output_dir", "Folder for the joint report.json, report.md and curves.png.", DIR),
         *OUTPUT,
     ], "runs/a runs/b", ["reports"]),
     Command("export", "write a student for a serving engine, or for the published code of its family", [
         Flag("student", "Model or adapter: its name on the Hub, or a folder.", DIR, is_required=True),
-        Flag("engine", "What is to load it: SGLang for SDAR and LLaDA2, LMDeploy for SDAR, or 'transformers', the "
-            "published code of the family.", Choice(("sglang", "lmdeploy", "transformers")), is_required=True),
+        Flag("engine", "Engine to export for: SGLang for SDAR and LLaDA2, LMDeploy for SDAR, or 'transformers' for "
+            "the published code of the family.", Choice(("sglang", "lmdeploy", "transformers")), is_required=True),
         Flag("output_dir", "New folder for the merged weights, the tokenizer and the engine's settings.",
             DIR, is_required=True),
-        Flag("base_model", "Base model, whose code is copied. By default what the student says."),
+        Flag("base_model", "Base model, whose code is copied. By default the one that the student names."),
         *(flag for flag in RECIPE if flag.name != "engine"), *OUTPUT,
     ], "user/sdar-student --engine sglang --output_dir runs/exported", ["student"]),
-    Command("convert", "make a masked diffusion model of an autoregressive one, to be trained", [
+    Command("convert", "turn an autoregressive model into a masked diffusion model to train", [
         Flag("model", "A Llama, Mistral, Qwen2 or Qwen3: its name on the Hub, or a folder.", DIR, is_required=True),
         Flag("output_dir", "New folder for the model, its tokenizer and card.", DIR, is_required=True),
-        Flag("block_length", "Tokens of a block, for attention that is causal across blocks. By default every token "
-            "sees every other one.", COUNT),
-        Flag("gguf_file", "GGUF file in that folder or repository to read instead (needs gguf)."),
+        Flag("block_length", "Tokens of a block, for block-causal attention. By default attention is full.", COUNT),
+        Flag("gguf_file", "Read this GGUF file of the folder or repository instead (needs gguf)."),
         *OUTPUT,
     ], "Qwen/Qwen3-0.6B --output_dir runs/qwen3-diffusion --block_length 32", ["model"]),
     Command("push", "publish an adapter, a model or trajectories on the Hub, with a card", [
         Flag("path", "Folder of the adapter or model; or, with --repo_type dataset, the output folder of "
             "`hf-dparallel trajectories` or a parquet file.", DIR, is_required=True),
         Flag("repo_id", "Name of the repository, such as 'user/llada-dparallel'.", is_required=True),
-        Flag("repo_type", "What is published.", Choice(("model", "dataset")), default="model"),
+        Flag("repo_type", "Type of the repository.", Choice(("model", "dataset")), default="model"),
         Flag("base_model", "Name on the Hub of the base model (for trajectories: the teacher), if it was a folder."),
-        Flag("report", "Measured figures for the card: what `hf-dparallel evaluate --json FILE` or `demo` "
-            "(report.json) wrote.", FILE),
-        Flag("example", "Answer for the card and its widget: what `hf-dparallel generate --json FILE` wrote.", FILE),
+        Flag("report", "Results for the card: the file of `hf-dparallel evaluate --json FILE`, or report.json of "
+            "`hf-dparallel demo`.", FILE),
+        Flag("example", "Example for the card and its widget: the file of `hf-dparallel generate --json FILE`.", FILE),
         Flag("dataset_name", "Name on the Hub of the training data, for the card."),
         Flag("license", "Identifier of the licence for the card, such as 'mit' or 'apache-2.0'."),
-        Flag("private", "Make the repository private if it is created now.", bool),
-        Flag("revision", "Branch to push to. It is created if there is none. By default 'main'.", is_minor=True),
+        Flag("private", "Make a new repository private.", bool),
+        Flag("revision", "Branch to push to, which is created if necessary. By default 'main'.", is_minor=True),
         Flag("create_pr", "Open a pull request instead of pushing directly.", bool, is_minor=True),
         Flag("commit_message", "Message of the commit.", is_minor=True),
-        Flag("dry_run", "Run the checks, show the card and the files, and send nothing.", bool),
+        Flag("dry_run", "Run the checks, and show the card and the files, without uploading.", bool),
         *RECIPE, *OUTPUT,
     ], "runs/student user/my-student --dry_run", ["path", "repo_id"]),
-    Command("models", "list the published checkpoints that load by their names", OUTPUT, "--json models.json"),
-    Command("fit", "say whether a model fits into the memory, before it is downloaded", [
+    Command("models", "list published checkpoints that load by name", OUTPUT, "--json models.json"),
+    Command("fit", "check whether a model fits into memory, before downloading it", [
         Flag("model", "Its name on the Hub, or a folder. Only its config.json is read.", MODEL_NAME, is_required=True),
         *(flag for flag in MODEL if flag.name not in ("model", "attn_implementation")),
         *group("memory",
-            Flag("memory", "What there is, such as 24GB. By default what is free on the device."),
+            Flag("memory", "Available memory, such as 24GB. By default the free memory of the device."),
             Flag("batch_size", "Prompts decoded together.", COUNT, default=1, not_with=("train",)),
             Flag("prompt_length", "Tokens of a prompt.", COUNT, default=256, not_with=("train",)),
             *(flag for flag in RECIPE if flag.name in ("max_new_tokens", "block_length", "cache_implementation")),
-            Flag("train", "Train the model. The flags below are those of `hf-dparallel train`.", bool)),
+            Flag("train", "Check for training. The flags below are those of `hf-dparallel train`.", bool)),
         *group("training",
-            Flag("per_device_train_batch_size", "Sequences of a step.", COUNT, default=1),
+            Flag("per_device_train_batch_size", "Sequences in a batch.", COUNT, default=1),
             Flag("max_length", "Tokens of a prompt and its answer.", COUNT, default=384),
-            Flag("use_peft", "Train an adapter; with --no_use_peft, all weights.", bool, default=True),
+            Flag("use_peft", "Train an adapter. --no_use_peft trains all weights.", bool, default=True),
             Flag("lora_r", "Rank of the adapter.", COUNT, default=32),
             Flag("bf16", "Compute in bfloat16.", bool, default=True),
-            Flag("activation_checkpointing", "Compute activations again in the backward pass.", bool, default=True),
+            Flag("activation_checkpointing", "Recompute activations in the backward pass.", bool, default=True),
         needs=("train",)),
         *OUTPUT,
     ], "GSAI-ML/LLaDA-8B-Instruct --train --memory 24GB", ["model"]),

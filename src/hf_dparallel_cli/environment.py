@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What a command changes in its process while it runs: variables of the environment, bars and warnings."""
+"""Changes to the process while a command runs: environment variables, progress bars and warnings."""
 
 import logging
 import os
@@ -14,14 +14,14 @@ import click
 
 
 _LIBRARIES = r"(accelerate|bitsandbytes|datasets|peft|torch|transformers|trl)\b"
-# In the environment, so that child processes of a command read it, too.
+# An environment variable, so that child processes inherit it.
 QUIET = "HF_DPARALLEL_QUIET"
-# Where the modules of commands are that need no library.
+# The packages of commands that need no library.
 _PACKAGES = {"models": "hf_dparallel_cli"}
 
 
 def import_command(name: str, title: str) -> ModuleType:
-    """Imports the module of a command, with a notice meanwhile at a terminal."""
+    """Imports the module of a command, and shows a notice in a terminal meanwhile."""
     shows = sys.stderr.isatty() and not os.environ.get(QUIET)
     if shows:
         print(f"{title}: loading libraries ...", end="", file=sys.stderr, flush=True)
@@ -33,7 +33,7 @@ def import_command(name: str, title: str) -> ModuleType:
 
 
 def set_variables(ctx: click.Context, **values: Any) -> None:
-    """Sets variables of the environment until the command ends: the process may go on."""
+    """Sets environment variables until the command ends, because the process may continue."""
     for name, value in values.items():
         before = os.environ.get(name)
         back = partial(os.environ.pop, name, None) if before is None else partial(os.environ.update, {name: before})
@@ -42,9 +42,8 @@ def set_variables(ctx: click.Context, **values: Any) -> None:
 
 
 def quieten(ctx: click.Context, is_quiet: bool) -> None:
-    """Silences output that is not about the user's work: bars in files, and warnings of libraries about themselves."""
-    # Bars only for what takes longer than loading a small model; and none for each shard and column, in the middle
-    # of ours.
+    """Silences progress bars in files, and warnings of libraries that users cannot act on."""
+    # Bars appear after a second, not while a small model loads. Those of datasets would interrupt ours at each shard.
     delay = os.environ.get("TQDM_DELAY", "1")
     variables = {QUIET: "1" if is_quiet else "", "TQDM_DELAY": delay, "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
     if is_quiet:

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""`hf-dparallel models`: the published checkpoints that load by their names."""
+"""`hf-dparallel models`: lists published checkpoints that load by name."""
 
 import tomllib
 from pathlib import Path
@@ -14,13 +14,13 @@ _FAMILIES = Path(__file__).parents[1] / "hf_dparallel" / "models"
 
 
 def read_published() -> list[dict[str, Any]]:
-    """Returns the architectures, each with its checkpoints, that `published.toml` in the folders of families names."""
+    """Returns the architectures and their checkpoints, from `published.toml` in the folder of each family."""
     files = sorted(_FAMILIES.glob("*/published.toml"))
     return [row for file in files for row in tomllib.loads(file.read_text(encoding="utf-8"))["architectures"]]
 
 
 def describe_attention(architecture: dict[str, Any]) -> str:
-    """Says what a token sees and is predicted by, and what loading needs: "block-causal, blocks of 32, shifted"."""
+    """Describes the attention, the blocks, the shift and the loading: "block-causal, blocks of 32, shifted"."""
     block_length, load_with = architecture.get("block_length"), architecture.get("load_with")
     parts = [architecture["attention"], f"blocks of {block_length}" if block_length else ""]
     parts += ["shifted" if architecture["shift_logits"] else "", f"loaded with {load_with}" if load_with else ""]

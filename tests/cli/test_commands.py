@@ -129,7 +129,7 @@ def test_help_is_grouped_and_has_the_positional_arguments(hf):
         and "  MODEL, or --model MODEL " in help_text
     )
     titles = re.findall(r"^(\w[\w ]+):$", help_text, flags=re.MULTILINE)
-    assert titles == ["model", "prompt", "settings of decoding", "output", "options", "others"]
+    assert titles == ["model", "prompt", "generation settings", "output", "options", "others"]
     assert "--entropy_bound" not in help_text and " entropy_bound," in help_text
     assert "--entropy_bound FLOAT" in hf("generate", "--help_all")[1]
     assert (
@@ -139,7 +139,7 @@ def test_help_is_grouped_and_has_the_positional_arguments(hf):
     )
     # What must be given comes first.
     pushing = hf("push", "--help")[1]
-    assert pushing.index("  PATH, or --path DIR") < pushing.index("settings of decoding:")
+    assert pushing.index("  PATH, or --path DIR") < pushing.index("generation settings:")
     assert "[required]" in hf("calibrate", "--help")[1] and "[required]" not in pushing
     training = hf("train", "--help")[1]
     assert "--certainty_weight" in training and "--help_all" in training
@@ -234,9 +234,9 @@ TRAJECTORIES = "trajectories demo --dataset demo --output_dir out"
         ("generate --model m --max_tokens 8", "No such option '--max_tokens'"),
         ("generate --model m --max_new 8", "No such option '--max_new'"),
         ("generate --model m --prompt --raw", "'--prompt' requires an argument"),
-        ("generate m n o p", "nothing takes 'o p'. Flags need their names, and a text with spaces needs quotes"),
-        ("generate m --stream now --seed 2 o", "nothing takes 'o'"),
-        ("train m --model n --dataset d", "nothing takes 'm'"),
+        ("generate m n o p", "Unexpected arguments: 'o p'. Add the name of the flag, or put quotes around"),
+        ("generate m --stream now --seed 2 o", "Unexpected arguments: 'o'"),
+        ("train m --model n --dataset d", "Unexpected argument 'm'"),
         ("generate --model m --top_k x", "'--top_k': 'x' is not a valid integer"),
         ("generate m --entropy_threshold 1 --confidence_threshold 0.9", "are two commit rules"),
         ("generate --model m --block_length 0", "`block_length` must be a positive integer"),
@@ -249,7 +249,7 @@ TRAJECTORIES = "trajectories demo --dataset demo --output_dir out"
         ("serve m --port 65536", "'--port': 65536 is not in the range 0<=x<=65535"),
         ("serve m --max_waiting -1", "'--max_waiting': -1 is not in the range x>="),
         ("serve m --grace_seconds -1", "'--grace_seconds': -1.0 is not in the range x>="),
-        ("serve m --max_time 5", "`max_time` ends answers of `generate`"),
+        ("serve m --max_time 5", "`max_time` is not supported by the server"),
         ("serve m --num_workers 2", "No such option '--num_workers'"),
         ("serve m --seed 1", "No such option '--seed'"),
         ("trajectories --model m --dataset d", "required: --output_dir"),
@@ -289,12 +289,12 @@ def test_settings_that_contradict_a_recipe_are_wrong_usage(hf, argv, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: [", "is not YAML"),
-        ("- model", "must contain a YAML mapping"),
-        ("model: m\nmax_tokens: 8\nblock: 2", "`config.yaml` has `max_tokens`, which is no flag of this command"),
+        ("model: [", "must be YAML"),
+        ("- model", "must be a YAML mapping"),
+        ("model: m\nmax_tokens: 8\nblock: 2", "`config.yaml` has `max_tokens`, which is not a flag of this command"),
         ("model: m\nentropy_treshold: 8", "Did you mean `entropy_threshold`?"),
         ("model: m\nsteps: 8", "Use `denoising_steps` for `steps`."),
-        ("model: m\nconfig: other.yaml", "`config.yaml` has `config`, which is no flag"),
+        ("model: m\nconfig: other.yaml", "`config.yaml` has `config`, which is not a flag"),
         ("model:", "`model` in `config.yaml` needs one value"),
         ("model: m\ndtype: float8", "'--dtype': 'float8' is not one of"),
         ("model: m\nprompt: [5, 6]", "`prompt` in `config.yaml` needs one value, got [5, 6]"),
@@ -337,10 +337,14 @@ def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch, caplog
     # What transformers makes for an endpoint, it keeps.
     monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)
     code, _, err = hf("generate", "--model", "nobody/nothing", "--prompt", "1")
-    assert code == 1 and "error: `model=nobody/nothing` is no folder here, and cannot be loaded: " in last_line(err)
+    assert code == 1 and "error: `model=nobody/nothing` is not a local folder, and cannot be loaded: " in last_line(
+        err
+    )
     assert "Retrying" not in err + caplog.text and not huggingface_hub.constants.HF_HUB_OFFLINE
     code, _, err = hf("export", "runs/nothing", "--engine", "sglang", "--output_dir", "exported")
-    assert code == 1 and "error: `student=runs/nothing` is no folder here, and cannot be loaded: " in last_line(err)
+    assert code == 1 and "error: `student=runs/nothing` is not a local folder, and cannot be loaded: " in last_line(
+        err
+    )
     code, _, err = hf("generate", "--model", checkpoint, "--adapter", "./nothing", "--prompt", "1")
     assert code == 1 and "`adapter=./nothing` does not exist" in last_line(err)
 
@@ -350,21 +354,22 @@ def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch, caplog
     [
         (["--dataset", "missing.jsonl"], "`dataset=missing.jsonl` does not exist"),
         (["--dataset", "./missing"], "`dataset=./missing` does not exist"),
-        (["--dataset", "questions.jsonl", "--prompt_column", "text"], "lacks `text`, which is to be asked"),
+        (["--dataset", "questions.jsonl", "--prompt_column", "text"], "lacks `text` (--prompt_column)"),
         (["--dataset", "questions.jsonl"], "lacks `prompt` or `messages` (or name the column"),
         (["--dataset", "texts.csv"], "Its columns are ['text']"),
         (["--dataset", "names.csv"], "`names.csv` has no rows"),
         (["--dataset", "empty.jsonl"], "`empty.jsonl` has no rows"),
-        (["--dataset", "texts.xlsx"], "`dataset=texts.xlsx` is not read: give a file that ends in .csv, "),
+        (["--dataset", "texts.xlsx"], "`dataset=texts.xlsx` has an unsupported file type. Supported: .csv, "),
         (["--dataset", "./empty/"], "`dataset=./empty/` cannot be loaded: "),
         (["--dataset", "questions.jsonl", "--prompt_column", "question", "--answer_column", "gold"], "lacks `gold`"),
         (["--dataset", "blank.jsonl", "--prompt_column", "text"], "The column `prompt` has an empty prompt in row 1"),
-        (["--dataset", "texts.jsonl"], "Add --prompt_column prompt to ask each text as a user's message, or --raw"),
+        (["--dataset", "texts.jsonl"], "Add --prompt_column prompt to send each text as a user's message, or --raw"),
         (["--dataset", "questions.jsonl", "--dataset_split", "dev"], "dev"),
         (
             ["--dataset", "questions.jsonl", "--reward", "math"],
-            "(or name the column of the texts: --prompt_column NAME), and `solution`, the right answers for "
-            "`reward=math` (or name yours: --answer_column NAME). Its columns are ['question', 'answer'].",
+            "(or name the column of the texts: --prompt_column NAME), and `solution` for "
+            "`reward=math` (or name the column of the answers: --answer_column NAME). Its columns are "
+            "['question', 'answer'].",
         ),
     ],
 )
@@ -415,7 +420,7 @@ def test_unexpected_errors_name_their_type_and_debug_raises(hf, monkeypatch):
 
     monkeypatch.setattr("hf_dparallel.cli.demo_command.run_demo", fail)
     code, _, err = hf("demo")
-    assert code == 1 and "hf-dparallel demo: error: KeyError: 'rows' (HF_DPARALLEL_DEBUG=1 shows where)" in err
+    assert code == 1 and "hf-dparallel demo: error: KeyError: 'rows' (HF_DPARALLEL_DEBUG=1 shows the traceback)" in err
     monkeypatch.setenv("HF_DPARALLEL_DEBUG", "1")
     with pytest.raises(KeyError):
         hf("demo")
@@ -490,8 +495,8 @@ def test_how_a_model_is_loaded(hf, checkpoint, monkeypatch):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "llama"}, "is no masked language model"),
-        ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}}, "runs code of its repository"),
+        ({"model_type": "llama"}, "is not a masked language model"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}}, "needs code from its repository"),
     ],
 )
 def test_what_is_no_model_for_commands_is_told_in_a_line(hf, tmp_path, config, message):
@@ -538,7 +543,7 @@ def test_generate_reads_files_and_stdin_and_streams(hf, checkpoint, tmp_path, mo
     for words in ([model, *settings, "--stream", "5 6"], [model, "5 6", *settings, "--no-stream"]):
         assert hf("generate", *words)[:2] == (0, expected)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    assert "there is no prompt" in hf(*flags)[2]
+    assert "`prompt` is missing" in hf(*flags)[2]
     # Drafts, in yellow, are for terminals.
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
@@ -808,7 +813,7 @@ def test_an_infilled_prompt_is_the_answer(hf):
 @pytest.mark.parametrize("content", ["{", "[]", "{}", "[" * 100_000])
 def test_broken_adapters_are_named(tmp_path, content):
     (tmp_path / "adapter_config.json").write_text(content)
-    with pytest.raises(ValueError, match="adapter_config.json` does not name the base model of an adapter"):
+    with pytest.raises(ValueError, match="adapter_config.json` must name the base model of the adapter"):
         load_tokenizer(str(tmp_path))
 
 
@@ -816,7 +821,7 @@ def test_trajectories_that_are_all_wrong_are_1(hf, checkpoint, tmp_path):
     dataset = write_jsonl(tmp_path / "wrong.json", [{"messages": [{"role": "user", "content": "5"}], "answer": "-1"}])
     code, out, err = hf("trajectories", "--model", checkpoint, "--dataset", dataset, "--output_dir", "out", *DECODING)
     assert code == 1 and not out
-    assert "error: None of 1 trajectories has `min_reward=1.0`" in last_line(err)
+    assert "error: None of 1 trajectories has a reward of at least `min_reward=1.0`" in last_line(err)
 
 
 def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_path):

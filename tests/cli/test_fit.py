@@ -95,7 +95,7 @@ def test_without_a_size_it_is_what_the_device_has(hf, monkeypatch):
         ("demo --lora_r 8", 2, "`lora_r` needs `train`."),
         ("demo --block_length 0", 2, "`block_length` must be a positive integer"),
         ("no/such/folder", 1, "`model=no/such/folder` does not exist"),
-        ("gpt2", 1, "`model=gpt2` is no masked language model"),
+        ("gpt2", 1, "`model=gpt2` is not a masked language model"),
         ("mine", 1, "model type `mine`"),
         ("bert", 1, "The memory of `model=bert` is not known."),
         ("gemma", 1, "The memory of `model=gemma` is not known."),

@@ -73,8 +73,8 @@ def test_replicas_answer_as_the_server_does_and_are_replaced(url, checkpoint):
     ("values", "message"),
     [
         ({"model": "demo", "min_replicas": 3, "max_replicas": 2}, "at most `max_replicas`, got 3 and 2"),
-        ({"model": "demo", "max_time": 3}, "`max_time` ends answers"),
-        ({"model": "demo", "treshold": 0.5}, "`treshold`, which is no flag"),
+        ({"model": "demo", "max_time": 3}, "`max_time` is not supported"),
+        ({"model": "demo", "treshold": 0.5}, "`treshold`, which is not a flag"),
         ({"model": "demo", "api_key": "secret"}, "`api_key` would be kept by Ray. Set $HF_DPARALLEL_API_KEY"),
         ({}, "the following flags are required: --model"),
     ],

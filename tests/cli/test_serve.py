@@ -69,16 +69,16 @@ def test_it_ends_when_the_decoding_has_failed(hf, checkpoint, monkeypatch, tmp_p
     thread.start()
     code, _, err = hf("serve", checkpoint, *DECODING, "--port", "0")
     thread.join()
-    assert code == 1 and "The decoding has failed: OverflowError('unforeseen')" in err and answers == [503]
+    assert code == 1 and "The decoding thread has failed: OverflowError('unforeseen')" in err and answers == [503]
 
 
 def test_an_address_that_is_in_use_is_said_before_the_model_is_loaded(hf):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         code, _, err = hf("serve", "./missing", "--port", port)
-    assert code == 1 and f"`host=127.0.0.1`, `port={port}` cannot be listened at: " in err
+    assert code == 1 and f"`host=127.0.0.1`, `port={port}` cannot be listened on: " in err
     code, _, err = hf("serve", "./missing", "--host", "192.0.2.1", "--port", "0")
-    assert code == 1 and "cannot be listened at: " in err
+    assert code == 1 and "cannot be listened on: " in err
 
 
 @pytest.mark.parametrize(("flags", "screen"), [((), ":0"), (("--no_browser",), ":0"), ((), "")])

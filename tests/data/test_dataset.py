@@ -91,10 +91,10 @@ def test_the_end_of_a_tokenizer_without_one():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": "What", "completion": ""}, "Row 1 of `rows`: `completion` is empty, got ''"),
-        ({"prompt": "What", "completion": "  "}, "`completion` is empty, got '  '"),
+        ({"prompt": "What", "completion": ""}, "Row 1 of `rows`: `completion` must not be empty, got ''"),
+        ({"prompt": "What", "completion": "  "}, "`completion` must not be empty, got '  '"),
         ({"prompt": "", "completion": "It"}, r"Row 1 of `rows`: `prompt_ids` must be a list of .* got \[\]"),
-        ({"prompt": "What", "completion": None}, "must both be text, or both lists of messages; got str and NoneType"),
+        ({"prompt": "What", "completion": None}, "must both be texts, or both lists .*, got str and NoneType"),
     ],
 )
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -110,8 +110,8 @@ def test_bad_text(row, message, is_streamed):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": chat("What"), "completion": "It"}, "must both be text, .*; got list and str"),
-        ({"prompt": chat("What"), "completion": chat("", "")[1:]}, "`completion` is empty, got .*'content': ''"),
+        ({"prompt": chat("What"), "completion": "It"}, "must both be texts, .*, got list and str"),
+        ({"prompt": chat("What"), "completion": chat("", "")[1:]}, "must not be empty, got .*'content': ''"),
         ({"prompt": chat("What"), "completion": chat("", "4", "What", "It")[1:]}, "must be one message of .*'user'"),
         ({"messages": chat("What", "It", "What")}, r"must be one message of the assistant, got .*\['user'\]"),
         ({"messages": None}, r"must be one message of the assistant, got messages of \[\]"),

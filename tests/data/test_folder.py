@@ -53,7 +53,7 @@ def test_damaged_shards_are_made_anew(tmp_path, caplog, damage):
     first, second, _ = sorted(tmp_path.glob("shard-*"))
     second.write_bytes(damage(second.read_bytes(), first.read_bytes()))
     assert run(tmp_path)[:] == expected[:]
-    assert f"`{second}` " in caplog.text and "Its rows are decoded anew." in caplog.text
+    assert f"`{second}` " in caplog.text and "Its rows are decoded again." in caplog.text
     caplog.clear()
     assert run(tmp_path)[:] == expected[:] and not caplog.text
 
@@ -78,7 +78,7 @@ def test_shards_of_an_unknown_run_are_left_alone(tmp_path):
     name = "shard-00001-of-00003.parquet"
     shutil.copy(tmp_path / "a" / name, tmp_path / "b" / name)
     (tmp_path / "b" / "trajectories.json").unlink()
-    with pytest.raises(ValueError, match=f"{name}` is not what was written"):
+    with pytest.raises(ValueError, match=f"{name}` was written by another run"):
         run(tmp_path / "b", seed=1)
     (tmp_path / "b" / name).unlink()
     run(tmp_path / "b", seed=1)
@@ -87,7 +87,7 @@ def test_shards_of_an_unknown_run_are_left_alone(tmp_path):
 def test_a_damaged_description_is_named(tmp_path):
     rows = run(tmp_path)
     (tmp_path / "trajectories.json").write_text('{"shard')
-    with pytest.raises(ValueError, match=r"trajectories.json` is damaged \(.*\). Delete it and start its run again"):
+    with pytest.raises(ValueError, match=r"trajectories.json` is damaged \(.*\). Delete it and start the run again"):
         run(tmp_path)
     (tmp_path / "trajectories.json").unlink()
     assert run(tmp_path)[:] == rows[:]
@@ -95,7 +95,7 @@ def test_a_damaged_description_is_named(tmp_path):
 
 
 def test_files_of_a_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="neither a parquet file nor a folder"):
+    with pytest.raises(FileNotFoundError, match="must be a folder with filtered.parquet or shards"):
         trajectory_files(tmp_path)
     rows = run(tmp_path)
     shards = sorted(tmp_path.glob("shard-*"))

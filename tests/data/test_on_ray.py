@@ -131,7 +131,7 @@ def test_tasks_keep_slots_busy_and_leave_some_for_every_actor():
 def test_the_models_of_two_machines_must_be_the_same():
     actor = TeacherActor(load, {"generation_config": RECIPE})
     teacher, *_ = actor.describe()
-    with pytest.raises(ValueError, match="differs from another machine's in weights."):
+    with pytest.raises(ValueError, match="differs from the model on another machine in weights."):
         actor.answer([], teacher | {"weights": "others"})
     elsewhere = teacher | {"model name": "the same folder, elsewhere"}
     assert len(actor.answer([(0, [2, 3]), (1, [4])], elsewhere)) == 2

@@ -53,12 +53,12 @@ def test_filter_with_the_math_reward_of_trl():
 
 def test_filter_that_leaves_nothing_says_what_the_completions_look_like():
     rows = trajectories_with(["3 4"], answer=["9"])
-    with pytest.raises(ValueError, match=r"None of 1 trajectories has `min_reward=1.0` or more.*'3 4'"):
+    with pytest.raises(ValueError, match=r"None of 1 trajectories has a reward of at least `min_reward=1.0`.*'3 4'"):
         filter_trajectories(rows, make_tokenizer(), numeric_answer_reward)
 
 
 def test_filter_needs_completions():
-    with pytest.raises(ValueError, match=r"needs the column `completion_ids`, it has \['prompt', 'answer'\]"):
+    with pytest.raises(ValueError, match=r"must have the column `completion_ids`, got \['prompt', 'answer'\]"):
         filter_trajectories(make_prompts(1), make_tokenizer(), numeric_answer_reward)
 
 

@@ -18,12 +18,12 @@ def test_files_are_read_by_their_ending(tmp_path):
 def test_a_file_has_one_split(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "5 6"}')
-    with pytest.raises(ValueError, match="has the split 'train' only, not 'test'. Leave the split out"):
+    with pytest.raises(ValueError, match="has only the split 'train', got 'test'. Leave the split out"):
         load_rows(str(rows), split="test")
 
 
 @pytest.mark.parametrize("name", ["bad.json", "bad.parquet", "empty.parquet"])
 def test_files_that_cannot_be_read_are_named(tmp_path, name):
     (tmp_path / name).write_text('{"a": 1}\n{"a"' * ("bad" in name))
-    with pytest.raises(ValueError, match=f"{name}` cannot be read as a {name.split('.')[1]} file .*Is it damaged"):
+    with pytest.raises(ValueError, match=f"{name}` cannot be read as a {name.split('.')[1]} file .*Check that"):
         load_rows(str(tmp_path / name))

@@ -251,7 +251,7 @@ def test_settings_of_the_output_do_not_make_another_run(tmp_path):
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        (Dataset.from_dict({"question": ["1 2"]}), r"needs a column `prompt`.*it has \['question'\].*rename_column"),
+        (Dataset.from_dict({"question": ["1 2"]}), r"must have a column `prompt`.*got \['question'\].*rename_column"),
         (Dataset.from_dict({"prompt": []}), "`dataset` has no rows"),
         (Dataset.from_dict({"prompt": ["1", "", ""]}), r"`prompt` has an empty prompt in row 1 \(2 of 3 rows\)"),
         (Dataset.from_dict({"prompt": [None, "1"]}), "`prompt` has an empty prompt in row 0"),
@@ -259,7 +259,7 @@ def test_settings_of_the_output_do_not_make_another_run(tmp_path):
         (Dataset.from_dict({"prompt": ["1", "2", "3 <mask>"]}), r"contains the mask token \(63\) in row 2"),
         (
             make_prompts(1).add_column("nfe", [1]).add_column("prompt_ids", [[1]]),
-            r"already has the column\(s\) \['prompt_ids', 'nfe'\].*remove_columns\(\['prompt_ids', 'nfe'\]\)",
+            r"already has the columns \['prompt_ids', 'nfe'\].*remove_columns\(\['prompt_ids', 'nfe'\]\)",
         ),
     ],
 )

@@ -79,7 +79,7 @@ def test_shards_and_single_files_are_data_sets_too(hub, folder):
 
 
 def test_what_is_no_data_or_of_a_local_teacher_is_refused(hub, folder, tmp_path):
-    with pytest.raises(OSError, match="neither a parquet file nor a folder"):
+    with pytest.raises(OSError, match="must be a folder with filtered.parquet or shards"):
         push_trajectories_to_hub(tmp_path / "missing", "user/data")
     Dataset.from_dict({"text": ["a"]}).to_parquet(tmp_path / "other.parquet")
     with pytest.raises(ValueError, match="has no column 'completion_ids'"):

@@ -247,7 +247,7 @@ def test_overload_is_429_and_passes(served):
                 wait_for(lambda number=number: server.engine.num_prompts == number)
             wait_for(lambda: server.engine.num_active == 1)
             for stream in (True, False):
-                with pytest.raises(openai.RateLimitError, match="1 wait, of at most 1. Try again") as refused:
+                with pytest.raises(openai.RateLimitError, match="1 of at most 1 wait. Try again") as refused:
                     client.chat.completions.create(**chat(PROBLEMS[0]), stream=stream)
                 assert refused.value.code == "overloaded" and refused.value.response.headers["retry-after"] == "1"
             gate.open.set()
@@ -334,7 +334,7 @@ def test_failures_of_the_decoding_are_500_and_pass(served, caplog):
         finally:
             hook.remove()
         assert answer.status_code == 500
-        assert answer.json()["error"]["message"] == "Decoding failed with OutOfMemoryError; the server's log says why."
+        assert answer.json()["error"]["message"].startswith("Decoding failed with OutOfMemoryError. The server's log")
         last = stream.text.strip().split("\n\n")[-1].removeprefix("data: ")
         assert json.loads(last)["error"]["type"] == "server_error"
         assert server.post(chat("x")).status_code == 200

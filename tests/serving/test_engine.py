@@ -252,7 +252,7 @@ def test_overload_is_refused_as_a_whole_and_passes(model, make_engine):
     first = make_prompt(model, [6, 3])
     engine.submit([first])
     wait_for(lambda: gate.rows)
-    with pytest.raises(RequestError, match="0 wait, of at most 1"):
+    with pytest.raises(RequestError, match="0 of at most 1 wait"):
         engine.submit([make_prompt(model, [7, 3]), make_prompt(model, [8, 3])])
     second = make_prompt(model, [7, 3])
     engine.submit([second])
@@ -267,7 +267,7 @@ def test_a_burst_on_an_idle_engine_fills_all_slots(model, make_engine):
     with engine._changed:  # the thread does not wake between the requests
         for prompt in prompts:
             engine.submit([prompt])
-        with pytest.raises(RequestError, match="4 wait, of at most 0"):
+        with pytest.raises(RequestError, match="4 of at most 0 wait"):
             engine.submit([make_prompt(model, [10, 3])])
     gate.open.set()
     assert all(prompt.listener.ended.wait(30) for prompt in prompts)

@@ -165,7 +165,7 @@ def test_prompts_of_text_completions(served):
         ),
         ({"presence_penalty": False}, "presence_penalty", "`presence_penalty=False` is not supported"),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "missing"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "not of bytes"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "need a byte-level tokenizer"),
         ({"presence_penalty": 0.5}, "presence_penalty", "`presence_penalty=0.5` is not supported"),
         ({"treshold": 0.5}, "treshold", "Unknown field `treshold`. Fields: model, stream"),
         ({"prompt": "hello"}, "prompt", "Unknown field `prompt`"),

@@ -226,7 +226,7 @@ def test_full_disk_while_decoding(tmp_path):
     code, output = run_program(FULL_DISK_OF_TRAJECTORIES, tmp_path / "a", tmp_path / "b")
     message = output.splitlines()[-1]
     assert code == 1 and message.startswith("OSError: [Errno 27] File too large."), output
-    assert "The shards before it are intact: make room, and start the run again with the same folder: '" in message
+    assert "before it are intact: free some space, and start the run again with the same folder: '" in message
     # No half-written file takes the room that is left.
     assert not list(tmp_path.glob("b/.*"))
 

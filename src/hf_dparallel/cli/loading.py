@@ -83,21 +83,19 @@ def load_model(flags: Flags, has_workers: bool = False) -> tuple[PreTrainedModel
 
 
 def choose_device(name: str | None) -> torch.device:
-    """Returns the device of this name, by default the one of this process."""
+    """Returns the device `name`, by default the one that accelerate chooses."""
     if not name:
         return PartialState().device
     try:
         return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # which of them depends on how torch was built
-        raise ValueError(
-            f"`device={name}` cannot be used: {error}. Without --device, the best one is used."
-        ) from error
+    except (RuntimeError, AssertionError) as error:  # depends on how torch was built
+        raise ValueError(f"`device={name}` cannot be used: {error}. Leave it out to use the best one.") from error
 
 
 def _share_cores(model: PreTrainedModel) -> None:
-    """Computes a small model in one thread until the command ends, unless the user has set the number.
+    """Computes a small model in one thread until the command ends, unless the user has set the number of threads.
 
-    Several wait for one another, and a hundred times as long where other programs take their cores.
+    With several threads, synchronization dominates; on a busy machine it is 100 times slower.
     """
     context = click.get_current_context(silent=True)
     is_set = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
@@ -108,45 +106,45 @@ def _share_cores(model: PreTrainedModel) -> None:
 
 @contextmanager
 def as_wrong_usage() -> Iterator[None]:
-    """Makes a `ValueError` one of wrong usage."""
+    """Turns a `ValueError` into a `UsageError`."""
     try:
         yield
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
 
-# The name of the setting that is swept, and its values.
+# Returns the name of the swept setting and its values.
 read_sweep = as_wrong_usage()(parse_sweep)
 
 
 @as_wrong_usage()
 def read_settings(flags: Flags) -> DiffusionGenerationConfig:
-    """Returns the settings that were given; the model's own recipe has the others."""
+    """Returns the generation settings of the flags. The model's recipe has the others."""
     return DiffusionGenerationConfig(**flags.settings)
 
 
 def resolve_settings(
     model: PreTrainedModel, given: DiffusionGenerationConfig, tokenizer: PreTrainedTokenizerBase
 ) -> DiffusionGenerationConfig:
-    """Returns all settings that a command decodes with, before it decodes."""
+    """Returns all generation settings of a command. Errors in the flags are usage errors."""
     with as_wrong_usage() if given.settings() else nullcontext():
         return resolve(model, given, tokenizer)
 
 
 def batch_size(given: int | None = None) -> int:
-    """Returns the number of prompts to decode together, by default what suits this device."""
+    """Returns the number of prompts to decode together, by default one that suits the device."""
     return given or (16 if torch.cuda.is_available() else 8)
 
 
 def batch_options(flags: Flags | None = None) -> dict[str, Any]:
-    """Returns the batch size and the number of workers, by default what suits this device."""
+    """Returns the batch size and the number of workers, by default ones that suit the device."""
     given = flags or Flags(batch_size=None, num_workers=None)
     num_workers = 1 if torch.cuda.is_available() else min(torch.get_num_threads(), 4)
     return {"batch_size": batch_size(given.batch_size), "num_workers": given.num_workers or num_workers}
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Returns the tokenizer of a model, or of an adapter, which has one of its own or takes its base model's."""
+    """Returns the tokenizer of a model or an adapter. An adapter without a tokenizer uses its base model's."""
     where = {"revision": revision or "main"}
     path = cached_file(name, "tokenizer_config.json", _raise_exceptions_for_missing_entries=False, **where)
     config = find_adapter_config_file(name, **where) if path is None else None
@@ -155,17 +153,17 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
             # The revision belongs to the adapter.
             name, where = json.loads(Path(config).read_text(encoding="utf-8"))["base_model_name_or_path"], {}
         except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise ValueError(f"`{config}` does not name the base model of an adapter: {error!r}.") from error
+            raise ValueError(f"`{config}` must name the base model of the adapter, got {error!r}.") from error
     return AutoTokenizer.from_pretrained(name, padding_side="left", trust_remote_code=False, **where)
 
 
 def read_prompt(flags: Flags) -> str:
-    """Returns the prompt, which is a flag, in a file, or read from stdin."""
+    """Returns the prompt from the flags, a file or stdin."""
     source, text = "prompt", flags.prompt
     if flags.prompt_file is not None:
         source, text = f"prompt_file={flags.prompt_file}", Path(flags.prompt_file).read_text(encoding="utf-8")
     elif text is None and sys.stdin.isatty():
-        raise click.UsageError("there is no prompt. Give it behind the model, in quotes, or pipe it in.")
+        raise click.UsageError("`prompt` is missing. Give it after the model, in quotes, or pipe it into stdin.")
     elif text is None:
         source, text = "stdin", sys.stdin.read()
     if not text.strip():
@@ -174,7 +172,7 @@ def read_prompt(flags: Flags) -> str:
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> list[int]:
-    """Returns the token ids of a prompt: asked as a user, or as it is if that is wanted or there is no template."""
+    """Returns the token ids of a prompt: a user's message, or plain text with `raw` or without a chat template."""
     if tokenizer.chat_template is None or raw:
         return tokenizer(text)["input_ids"]
     messages = [{"role": "user", "content": text}]
@@ -182,7 +180,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, raw: bool) -> l
 
 
 def load_prompts(flags: Flags, default_split: str) -> datasets.Dataset:
-    """Returns the rows that were asked for, as they are or with a column `prompt` made from `prompt_column`."""
+    """Returns the rows of the dataset, with a column `prompt` from `prompt_column` if it is given."""
     split = flags.dataset_split or ("train" if has_one_split(flags.dataset) else default_split)
     dataset = load_split(flags.dataset, flags.dataset_config, split, flags.num_samples)
     if flags.num_samples is not None:
@@ -199,19 +197,19 @@ def load_prompts(flags: Flags, default_split: str) -> datasets.Dataset:
 
 
 def _check_columns(flags: Flags, columns: list[str]) -> None:
-    """Raises a `ValueError` for all columns that the rows lack, before anything is decoded."""
+    """Raises a `ValueError` that names all missing columns."""
     lacking = []
     if flags.prompt_column is None and not {"prompt", "messages"} & set(columns):
         lacking.append("`prompt` or `messages` (or name the column of the texts: --prompt_column NAME)")
     elif flags.prompt_column not in (None, *columns):
-        lacking.append(f"`{flags.prompt_column}`, which is to be asked (--prompt_column)")
+        lacking.append(f"`{flags.prompt_column}` (--prompt_column)")
     reference = REFERENCE_COLUMNS.get(flags.reward or "")
     if flags.answer_column is not None and reference is None:
         raise ValueError(f"`answer_column={flags.answer_column}` needs a `reward` that reads it. Remove it.")
     reference = flags.answer_column or reference
     if reference not in (None, *columns):
         lacking.append(
-            f"`{reference}`, the right answers for `reward={flags.reward}` (or name yours: --answer_column NAME)"
+            f"`{reference}` for `reward={flags.reward}` (or name the column of the answers: --answer_column NAME)"
         )
     if lacking:
         raise ValueError(f"`dataset={flags.dataset}` lacks {', and '.join(lacking)}. Its columns are {columns}.")
@@ -220,7 +218,7 @@ def _check_columns(flags: Flags, columns: list[str]) -> None:
 def load_split(
     name: str, config: str | None = None, split: str = "train", num_rows: int | None = None
 ) -> datasets.Dataset:
-    """Returns a split of a dataset, see [`load_rows`], or of the bundled word problems."""
+    """Returns a split of a dataset (see [`load_rows`]), or of the bundled word problems."""
     if name == DEMO:
         return word_problem_dataset(num_rows or _DEMO_ROWS, seed=0, split=split)
     with nullcontext() if has_one_split(name) else checked_name("dataset", name):
@@ -233,21 +231,21 @@ def _check_no_template(flags: Flags) -> None:
         tokenizer = load_tokenizer(name, flags.revision)
     if tokenizer.chat_template is not None:
         raise ValueError(
-            f"The column `prompt` of `dataset={flags.dataset}` has texts, and `model={flags.model}` answers messages. "
-            "Add --prompt_column prompt to ask each text as a user's message, or --raw to have it continued as it is."
+            f"The column `prompt` of `dataset={flags.dataset}` has texts, but `model={flags.model}` has a chat "
+            "template. Add --prompt_column prompt to send each text as a user's message, or --raw to continue it."
         )
 
 
 @contextmanager
 def checked_name(argument: str, name: str) -> Iterator[None]:
-    """Checks that `name` is a path or could be a name on the Hub, and names it in errors of loading it."""
+    """Checks that `name` is a path or a possible name on the Hub, and adds it to errors while it is loaded."""
     if not Path(name).exists():
         try:
             validate_repo_id(name)
         except HFValidationError as error:
             raise FileNotFoundError(
-                f"`{argument}={name}` does not exist, and is no name of a repository on the Hub. Give a folder, or a "
-                "name such as 'GSAI-ML/LLaDA-8B-Instruct'."
+                f"`{argument}={name}` does not exist, and is not a name on the Hub. Check the path, or give a name "
+                "such as 'GSAI-ML/LLaDA-8B-Instruct'."
             ) from error
         _use_cache_if_offline()
     elif Path(name).is_file():
@@ -259,36 +257,36 @@ def checked_name(argument: str, name: str) -> Iterator[None]:
     except FileExistsError:  # of an output folder
         raise
     except OSError as error:
-        where = "" if Path(name).exists() else "is no folder here, and "
+        where = "" if Path(name).exists() else "is not a local folder, and "
         raise OSError(f"`{argument}={name}` {where}cannot be loaded: {error}") from error
     except ValueError as error:
         if "trust_remote_code" in str(error):
             raise ValueError(
-                f"`{argument}={name}` runs code of its repository, which commands do not. Load it in Python with "
-                "`trust_remote_code=True`, and use `hf_dparallel.enable_diffusion_generation`."
+                f"`{argument}={name}` needs code from its repository, which commands do not run. Load it in Python "
+                "with `trust_remote_code=True`, and use `hf_dparallel.enable_diffusion_generation`."
             ) from error
         # The rest of the message lists all classes.
         found, is_other, _ = str(error).partition(" for this kind of AutoModel")
         if is_other:
             raise ValueError(
-                f"`{argument}={name}` is no masked language model ({found}). `hf-dparallel convert` makes one of a "
-                "Llama, Mistral or Qwen. Stable-DiffCoder and Open-dCoder, published as such, are loaded by an A2D "
-                "class in Python, and saved for commands: see docs/quickstart.md."
+                f"`{argument}={name}` is not a masked language model ({found}). `hf-dparallel convert` turns a Llama, "
+                "Mistral or Qwen into one. Stable-DiffCoder and Open-dCoder have to be loaded with an A2D class in "
+                "Python and saved first: see docs/quickstart.md."
             ) from error
         raise
 
 
 def _use_cache_if_offline() -> None:
-    """Makes huggingface_hub read only its cache until the command ends, if the Hub cannot be reached.
+    """Switches huggingface_hub to its cache until the command ends, if the Hub cannot be reached.
 
-    It would try six times for each file.
+    Otherwise it would try six times for each file.
     """
     context = click.get_current_context(silent=True)
     if context is None or constants.HF_HUB_OFFLINE:
         return
     try:
         get_session().head(constants.ENDPOINT, timeout=5)
-    # Versions of huggingface_hub ask with httpx or with httpx2, whose errors share no class of their own.
+    # huggingface_hub uses httpx or httpx2, depending on its version, and their errors have no base class in common.
     except Exception:  # noqa: BLE001
         context.find_root().call_on_close(partial(setattr, constants, "HF_HUB_OFFLINE", False))
         constants.HF_HUB_OFFLINE = True
@@ -296,6 +294,6 @@ def _use_cache_if_offline() -> None:
 
 def _ask(prompt: Any) -> dict[str, Any]:
     if isinstance(prompt, str):
-        # A blank question is refused like a missing one.
+        # Blank questions are refused like missing ones.
         prompt = [{"role": "user", "content": prompt}] if prompt.strip() else None
     return {"prompt": prompt}

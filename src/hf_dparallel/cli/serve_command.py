@@ -28,32 +28,30 @@ LIBRARIES = ("llguidance", "prometheus_client", "pydantic", "starlette", "uvicor
 
 
 def run(flags: Flags) -> dict[str, int]:
-    """Serves until it is interrupted or terminated."""
+    """Serves until a signal arrives. Returns the numbers of prompts, tokens and passes."""
     check_settings(flags)
     require("hf-dparallel serve", *LIBRARIES)
-    # Before the model is loaded, which takes minutes.
+    # Before loading the model, which may take minutes.
     listener = bind(flags.host, flags.port)
     if api_key(flags) is None and not _is_loopback(listener):
-        note(f"Warning: anyone who reaches {flags.host} can use this server. Set --api_key.")
+        note(f"Warning: anyone who can reach {flags.host} can use this server. Set --api_key.")
     return serve(flags, listener)
 
 
 def check_settings(flags: Flags) -> None:
-    """Refuses settings that contradict one another or that a server cannot follow."""
+    """Raises a `UsageError` for conflicting settings, and for settings that a server does not support."""
     read_settings(flags)
     if "max_time" in flags.settings:
-        raise click.UsageError(
-            "`max_time` ends answers of `generate`; the clients of a server give up by themselves. Remove it."
-        )
+        raise click.UsageError("`max_time` is not supported by the server: clients set their own timeouts. Remove it.")
 
 
 def api_key(flags: Flags) -> str | None:
-    """Returns the key that clients must send, by the flags or the environment of this process."""
+    """Returns the API key of the flags or the environment, or `None`."""
     return flags.api_key or os.environ.get("HF_DPARALLEL_API_KEY") or None
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Returns a socket at this address."""
+    """Returns a socket that is bound to this address."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -61,13 +59,13 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         raise OSError(
-            f"`host={host}`, `port={port}` cannot be listened at: {error}. Try another --port or --host."
+            f"`host={host}`, `port={port}` cannot be listened on: {error}. Try another --port or --host."
         ) from error
     return listener
 
 
 def serve(flags: Flags, listener: socket.socket) -> dict[str, int]:
-    """Loads the model, serves it until a signal comes, and returns what was done."""
+    """Loads the model and serves it until a signal arrives. Returns as [`run`] does."""
     from ..serving.server import Server
 
     names, engine, app = make_server(flags, _is_loopback(listener))
@@ -87,12 +85,12 @@ def serve(flags: Flags, listener: socket.socket) -> dict[str, int]:
         engine.close()
     note(f"Stopped after {engine.num_prompts} prompts.")
     if engine.failure is not None:
-        raise RuntimeError(f"The decoding has failed: {engine.failure!r}") from engine.failure
+        raise RuntimeError(f"The decoding thread has failed: {engine.failure!r}") from engine.failure
     return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
 
 
 def make_server(flags: Flags, is_loopback: bool) -> "tuple[list[str], Engine, Starlette]":
-    """Loads the model, and returns names of models and what answers requests for them, wherever those come from."""
+    """Loads the model, and returns the model names, the engine and the application."""
     from ..serving.app import make_app
     from ..serving.engine import Engine
     from .serve_models import read_names, served_models
@@ -102,7 +100,7 @@ def make_server(flags: Flags, is_loopback: bool) -> "tuple[list[str], Engine, St
     model, tokenizer = load_model(flags)
     models = served_models(name, model, tokenizer, by_name, read_settings(flags))
     engine = Engine(model, batch_size(flags.batch_size), flags.max_waiting)
-    # The names by which this machine calls itself, where being on it is all that a client needs.
+    # Without a key, a loopback server accepts only requests to this machine's own names, against DNS rebinding.
     key = api_key(flags)
     is_open = key is not None or not is_loopback
     hosts = None if is_open else ["localhost", "127.0.0.1", "[::1]", flags.host]
@@ -110,7 +108,7 @@ def make_server(flags: Flags, is_loopback: bool) -> "tuple[list[str], Engine, St
 
 
 def _log_to_stderr(level: str) -> None:
-    """Logs what our modules say, with times, as uvicorn does."""
+    """Logs the messages of our modules with times, as uvicorn does."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log = logging.getLogger("hf_dparallel")

@@ -59,7 +59,7 @@ class StudentArguments(ModelConfig):
     )
     # TRL's default is for causal models. Without `lora_target_modules`, the trainer chooses them.
     lora_task_type: str | None = field(
-        default=None, metadata={"help": "Leave it: PEFT has no task type for masked language models."}
+        default=None, metadata={"help": "Leave it out: PEFT has no task type for masked language models."}
     )
 
 
@@ -70,8 +70,8 @@ class DataArguments:
     dataset_name: str = field(
         metadata={
             "help": "Trajectories: a dataset on the Hub, a folder, or a .csv, .json, .jsonl or .parquet file. For an "
-            "output folder of `hf-dparallel trajectories`, the kept rows are used. It has columns 'prompt_ids' and "
-            "'completion_ids', or 'prompt' and 'completion', or 'messages'.",
+            "output folder of `hf-dparallel trajectories`, the kept rows are used. It must have columns 'prompt_ids' "
+            "and 'completion_ids', or 'prompt' and 'completion', or 'messages'.",
             "aliases": ["--dataset"],
         }
     )
@@ -83,17 +83,17 @@ class DataArguments:
     num_compared: int = field(
         default=32,
         metadata={
-            "help": "Rows that teacher and student answer after the training, side by side: of the split to evaluate "
-            "on, or taken out of the one to train on, at most a tenth of it."
+            "help": "Rows that teacher and student answer after the training, for comparison: from the split to "
+            "evaluate on, or else held out from the split to train on, at most a tenth of it."
         },
     )
     drop_long_rows: bool = field(
-        default=False, metadata={"help": "Drop rows that are longer than `max_length` instead of refusing them."}
+        default=False, metadata={"help": "Drop rows that are longer than `max_length`, which are otherwise an error."}
     )
     json: str | None = field(
-        default=None, metadata={"help": "File to write the figures of this command to.", "metavar": "FILE"}
+        default=None, metadata={"help": "Write the results to this JSON file.", "metavar": "FILE"}
     )
-    quiet: bool = field(default=False, metadata={"help": "Write nothing on stderr but errors."})
+    quiet: bool = field(default=False, metadata={"help": "Write only errors to stderr."})
 
 
 ARGUMENTS = (DataArguments, CertaintyForcingConfig, StudentArguments)
@@ -139,7 +139,7 @@ def read_arguments(words: Sequence[str]) -> tuple[DataArguments, CertaintyForcin
     if unknown:
         names = [each.name for kind in ARGUMENTS for each in fields(kind)]
         meant = what_is_meant(unknown[0].lstrip("-").replace("-", "_"), names)
-        problem = "No such option" if unknown[0].startswith("-") else "nothing takes"
+        problem = "No such option" if unknown[0].startswith("-") else "Unexpected argument"
         raise click.UsageError(f"{problem} {unknown[0]!r}. {meant}".rstrip())
     return tuple(arguments)
 

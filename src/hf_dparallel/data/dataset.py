@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Training data for certainty-forcing distillation: tokenized if it has to be, and checked before training."""
+"""Training data for certainty-forcing distillation: tokenized if necessary, and checked before training."""
 
 import contextlib
 import functools
@@ -34,13 +34,13 @@ def prepare_dataset(
 ) -> Any:
     """Returns `dataset` with the columns `prompt_ids` and `completion_ids`, and checks its rows.
 
-    A data set that has these columns is used as it is. One with `prompt` and `completion` columns, plain text or
+    A dataset that has these columns is not changed. One with `prompt` and `completion` columns, plain text or
     conversational, or with `messages` (the formats of TRL), is tokenized by [`tokenize_row`]; it must be a
-    [`~datasets.Dataset`] or a [`~datasets.IterableDataset`]. Streaming data is not read ahead: its rows, except the
-    first one, are checked when they are read.
+    [`~datasets.Dataset`] or a [`~datasets.IterableDataset`]. Of streamed data, only the first row is checked
+    immediately, and the others when they are read.
 
-    A `ValueError` names the data set by `name`, and the row. `max_length` is for prompt and completion together;
-    `check_row` raises a `ValueError` for a row that cannot be trained on.
+    Errors give the `name` of the dataset and the number of the row. `max_length` limits the length of prompt and
+    completion together. `check_row` raises a `ValueError` for a row that cannot be trained on.
     """
     first = None if has_length(dataset) and not len(dataset) else next(iter(dataset), None)
     if first is None:
@@ -54,7 +54,7 @@ def prepare_dataset(
     if not first.keys() >= set(TOKENIZED_COLUMNS):
         dataset = _tokenize_dataset(dataset, name, processing_class, eos_token_id, chat_template_kwargs)
     if has_length(dataset):
-        # Other columns need not be decoded.
+        # Reading other columns would only take time.
         known = [column for column in TRAINING_COLUMNS if column in getattr(dataset, "column_names", ())]
         _check_rows(dataset.select_columns(known) if known else dataset, name, max_length, check_row)
     elif check_row is not None and hasattr(dataset, "map"):
@@ -76,8 +76,9 @@ def tokenize_row(
 ) -> dict[str, list[int]]:
     """Returns `prompt_ids` and `completion_ids` of a row with `prompt` and `completion`: texts, or lists of messages.
 
-    The last one of `messages` is a completion, too. The prompt is as at inference, with its generation prompt if there
-    are messages; the completion ends with its first EOS, by default the tokenizer's.
+    In a row with `messages`, the last message is the completion. Messages go through the chat template, and the prompt
+    has the generation prompt, as at inference. The completion ends with its first EOS token (`eos_token_id`, by
+    default the tokenizer's), which is added if it has none.
     """
     messages = row.get("messages") or []
     prompt, completion = row.get("prompt", messages[:-1]), row.get("completion", messages[-1:])
@@ -89,15 +90,15 @@ def tokenize_row(
         prompt_ids, completion_ids = _tokenize_messages(prompt, completion, template)
     else:
         raise ValueError(
-            "`prompt` and `completion` must both be text, or both lists of messages; got "
+            "`prompt` and `completion` must both be texts, or both lists of messages, got "
             f"{type(prompt).__name__} and {type(completion).__name__}."
         )
     if not completion_ids:
-        raise ValueError(f"`completion` is empty, got {completion!r}: there is nothing to learn. Drop such rows.")
+        raise ValueError(f"`completion` must not be empty, got {completion!r}. Drop such rows.")
     eos_token_id = processing_class.eos_token_id if eos_token_id is None else eos_token_id
     if eos_token_id is None:
         raise ValueError("`processing_class` has no EOS token to end a completion with. Set `tokenizer.eos_token`.")
-    # Decoding ends there, and so do trajectories; some templates go on with a line break.
+    # Decoding stops at EOS, but some templates continue with a line break.
     end = [*completion_ids, eos_token_id].index(eos_token_id)
     return {"prompt_ids": prompt_ids, "completion_ids": [*completion_ids[:end], eos_token_id]}
 
@@ -105,14 +106,14 @@ def tokenize_row(
 def _tokenize_messages(
     prompt: list[dict], completion: list[dict], template: Callable[..., Any]
 ) -> tuple[list[int], list[int]]:
-    """The token ids of a prompt and of its answer; none for an empty answer."""
+    """Returns the token ids of a prompt and of its answer, or two empty lists if the answer is empty."""
     from jinja2 import TemplateError
 
     roles = [message["role"] for message in completion]
     if roles != ["assistant"]:
         raise ValueError(
-            f"`completion` must be one message of the assistant, got messages of {roles}: all of it is learned. Put "
-            "what comes before the last answer into `prompt`, and drop what follows it."
+            f"`completion` must be one message of the assistant, got messages of {roles}. Move the messages before "
+            "the last answer into `prompt`, and drop the messages after it."
         )
     if not any(value for name, value in completion[0].items() if name != "role"):
         return [], []
@@ -120,16 +121,16 @@ def _tokenize_messages(
     all_ids = template([*prompt, *completion], return_dict=True)["input_ids"]
     if all_ids[: len(prompt_ids)] != prompt_ids:
         raise ValueError(
-            "The chat template writes a prompt with its completion differently from the prompt alone, so the "
-            "completion cannot be cut out. Tokenize the rows yourself and pass `prompt_ids` and `completion_ids`."
+            "The chat template renders the prompt differently when a completion follows, so the completion cannot be "
+            "separated from it. Tokenize the rows yourself and pass `prompt_ids` and `completion_ids`."
         )
     closing: list[int] = []
-    # LLaDA's template writes the generation prompt also where none is asked for.
+    # LLaDA's template always adds the generation prompt, also after the completion, where it has to be cut off.
     if template(prompt, return_dict=True)["input_ids"] == prompt_ids:
-        # One that needs a message writes nothing behind the last one.
+        # A template that raises without a message adds nothing after the last one.
         with contextlib.suppress(TemplateError):
             closing = template([[]], return_dict=True)["input_ids"][0]
-    # What a template writes for no message at all may have a beginning, too; its end is what counts here.
+    # Without a message, a template may also write a beginning, such as BOS: only the end counts.
     while all_ids[len(all_ids) - len(closing) :] != closing:
         closing = closing[1:]
     return prompt_ids, all_ids[len(prompt_ids) : len(all_ids) - len(closing)]
@@ -145,9 +146,8 @@ def _tokenize_dataset(
         )
     if not hasattr(dataset, "map"):
         raise TypeError(
-            f"`{name}` without `prompt_ids` must be a `datasets.Dataset`, which can be tokenized, got "
-            f"{type(dataset).__name__}. Use `datasets.Dataset.from_list`, or pass the columns `prompt_ids` and "
-            "`completion_ids`."
+            f"`{name}` must be a `datasets.Dataset` to be tokenized, got {type(dataset).__name__}. Use "
+            "`datasets.Dataset.from_list`, or pass the columns `prompt_ids` and `completion_ids`."
         )
     tokenize = _with_number(lambda row: tokenize_row(row, processing_class, *settings), name)
     return dataset.map(tokenize, with_indices=True)
@@ -175,7 +175,7 @@ def _check_rows(dataset: Any, name: str, max_length: int | None, check_row: RowF
 
 
 def read_ids(row: dict[str, Any], column: str, remedy: str = "Drop such rows.") -> torch.LongTensor:
-    """Returns the token ids, or other numbers, that a row has in a column. It is a `ValueError` if there are none."""
+    """Returns the token ids (or other integers) in a column of a row. Raises a `ValueError` if there are none."""
     try:
         ids = torch.as_tensor(row[column])
     except (KeyError, TypeError, ValueError, RuntimeError):
@@ -187,7 +187,7 @@ def read_ids(row: dict[str, Any], column: str, remedy: str = "Drop such rows.") 
 
 
 def _with_number(function: RowFunction, name: str) -> Callable[[dict[str, Any], int], Any]:
-    """A function of a row and its number, which says in an error which row it is about."""
+    """Wraps a function of a row, so that its errors give the number of the row."""
 
     def apply(row: dict[str, Any], index: int) -> Any:
         try:

@@ -1,10 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The folder of trajectories. Only this module knows which files it has:
+"""The folder of trajectories. Only this module knows its files:
 
-- `trajectories.json`: which run the shards belong to, by model, settings of the decoding, data and seed;
+- `trajectories.json`: the run of the shards, that is, its model, generation settings, data and seed;
 - `shard-00000-of-00012.parquet` and so on: the answers to 64 prompts each;
-- `filtered.parquet`: the answers that a reward function kept;
-- `dataset_info.json`: how they were filtered.
+- `filtered.parquet`: the answers that the reward functions kept;
+- `dataset_info.json`: how the answers were filtered.
 """
 
 import json
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-# Whatever the number of processes, so that a restart with another number finds the same shards.
+# The same for any number of processes, so that a restart with another number finds the same shards.
 SHARD_SIZE = 64
 MANIFEST_NAME = "trajectories.json"
 FILTERED_NAME = "filtered.parquet"
 _SHARD_PATTERN = "shard-*-of-*.parquet"
-# In the metadata of a file: what it is, and a hash of what it holds.
+# The key of our metadata in a parquet file, which has a hash of the rows.
 _LABEL = b"hf_dparallel"
 
 
@@ -40,28 +40,28 @@ def trajectory_files(folder: Path) -> list[Path]:
     shards = sorted(folder.glob(_SHARD_PATTERN))
     if not shards:
         raise FileNotFoundError(
-            f"`{folder}` is neither a parquet file nor a folder with {FILTERED_NAME} or shards. Give the `output_dir` "
-            "of `hf-dparallel trajectories`."
+            f"`{folder}` must be a folder with {FILTERED_NAME} or shards. Give the `output_dir` of "
+            "`hf-dparallel trajectories`."
         )
     num_shards = int(shards[-1].stem.rpartition("-")[2])
     if len(shards) < num_shards:
         raise ValueError(
-            f"`{folder}` has {len(shards)} of {num_shards} shards and no {FILTERED_NAME}: its run has not come to its "
-            "end. Start it again with the same folder."
+            f"`{folder}` has {len(shards)} of {num_shards} shards and no {FILTERED_NAME}, because its run is not "
+            "finished. Start the run again with the same folder."
         )
     return shards
 
 
 def write_filtered(rows: "Dataset", folder: Path) -> Path:
-    """Writes the rows that were kept, and how they were filtered. Returns the path of the rows."""
+    """Writes the kept rows and the description of the filter. Returns the path of the rows."""
     _write_rows(folder / FILTERED_NAME, rows, {})
-    # A parquet file has no place for the description.
+    # A parquet file cannot hold the description.
     rows.info.write_to_directory(str(folder))
     return folder / FILTERED_NAME
 
 
 def check_rows(path: Path) -> None:
-    """Raises a `ValueError` if a file of this module's was altered. One that is from elsewhere may be anything."""
+    """Raises a `ValueError` if a file that this module wrote was altered. Other files are not checked."""
     from pyarrow.parquet import read_schema
 
     if _LABEL in (read_schema(path).metadata or {}):
@@ -69,7 +69,7 @@ def check_rows(path: Path) -> None:
 
 
 def read_description(folder: Path) -> str:
-    """Returns how the rows of a folder were filtered; nothing if that is not known."""
+    """Returns the description of how the rows of a folder were filtered, or an empty text."""
     from datasets import DatasetInfo
     from datasets.config import DATASET_INFO_FILENAME
 
@@ -77,7 +77,7 @@ def read_description(folder: Path) -> str:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Returns which run the shards of a folder belong to; nothing if that is not known."""
+    """Returns the description of the run that wrote a folder, or an empty `dict`."""
     path = folder / MANIFEST_NAME
     if not path.is_file():
         return {}
@@ -85,23 +85,23 @@ def read_run(folder: Path) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(
-            f"`{path}` is damaged ({error}). Delete it and start its run again with the same folder: it is written "
-            "anew, and intact shards of the same run are kept."
+            f"`{path}` is damaged ({error}). Delete it and start the run again with the same folder: this rewrites "
+            "the file and keeps intact shards."
         ) from error
 
 
 class ShardStore:
-    """The shards of a run. Each is whole or not there, and one that was altered is noticed.
+    """The shards of a run. Each is written whole or not at all, and checked for changes when it is read.
 
-    `run` tells the run apart from other runs; `num_rows` is the number of its prompts.
+    `run` describes the run, to tell it from others; `num_rows` is the number of its prompts.
     """
 
     def __init__(self, folder: Path, run: dict[str, Any], num_rows: int):
         self.folder = folder
-        # As it will be read.
+        # Through JSON, to compare it with what is read from the folder.
         self.run = json.loads(json.dumps({"shard_size": SHARD_SIZE, **run}))
         self.num_rows = num_rows
-        # The last one may have fewer rows.
+        # The last shard may have fewer rows.
         self.rows_per_shard = min(SHARD_SIZE, num_rows)
         self.num_shards = -(-num_rows // SHARD_SIZE)
 
@@ -114,9 +114,9 @@ class ShardStore:
             )
 
     def prepare(self) -> None:
-        """Notes in the folder which run it belongs to.
+        """Writes the description of the run into the folder.
 
-        Removes another run, and damaged shards, which have to be made anew.
+        Deletes the files of another run, and damaged shards, which are then decoded again.
         """
         from datasets.config import DATASET_INFO_FILENAME
 
@@ -132,7 +132,7 @@ class ShardStore:
             except ValueError as error:
                 if not is_known:
                     raise ValueError(f"{error} Choose another `output_dir`, or delete that file.") from error
-                logger.warning(f"{error} Its rows are decoded anew.")
+                logger.warning(f"{error} Its rows are decoded again.")
                 self.path(shard).unlink()
         _write_atomically(self.folder / MANIFEST_NAME, json.dumps(self.run).encode())
 
@@ -141,7 +141,7 @@ class ShardStore:
         return range(shard * SHARD_SIZE, min((shard + 1) * SHARD_SIZE, self.num_rows))
 
     def shard(self, row: int) -> int:
-        """Returns the shard of a row."""
+        """Returns the number of the shard that a row belongs to."""
         return row // SHARD_SIZE
 
     def path(self, shard: int) -> Path:
@@ -149,15 +149,15 @@ class ShardStore:
         return self.folder / f"shard-{shard:05d}-of-{self.num_shards:05d}.parquet"
 
     def missing(self) -> list[int]:
-        """Returns the shards that are not there."""
+        """Returns the numbers of the shards that are not written yet."""
         return [shard for shard in range(self.num_shards) if not self.path(shard).exists()]
 
     def write(self, shard: int, rows: "Dataset", failed: dict[int, str]) -> None:
-        """Writes the rows of a shard that were decoded, and why the other rows failed."""
+        """Writes the decoded rows of a shard, and the errors of the `failed` rows."""
         _write_rows(self.path(shard), rows, self._label(shard) | {"failed": failed})
 
     def read(self) -> "Dataset":
-        """Returns the rows of all shards. A warning says which are left out, because their decoding failed."""
+        """Returns the rows of all shards, and warns of rows that are missing because decoding failed."""
         from datasets import Dataset, concatenate_datasets
 
         tables = [self._read(shard) for shard in range(self.num_shards)]
@@ -168,7 +168,7 @@ class ShardStore:
         return concatenate_datasets([Dataset(table) for table in tables])
 
     def _changed(self) -> list[str]:
-        """In what the run that the folder belongs to is another one."""
+        """Returns the names of the facts in which the run in the folder differs from this one."""
         run, previous = _flat(self.run), _flat(read_run(self.folder) or self.run)
         return [name for name in previous | run if previous.get(name) != run.get(name)]
 
@@ -176,7 +176,7 @@ class ShardStore:
         table = _read_rows(self.path(shard))
         label = _read_label(table)
         if any(label.get(name) != value for name, value in self._label(shard).items()):
-            raise ValueError(f"`{self.path(shard)}` is not what was written there by this run.")
+            raise ValueError(f"`{self.path(shard)}` was written by another run.")
         return table
 
     def _label(self, shard: int) -> dict[str, Any]:
@@ -184,13 +184,13 @@ class ShardStore:
 
 
 def _flat(run: dict[str, Any]) -> dict[str, Any]:
-    """The description of a run, with a name of its own for every setting of the decoding."""
+    """Returns the description of a run with each generation setting as an entry of its own."""
     settings = {f"generation_config.{name}": value for name, value in run.get("generation_config", {}).items()}
     return {name: value for name, value in run.items() if name != "generation_config"} | settings
 
 
 def _write_rows(path: Path, rows: "Dataset", label: dict[str, Any]) -> None:
-    """Writes rows with a label, and a hash of them in it."""
+    """Writes rows with a label, to which it adds a hash of the rows."""
     import pyarrow
     import pyarrow.parquet
 
@@ -203,7 +203,7 @@ def _write_rows(path: Path, rows: "Dataset", label: dict[str, Any]) -> None:
 
 
 def _read_rows(path: Path) -> "pyarrow.Table":
-    """Reads rows that [`_write_rows`] wrote. Raises a `ValueError` if they are not those."""
+    """Returns the rows of a file of [`_write_rows`], or raises a `ValueError` if it is damaged or altered."""
     from datasets import Dataset
     from pyarrow import ArrowException
     from pyarrow.parquet import read_table
@@ -214,7 +214,7 @@ def _read_rows(path: Path) -> "pyarrow.Table":
     except (OSError, ValueError, ArrowException) as error:
         raise ValueError(f"`{path}` cannot be read ({error}).") from error
     if not is_whole:
-        raise ValueError(f"`{path}` was altered: it does not hold the rows that were written there.")
+        raise ValueError(f"`{path}` was altered: its rows do not match its hash.")
     return table
 
 
@@ -223,8 +223,8 @@ def _read_label(table: "pyarrow.Table") -> dict[str, Any]:
 
 
 def _write_atomically(path: Path, content: Any) -> None:
-    """Writes a file whole or not at all, whenever the process is killed or the power fails."""
-    # Two runs may write it at the same time, on machines that number processes alike.
+    """Writes a file whole or not at all, even if the process is killed or the power fails."""
+    # A random name: two runs, also on two machines, may write the same file at the same time.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "wb") as file:
@@ -233,7 +233,7 @@ def _write_atomically(path: Path, content: Any) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        remedy = "The shards before it are intact: make room, and start the run again with the same folder"
+        remedy = "The shards before it are intact: free some space, and start the run again with the same folder"
         raise OSError(error.errno, f"{error.strerror}. {remedy}", str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Trajectories by the machines of a Ray cluster: actors answer prompts, this process writes the answers.
+"""Generates trajectories on a Ray cluster: actors answer prompts, and this process writes the answers.
 
-Scheduling, restarts and scaling are Ray's. An actor answers as [`generate_trajectories`] does.
+Ray schedules, restarts and scales the actors. They decode as [`generate_trajectories`] does.
 """
 
 import contextlib
@@ -32,9 +32,9 @@ Loader = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]]
 # Rows with their prompts.
 Task = list[tuple[int, list[int]]]
 
-# Prompts of a task for each slot of its actor: when a task comes to its end, slots are empty.
+# Prompts per task and slot of an actor. With fewer, slots would often be empty at the end of a task.
 _PROMPTS_PER_SLOT = 8
-# How often Ray begins anew with prompts whose actor was lost, before they are what ends their actors.
+# Retries before we assume that the prompts themselves crash the actor.
 _MAX_RETRIES = 4
 
 
@@ -55,27 +55,27 @@ def generate_trajectories_on_ray(
     r"""
     Lets a model answer the prompts of a dataset, on the machines of a Ray cluster.
 
-    It writes the folder that [`generate_trajectories`] writes for the same arguments, and goes on with one that either
-    of them has begun. Only this process reads `dataset` and writes `output_dir`, so the machines need no folder in
-    common. What an actor has not sent when it is lost, another one decodes anew; machines may join and leave.
+    Writes the same folder as [`generate_trajectories`] for the same arguments, and either function continues a run of
+    the other. Only this process reads `dataset` and writes `output_dir`, so the machines need no shared folder.
+    Machines may join and leave: another actor decodes the prompts that a lost actor has not answered.
 
     Args:
         load (`Callable`):
-            Returns the teacher and its tokenizer. Each actor calls it, so it must be something that the machines can
-            import, or a `functools.partial` of it.
+            Returns the teacher and its tokenizer. Each actor calls it, so it must be a function that all machines can
+            import, or a `functools.partial` of one.
         dataset, generation_config, batch_size, seed, overwrite, on_shard:
-            As for [`generate_trajectories`].
+            As in [`generate_trajectories`].
         output_dir (`str` or `os.PathLike`):
-            Where to keep the shards.
+            Folder for the shards.
         num_workers (`int`, *optional*, defaults to 1):
-            Threads of each actor, and the CPUs that it takes.
+            Threads of each actor, and CPUs that it reserves.
         max_actors (`int`, *optional*, defaults to 1):
-            Actors, each with a model of its own. While the cluster has no room for all of them, there are fewer.
+            Upper limit of the number of actors, each with its own model. Decoding starts as soon as one actor runs.
         gpus_per_actor (`float`, *optional*):
-            GPUs that each actor takes. By default one if the cluster has any, else none.
+            GPUs that each actor reserves. By default one if the cluster has any, else none.
         address (`str`, *optional*):
-            Address of the cluster, as for `ray.init`: by default the one in `$RAY_ADDRESS`, else a cluster that
-            runs on this machine, else a new one is started here. Has no effect if this process is connected already.
+            Address of the cluster, as for `ray.init`. By default `$RAY_ADDRESS`, else a cluster that runs on this
+            machine, else a new cluster on this machine. Has no effect if this process is already connected.
 
     Returns:
         `datasets.Dataset`: as [`generate_trajectories`].
@@ -83,10 +83,10 @@ def generate_trajectories_on_ray(
     Raises:
         ImportError: if Ray is not installed.
         ConnectionError: if there is no cluster at `address`.
-        ValueError: as from [`generate_trajectories`]; if no machine has room for an actor; or if the models of two
-            machines differ.
-        RuntimeError: if the same prompts end their actors again and again.
-        FloatingPointError: if not one row of a whole shard can be decoded.
+        ValueError: as from [`generate_trajectories`]; if no machine has enough resources for an actor; or if the
+            models of two machines differ.
+        RuntimeError: if the same prompts crash their actors repeatedly.
+        FloatingPointError: if no row of a whole shard can be decoded.
     """
     require("ray_actors", "ray")
     import ray
@@ -97,7 +97,7 @@ def generate_trajectories_on_ray(
         options = _resources_of_actor(num_workers, gpus_per_actor) | {"max_task_retries": _MAX_RETRIES}
         actor_class = ray.remote(max_restarts=-1, **options)(TeacherActor)
         actors = [actor_class.remote(load, settings)]
-        # There may be no room for the teacher in this process.
+        # From an actor, because this machine may have no GPU for the teacher.
         teacher, tokenizer, mask_token_id = _result_of(actors[0].describe.remote())
         run = TrajectoryRun(dataset, tokenizer, mask_token_id, output_dir, teacher, overwrite, on_shard)
         run.store.prepare()
@@ -111,20 +111,20 @@ def generate_trajectories_on_ray(
             rows = [row for shard in missing for row in run.store.rows(shard)]
             raise RuntimeError(
                 f"Actors were lost {1 + _MAX_RETRIES} times while they answered rows from {min(rows)} to {max(rows)}. "
-                "Ray's messages say how; if memory was short, lower `batch_size`. The other "
-                f"{len(dataset) - len(rows)} rows are written: start the run again with the same folder."
+                "Ray's log has the reason. If memory ran out, lower `batch_size`. Start the run again with the same "
+                f"folder: the other {len(dataset) - len(rows)} rows are written."
             )
         return run.store.read()
 
 
 def plan_tasks(shards: Sequence[int], num_slots: int, max_actors: int) -> list[Sequence[int]]:
-    """Returns the shards of each task: enough to keep the slots of an actor busy, but some for every actor."""
+    """Returns the shards of each task: enough to keep all slots of an actor busy, but at least one task per actor."""
     size = min(-(-_PROMPTS_PER_SLOT * num_slots // SHARD_SIZE), -(-len(shards) // max_actors))
     return [shards[start : start + size] for start in range(0, len(shards), max(1, size))]
 
 
 class TeacherActor:
-    """Answers tasks, one after the other, with one [`Answerer`] that has some settings."""
+    """Answers tasks, one after the other, with one [`Answerer`]. `settings` are its arguments."""
 
     def __init__(self, load: Loader, settings: dict[str, Any]):
         self._load, self._settings = load, settings
@@ -142,21 +142,21 @@ class TeacherActor:
         return self._fingerprint, self._answerer.tokenizer, self._answerer.config.mask_token_id
 
     def answer(self, task: Task, teacher: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-        """Returns the rows of a task with their answers, if the model has the fingerprint `teacher`."""
-        # Its folder may have another name here.
+        """Returns the rows of a task with their answers. Raises a `ValueError` if the model is not `teacher`."""
+        # The folder of the model may have another name on each machine.
         fingerprint = self._fingerprint | {"model name": teacher["model name"]}
         differing = [name for name, value in fingerprint.items() if value != teacher[name]]
         if differing:
             raise ValueError(
-                f"The model that {socket.gethostname()} has loaded differs from another machine's in "
-                f"{', '.join(differing)}. Give all machines the same files, or name a commit as `revision`."
+                f"The model on {socket.gethostname()} differs from the model on another machine in "
+                f"{', '.join(differing)}. Give all machines the same files, or set `revision` to a commit."
             )
         return [(row, as_columns(answer)) for row, answer in self._answerer.rows(task, raise_errors=False)]
 
 
 @contextlib.contextmanager
 def _cluster(address: str | None) -> Iterator[None]:
-    """Connects this process with a cluster, if it is not yet."""
+    """Connects this process with a cluster, unless it is already connected."""
     import ray
 
     if ray.is_initialized():
@@ -166,7 +166,7 @@ def _cluster(address: str | None) -> Iterator[None]:
         connection = ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise ConnectionError(
-            f"{error}. If Ray's log says that the token is missing, copy ~/.ray/auth_token from the machine where the "
+            f"{error}. If Ray's log reports a missing token, copy ~/.ray/auth_token from the machine where the "
             "cluster was started, and set RAY_AUTH_MODE=token."
         ) from error
     with connection:
@@ -174,7 +174,10 @@ def _cluster(address: str | None) -> Iterator[None]:
 
 
 def _resources_of_actor(num_cpus: int, num_gpus: float | None) -> dict[str, float]:
-    """Returns what an actor takes. Ray would wait for a machine that has room for it, for any time."""
+    """Returns the resources of an actor, or raises a `ValueError` if no machine has them.
+
+    Otherwise Ray would wait forever for a node with enough resources.
+    """
     import ray
 
     if num_gpus is None:
@@ -184,13 +187,13 @@ def _resources_of_actor(num_cpus: int, num_gpus: float | None) -> dict[str, floa
         have = ", ".join(f"{machine.get('CPU', 0):g} and {machine.get('GPU', 0):g}" for machine in machines)
         raise ValueError(
             f"No machine of the cluster has the {num_cpus} CPUs (`num_workers`) and {num_gpus:g} GPUs "
-            f"(`gpus_per_actor`) that an actor takes: they have {have}. Lower these, or start a machine that has them."
+            f"(`gpus_per_actor`) of an actor: they have {have}. Lower these, or add a machine that has them."
         )
     return {"num_cpus": num_cpus, "num_gpus": num_gpus}
 
 
 def _result_of(reference: Any) -> Any:
-    """Waits for what an actor returns, or raises the actor's own error."""
+    """Waits for the result of an actor and returns it, or raises the actor's own error."""
     import ray
 
     try:
@@ -202,23 +205,23 @@ def _result_of(reference: Any) -> Any:
 def _answer_by_actors(
     tasks: Sequence[Task], actors: Sequence[Any], teacher: dict[str, Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields rows with their answers as their tasks are finished. Tasks that end their actors are left out."""
+    """Yields rows with their answers as tasks finish. Leaves out tasks that crash their actors."""
     import ray
 
     waiting, num_unfinished = list(reversed(tasks)), len(tasks)
-    # An empty task is done as soon as the cluster has room for its actor, which may never be.
+    # An empty task is finished as soon as its actor runs, which may never happen on a full cluster.
     asked: dict[Any, tuple[Any, Task]] = {actor.answer.remote([], teacher): (actor, []) for actor in actors}
     while num_unfinished:
         (done, *_), _ = ray.wait(list(asked))
         actor, task = asked.pop(done)
         num_unfinished -= bool(task)
-        # One task at a time: an actor that is lost counts as an attempt at every task that it was given.
+        # One task at a time: the loss of an actor counts as an attempt at all of its tasks.
         if waiting:
             task = waiting.pop()
             asked[actor.answer.remote(task, teacher)] = (actor, task)
         try:
             answers = _result_of(done)
         except ray.exceptions.RayError as error:
-            logger.warning(f"A task was given up after {1 + _MAX_RETRIES} attempts: {error}")
+            logger.warning(f"A task failed {1 + _MAX_RETRIES} times and is left out: {error}")
         else:
             yield from answers

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""From a dataset of prompts to token ids."""
+"""Tokenizes the prompts of a dataset."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,19 +16,19 @@ def tokenize_prompts(
 ) -> list[list[int]]:
     """Returns the token ids of the column `prompt` (texts, or lists of messages) or `messages` of a dataset.
 
-    Texts are tokenized as they are. Messages go through the chat template, without a trailing answer. `mask_token_id`,
-    by default the mask token of the tokenizer, must not be among the ids.
+    Texts are tokenized as they are. Messages go through the chat template, without a trailing answer. Raises a
+    `ValueError` for empty prompts and prompts with `mask_token_id`, by default the tokenizer's mask token.
     """
     if len(dataset) == 0:
-        raise ValueError("`dataset` has no rows, so there is nothing to answer. Check its split and its filters.")
+        raise ValueError("`dataset` has no rows. Check its split and its filters.")
     column = next((name for name in ("prompt", "messages") if name in dataset.column_names), None)
     if column is None:
         raise ValueError(
-            f"`dataset` needs a column `prompt` (texts or lists of messages) or `messages`, it has "
+            f"`dataset` must have a column `prompt` (texts or lists of messages) or `messages`, got "
             f"{dataset.column_names}. Rename one: `dataset.rename_column('question', 'prompt')`."
         )
     prompts = [prompt if isinstance(prompt, str) else _without_answer(prompt or []) for prompt in dataset[column][:]]
-    # A text is one prompt, whatever its length.
+    # For a text, only its token ids tell whether it is empty.
     _check_not_empty([[prompt] if isinstance(prompt, str) else prompt for prompt in prompts], column)
     if isinstance(prompts[0], str):
         prompt_ids = tokenizer(prompts)["input_ids"]
@@ -39,19 +39,19 @@ def tokenize_prompts(
     for row, ids in enumerate(prompt_ids):
         if mask_token_id in ids:
             raise ValueError(
-                f"The column `{column}` contains the mask token ({mask_token_id}) in row {row}. Only what follows the "
-                "prompt is decoded: remove the mask tokens from the prompts."
+                f"The column `{column}` contains the mask token ({mask_token_id}) in row {row}, but prompts are not "
+                "decoded. Remove the mask tokens from the prompts."
             )
     return prompt_ids
 
 
 def has_texts(dataset: "Dataset") -> bool:
-    """Whether the prompts are plain text, which no chat template is for."""
+    """Tells whether the prompts are plain texts, which do not go through a chat template."""
     return "string" in getattr(dataset.features.get("prompt"), "dtype", "")
 
 
 def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
-    """Raises a `ValueError` if a dataset already has one of the columns that would be added to it."""
+    """Raises a `ValueError` if a dataset already has one of the `new` columns."""
     if not hasattr(dataset, "column_names"):
         raise TypeError(
             f"`dataset` must be a `datasets.Dataset`, got {type(dataset).__name__}. Use `datasets.Dataset.from_list`."
@@ -59,8 +59,8 @@ def check_new_columns(dataset: "Dataset", new: Sequence[str]) -> None:
     taken = [name for name in new if name in dataset.column_names]
     if taken:
         raise ValueError(
-            f"`dataset` already has the column(s) {taken}, which the answers of the model would overwrite. Remove "
-            f"them: `dataset.remove_columns({taken})`."
+            f"`dataset` already has the columns {taken}, which the answers would overwrite. Remove them: "
+            f"`dataset.remove_columns({taken})`."
         )
 
 
@@ -74,6 +74,6 @@ def _check_not_empty(prompts: Sequence[Sequence[Any]], column: str) -> None:
     empty = [row for row, prompt in enumerate(prompts) if not prompt]
     if empty:
         raise ValueError(
-            f"The column `{column}` has an empty prompt in row {empty[0]} ({len(empty)} of {len(prompts)} rows). Give "
-            f"each at least one token, or leave such rows out with `dataset.filter`."
+            f"The column `{column}` has an empty prompt in row {empty[0]} ({len(empty)} of {len(prompts)} rows). Drop "
+            "such rows with `dataset.filter`."
         )

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Reward functions with TRL's signature, to keep the trajectories whose answer is right."""
+"""Reward functions with TRL's signature, which keep trajectories with correct answers."""
 
 import inspect
 import math
@@ -21,15 +21,15 @@ RewardFunction = Callable[..., list[float | None]]
 # The column with the reference answer that each reward function reads.
 REFERENCE_COLUMNS = {"numeric": "answer", "math": "solution"}
 
-# How numbers are also written, and how they are read below. LaTeX keeps the space after a comma away with braces. Thin
-# spaces part thousands, and others if it looks so. A minus may stand apart from its number where an expression begins.
+# Other spellings of numbers, and the spelling that `_NUMBER` reads. LaTeX writes commas without a space as "{,}". A
+# space may separate thousands. At the beginning of an expression, a space may follow a minus.
 _SPELLINGS = {
     r"[−–]": "-",
     r"\\[dt]?frac\{(\d+)\}\{(\d+)\}": r"\1/\2",
     r"(?<=\d)(?:\{,\}|\\[,!]|,\\!|[\u00a0\u2009\u202f ])(?=\d{3}(?!\d))": ",",
     r"(\A|[=:(]) ?- (?=[\d.])": r"\1-",
 }
-# A hyphen after a word, a number or a bracket is no sign ("10-15"); commas part thousands, or else numbers ("1,2").
+# A hyphen after a word, a number or a bracket is no sign ("10-15"). Commas separate thousands or numbers ("1,2").
 _NUMBER = re.compile(
     r"(?P<number>(?:(?<![\w.)%])-)?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)"
     r"(?:[eE][+-]?\d{1,4}(?!\w))?)(?: ?/ ?(?P<divisor>\d+))?"
@@ -40,11 +40,11 @@ _ASIDE = re.compile(r"\s\((?=[^()]*[a-zA-Z])[^()]*\)[.\s]*\Z")
 
 def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -> list[float | None]:
     r"""
-    1.0 where the last number of a completion is the last number of `answer`, else 0.0.
+    Returns 1.0 for each completion whose last number equals the last number of `answer`, else 0.0.
 
-    Reads answers such as GSM8K's (`"... #### 1,250"`), plain numbers and fractions. A `\boxed{}` number counts before
-    others, and a closing remark in parentheses only if there is no other number. For mathematics beyond single numbers
-    use `trl.rewards.accuracy_reward`.
+    Reads answers such as GSM8K's (`"... #### 1,250"`), plain numbers and fractions. A number in `\boxed{}` takes
+    precedence. A closing remark in parentheses is ignored unless it has the only number. For mathematics beyond single
+    numbers use `trl.rewards.accuracy_reward`.
 
     Args:
         completions (`list[str]` or `list[list[dict]]`):
@@ -73,7 +73,7 @@ def numeric_answer_reward(completions: list[Any], answer: list[Any], **kwargs) -
 
 
 def get_reward(name: str, dataset: "Dataset") -> RewardFunction:
-    """Returns the reward function, after checking, before anything is decoded, that it can judge this dataset."""
+    """Returns the reward function `name`, or raises an error if it cannot judge answers to this dataset."""
     if name == "numeric":
         return numeric_answer_reward
     require("reward=math", "math_verify")
@@ -87,11 +87,11 @@ def get_reward(name: str, dataset: "Dataset") -> RewardFunction:
 def score_completions(
     dataset: "Dataset", tokenizer: PreTrainedTokenizerBase, reward_funcs: RewardFunction | list[RewardFunction]
 ) -> list[float | None]:
-    """Returns the least reward of each row over all functions, `None` where none of them says anything.
+    """Returns the lowest reward of each row over all functions, or `None` if none of them returns a reward.
 
-    The functions are called as TRL calls them: with `prompts`, `completions` and every other column, `completion_ids`
-    among them, as keyword arguments. Completions are texts if the prompts are, else lists of one assistant message.
-    NaN means `None`.
+    Calls the functions as TRL does: with `prompts`, `completions` and all other columns (such as `completion_ids`) as
+    keyword arguments. Completions are texts if the prompts are, else lists of one assistant message. NaN counts as
+    `None`.
     """
     check_reward_columns(reward_funcs, dataset.column_names)
     columns = {name: dataset[name][:] for name in dataset.column_names}
@@ -110,7 +110,7 @@ def answers_correct(
     tokenizer: PreTrainedTokenizerBase,
     reward_funcs: RewardFunction | list[RewardFunction],
 ) -> list[bool]:
-    """Returns whether the answer to each row of a dataset is right: every function gives it 1 or more."""
+    """Returns whether the answer to each row is correct, that is, has a reward of at least 1 from every function."""
     from datasets import Dataset, concatenate_datasets
 
     answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
@@ -125,15 +125,15 @@ def check_reward_columns(reward_funcs: RewardFunction | list[RewardFunction], co
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError):
-            # Some callables of compiled code have no signature to read.
+            # Some compiled callables have no signature.
             continue
         try:
             signature.bind(**dict.fromkeys(given))
         except TypeError as error:
             raise ValueError(
-                f"The reward function `{name}` cannot be called with {sorted(given)}, which it gets from "
+                f"The reward function `{name}` cannot be called with {sorted(given)}, the arguments for "
                 f"the columns {list(column_names)}: {error}. Rename the column that it needs "
-                "(`dataset.rename_column`), and let it take all other columns by `**kwargs`."
+                "(`dataset.rename_column`), and let it accept all other columns as `**kwargs`."
             ) from error
 
 
@@ -149,14 +149,14 @@ def _call(name: str, function: RewardFunction, columns: dict[str, Any]) -> list[
     if not isinstance(rewards, Iterable) or len(rewards := list(rewards)) != num_rows:
         got = f"{len(rewards)} of them" if isinstance(rewards, list) else type(rewards).__name__
         raise ValueError(
-            f"The reward function `{name}` must return one reward for each of the {num_rows} completions, "
-            f"got {got}. For a completion it says nothing about it must return None."
+            f"The reward function `{name}` must return a list of one reward for each of the {num_rows} completions, "
+            f"got {got}. Return None for a completion that it does not apply to."
         )
     return [None if reward is None or math.isnan(reward) else float(reward) for reward in rewards]
 
 
 def _last_number(text: str) -> set[Decimal]:
-    """Returns the readings of the last number of a text; none if it has no number."""
+    """Returns the possible values of the last number of a text, or an empty set if it has no number."""
     for spelling, plain in _SPELLINGS.items():
         text = re.sub(spelling, plain, text)
     for part in [*reversed(re.findall(r"\\boxed\{([^{}]*)\}", text)), _ASIDE.sub("", text), text]:
@@ -166,7 +166,7 @@ def _last_number(text: str) -> set[Decimal]:
 
 
 def _readings(number: re.Match) -> set[Decimal]:
-    """Returns the values that a number may have: "2,5" ends a list with 5, or is 2.5 with a decimal comma."""
+    """Returns the possible values of a number: "2,5" may be the end of a list, 5, or have a decimal comma, 2.5."""
     divisor = Decimal(number["divisor"] or 1)
     value = Decimal(number["number"].replace(",", "")) / divisor if divisor else divisor
     with_comma = re.search(r"(?<![\d.,])-?\d+,\d+\Z", number.string[: number.end()])

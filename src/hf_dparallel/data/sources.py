@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Datasets by the names that users give them: on the Hub, in a folder, or in a file."""
+"""Loads datasets by name: from the Hub, a folder or a file."""
 
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ _FILE_FORMATS = {
     ".parquet": "parquet",
     ".txt": "text",
 }
-# Who speaks in a chat of ShareGPT.
+# The roles in ShareGPT's format.
 _ROLES = {"human": "user", "gpt": "assistant"}
 
 
 def has_one_split(name: str) -> bool:
-    """Whether a dataset is in files that are read here, all of them as the split `train`."""
+    """Tells whether a dataset is in a file or a folder of trajectories, whose only split is `train`."""
     path = Path(name)
     return path.is_file() or path.suffix in _FILE_FORMATS or (path / MANIFEST_NAME).is_file()
 
@@ -30,39 +30,39 @@ def has_one_split(name: str) -> bool:
 def load_rows(name: str, config: str | None = None, split: str = "train") -> datasets.Dataset:
     """Returns a split of a dataset on the Hub, in a folder, or in a file.
 
-    In a folder of `hf-dparallel trajectories`, the rows that were kept are taken.
+    From a folder of `hf-dparallel trajectories`, returns the kept rows.
     """
     path, file_format = Path(name), _FILE_FORMATS.get(Path(name).suffix)
     if (path / MANIFEST_NAME).is_file():
         return _read_files(trajectory_files(path), "parquet", split)
     if file_format is None and path.is_file():
-        raise ValueError(f"`dataset={name}` is not read: give a file that ends in {', '.join(_FILE_FORMATS)}.")
+        raise ValueError(f"`dataset={name}` has an unsupported file type. Supported: {', '.join(_FILE_FORMATS)}.")
     if file_format is None:
-        # A path such as "./" has no name of its own.
+        # `load_dataset` needs a name, and a path such as "./" has none.
         name = str(path.resolve()) if path.is_dir() else name
         return _with_messages(datasets.load_dataset(name, config, split=split))
     if not path.is_file():
-        raise FileNotFoundError(f"`dataset={name}` does not exist. Give the path of the file as seen from here.")
+        raise FileNotFoundError(f"`dataset={name}` does not exist. Check the path.")
     return _read_files([path], file_format, split)
 
 
 def _read_files(files: list[Path], file_format: str, split: str) -> datasets.Dataset:
     if split.partition("[")[0] not in ("train", "all"):
         raise ValueError(
-            f"`{files[0]}` has the split 'train' only, not {split!r}. Leave the split out; or, to evaluate a training "
-            'on a part, add --dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]".'
+            f"`{files[0]}` has only the split 'train', got {split!r}. Leave the split out. To hold out a part during "
+            'training, use --dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]".'
         )
     try:
         options = {"sep": "\t"} if files[0].suffix == ".tsv" else {}
         dataset = datasets.load_dataset(file_format, data_files=list(map(str, files)), split=split, **options)
-    # What an empty file raises is a `StopIteration`.
+    # An empty file raises `StopIteration`.
     except (datasets.exceptions.DatasetGenerationError, ValueError, StopIteration) as error:
-        # A .csv begins with a line of names.
+        # The first line of a .csv has the names of the columns.
         if file_format != "parquet" and len(files[0].read_bytes().splitlines()) <= (file_format == "csv"):
             raise ValueError(f"`{files[0]}` has no rows.") from error
         raise ValueError(
-            f"`{files[0]}` cannot be read as a {file_format} file ({error.__cause__ or error!r}). Is it damaged, or "
-            "of another format than its name says?"
+            f"`{files[0]}` cannot be read as a {file_format} file ({error.__cause__ or error!r}). Check that it is "
+            "not damaged, and that its format matches its name."
         ) from error
     if file_format == "parquet":
         for file in files:
@@ -72,7 +72,7 @@ def _read_files(files: list[Path], file_format: str, split: str) -> datasets.Dat
 
 
 def _with_messages(dataset: datasets.Dataset) -> datasets.Dataset:
-    """Returns the rows, with the chats of ShareGPT (`conversations` of `from` and `value`) as messages."""
+    """Returns the dataset with chats in ShareGPT's format (`conversations` of `from` and `value`) as `messages`."""
 
     def read(chat: list[dict[str, str]]) -> dict[str, Any]:
         turns = [(turn["from"], turn["value"]) for turn in chat]

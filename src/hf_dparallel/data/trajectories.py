@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The teacher's own answers, which are what the student is trained on.
+"""Generates and filters the teacher's own answers, on which the student is trained.
 
-Certainty-forcing distillation changes how early a model is certain, not what it says: the training data are the
-decoding trajectories of the model itself, filtered by their answers
+Certainty-forcing distillation changes how early a model is certain, not what it answers. Its training data are
+therefore decoding trajectories of the model itself, filtered by the correctness of the answers
 (https://huggingface.co/papers/2509.26488, "Teacher Trajectory Generation").
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.get_logger(__name__)
 
 _NEW_COLUMNS = ("prompt_ids", "completion_ids", "commit_step", "nfe")
-# A network file system may take that long to show a new file on another machine.
+# A network file system may take this long to show a new file on another machine.
 _SECONDS_TO_APPEAR = 60
 
 
@@ -53,17 +53,16 @@ def generate_trajectories(
     r"""
     Lets a model answer the prompts of a dataset.
 
-    With `output_dir`, rows are written in parquet shards of 64 as they are done, each shard whole or not at all. A
-    run that was killed goes on where it stopped when it is called again with the same arguments; shards that were
-    damaged since then are made anew. Under `torchrun` every process makes its share of the missing shards, and all
-    return the whole dataset.
+    With `output_dir`, rows are written in parquet shards of 64 as they are decoded, each shard whole or not at all. To
+    continue a run that was killed, call this function again with the same arguments; damaged shards are decoded again.
+    Under `torchrun` every process decodes its share of the missing shards, and all return the whole dataset.
 
-    A row whose decoding fails, because the logits of the model are NaN, is left out: a warning says which, and a
-    restart does not try it again. If not one row of a whole shard can be decoded, its error ends the run.
+    A row whose logits are NaN is left out: a warning gives its number, and a restart does not try it again. If no row
+    of a whole shard can be decoded, the run ends with an error.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
-            The teacher, with [`~DiffusionGenerationMixin.generate`]. It is used in evaluation mode.
+            The teacher, with [`~DiffusionGenerationMixin.generate`]. It decodes in evaluation mode.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
             Its tokenizer.
         dataset (`datasets.Dataset`):
@@ -71,20 +70,20 @@ def generate_trajectories(
             `messages`, whose trailing assistant messages are left out. Texts are tokenized as they are; messages go
             through the chat template.
         generation_config ([`DiffusionGenerationConfig`], *optional*):
-            Settings of the decoding. By default the model's own.
+            Generation settings. By default the model's own.
         batch_size (`int`, *optional*, defaults to 8):
-            Prompts decoded together. Does not change the answers (up to the rounding of sums in batches).
+            Prompts decoded together. Does not change the answers, up to rounding.
         output_dir (`str` or `os.PathLike`, *optional*):
-            Where to keep the shards. Needed with more than one process; on several machines it must be a folder that
-            they share.
+            Folder for the shards. Required with more than one process; on several machines it must be a shared folder.
         seed (`int`, *optional*, defaults to 0):
-            Seed of the draws with `temperature > 0`; each row has its own, so that they are the same after a restart.
+            Seed for sampling with `temperature > 0`. Each row has its own generator, so a restart gives the same
+            answers.
         num_workers (`int`, *optional*, defaults to 1):
-            Threads that decode side by side, each `batch_size` prompts: on a CPU faster for small models.
+            Threads that decode in parallel, each `batch_size` prompts. On a CPU this is faster for small models.
         overwrite (`bool`, *optional*, defaults to `False`):
-            Delete the trajectories of another run that `output_dir` holds, instead of refusing.
+            Delete the trajectories of another run in `output_dir` instead of raising an error.
         on_shard (`Callable`, *optional*):
-            Called when this process has written a shard, with its rows and the number of rows written in all shards.
+            Called after this process has written a shard, with its rows and the number of rows in all written shards.
 
     Returns:
         `datasets.Dataset`: the columns of `dataset` and
@@ -98,15 +97,15 @@ def generate_trajectories(
         ValueError: if the dataset is empty, has no prompt column, or has a prompt that is empty or contains the mask
             token; if `output_dir` holds another run: of another model, dataset, tokenizer, recipe or seed; or if
             several processes do not share it.
-        FloatingPointError: if not one row of a whole shard can be decoded.
+        FloatingPointError: if no row of a whole shard can be decoded.
     """
     from accelerate import PartialState
     from tqdm.auto import tqdm
 
-    # Without `cpu`, processes under `torchrun` on a machine without accelerator would not know of one another.
+    # Without `cpu`, processes under `torchrun` on a machine without an accelerator would not be connected.
     state = PartialState(cpu=model.device.type == "cpu")
     if output_dir is None and state.num_processes > 1:
-        raise ValueError(f"`output_dir` is needed with {state.num_processes} processes, which share rows through it.")
+        raise ValueError(f"`output_dir` must be set with {state.num_processes} processes: they share rows through it.")
     answerer = Answerer(model, tokenizer, generation_config, batch_size, seed, num_workers)
     with tempfile.TemporaryDirectory() as temporary:
         teacher = {} if output_dir is None else answerer.fingerprint()
@@ -118,7 +117,7 @@ def generate_trajectories(
             silent = {} if state.is_main_process else {"disable": True}
             for row, answer in tqdm(answers, "Trajectories", len(prompts), **silent):
                 run.add(row, as_columns(answer))
-        # No collective operation, which would end with an error after ten minutes.
+        # A collective operation would time out after ten minutes.
         while run.store.missing():
             time.sleep(0.5)
         return run.store.read()
@@ -131,30 +130,30 @@ def filter_trajectories(
     min_reward: float = 1.0,
 ) -> "Dataset":
     r"""
-    Keeps the trajectories that every reward function gives at least `min_reward`, and logs how many it keeps.
+    Returns the trajectories with a reward of at least `min_reward` from every reward function, and logs their number.
 
     Args:
         dataset (`datasets.Dataset`):
-            What [`generate_trajectories`] returned.
+            The dataset that [`generate_trajectories`] returned.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
             Decodes `completion_ids`.
         reward_funcs (`Callable` or `list[Callable]`):
             Functions with TRL's signature: called with `prompts`, `completions`, `completion_ids` and all other
-            columns as keyword arguments, they return one reward per row, `None` where they have nothing to say. For
-            instance [`numeric_answer_reward`] or `trl.rewards.accuracy_reward`. Completions are texts if the prompts
-            are, else lists with one assistant message.
+            columns as keyword arguments, they return one reward per row, or `None` for rows that they do not apply
+            to. For instance [`numeric_answer_reward`] or `trl.rewards.accuracy_reward`. Completions are texts if the
+            prompts are, else lists with one assistant message.
         min_reward (`float`, *optional*, defaults to 1.0):
-            The least reward to keep a row. A row for which all functions return `None` is dropped.
+            The lowest reward of kept rows. Rows for which all functions return `None` are dropped.
 
     Returns:
-        `datasets.Dataset`: the kept rows, unchanged. Its `info.description` says how many there are of how many.
+        `datasets.Dataset`: the kept rows, unchanged. Its `info.description` has their number and the number of all.
 
     Raises:
         ValueError: if no row is left, or `dataset` has no `completion_ids` or lacks a column of a reward function.
     """
     if "completion_ids" not in dataset.column_names:
         raise ValueError(
-            f"`dataset` needs the column `completion_ids`, it has {dataset.column_names}. "
+            f"`dataset` must have the column `completion_ids`, got {dataset.column_names}. "
             "Make it with `generate_trajectories`."
         )
     rewards = score_completions(dataset, tokenizer, reward_funcs)
@@ -163,11 +162,11 @@ def filter_trajectories(
     if not kept:
         first = tokenizer.decode(dataset[0]["completion_ids"], skip_special_tokens=True)
         raise ValueError(
-            f"None of {len(dataset)} trajectories has `min_reward={min_reward}` or more. Look at a few completions "
-            f"(the first one is {first[:200]!r}): is the answer in the form that the reward function reads?"
+            f"None of {len(dataset)} trajectories has a reward of at least `min_reward={min_reward}`. The first "
+            f"completion is {first[:200]!r}. Check that its answer has the form that the reward function reads."
         )
     kept_rows = dataset.select(kept)
-    # Printed on the cards of the dataset and of models trained on it.
+    # For the cards of the dataset and of models trained on it.
     names = " and ".join(name for name, _ in named_functions(reward_funcs))
     counts = f"{len(kept)} of {len(dataset)} trajectories were kept"
     kept_rows.info.description = f"{counts}: those with a reward of at least {min_reward:g} from {names}."
@@ -175,10 +174,10 @@ def filter_trajectories(
 
 
 class TrajectoryRun:
-    """The prompts of a run, and the folder that gathers the answers to them, shard by shard.
+    """The prompts of a run, and the folder to which their answers are written, shard by shard.
 
-    `teacher` tells the model that answers apart from others ([`Answerer.fingerprint`]); `overwrite` is whether the
-    folder may belong to another run; `on_shard` is called as by [`generate_trajectories`].
+    `teacher` is the [`Answerer.fingerprint`] of the model that answers. `overwrite` and `on_shard` are as in
+    [`generate_trajectories`].
     """
 
     def __init__(
@@ -203,18 +202,18 @@ class TrajectoryRun:
         self.store = ShardStore(Path(folder), teacher | prompts, len(dataset))
         if not overwrite:
             self.store.check_run()
-        # By shard and row, what waits for the other rows of the shard.
+        # Answers by shard and row, until their shard is complete.
         self._answers: dict[int, dict[int, dict[str, Any]]] = {}
 
     def prompts(self, shards: Iterable[int]) -> Iterator[tuple[int, list[int]]]:
-        """Yields the rows of shards with their prompts."""
+        """Yields the number and the prompt of each row in these shards."""
         for shard in shards:
-            # Prompts of similar length next to one another need little padding.
+            # Batches of prompts with similar lengths need little padding.
             for row in sorted(self.store.rows(shard), key=lambda row: len(self.prompt_ids[row])):
                 yield row, self.prompt_ids[row]
 
     def add(self, row: int, answer: dict[str, Any]) -> None:
-        """Takes what [`as_columns`] has made of an answer, and writes the shard of the row when it is complete."""
+        """Adds an answer in the form of [`as_columns`], and writes the shard of the row once it is complete."""
         shard = self.store.shard(row)
         answers = self._answers.setdefault(shard, {})
         answers[row] = answer
@@ -225,11 +224,11 @@ class TrajectoryRun:
         from datasets import Dataset, Features, List, Value, concatenate_datasets
 
         failed = {row: answer["error"] for row, answer in answers.items() if "error" in answer}
-        # The few rows of a last shard may fail by their prompts.
+        # A small last shard may fail because of its prompts, a whole one only because of the model.
         if len(failed) == self.store.rows_per_shard:
             raise FloatingPointError(
                 f"The logits of the model are NaN in all rows from {min(failed)} to {max(failed)}. Check the weights "
-                "and the dtype: float16 overflows in models trained in bfloat16."
+                "and the dtype: float16 overflows in models that were trained in bfloat16."
             )
         done = {row: {"prompt_ids": self.prompt_ids[row], **answers[row]} for row in answers if row not in failed}
         ids = List(Value("int64"))
@@ -244,16 +243,16 @@ class TrajectoryRun:
 
 
 def as_columns(answer: DecodedRow) -> dict[str, Any]:
-    """What is kept of an answer, in values that JSON can write; or its `error`."""
+    """Returns the columns of an answer as lists, or its `error`."""
     if answer.error is not None:
         return {"error": f"NaN at step {answer.nfe - 1}"}
-    # With `stop_at_eos=False` decoding goes on beyond the first end token.
+    # With `stop_at_eos=False`, there are tokens after the first EOS.
     parts = {"completion_ids": answer.tokens, "commit_step": answer.commit_step}
     return {name: values[: answer.num_tokens].tolist() for name, values in parts.items()} | {"nfe": answer.nfe}
 
 
 def _share(store: ShardStore, state: "PartialState") -> list[int]:
-    """Prepares the folder, and returns the missing shards that this process has to make."""
+    """Prepares the folder, and returns the missing shards that this process has to decode."""
     from accelerate.utils import broadcast_object_list
 
     missing: list[list[int]] = [[]]

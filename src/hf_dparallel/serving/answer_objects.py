@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The JSON of responses, in OpenAI's form: of chats and completed texts, and of the newer `/v1/responses`."""
+"""The JSON of responses in OpenAI's form, for chats, for completed texts and for `/v1/responses`."""
 
 import json
 import time
@@ -13,24 +13,24 @@ from .bodies import RequestError
 
 @dataclass
 class Part:
-    """The next part of the answer of this number, or all of it."""
+    """The next part of answer number `index`, or the whole answer."""
 
     index: int
     text: str
-    # "stop", "length" or "tool_calls" at the end, which is a part of its own without text.
+    # "stop", "length" or "tool_calls" in the last part, which has no text.
     finish_reason: str | None = None
-    # Its tokens with their log-probabilities, if those are asked for.
+    # The tokens of the part with their log-probabilities, if the request has `logprobs`.
     logprobs: list[dict[str, Any]] = field(default_factory=list)
-    # What stands of the answer, if drafts are asked for.
+    # The partial answer after this pass, if the request has `include_drafts`.
     draft: dict[str, Any] | None = None
-    # The functions that it calls, which are told at its end.
+    # The functions that the answer calls; only its end has them.
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
 
 
 class CompletionObjects:
     """The objects that answer one request to `/v1/chat/completions` or `/v1/completions`, whole or as events.
 
-    With `include_usage`, the last event says what the request has cost.
+    With `include_usage`, the last event has the usage.
     """
 
     def __init__(self, model_name: str, include_usage: bool, is_chat: bool):
@@ -40,34 +40,34 @@ class CompletionObjects:
         self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model_name}
 
     def whole(self, answers: list[Part], usage: dict[str, Any]) -> dict[str, Any]:
-        """The whole response."""
+        """Returns the whole response."""
         choices = [
             self._choice(each, message={"role": "assistant"} | _said(each, each.tool_calls)) for each in answers
         ]
         return self._head | {"object": self._kind, "choices": choices, "usage": usage}
 
     def first_events(self) -> Iterator[str]:
-        """What a stream begins with."""
+        """Yields the events at the beginning of a stream."""
         if self.is_chat:
             yield self._event(self._choice(Part(0, ""), delta={"role": "assistant", "content": ""}))
 
     def events(self, part: Part) -> Iterator[str]:
-        """The next part of an answer, or its end."""
+        """Yields the events of one part of an answer."""
         calls = [{"index": index} | call for index, call in enumerate(part.tool_calls)]
         yield self._event(self._choice(part, delta={} if part.finish_reason else _said(part, calls)))
 
     def last_events(self, answers: list[Part], usage: dict[str, Any]) -> Iterator[str]:
-        """The end of all answers."""
+        """Yields the events after the last part of the last answer."""
         if self.include_usage:
             yield self._event(usage=usage)
         yield "data: [DONE]\n\n"
 
     def error_event(self, error: RequestError) -> str:
-        """The end of a stream that cannot be finished; its status has been sent."""
+        """Returns the event that ends a stream with an error, because its HTTP status is already sent."""
         return _data(error_body(error))
 
     def _choice(self, part: Part, **content: Any) -> dict[str, Any]:
-        """An answer or a part of it, which in a chat has this content."""
+        """Returns an answer or a part of one. `content` is the form that it has in a chat."""
         choice = {"index": part.index, **(content if self.is_chat else {"text": part.text})}
         if part.draft is not None:
             choice["draft"] = part.draft
@@ -80,7 +80,7 @@ class CompletionObjects:
 
 
 class ResponsesObjects:
-    """The objects that answer one request to `/v1/responses`, whole or as events; usage is in the last of them."""
+    """The objects that answer one request to `/v1/responses`, whole or as events. The last event has the usage."""
 
     def __init__(self, model_name: str, include_usage: bool = True):
         self._head = {
@@ -102,7 +102,7 @@ class ResponsesObjects:
         self._num_events = 0
 
     def whole(self, answers: list[Part], usage: dict[str, Any]) -> dict[str, Any]:
-        """The whole response."""
+        """Returns the whole response."""
         (answer,) = answers
         is_cut = answer.finish_reason == "length"
         status = "incomplete" if is_cut else "completed"
@@ -120,18 +120,18 @@ class ResponsesObjects:
         }
 
     def first_events(self) -> Iterator[str]:
-        """What a stream begins with."""
+        """Yields the events at the beginning of a stream."""
         begun = self._head | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
         yield self._event("response.created", response=begun)
 
     def events(self, part: Part) -> Iterator[str]:
-        """The next part of the answer, whose end is the end of the response."""
+        """Yields the events of one part of the answer. The last part is left to `last_events`."""
         if part.finish_reason is None and (part.text or not part.tool_calls):
             yield from self._begin()
             yield self._event("response.output_text.delta", **self._place, delta=part.text, logprobs=part.logprobs)
 
     def last_events(self, answers: list[Part], usage: dict[str, Any]) -> Iterator[str]:
-        """The end of the response."""
+        """Yields the events that end each item of the response, and the response."""
         response = self.whole(answers, usage)
         for index, item in enumerate(response["output"]):
             if item["type"] == "message":
@@ -151,18 +151,18 @@ class ResponsesObjects:
         yield self._event(f"response.{response['status']}", response=response)
 
     def error_event(self, error: RequestError) -> str:
-        """The end of a stream that cannot be finished."""
+        """Returns the event that ends a stream with an error."""
         return self._event("error", code=error.code, message=str(error), param=error.param)
 
     def _begin(self) -> Iterator[str]:
-        """Begins the message, unless it has begun."""
+        """Yields the events that begin the message, unless they are already sent."""
         if not self._has_begun:
             self._has_begun = True
             yield self._event("response.output_item.added", output_index=0, item=self._message("in_progress"))
             yield self._event("response.content_part.added", **self._place, part=_content(Part(0, "")))
 
     def _output(self, status: str, answer: Part) -> list[dict[str, Any]]:
-        """Returns the items of an answer: its text, if it is not calls alone, and its calls."""
+        """Returns the items of an answer: a message, unless the answer has calls only, and the calls."""
         has_message = self._has_begun or answer.text or not answer.tool_calls
         message = [self._message(status, _content(answer))] if has_message else []
         calls = [
@@ -188,7 +188,7 @@ class ResponsesObjects:
 
 
 def usage(prompt_tokens: int, completion_tokens: int, nfe: int) -> dict[str, Any]:
-    """What a request has cost: OpenAI's counts, the forward passes that its prompts took part in, and their ratio."""
+    """Returns OpenAI's token counts, the forward passes of the request's prompts, and tokens per forward pass."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -199,7 +199,7 @@ def usage(prompt_tokens: int, completion_tokens: int, nfe: int) -> dict[str, Any
 
 
 def error_body(error: RequestError) -> dict[str, Any]:
-    """OpenAI's error object."""
+    """Returns OpenAI's error object."""
     kind = {401: "authentication_error", 429: "rate_limit_error"}.get(
         error.status, "server_error" if error.status >= 500 else "invalid_request_error"
     )

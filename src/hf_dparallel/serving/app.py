@@ -39,7 +39,7 @@ AnswerObjects = CompletionObjects | ResponsesObjects
 
 
 class PendingRequest:
-    """The answers to one request, as they come from the decoding thread; a [`RequestError`] if it is not taken."""
+    """The answers to one request, as the decoding thread makes them. Raises a [`RequestError`] if too many wait."""
 
     def __init__(self, request: CompletionRequest, engine: Engine, served: ServedModel, client: str):
         prompts = [ids for ids in request.prompts for _ in range(request.body.n)]
@@ -64,15 +64,15 @@ class PendingRequest:
         engine.submit(self._prompts)
 
     async def parts(self) -> AsyncIterator[Part]:
-        """Yields what follows in the answers, until all have ended; a [`RequestError`] if one cannot be finished."""
+        """Yields the parts of the answers until all have ended. Raises a [`RequestError`] if decoding fails."""
         while any(answer.text.finish_reason is None for answer in self._answers):
             index, progress = await self._events.get()
             answer = self._answers[index]
             if answer.text.finish_reason is not None:
-                continue  # it met a stop string, and the decoding had not heard of it yet
+                continue  # a stop string ended the answer while the decoding thread ran another pass
             if progress.error is not None:
                 raise _failure(progress.error)
-            # In a thread, because what is told of many tokens takes seconds, in which others are answered.
+            # In a thread, because many tokens take seconds, in which the event loop must answer other requests.
             parts = await asyncio.to_thread(answer.add, progress)
             if answer.text.finish_reason is not None:
                 self._engine.give_up([self._prompts[index]])
@@ -80,7 +80,7 @@ class PendingRequest:
                 yield part
 
     async def finish(self, request: Request) -> None:
-        """Waits until all answers have ended, or the client has disconnected."""
+        """Waits until all answers have ended. Raises `ClientDisconnect` if the client disconnects before."""
 
         async def gone() -> None:
             while (await request.receive())["type"] != "http.disconnect":
@@ -101,15 +101,15 @@ class PendingRequest:
                 task.cancel()
 
     def give_up(self) -> None:
-        """Frees the slots, if that has not happened yet."""
+        """Frees the slots of the answers that are not finished."""
         self._engine.give_up(self._prompts)
 
     def answers(self) -> list[Part]:
-        """Each answer, when all have ended."""
+        """Returns the whole answers, after all have ended."""
         return [answer.whole() for answer in self._answers]
 
     def usage(self) -> dict[str, Any]:
-        """What the answers have cost."""
+        """Returns the usage of the request so far."""
         num_tokens = sum(answer.text.num_tokens for answer in self._answers)
         return usage(self._prompt_tokens, num_tokens, sum(answer.nfe for answer in self._answers))
 
@@ -119,7 +119,7 @@ class PendingRequest:
 
 
 class _Answer:
-    """The answer to one prompt, as its client reads it."""
+    """The answer to one prompt, as the client receives it."""
 
     def __init__(
         self, index: int, tokenizer: PreTrainedTokenizerBase, stop: list[str], tools: ToolChoice | None = None
@@ -133,7 +133,7 @@ class _Answer:
         self._content, self._calls = "", list[dict[str, Any]]()
 
     def add(self, progress: Progress) -> list[Part]:
-        """Takes what a pass has brought, and returns what can be told of it."""
+        """Adds the new tokens of a pass, and returns the parts that can be sent."""
         self.nfe = progress.nfe
         before, num_before = self.text.tokens[-1:], self.text.num_tokens
         part = Part(self.index, self.text.add(progress))
@@ -150,12 +150,12 @@ class _Answer:
         return parts if self.text.finish_reason is None else [*parts, Part(self.index, "", self._finish_reason())]
 
     def whole(self) -> Part:
-        """All of it."""
+        """Returns the whole answer as one part."""
         text = self.text.text if self._tools is None else self._content
         return Part(self.index, text, self._finish_reason(), self._logprobs, tool_calls=self._calls)
 
     def _read(self, tools: ToolChoice) -> tuple[str, list[dict[str, Any]]]:
-        """Returns the content that is known to follow, and at the end of the answer its calls."""
+        """Returns the new content that can no longer turn out to be a call, and at the end of the answer the calls."""
         before, text = self._content, self.text.text
         if self.text.finish_reason is None:
             self._content = tools.content(text)
@@ -168,7 +168,7 @@ class _Answer:
 
 
 def _followers(request: CompletionRequest) -> list[Follower]:
-    """Returns the followers of an answer, in the order in which they take part in a pass."""
+    """Returns the followers of an answer, in the order in which each pass calls them."""
     body, followers = request.body, list[Follower]()
     if request.schema is not None:
         followers.append(JsonAnswer(request.schema))
@@ -180,7 +180,7 @@ def _followers(request: CompletionRequest) -> list[Follower]:
 
 
 class SseResponse(StreamingResponse):
-    """Server-sent events. However it ends, also when the client has gone, the slots are freed."""
+    """Server-sent events. Frees the slots at the end, also when the client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -203,7 +203,7 @@ async def _events(pending: PendingRequest, objects: AnswerObjects) -> AsyncItera
             for event in objects.events(part):
                 yield event
     except RequestError as error:
-        # The status has been sent.
+        # The HTTP status is already sent.
         yield objects.error_event(error)
         return
     for event in objects.last_events(pending.answers(), pending.usage()):
@@ -212,7 +212,7 @@ async def _events(pending: PendingRequest, objects: AnswerObjects) -> AsyncItera
 
 @dataclass
 class Api:
-    """The endpoints. Where a request names no model, the first one answers."""
+    """The endpoints. A request without `model` is answered by the first model."""
 
     served: dict[str, ServedModel]
     engine: Engine
@@ -222,17 +222,17 @@ class Api:
     start: int = field(default_factory=lambda: int(time.time()))
 
     async def page(self, request: Request) -> Response:
-        """GET /"""
+        """Answers `GET /`."""
         page, headers = render_page()
         return HTMLResponse(page, headers=headers)
 
     async def complete(
         self, kind: type[Body], make_objects: Callable[[str, bool], AnswerObjects], request: Request
     ) -> Response:
-        """POST of a request with such a body, which such objects answer."""
+        """Answers a `POST` with a body of the class `kind`, by the objects of `make_objects`."""
         self._authorize(request)
         body = await self._read_body(request)
-        # In a thread, because reading and tokenizing a long text takes seconds, in which others are answered.
+        # In a thread, because a long text takes seconds, in which the event loop must answer other requests.
         parsed = await asyncio.to_thread(_parse, body)
         served = choose_model(parsed.get("model"), self.served)
         request.state.model = served.name
@@ -246,22 +246,22 @@ class Api:
         return await asyncio.to_thread(JSONResponse, objects.whole(pending.answers(), pending.usage()))
 
     async def models(self, request: Request) -> Response:
-        """GET /v1/models"""
+        """Answers `GET /v1/models`."""
         self._authorize(request)
         return JSONResponse({"object": "list", "data": list(map(self._describe, self.served.values()))})
 
     async def model(self, request: Request) -> Response:
-        """GET /v1/models/{name}"""
+        """Answers `GET /v1/models/{name}`."""
         self._authorize(request)
         return JSONResponse(self._describe(choose_model(request.path_params["name"], self.served)))
 
     async def figures(self, request: Request) -> Response:
-        """GET /metrics"""
+        """Answers `GET /metrics`."""
         self._authorize(request)
         return Response(self.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def health(self, request: Request) -> Response:
-        """GET /health"""
+        """Answers `GET /health`."""
         engine = self.engine
         state = {
             "status": "ok" if engine.is_alive else "closed",
@@ -287,14 +287,14 @@ class Api:
             )
 
     async def _read_body(self, request: Request) -> bytes:
-        # Another type could be sent from a page of another site that is open in a browser on this machine.
+        # A page of another site that is open in a browser on this machine may send other types without asking.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError("The body must be JSON. Send the header `Content-Type: application/json`.", status=415)
         received = b""
         async for part in request.stream():
             received += part
             if len(received) > self.max_request_bytes:
-                # uvicorn reads the rest and throws it away: a client may send all of it before it reads the refusal.
+                # uvicorn drops the rest: a client may send the whole body before it reads the error.
                 message = f"The body is longer than {self.max_request_bytes} bytes. Send a shorter prompt."
                 raise RequestError(message, status=413)
         return received
@@ -321,8 +321,8 @@ def make_app(
 ) -> Starlette:
     """Returns the application. It closes the engine when it shuts down.
 
-    With `allowed_hosts`, requests for other hosts are refused: a page in a browser on this machine can give its own
-    name this machine's address, and would then count as of the same site (DNS rebinding).
+    With `allowed_hosts`, requests for other hosts are refused: otherwise a page in a browser on this machine could
+    resolve its own host name to this machine, and send requests as the same site (DNS rebinding).
     """
     api = Api(models, engine, Metrics(engine), api_key, max_request_bytes)
     chat, text = (partial(CompletionObjects, is_chat=is_chat) for is_chat in (True, False))
@@ -371,12 +371,12 @@ def _parse(body: bytes) -> dict[str, Any]:
 def _failure(error: Exception) -> RequestError:
     if isinstance(error, RequestError):
         return error
-    reason = f"Decoding failed with {type(error).__name__}; the server's log says why."
+    reason = f"Decoding failed with {type(error).__name__}. The server's log has the traceback."
     return RequestError(str(error) if isinstance(error, FloatingPointError) else reason, status=500)
 
 
 async def _refuse(request: Request, error: RequestError) -> Response:
-    # What a client has written is not logged; it may be a secret.
+    # The message of an error with a field quotes the client, and a prompt may be a secret: it is not logged.
     request.state.error = str(error) if error.param is None else f"`{error.param}` is refused"
     return JSONResponse(error_body(error), status_code=error.status, headers=error.headers)
 
@@ -390,7 +390,7 @@ async def _refuse_route(request: Request, error: HTTPException) -> Response:
 
 
 async def _refuse_unexpected(request: Request, error: Exception) -> Response:
-    return await _refuse(request, RequestError("An error that was not foreseen; the server's log has it.", status=500))
+    return await _refuse(request, RequestError("Internal error. The server's log has the traceback.", status=500))
 
 
 async def _drop(request: Request, error: ClientDisconnect) -> Response:

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The fields of requests. Settings of decoding, which a request may also have, come from their table."""
+"""The fields of requests. Generation settings, which a request may also have, are declared in `SETTINGS`."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +15,7 @@ from hf_dparallel_rules.settings import SETTINGS
 
 @dataclass(eq=False)
 class RequestError(Exception):
-    """A request that is refused, in the terms of OpenAI's error object; `param` is the field that is wrong."""
+    """The error of a refused request, with the fields of OpenAI's error object. `param` is the wrong field."""
 
     message: str
     param: str | None = None
@@ -28,10 +28,10 @@ class RequestError(Exception):
 
 
 def _only(*neutral: Any) -> AfterValidator:
-    """Marks a field that is not supported, with the values at which it does nothing; clients send those unasked."""
+    """Returns a validator for an unsupported field, which accepts only the `neutral` values that clients may send."""
 
     def check(value: Any) -> Any:
-        # In Python 0 == False, but `logprobs=0` asks for the probabilities of the answer, and `False` for none.
+        # In Python 0 == False, but `logprobs=0` requests log-probabilities and `logprobs=False` does not.
         if not any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in neutral):
             raise PydanticCustomError("unsupported", "Input is not supported")
         return value
@@ -40,12 +40,12 @@ def _only(*neutral: Any) -> AfterValidator:
 
 
 def _text_as(item: Callable[[str], Any]) -> BeforeValidator:
-    """Takes a text for a list of one item."""
+    """Returns a validator that reads a text as a list of one item."""
     return BeforeValidator(lambda given: [item(given)] if isinstance(given, str) else given)
 
 
 def _stop_strings(given: Any) -> Any:
-    # An empty text stops nothing.
+    # An empty string stops nothing.
     return [text for text in [given] if text] if isinstance(given, str) else given
 
 
@@ -61,10 +61,10 @@ def _prompt(prompt: Any) -> Any:
     return prompt
 
 
-# A list is read up to its first error, however long it is.
+# `fail_fast`, because a list may be very long.
 _SOME = Field(min_length=1, fail_fast=True)
 _FEW = Field(max_length=128, fail_fast=True)
-# Every text costs work with each token of the answer. OpenAI takes four.
+# Each stop string is searched for after every token. OpenAI accepts four.
 _StopString = Annotated[str, Field(min_length=1, max_length=256)]
 _NumTop = Annotated[int, Field(ge=0, le=20)]
 
@@ -76,7 +76,7 @@ class _Fields(BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _with_one_unknown(cls, given: Any) -> Any:
-        """Leaves one of the unknown fields to be refused: to tell of very many would take seconds."""
+        """Drops all unknown fields but one: pydantic would take seconds to report very many."""
         if not isinstance(given, dict):
             return given
         known = {field.alias or name for name, field in cls.model_fields.items()}
@@ -85,7 +85,7 @@ class _Fields(BaseModel):
 
 
 class _TextPart(_Fields):
-    """A part of a message. What clients add to it, as annotations of an earlier answer, changes nothing."""
+    """A part of a message. Other fields, such as the annotations of an earlier answer, are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -99,7 +99,7 @@ class _CalledFunction(_Fields):
 
 
 class _ToolCall(_Fields):
-    """A call in an earlier answer, as [`_TextPart`]."""
+    """A function call in an earlier answer. Other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -109,9 +109,9 @@ class _ToolCall(_Fields):
 
 
 class _Message(_Fields):
-    """A message of a conversation, in which functions may be called and give their results."""
+    """A message of a conversation, which may call functions or be the result of a call."""
 
-    # Clients send an earlier answer back with all its fields, most of which are empty.
+    # Clients send an earlier answer back with all fields, most of them empty.
     skips_empty = True
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[list[_TextPart], _SOME, _text_as(lambda text: {"type": "text", "text": text})]
@@ -123,13 +123,13 @@ class _Message(_Fields):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _with_text(cls, given: Any) -> Any:
-        """Takes calls without a text."""
+        """Adds an empty text to calls without content."""
         has_none = isinstance(given, dict) and given.get("tool_calls") and given.get("content") is None
         return given | {"content": ""} if has_none else given
 
     def for_template(self) -> dict[str, Any]:
-        """Returns what the chat template reads, which writes arguments as JSON itself."""
-        # The system has a newer name at OpenAI, developer.
+        """Returns the message for the chat template, with decoded arguments, which the template writes as JSON."""
+        # OpenAI's newer name of the role.
         role = "system" if self.role == "developer" else self.role
         message: dict[str, Any] = {"role": role, "content": "".join(part.text for part in self.content)}
         if self.tool_call_id is not None:
@@ -163,7 +163,7 @@ class _ToolChoice(_Fields):
 
 
 def _message_of(item: Any) -> Any:
-    """Returns the message that says what an item of `/v1/responses` says: it has calls and results of its own."""
+    """Returns the message for an item of `/v1/responses`, where calls and their results are items of their own."""
     kind = item.get("type") if isinstance(item, dict) else None
     if kind == "function_call":
         call = {"id": item.get("call_id"), "function": {name: item.get(name) for name in ("name", "arguments")}}
@@ -186,7 +186,7 @@ def _choice(given: Any) -> Any:
 
 
 def _nested(given: Any) -> Any:
-    """Returns a tool, or the choice of one, as chats have it: `/v1/responses` has no `function` in between."""
+    """Returns a tool or a tool choice in the form of chats: `/v1/responses` has the fields of `function` beside it."""
     is_flat = isinstance(given, dict) and given.get("type") == "function"
     return {"type": "function", "function": {k: v for k, v in given.items() if k != "type"}} if is_flat else given
 
@@ -216,14 +216,14 @@ class _TextOptions(_Fields):
 
 
 class _StreamOptions(_Fields):
-    """`include_drafts` is not OpenAI's: what stands of the answer after each pass."""
+    """Options of a stream. `include_drafts` is not OpenAI's: it adds the partial answer after each pass."""
 
     include_usage: bool = False
     include_drafts: bool = False
 
 
 class _WithoutEffect(_Fields):
-    """The fields that change nothing: not supported, or taken from clients that say more than a server must heed."""
+    """Fields without effect: unsupported ones, which accept neutral values only, and hints, which accept any."""
 
     best_of: Annotated[Any, _only(1)] = None
     echo: Annotated[Any, _only(False)] = None
@@ -237,11 +237,10 @@ class _WithoutEffect(_Fields):
     modalities: Annotated[Any, _only(["text"])] = None
     store: Annotated[Any, _only(False)] = None
     service_tier: Annotated[Any, _only("auto", "default")] = None
-    # For whoever reads the requests.
     user: Any = None
     metadata: Any = None
     safety_identifier: Any = None
-    # Hints on the effort and the cache. A server may do without: the effort here is that of the settings.
+    # The generation settings decide how much work an answer takes.
     reasoning_effort: Any = None
     reasoning: Any = None
     verbosity: Any = None
@@ -251,7 +250,7 @@ class _WithoutEffect(_Fields):
 class Body(_WithoutEffect):
     """The fields that all endpoints have in common."""
 
-    # The field with what is answered, and the field with the form of the answer.
+    # The names of the fields with the prompt and with the response format.
     prompt_field: ClassVar[str] = "messages"
     form_field: ClassVar[str] = "response_format"
 
@@ -261,7 +260,7 @@ class Body(_WithoutEffect):
 
 
 class _CompletionBody(Body):
-    """The fields that chats and texts have in common. Each prompt is answered `n` times."""
+    """The fields that chats and texts have in common. Each prompt gets `n` answers."""
 
     n: PositiveInt = 1
     stop: Annotated[list[_StopString], Field(max_length=16, fail_fast=True), BeforeValidator(_stop_strings)] = []
@@ -297,7 +296,7 @@ class TextBody(_CompletionBody):
 class ResponsesBody(Body):
     """The body of `/v1/responses`.
 
-    Nothing is stored: `previous_response_id` is refused, as clients may send the conversation.
+    Nothing is stored, so `previous_response_id` is refused. Clients send the whole conversation instead.
     """
 
     prompt_field = "input"
@@ -319,11 +318,11 @@ class ResponsesBody(Body):
     top_logprobs: _NumTop = 0
     truncation: Annotated[Any, _only("disabled")] = None
     background: Annotated[Any, _only(False)] = None
-    # Responses are not stored, whatever a client wishes; it is told so.
+    # Ignored: the response has `"store": false`.
     store: Any = None
 
     def as_chat(self) -> ChatBody:
-        """The same request as a chat."""
+        """Returns the same request as a chat."""
         system = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
         form = self.text and self.text.format
         return ChatBody.model_construct(
@@ -340,7 +339,10 @@ class ResponsesBody(Body):
 
 
 def read_body(kind: type[Body], given: dict[str, Any]) -> tuple[ChatBody | TextBody, dict[str, Any]]:
-    """Returns the fields of a request, or refuses it, and the settings of decoding among them. `None` is no value."""
+    """Returns the fields of a request and its generation settings. A field that is `None` counts as not set.
+
+    Raises a [`RequestError`] for an invalid field.
+    """
     requestable, known = requestable_settings(), kind.model_fields
     settings = {name: given[name] for name in requestable if given.get(name) is not None}
     fields = {name: value for name, value in given.items() if value is not None or name not in known}
@@ -354,12 +356,12 @@ def read_body(kind: type[Body], given: dict[str, Any]) -> tuple[ChatBody | TextB
 
 
 def requestable_settings() -> list[str]:
-    """The settings of decoding that a request may have."""
+    """Returns the names of the generation settings that a request may have."""
     return [name for name, setting in SETTINGS.items() if setting.is_requestable]
 
 
 def shortened(value: Any) -> str:
-    """A value for a message, in at most 80 letters."""
+    """Returns a value as text for a message, cut to 80 characters."""
     text = str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -1,9 +1,9 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Dynamic batching: one thread decodes the prompts of all requests together, in a fixed number of slots.
 
-A prompt enters a free slot between two passes, whenever it comes, and leaves when its answer has ended or nobody wants
-it any more. Prompts with the same settings and adapter share passes; groups take turns, and so do clients.
-A prompt gives the tokens that it gives alone.
+A prompt enters a free slot between two passes, and leaves when its answer has ended or its client has disconnected.
+Prompts with the same settings and adapter share passes; groups take turns, and so do clients. The other prompts in a
+batch do not change an answer.
 """
 
 import threading
@@ -32,22 +32,20 @@ logger = logging.get_logger(__name__)
 
 @dataclass(eq=False)
 class Prompt:
-    """A prompt to be answered: `(prompt_length,)`, checked, on the device of the model."""
+    """A prompt to decode. `input_ids`, `(prompt_length,)`, are checked, and on the device of the model."""
 
     input_ids: torch.LongTensor
-    # Every setting, special tokens included.
+    # Resolved, special tokens included.
     config: DiffusionGenerationConfig
-    # The answer ends after so many tokens at the latest.
     max_tokens: int
     seed: int
-    # Called in the decoding thread with what each pass brings. It must not block or raise.
+    # Called in the decoding thread with the progress of each pass. It must not block or raise.
     listener: Callable[[Progress], None]
-    # Who asks. Clients take turns, however many different settings each of them sends.
+    # Clients take turns, however many different settings each of them sends.
     client: str = ""
-    # The adapter that is active in its passes.
     adapter: str | None = None
     followers: list[Follower] = field(default_factory=list)
-    # The tokens of the answer that the listener has got.
+    # The tokens that are passed to the listener.
     sent: list[int] = field(default_factory=list, init=False)
     settings: tuple[Any, ...] = field(init=False)
 
@@ -57,7 +55,7 @@ class Prompt:
 
 @dataclass
 class _Group:
-    """The prompts that share passes: a decoder, the adapter of its passes, and the rows that enter before the next."""
+    """The prompts that share passes: their decoder, their adapter, and the rows that enter before the next pass."""
 
     decoder: Decoder
     adapter: str | None
@@ -69,59 +67,59 @@ class _Group:
 
 
 class Engine:
-    """Answers prompts in a thread of its own, `num_slots` at the same time; `max_waiting` may wait for a slot."""
+    """Decodes up to `num_slots` prompts together, in its own thread. Up to `max_waiting` prompts wait for a slot."""
 
     def __init__(self, model: PreTrainedModel, num_slots: int, max_waiting: int):
         self.model = model
         self.num_slots = num_slots if model.hides_padding else 1
         self.max_waiting = max_waiting
-        # The error that has ended the decoding thread.
+        # The error that ended the decoding thread.
         self.failure: Exception | None = None
-        # Since the start.
+        # Counted since the start.
         self.num_prompts = self.num_passes = self.num_tokens = 0
         self._waiting: deque[Prompt] = deque()
         self._active: dict[int, Prompt] = {}
         self._given_up: set[Prompt] = set()
-        # By settings, in the order of their last passes.
+        # By settings, ordered by their last pass.
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._turns_of: dict[str, int] = {}
         self._next_row = 0
         self._is_closed = False
-        # Guards what the decoding thread shares with others: the waiting, the given up, and the end.
+        # Guards what other threads write: the waiting prompts, the ones given up, and `_is_closed`.
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="hf-dparallel-decoding", daemon=True)
         self._thread.start()
 
     @property
     def num_active(self) -> int:
-        """Prompts that are being decoded."""
+        """Number of prompts that are being decoded."""
         return len(self._active)
 
     @property
     def num_waiting(self) -> int:
-        """Prompts that wait for a slot."""
+        """Number of prompts that wait for a slot."""
         return len(self._waiting)
 
     @property
     def capacity(self) -> int:
-        """Prompts that can be taken at the same time, those that wait included."""
+        """Largest number of prompts, decoded and waiting ones together."""
         return self.num_slots + self.max_waiting
 
     @property
     def is_alive(self) -> bool:
-        """Whether prompts are taken and answered."""
+        """Tells whether the engine accepts and decodes prompts."""
         return self._thread.is_alive() and not self._is_closed
 
     def submit(self, prompts: list[Prompt]) -> None:
-        """Takes prompts, all or none of them; a [`RequestError`] if too many would wait, or after `stop`."""
+        """Accepts all prompts, or raises a [`RequestError`] if too many would wait, or after `stop`."""
         with self._changed:
             if not self.is_alive:
                 raise RequestError("The server is shutting down.", status=503)
-            # Some of those that wait may only wait for the decoding thread to fill the free slots.
+            # There may be free slots that the decoding thread has not filled yet.
             if self.num_active + self.num_waiting + len(prompts) > self.capacity:
                 raise RequestError(
-                    f"{self.num_active} prompts are being decoded and {self.num_waiting} wait, of at most "
-                    f"{self.max_waiting}. Try again later.",
+                    f"The server is busy: {self.num_active} prompts are being decoded, and {self.num_waiting} of at "
+                    f"most {self.max_waiting} wait. Try again later.",
                     status=429,
                     code="overloaded",
                     headers={"Retry-After": "1"},
@@ -131,19 +129,19 @@ class Engine:
             self._changed.notify()
 
     def give_up(self, prompts: list[Prompt]) -> None:
-        """Frees the slots of prompts whose answers nobody wants any more. Finished prompts are left alone."""
+        """Stops decoding these prompts, and frees their slots. Ignores finished prompts."""
         with self._changed:
             self._given_up.update(prompts)
             self._changed.notify()
 
     def stop(self) -> None:
-        """Ends the decoding after the pass that is running. Prompts that are not finished end with an error."""
+        """Stops the decoding thread after the current pass. Unfinished prompts end with an error."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
 
     def close(self) -> None:
-        """Stops, and waits for the end."""
+        """Stops the decoding thread, and waits until it has ended."""
         self.stop()
         self._thread.join()
 
@@ -155,8 +153,8 @@ class Engine:
                     self._run_pass(self._choose_group())
         except Exception as error:
             self.failure = error
-            logger.error("The decoding thread has failed; nothing is answered any more.", exc_info=True)
-        # Whatever has happened, nobody waits for an answer that will not come.
+            logger.error("The decoding thread has failed. The server stops.", exc_info=True)
+        # Otherwise their clients would wait forever.
         with self._changed:
             self._is_closed = True
             left = [*self._active.values(), *self._waiting]
@@ -164,7 +162,7 @@ class Engine:
             prompt.listener(Progress([], 0, error=RequestError("The server is shutting down.", status=503)))
 
     def _take_changes(self) -> bool:
-        """Waits until there is something to decode, and fills the free slots; `False` at the end."""
+        """Waits until there is something to decode, and fills the free slots. Returns `False` after `stop`."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._active or self._waiting)
             if self._is_closed:
@@ -179,7 +177,7 @@ class Engine:
     def _enter(self, prompt: Prompt) -> None:
         row_id, self._next_row = self._next_row, self._next_row + 1
         self._active[row_id] = prompt
-        # Who is new begins where the others are, and cannot make up for the time before.
+        # A new client starts with as many turns as the others have had, or it would go first for a long time.
         self._turns_of.setdefault(prompt.client, min(self._turns_of.values(), default=0))
         try:
             if prompt.settings not in self._groups:
@@ -193,14 +191,14 @@ class Engine:
             self._fail([row_id], error)
 
     def _leave(self, row_ids: list[int]) -> None:
-        """Frees slots. A group without rows is dropped, and its cache with it."""
+        """Frees the slots of rows. Drops groups without rows, together with their caches."""
         by_settings: dict[tuple[Any, ...], set[int]] = {}
         for row_id in row_ids:
             by_settings.setdefault(self._active.pop(row_id).settings, set()).add(row_id)
         for settings, leaving in by_settings.items():
             group = self._groups[settings]
             group.entering = {row_id: ids for row_id, ids in group.entering.items() if row_id not in leaving}
-            # Rows that are finished have left the decoder. Removing rows moves all others.
+            # Finished rows have already left the decoder. Removing rows copies all others.
             unfinished = leaving.intersection(group.decoder.canvas.row_ids)
             if unfinished:
                 group.decoder.remove(unfinished)
@@ -210,7 +208,7 @@ class Engine:
         self._turns_of = {client: turns for client, turns in self._turns_of.items() if client in clients}
 
     def _choose_group(self) -> _Group:
-        """The group whose turn it is: of the client that has had the fewest turns, the one that has waited longest."""
+        """Returns the next group: of the client with the fewest turns, the group that has waited longest."""
         turns = [
             (settings, self._active[row_id].client)
             for settings, group in self._groups.items()
@@ -218,7 +216,7 @@ class Engine:
         ]
         settings, client = min(turns, key=lambda turn: self._turns_of[turn[1]])
         self._turns_of[client] += 1
-        # The last in the order, from now on.
+        # Moves the group to the end of the order.
         group = self._groups[settings] = self._groups.pop(settings)
         return group
 
@@ -233,14 +231,14 @@ class Engine:
             num_sent = {row_id: len(self._active[row_id].sent) for row_id in row_ids}
             progress = group.decoder.canvas.progress(num_sent)
         except Exception as error:
-            # Whatever it is, requests with other settings go on.
+            # Requests with other settings go on, whatever the error is.
             logger.error("A pass failed; the requests in it end with an error.", exc_info=True)
             del self._groups[self._active[row_ids[0]].settings]
             self._fail(row_ids, error)
             return
         self.num_passes += 1
         for row_id, row in finished.items():
-            # Of an infilling, what stood between the masks is told, too.
+            # An infilling is sent whole, with the given tokens between the masks.
             end = None if self._active[row_id].config.is_infilling else row.num_tokens
             progress[row_id] = RowProgress(row.tokens[num_sent[row_id] : end].tolist(), row.nfe)
         self._leave([row_id for row_id in row_ids if self._tell(row_id, progress[row_id], finished.get(row_id))])
@@ -250,7 +248,7 @@ class Engine:
             self._active.pop(row_id).listener(Progress([], nfe=0, error=error))
 
     def _tell(self, row_id: int, new: RowProgress, finished: DecodedRow | None) -> bool:
-        """Sends the tokens that are new, and says whether they are the last."""
+        """Sends the new tokens of a row to its listener. Returns whether they are the last."""
         prompt = self._active[row_id]
         num_sent, tokens = len(prompt.sent), (prompt.sent + new.tokens)[: prompt.max_tokens]
         is_last = finished is not None or len(tokens) == prompt.max_tokens
@@ -262,7 +260,7 @@ class Engine:
             for follower in prompt.followers:
                 follower.tell(progress, num_sent, len(tokens))
         except Exception as error:
-            logger.error("A follower of a prompt has failed.", exc_info=True)
+            logger.error("A follower of a prompt failed; the prompt ends with an error.", exc_info=True)
             progress.error = error
         if progress.tokens or progress.draft is not None or progress.is_last:
             self.num_tokens += len(progress.tokens)
@@ -271,7 +269,7 @@ class Engine:
         return progress.is_last
 
     def _followers_of(self, row_id: int) -> list[Follower]:
-        # A prompt that is given up has left already.
+        # A prompt that was given up has already left.
         return self._active[row_id].followers if row_id in self._active else []
 
     def _generator_for(self, row_id: int) -> torch.Generator:
@@ -279,11 +277,11 @@ class Engine:
 
 
 def _settings_of_a_pass(config: DiffusionGenerationConfig) -> tuple[Any, ...]:
-    """What two prompts that may share passes have in common: every setting that changes a pass, however it is said.
+    """Returns the settings that prompts must have in common to share passes: all that change a pass.
 
-    Settings that no request may have are the same for all.
+    Settings that a request cannot have are the same for all prompts.
     """
-    # Temperature and cache say all that these do.
+    # Implied by the temperature and the cache.
     idle = {"do_sample", "use_cache"} | ({"top_k", "top_p"} if config.temperature == 0 else set())
     return tuple(
         (name, value)

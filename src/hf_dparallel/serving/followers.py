@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Followers of a prompt: each accompanies one row through the passes that it shares with others."""
+"""Followers: each watches one row of a batch, and may change what a pass commits in it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,23 +20,24 @@ logger = logging.get_logger(__name__)
 
 @dataclass
 class Draft:
-    """A part of an answer as it stands after a pass. It takes the place of all that was known from `start` on."""
+    """A part of the answer after a pass. It replaces everything that was sent from position `start` on."""
 
     start: int
     tokens: list[int]
-    # The pass that committed each of them, -1 where there is a mask.
+    # The pass that committed each token, -1 for a mask.
     commit_step: list[int]
-    # The token before them, if there is one.
+    # The token before `start`, if there is one.
     before: list[int] = field(default_factory=list)
-    # By its place in the answer, how probable the likeliest token was for a mask.
+    # The probability of the likeliest token for each mask, by its position in the answer.
     confidence: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass
 class TokenLogprobs:
-    """The log-probability of a token, in nats at temperature 1 over the whole vocabulary, as commit rules measure it.
+    """The log-probability of a token, in nats, at temperature 1 over the whole vocabulary, as in commit rules.
 
-    `top` has the likeliest tokens at its place with theirs, without the mask token, which is never committed.
+    `top` has the likeliest tokens at the same position with their log-probabilities. The mask token, which is never
+    committed, is not among them.
     """
 
     logprob: float
@@ -45,50 +46,50 @@ class TokenLogprobs:
 
 @dataclass
 class Progress:
-    """What a pass has brought for a prompt."""
+    """The new tokens of an answer after a pass."""
 
-    # The next tokens; all that precede them are decided.
+    # All tokens before these are decided and sent.
     tokens: list[int]
     # Forward passes so far.
     nfe: int
-    # At the end: "stop" after an end-of-sequence token, "length" otherwise, or why there are no more tokens.
+    # With the last tokens: "stop" after an end-of-sequence token, else "length". After a failure, `error` is set.
     finish_reason: str | None = None
     error: Exception | None = None
-    # If a client asks for them.
+    # Only if the request has `include_drafts` or `logprobs`.
     draft: Draft | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     @property
     def is_last(self) -> bool:
-        """Whether these are the last tokens."""
+        """Tells whether these are the last tokens."""
         return self.finish_reason is not None or self.error is not None
 
 
 class Follower:
-    """Follows a single row. Its number in the canvas, `row`, changes when others leave."""
+    """Watches a single row. Its number in the canvas, `row`, changes when other rows leave."""
 
     def enter(self, canvas: Canvas, row: int) -> None:
-        """Called when the row has entered."""
+        """Runs when the row has entered the canvas."""
 
     def change(self, canvas: Canvas, row: int, prediction: TokenPrediction, change: Change) -> Change:
-        """Returns what a pass writes, as [`RowPart.change`]."""
+        """Returns what the pass writes, like [`RowPart.change`]."""
         return change
 
     def after(self, canvas: Canvas, row: int) -> None:
-        """Called when a pass is written, and its rows are moved on."""
+        """Runs after a pass is written, and finished blocks are left."""
 
     def leave(self) -> dict[str, Any]:
-        """Returns fields of the [`DecodedRow`]."""
+        """Returns additional fields of the [`DecodedRow`]."""
         return {}
 
     def tell(self, progress: Progress, start: int, end: int) -> None:
-        """Adds to what a client is told with the tokens from number `start` of the answer to before `end`."""
+        """Adds to `progress`, which has the tokens of the answer from position `start` to before `end`."""
 
 
 class RowFollowers(RowPart):
-    """Calls the followers of each row, which a function gives by the row's id, in their order.
+    """Calls the followers of each row in their order. `followers_of` returns them for the id of a row.
 
-    A row whose follower fails is ended by the pass, and has the error. The others go on.
+    If a follower fails, its row ends with the error, and the other rows go on.
     """
 
     def __init__(self, followers_of: Callable[[int], Sequence[Follower]]):
@@ -122,15 +123,15 @@ class RowFollowers(RowPart):
         try:
             return method(self.canvas, row, *arguments)
         except Exception as error:
-            logger.error("A follower of a row has failed; the row ends with an error.", exc_info=True)
+            logger.error("A follower of a row failed; the row ends with an error.", exc_info=True)
             self._errors[self.canvas.row_ids[row]] = error
 
 
 class DraftReader(Follower):
-    """Reads, after each pass, what can have changed in an answer of at most `max_tokens` tokens.
+    """Reads the part of an answer (of at most `max_tokens` tokens) that a pass may have changed.
 
-    These are the blocks that were open before and what has opened since: a decided token may change until the row has
-    left its block.
+    This is everything from the first block on that was open before the pass: until a row leaves a block, the decided
+    tokens in it may be revised.
     """
 
     def __init__(self, max_tokens: int):
@@ -155,7 +156,7 @@ class DraftReader(Follower):
         commit_step = torch.where(canvas.masked[row, columns], -1, canvas.commit_step[row, columns])
         before = canvas.sequences[row, columns.start - 1 : columns.start] if self._start else tokens[:0]
         self._draft = Draft(self._start, tokens.tolist(), commit_step.tolist(), before.tolist(), self._confidence)
-        # The first block may begin in the prompt.
+        # The first block may start in the prompt.
         self._start = max(open_from - first, 0)
 
     def tell(self, progress: Progress, start: int, end: int) -> None:
@@ -163,9 +164,9 @@ class DraftReader(Follower):
 
 
 class CommitLogprobs(Follower):
-    """Collects the log-probability of each token, and of the `num_top` likeliest ones at its place.
+    """Collects the log-probability of each token, and of the `num_top` likeliest tokens at its position.
 
-    A token that is revised has the ones of its last commit.
+    For a revised token, these are from its last commit.
     """
 
     def __init__(self, num_top: int = 0):
@@ -186,5 +187,5 @@ class CommitLogprobs(Follower):
         return change
 
     def tell(self, progress: Progress, start: int, end: int) -> None:
-        # What was given was sure.
+        # Given tokens were never predicted. Their probability is 1.
         progress.logprobs = [self._of_place.get(place, TokenLogprobs(0.0)) for place in range(start, end)]

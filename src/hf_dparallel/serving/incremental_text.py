@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What clients read while the tokens of an answer come in: its text, its drafts, and how likely its tokens were."""
+"""The text, the drafts and the log-probabilities of an answer while its tokens come in."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,36 +11,36 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from .followers import Draft, Progress, TokenLogprobs
 
 
-# The least log-probability that is told: JSON has no infinity.
+# Replaces minus infinity, which JSON does not have.
 _LEAST = -9999.0
-# By the letter that stands for it in the vocabulary of a byte-level tokenizer.
+# The vocabulary of a byte-level tokenizer writes each byte as one of these characters.
 _BYTES = {char: byte for byte, char in bytes_to_unicode().items()}
 
 
 class IncrementalText:
-    """Turns tokens into text that can be sent at once: what has been returned never changes.
+    """Decodes tokens into text that can be sent immediately, because text that was returned never changes.
 
-    It ends before the first of the texts `stop` that occurs in it.
+    The text ends before the first stop string in it.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()):
-        # What has been returned so far.
+        # All text that was returned.
         self.text = ""
-        # Tokens so far, including the tokens of a stop string.
+        # Includes the tokens of the stop string.
         self.num_tokens = 0
-        # "stop" or "length" once nothing follows.
+        # "stop" or "length" at the end of the text.
         self.finish_reason: str | None = None
         self.tokens: list[int] = []
         self._tokenizer = tokenizer
         self._stop = stop
 
     def add(self, progress: Progress) -> str:
-        """Takes further tokens and returns the text that is known to follow."""
+        """Adds tokens, and returns the new text that later tokens cannot change."""
         num_before, self.tokens = len(self.tokens), self.tokens + progress.tokens
         self.num_tokens, self.finish_reason = len(self.tokens), progress.finish_reason
         text = self._first(self.num_tokens)
         if self._find_stop(text) is not None:
-            # The first token with which one was complete, however many have come together.
+            # The tokens up to the one that completed a stop string: a pass may bring more.
             lengths = range(num_before, self.num_tokens + 1)
             self.num_tokens = next(n for n in lengths if self._find_stop(self._first(n)) is not None)
             text = self._first(self.num_tokens)
@@ -57,7 +57,7 @@ class IncrementalText:
         return min((place for stop in self._stop if (place := text.find(stop)) >= 0), default=None)
 
     def _num_open(self, text: str) -> int:
-        """Characters at the end that a later token can change: half a character, or the beginning of a stop string."""
+        """Counts the last characters that may still change: half a character, or the beginning of a stop string."""
         half = len(text) - len(text.rstrip("\ufffd"))
         starts = (
             length
@@ -69,12 +69,12 @@ class IncrementalText:
 
 
 def say_draft(tokenizer: PreTrainedTokenizerBase, draft: Draft) -> list[dict[str, Any]]:
-    """Returns the text of each token and the pass that committed it; for a mask neither, but its confidence.
+    """Returns the text and the commit step of each token, and the confidence of each mask.
 
-    If several tokens make up a character, the last of them has the text.
+    If several tokens make up one character, the last of them has the text.
     """
     said: list[dict[str, Any]] = []
-    # What a token follows says whether it begins with a space; half a character is joined to the other half.
+    # The token before decides whether a text begins with a space. Half a character waits for the other half.
     before, half = draft.before, list[int]()
     for position, (token, step) in enumerate(zip(draft.tokens, draft.commit_step, strict=True), draft.start):
         if step < 0:
@@ -94,9 +94,9 @@ def say_draft(tokenizer: PreTrainedTokenizerBase, draft: Draft) -> list[dict[str
 def say_logprobs(
     tokenizer: PreTrainedTokenizerBase, before: list[int], tokens: list[int], logprobs: list[TokenLogprobs]
 ) -> list[dict[str, Any]]:
-    """Returns an object for each token of an answer, which follow others: how likely it and others were there.
+    """Returns OpenAI's log-probability object of each token. `before` is the token that precedes them, or empty.
 
-    The bytes of all tokens together are the text. A special token, which is no part of it, has none.
+    The bytes of all tokens joined are the text of the answer. Special tokens are not part of it and have no bytes.
     """
     said = []
     for token, measured in zip(tokens, logprobs, strict=True):
@@ -116,7 +116,7 @@ def _say(tokenizer: PreTrainedTokenizerBase, before: list[int], token: int, logp
 def _bytes(tokenizer: PreTrainedTokenizerBase, before: list[int], token: int) -> bytes:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and isinstance(backend.decoder, decoders.ByteLevel):
-        # A character may be spread over several tokens.
+        # The bytes of one character may belong to several tokens.
         piece = tokenizer.convert_ids_to_tokens(token) or ""
         if all(char in _BYTES for char in piece):
             return bytes(_BYTES[char] for char in piece)
@@ -124,10 +124,10 @@ def _bytes(tokenizer: PreTrainedTokenizerBase, before: list[int], token: int) ->
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
-    # A clean-up would change text that has been sent.
+    # Cleaning up would change text that is already sent.
     return tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 def _following(tokenizer: PreTrainedTokenizerBase, before: list[int], tokens: list[int]) -> str:
-    """The text of tokens behind others, by which a token begins with a space or not."""
+    """Returns the text of tokens after other tokens, which decide whether it begins with a space."""
     return _decode(tokenizer, [*before, *tokens])[len(_decode(tokenizer, before)) :]

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Answers in JSON by a schema: what it gives is written without a pass, and the model writes the rest."""
+"""Answers that follow a JSON schema: the text that the schema fixes is written without a forward pass."""
 
 import json
 import re
@@ -18,44 +18,44 @@ from .bodies import RequestError
 from .followers import Follower
 
 
-# How large a schema may be: its characters, its levels, and the characters of each text, repeats included. What is
-# given is found up to its end, however long it is, and can be found again for each of the items of an array.
+# Limits of a schema: its characters, its levels, and the characters of each text, repeats included. Fixed text is
+# computed to its end, and again for each item of an array, so a long one would block the server.
 _LONGEST, _DEEPEST, _LONGEST_TEXT = 2**15, 32, 256
-# Errors then say nothing of the state of the parser.
+# Without `verbose_errors`, messages do not dump the state of the parser.
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=300_000, step_max_items=5000, max_lexer_states=50_000, verbose_errors=False
 )
-# JSON as models have seen it most. With free whitespace, nothing would be given.
+# The most common spacing of JSON. If whitespace were free, the schema would fix no text.
 _SPACING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-# What has schemas by name, what has values that are no schemas, and what changes nothing.
+# Keywords that map names to schemas, keywords whose values are not schemas, and keywords without effect.
 _MAPS, _VALUES = {"properties", "$defs", "definitions"}, {"enum", "const"}
 _NOTES = {"title", "description", "default", "examples", "$comment"}
-# What can take minutes, and what would change the spacing.
+# The first two can take minutes to compile; the last would change the spacing.
 _REFUSED = {"multipleOf", "patternProperties", "x-guidance"}
 
 
 class CompiledSchema(NamedTuple):
-    """What says which tokens fit, from the beginning of an answer on, and how texts become tokens."""
+    """A schema as a matcher, which finds the tokens that may follow, and the vocabulary of these tokens."""
 
     matcher: LLMatcher
     vocabulary: LLTokenizer
 
 
 class JsonAnswer(Follower):
-    """Lets a row commit what fits a schema, from the first mask on without a gap, and at least one token."""
+    """Lets a row commit only tokens that fit a schema: from left to right, without a gap, and at least one."""
 
     def __init__(self, schema: CompiledSchema):
         self._matcher = schema.matcher.deep_copy()
         self._vocabulary = schema.vocabulary
 
     def enter(self, canvas: Canvas, row: int) -> None:
-        """Writes what the answer begins with."""
+        """Writes the fixed text at the beginning of the answer."""
         canvas.begin(row, self._given())
 
     def change(self, canvas: Canvas, row: int, prediction: TokenPrediction, change: Change) -> Change:
-        """Commits the predictions that fit. What is given behind them is written into the canvas at once."""
+        """Returns the change with the predictions that fit, and writes the fixed text after them into the canvas."""
         status = canvas.status[row]
-        # The masks come first, from left to right. In block-causal models some are behind the answer.
+        # The first columns are the masks, from left to right. In block-causal models some are after the answer.
         masks = slice(min(status.num_open, canvas.answer_length(row) - status.num_decided))
         accepted = change.accepted[row, masks].tolist()
         num_accepted = [*accepted, False].index(False)
@@ -68,14 +68,14 @@ class JsonAnswer(Follower):
         return change._replace(tokens=tokens, accepted=written)
 
     def leave(self) -> dict[str, Any]:
-        """Says what has gone wrong: the matcher has limits, and allows nothing but the end when it reaches them."""
+        """Returns an `error` if the matcher has reached one of its limits, after which only the end fits."""
         if not self._matcher.is_error():
             return {}
         reason = self._matcher.get_error().partition("\n")[0]
         return {"error": RequestError(f"The answer cannot follow the JSON schema any more: {reason}")}
 
     def _take(self, predicted: list[int], logits: torch.Tensor) -> list[int]:
-        """Returns the predicted tokens that fit, or else the likeliest token that does."""
+        """Returns the first predicted tokens, as far as they fit; if none does, the likeliest token that fits."""
         kept = predicted[: self._matcher.validate_tokens(predicted)]
         if not kept:
             bias = torch.frombuffer(bytearray(self._matcher.compute_logit_bias()), dtype=torch.uint8)
@@ -85,10 +85,10 @@ class JsonAnswer(Follower):
         return kept
 
     def _given(self) -> list[int]:
-        """The tokens that must follow, whatever the model would write."""
+        """Returns the tokens that the schema fixes as the next ones."""
         tokens = self._matcher.compute_ff_tokens()
         if any(map(self._vocabulary.is_special_token, tokens)):
-            # A key that is written like a special token is text.
+            # A key that is spelled like a special token is plain text.
             tokens = self._vocabulary.greedy_tokenize(self._matcher.compute_ff_bytes().decode(errors="ignore"))
         self._matcher.consume_tokens(tokens)
         return [*tokens, self._vocabulary.eos_token] if self._matcher.is_stopped() else tokens
@@ -97,7 +97,7 @@ class JsonAnswer(Follower):
 def compile_schema(
     schema: dict[str, Any], tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_token_ids: list[int]
 ) -> CompiledSchema:
-    """Compiles a schema, or raises a `ValueError`. All properties of an object are written, in their order."""
+    """Compiles a schema, or raises a `ValueError`. Answers have all properties of an object, in their order."""
     closed = _closed(schema)
     text = json.dumps(closed, ensure_ascii=False, allow_nan=False)
     if len(text) > _LONGEST:
@@ -107,7 +107,7 @@ def compile_schema(
     vocabulary = _vocabulary(tokenizer, max(vocab_size, len(tokenizer)), tuple(eos_token_ids))
     grammar = LLMatcher.grammar_from_json_schema(closed, overrides=_SPACING)
     matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_LIMITS)
-    # Some errors come with the first token only.
+    # Some errors are raised only for the first token.
     if not matcher.is_error():
         matcher.compute_logit_bias()
     if matcher.is_error():
@@ -116,7 +116,7 @@ def compile_schema(
 
 
 def _closed(schema: Any, depth: int = 0) -> Any:
-    """The same schema, but each object has all its properties, and others only if that is said."""
+    """Returns the schema with all properties required, and others forbidden unless it allows them explicitly."""
     if depth > _DEEPEST:
         raise ValueError(f"a schema may have at most {_DEEPEST} levels.")
     if isinstance(schema, list):
@@ -128,7 +128,7 @@ def _closed(schema: Any, depth: int = 0) -> Any:
         if name in _REFUSED:
             raise ValueError(f"`{name}` is not supported.")
         if _length(name, value) > _LONGEST_TEXT:
-            raise ValueError(f"a `{name}` may ask for at most {_LONGEST_TEXT} characters.")
+            raise ValueError(f"`{name}` may require at most {_LONGEST_TEXT} characters.")
         if name in _MAPS and isinstance(value, dict):
             closed[name] = {key: _closed(each, depth + 1) for key, each in value.items()}
         elif name not in _NOTES:
@@ -139,7 +139,7 @@ def _closed(schema: Any, depth: int = 0) -> Any:
 
 
 def _length(name: str, value: Any) -> float:
-    """How many characters a keyword asks for, at most. In a pattern, the repeats of groups multiply."""
+    """Returns how many characters a keyword requires at most. In a pattern, repeats of groups multiply."""
     if name == "minLength" and isinstance(value, int | float):
         return value
     length, factor = len(value) if name == "pattern" and isinstance(value, str) else 0, 1
@@ -156,5 +156,5 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_token_i
     try:
         return from_tokenizer(tokenizer, vocab_size, list(eos_token_ids))
     except ValueError as error:
-        message = f"the tokenizer of this model is not of bytes, as JSON needs it: {str(error)[:300]}"
+        message = f"JSON answers need a byte-level tokenizer, and this model has another one: {str(error)[:300]}"
         raise ValueError(message) from error

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What operators see of a server: a line for each request in the log, and figures in the format of Prometheus."""
+"""Monitoring of a server: a log line for each request, and metrics for Prometheus."""
 
 import secrets
 import time
@@ -19,12 +19,12 @@ logger = logging.get_logger(__name__)
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _TOKENS_PER_FORWARD = (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# Asked for every few seconds by machines.
+# Monitoring systems request these every few seconds, so they are logged at debug level.
 _PROBES = ("/health", "/metrics")
 
 
 class Metrics(Collector):
-    """Figures since the start: by the model that was asked, and of the engine that decodes the requests."""
+    """The metrics since the start: requests by model, and the state of the engine."""
 
     def __init__(self, engine: Engine):
         self._engine = engine
@@ -36,7 +36,7 @@ class Metrics(Collector):
         self._tokens_per_forward = Histogram(
             "tokens_per_forward", "Tokens per pass of a request.", ["model"], buckets=_TOKENS_PER_FORWARD, **ours
         )
-        # By the names that they have in the usage of a request.
+        # The names are those in the usage of a request.
         self._costs = {
             "prompt_tokens": Counter("prompt_tokens", "Tokens of prompts.", ["model"], **ours),
             "completion_tokens": Counter("completion_tokens", "Tokens of answers.", ["model"], **ours),
@@ -44,7 +44,7 @@ class Metrics(Collector):
         }
 
     def add(self, model: str, status: int, seconds: float, usage: dict[str, Any] | None) -> None:
-        """Counts a request for text, and what it has cost, if it was taken."""
+        """Counts a request for text, and its usage if it was accepted."""
         self._requests.labels(model, status).inc()
         if usage is None:
             return
@@ -55,7 +55,7 @@ class Metrics(Collector):
             self._tokens_per_forward.labels(model).observe(usage["tokens_per_forward"])
 
     def collect(self) -> Iterator[Metric]:
-        """The figures of the engine, which counts for itself."""
+        """Yields the metrics of the engine, which does its own counting."""
         engine = self._engine
         yield CounterMetricFamily("hf_dparallel_engine_passes", "Passes of the engine.", engine.num_passes)
         yield GaugeMetricFamily("hf_dparallel_slots", "Prompts that can be decoded together.", engine.num_slots)
@@ -63,15 +63,14 @@ class Metrics(Collector):
         yield GaugeMetricFamily("hf_dparallel_prompts_waiting", "Prompts that wait for a slot.", engine.num_waiting)
 
     def text(self) -> bytes:
-        """All figures, as Prometheus reads them."""
+        """Returns all metrics in the format of Prometheus."""
         return generate_latest(self._registry)
 
 
 class Monitor:
-    """ASGI middleware that logs and counts what the application answers, and gives each request an id.
+    """ASGI middleware that logs and counts requests, and gives each an id.
 
-    An endpoint says more of a request in `request.state`: `model` (its name), `usage` (a function that returns what it
-    has cost so far) and `error`.
+    Endpoints may set `request.state.model` (a name), `usage` (a function that returns the usage so far) and `error`.
     """
 
     def __init__(self, app: Callable, metrics: Metrics):
@@ -79,7 +78,7 @@ class Monitor:
         self.metrics = metrics
 
     async def __call__(self, scope: dict[str, Any], receive: Callable, send: Callable) -> None:
-        """Answers a request."""
+        """Passes a request on to the application, and logs it."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         state, status, start = scope.setdefault("state", {}), 500, time.perf_counter()
@@ -108,6 +107,6 @@ class Monitor:
             line += f", {state['model']}, {tokens}, {usage['nfe']} pass{'es' * (usage['nfe'] != 1)}"
         if "error" in state:
             line += f": {state['error']}"
-        # What a client writes shall not look like lines of the log.
+        # A client could write something that looks like further log lines.
         line = " ".join(printable(line).splitlines())
         (logger.debug if scope["path"] in _PROBES else logger.info)(line)

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""From the JSON of a request to prompts and settings. What cannot be done is refused, never ignored."""
+"""Reads prompts and settings from the JSON of a request. Unsupported values are refused, never ignored."""
 
 import re
 import secrets
@@ -21,29 +21,29 @@ from .json_answers import CompiledSchema, compile_schema
 from .tool_calls import ToolChoice, read_tool_choice
 
 
-# Each is about 60 bytes of JSON.
+# A limit of the size of a response: each takes about 60 bytes of JSON.
 _MOST_LOGPROBS = 100_000
 
 
 @dataclass
 class ServedModel:
-    """A model that answers, with one of its adapters or without."""
+    """A model in the API: the base model, or the base model with one adapter."""
 
-    # What clients call it.
+    # The `model` of requests.
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    # Takes precedence over the model's recipe; requests take precedence over it. Where several adapters are served it
-    # is resolved, because the recipe of another adapter may be active when a request comes.
+    # Overrides the model's recipe, and is overridden by requests. It is resolved if several adapters are served,
+    # because the recipe of another adapter may be active when a request comes.
     generation_config: DiffusionGenerationConfig
-    # PEFT's name of the adapter, and the name of the model without it.
+    # The adapter's name in PEFT, and the name of the base model in the API.
     adapter: str | None = None
     parent: str | None = None
 
 
 @dataclass
 class CompletionRequest:
-    """A request that can be answered: its prompts, each `(prompt_length,)`, and what all of them share."""
+    """A valid request: its prompts, each `(prompt_length,)`, and the settings of all of them."""
 
     body: ChatBody | TextBody
     prompts: list[torch.LongTensor]
@@ -51,18 +51,19 @@ class CompletionRequest:
     max_tokens: int
     seed: int
     stop: list[str]
-    # What the answer has to be.
     schema: CompiledSchema | None
-    # What it may call.
     tools: ToolChoice | None
 
 
 def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, max_prompts: int) -> CompletionRequest:
-    """Reads a request of this kind, or refuses it. All its prompts are taken together, at most `max_prompts`."""
+    """Returns the request of a JSON object, or raises a [`RequestError`].
+
+    `max_prompts` limits the answers, because the engine accepts all prompts of a request or none.
+    """
     body, asked = read_body(kind, given)
     prompts: list[Any] = [body.messages] if isinstance(body, ChatBody) else body.prompt
     if isinstance(body, ChatBody) and served.tokenizer.chat_template is None:
-        raise RequestError("This model has no chat template. Use /v1/completions.", kind.prompt_field)
+        raise RequestError("The tokenizer of this model has no chat template. Use /v1/completions.", kind.prompt_field)
     if len(prompts) * body.n > max_prompts:
         field, number = "n" if body.n > 1 else kind.prompt_field, shortened(len(prompts) * body.n)
         raise RequestError(f"`{field}` asks for {number} answers. Ask for at most {max_prompts}.", field)
@@ -89,7 +90,7 @@ def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, m
 
 
 def choose_model(name: Any, models: Mapping[str, ServedModel]) -> ServedModel:
-    """Returns the model of a name, or refuses it; without a name, the first one."""
+    """Returns the model of this name, or the first model for `None`. Raises a [`RequestError`] for unknown names."""
     if name is None:
         return next(iter(models.values()))
     if not isinstance(name, str) or name not in models:
@@ -110,14 +111,14 @@ def _encode(prompt: Any, tools: ToolChoice | None, tokenizer: PreTrainedTokenize
 def _encode_chat(
     messages: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, tools: list[dict[str, Any]] | None = None
 ) -> list[int]:
-    """Applies the chat template. A message has no control tokens: a special token that is written in one is text.
+    """Applies the chat template, and tokenizes special tokens that a message spells out as plain text.
 
-    The template is applied to the whole. Then such a token is tokenized in two parts, which makes it text.
+    A random mark cuts each of them into two, which are tokenized apart.
     """
     cut = secrets.token_hex(16)
     special = "|".join(re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special)
     if special:
-        # After the first character of each.
+        # The place to cut is after the first character of each.
         first = re.compile(f"(?=(?:{special}))(.)", re.DOTALL)
 
         def as_text(given: Any) -> Any:
@@ -160,8 +161,8 @@ def _compile(
     is_kept = not config.revises and config.mask_token_id is not None
     if not is_kept or not config.stop_at_eos or not config.eos_token_ids:
         raise RequestError(
-            f"`{field}` needs tokens that stay as they are, and an end-of-sequence token that ends the answer. "
-            "Leave out settings that revise tokens, and `stop_at_eos`.",
+            f"`{field}` needs a model with mask and end-of-sequence tokens, `stop_at_eos=true`, and settings that "
+            "revise no tokens. Leave out `stop_at_eos` and settings that revise tokens.",
             field,
         )
     try:
@@ -173,10 +174,10 @@ def _compile(
 def _read_settings(
     body: ChatBody | TextBody, asked: dict[str, Any], served: ServedModel
 ) -> tuple[DiffusionGenerationConfig, int]:
-    """The settings of the canvas, and after how many tokens the answer ends.
+    """Returns the generation settings and the largest number of tokens of the answer.
 
-    `max_tokens` leaves the canvas as it is, so that a shorter answer is the beginning of a longer one, and requests
-    that differ in it share passes. Only above the length of the canvas it makes that longer, by whole blocks.
+    `max_tokens` does not shorten the canvas, so a shorter answer is the beginning of a longer one, and requests with
+    different `max_tokens` share passes. Above `max_new_tokens` it extends the canvas by whole blocks.
     """
     if asked.get("max_new_tokens") == 0:
         raise RequestError("`max_new_tokens` must be a positive integer, got 0.", "max_new_tokens")
@@ -185,7 +186,7 @@ def _read_settings(
         if length and given.max_new_tokens:
             given = _of_length(given, length)
         config = resolve(served.model, given, served.tokenizer, **asked)
-        # A recipe may limit the time of a call of `generate`, but passes here belong to many requests.
+        # A recipe may limit the time of a call of `generate`, but here several requests share a pass.
         config = config.updated(max_time=None)
         max_tokens = body.max_completion_tokens or body.max_tokens or config.max_new_tokens
         if max_tokens > config.max_new_tokens and length is None:
@@ -199,7 +200,7 @@ def _read_settings(
 
 
 def _of_length(config: DiffusionGenerationConfig, max_new_tokens: int) -> DiffusionGenerationConfig:
-    """The same with another length, and as many passes per token."""
+    """Returns the configuration with another length, and with schedules scaled to as many passes per token."""
     schedules = {name: value for name, value in config.settings().items() if SETTINGS[name].schedule_of}
     scaled = {name: -(-steps * max_new_tokens // config.max_new_tokens) for name, steps in schedules.items()}
     return config.updated(max_new_tokens=max_new_tokens, **scaled)
@@ -208,7 +209,7 @@ def _of_length(config: DiffusionGenerationConfig, max_new_tokens: int) -> Diffus
 def _read_prompt(
     prompt: Any, tools: ToolChoice | None, config: DiffusionGenerationConfig, served: ServedModel, field: str
 ) -> torch.LongTensor:
-    """Tokenizes a text or a conversation, or takes token ids; checks that they can be decoded."""
+    """Returns the token ids of a text, a conversation, or a list of ids, after checking that they can be decoded."""
     try:
         ids = _encode(prompt, tools, served.tokenizer)
     except (jinja2.TemplateError, TypeError) as error:
@@ -217,7 +218,7 @@ def _read_prompt(
         raise RequestError(f"`{field}` is empty. Give it at least one token.", field)
     longest = longest_sequence(served.model)
     if longest is not None and len(ids) + config.max_new_tokens > longest:
-        # In OpenAI's words, by which clients tell that a model with a longer context is needed.
+        # OpenAI's words, by which clients recognize this error.
         raise RequestError(
             f"This model's maximum context length is {longest} tokens. `{field}` has {len(ids)} and the answer may "
             f"have {config.max_new_tokens}. Shorten the conversation, or lower `max_tokens` and `max_new_tokens`.",

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The server itself, and how it stops."""
+"""The HTTP server, and how it shuts down."""
 
 import asyncio
 import gc
@@ -13,14 +13,14 @@ from starlette.applications import Starlette
 from .engine import Engine
 
 
-# When the server stops, unfinished answers end with an error. Sending it may take so long.
+# At shutdown, unfinished answers end with an error. Clients have this long to receive it.
 _LAST_SECONDS = 5
 
 
 class Server(uvicorn.Server):
-    """Answers requests until a signal comes or the engine, which the application decodes with, fails.
+    """Answers requests until a signal arrives or the engine fails.
 
-    Answers that are under way then have `grace_seconds`. `settings` are uvicorn's.
+    Requests in flight then have `grace_seconds` to finish. `settings` are passed to `uvicorn.Config`.
     """
 
     def __init__(self, app: Starlette, engine: Engine, grace_seconds: float = 30, **settings: Any):
@@ -28,17 +28,17 @@ class Server(uvicorn.Server):
             app,
             http="h11",
             ws="none",
-            # The application has a line for each request that says more.
+            # The application logs each request itself, with its usage.
             access_log=False,
-            # Later than connections end, so that uvicorn cancels no task, which would leave a traceback of each.
+            # After all connections are closed: uvicorn would cancel their tasks, each with a traceback in the log.
             timeout_graceful_shutdown=math.ceil(grace_seconds + _LAST_SECONDS) + 1,
-            # By default no proxy is believed.
+            # By default, no proxy is trusted.
             **{"log_level": "warning", "forwarded_allow_ips": []} | settings,
         )
         super().__init__(config)
         self.engine = engine
         self.grace_seconds = grace_seconds
-        # While the garbage collector looks through the libraries, nobody is answered for a second. They stay anyway.
+        # Otherwise each collection would scan all imported modules, and block the server for a second.
         gc.collect()
         gc.freeze()
 
@@ -46,14 +46,14 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter) or self.engine.failure is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Unfinished answers then end with an error, so that a client knows that they are not whole.
+        # The engine ends unfinished answers with an error, so that clients know that they are cut off.
         loop = asyncio.get_running_loop()
         loop.call_later(self.grace_seconds, self.engine.stop)
         loop.call_later(self.grace_seconds + _LAST_SECONDS, self._abort)
         await super().shutdown(sockets)
 
     def _abort(self) -> None:
-        """Ends the connections whose clients do not read the end of their answers."""
+        """Closes the connections whose clients have not read the end of their answers."""
         connections: list[Any] = list(self.server_state.connections)
         for connection in connections:
             connection.transport.abort()

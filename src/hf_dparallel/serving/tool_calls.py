@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Calls of functions in an answer: which ones a request allows, and how they are read from its text."""
+"""Function calls: which ones a request allows, and how they are parsed from the text of an answer."""
 
 import json
 import uuid
@@ -11,32 +11,35 @@ from pydantic_core import from_json
 from .bodies import ChatBody, RequestError, TextBody
 
 
-# How Qwen's chat templates, and the ones made after them, write a call.
+# The format of Qwen's chat templates, and of the many that follow them.
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 
 
 @dataclass
 class ToolChoice:
-    """The functions that an answer may call. If it `must`, it is nothing but the arguments or the call, as JSON."""
+    """The functions that an answer may call. With `must`, the whole answer is JSON: a call, or its arguments."""
 
     tools: list[dict[str, Any]]
     must: bool
 
     def schema(self) -> dict[str, Any]:
-        """Returns the schema of an answer that must call: the arguments, or one of several functions with its own."""
+        """Returns the JSON schema of an answer that must call a function.
+
+        With one function this is the schema of its arguments, else an object with the name and the arguments.
+        """
         parameters = [tool.get("parameters") or {"type": "object", "properties": {}} for tool in self._functions()]
         if len(parameters) == 1:
             return parameters[0]
         calls = []
         for index, (tool, schema) in enumerate(zip(self._functions(), parameters, strict=True)):
-            # What a schema refers to is in it, wherever that is.
+            # References in a schema are from its own root, which moves.
             place = f'"$ref": "#/anyOf/{index}/properties/arguments'
             schema = json.loads(json.dumps(schema).replace('"$ref": "#', place))
             calls.append({"type": "object", "properties": {"name": {"const": tool["name"]}, "arguments": schema}})
         return {"anyOf": calls}
 
     def content(self, text: str) -> str:
-        """Returns the part of a text, of which more may follow, that is certainly no call."""
+        """Returns the part of a partial answer that is not, and cannot become, the beginning of a call."""
         if self.must:
             return ""
         text, begin, _ = text.partition(_BEGIN)
@@ -44,7 +47,7 @@ class ToolChoice:
         return text[: len(text) - half]
 
     def read(self, text: str) -> tuple[str, list[dict[str, Any]]]:
-        """Returns the content of an answer, and the calls behind it. If these are cut or wrong, all is content."""
+        """Returns the content of a whole answer, and its calls. If a call is invalid or cut off, all is content."""
         content = self.content(text)
         names = [tool["name"] for tool in self._functions()]
         parts = [text] if self.must else [part.partition(_END)[0] for part in text.split(_BEGIN)[1:]]
@@ -67,7 +70,7 @@ class ToolChoice:
 
 
 def read_tool_choice(body: ChatBody | TextBody) -> ToolChoice | None:
-    """Returns what a request says of tools, or refuses it; `None` if it has none or its answer may not call them."""
+    """Returns the functions that the answer may call, or `None` if there are none or `tool_choice` is "none"."""
     if not isinstance(body, ChatBody):
         return None
     choice, tools = body.tool_choice, [tool.model_dump(exclude_none=True) for tool in body.tools]

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The page that the server shows in a browser: a place to try a model, in one HTML file that needs nothing else."""
+"""The page for trying a model in a browser: one HTML file without other resources."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ from hf_dparallel_rules.settings import SETTINGS, Setting, settings_of
 from ..pass_colors import CSS
 
 
-# Questions to try, by what they show. Several are one conversation.
+# Questions to try, by title. Several questions are one conversation.
 EXAMPLES = {
     "two steps": ["Mia has 14 pens. She finds 6 more and then sells 5. How many pens are left?"],
     "six steps": [
@@ -32,17 +32,17 @@ EXAMPLES = {
     "something else": ["What is the capital of France?"],
 }
 _TEMPLATE = Path(__file__).with_name("web_page.html")
-# Where the slider of a threshold without a largest value ends: some answers of the bundled teacher break only above 2.
+# The end of the slider for thresholds without a maximum: some answers of the bundled teacher break only above 2.
 _LARGEST_ON_SLIDER = 3.0
-# Up to this entropy, the likeliest token has a probability of at least one half.
+# Up to this entropy, the probability of the likeliest token is at least one half.
 _USEFUL = {"entropy_threshold": math.log(2)}
 
 
 @cache
 def render_page() -> tuple[str, dict[str, str]]:
-    """Returns the page, and the headers that it is sent with.
+    """Returns the page and its HTTP headers.
 
-    By its policy a browser runs the script of the page and no other, and lets it speak with this server only.
+    The content security policy allows only the page's own script, and connections to this server only.
     """
     rules = {name: _slider(SETTINGS[name]) for name in settings_of("rule") if SETTINGS[name].is_requestable}
     page = _TEMPLATE.read_text(encoding="utf-8").replace("__PASS_COLORS__", CSS)
@@ -56,11 +56,11 @@ def render_page() -> tuple[str, dict[str, str]]:
 
 
 def _slider(rule: Setting) -> dict[str, Any]:
-    """The values among which a commit rule can be tried."""
+    """Returns the range, the step and the default of the slider for a commit rule, and its help."""
     has_maximum = rule.type is float and rule.maximum <= 1
     return {
         "help": rule.help.replace("`", ""),
-        # At least one pass a block and at most one a token; the model's recipe says how many those are.
+        # The page computes the range: from one pass per block to one pass per token of the model's recipe.
         "is_schedule": rule.type is int,
         "minimum": 0.05 if rule.above_minimum else rule.minimum,
         "maximum": rule.maximum if has_maximum else _LARGEST_ON_SLIDER,

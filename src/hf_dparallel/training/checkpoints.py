@@ -27,7 +27,7 @@ logger = logging.get_logger(__name__)
 
 
 class CheckpointMixin(PublishingMixin):
-    """The part of a [`~transformers.Trainer`] that writes checkpoints, and goes on from one that is whole."""
+    """The part of a [`~transformers.Trainer`] that writes checkpoints, and resumes from the last complete one."""
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
         r"""
@@ -35,15 +35,15 @@ class CheckpointMixin(PublishingMixin):
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
-                The checkpoint to go on from. `True` is the last one in `output_dir` that was written to its end: a
-                run that is killed while it saves can be resumed. A warning names settings that were others.
+                The checkpoint to resume from. `True` is the last complete one in `output_dir`, so a run that was
+                killed while it saved can be resumed. A warning names the settings that differ.
             kwargs:
                 Further arguments of [`~transformers.Trainer.train`].
 
         Raises:
-            ValueError: if there is no checkpoint to go on from.
+            ValueError: if there is no checkpoint to resume from.
             OSError: if a checkpoint cannot be written; those before it are intact.
-            FloatingPointError: if the training diverges. Checkpoints are from before that.
+            FloatingPointError: if the training diverges. All checkpoints are from before that.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
@@ -108,17 +108,17 @@ class CheckpointMixin(PublishingMixin):
 
 
 def last_complete_checkpoint(output_dir: str) -> str | None:
-    """The last checkpoint in a folder that was written to its end; `None` if there is none.
+    """Returns the last complete checkpoint in a folder, or `None` if there is none.
 
-    A process that is killed while it saves leaves a folder with some files missing or cut short, which is the last one
-    by its name. The Trainer writes `trainer_state.json` after all others.
+    A process that is killed while it saves leaves a last checkpoint with missing or truncated files. The Trainer
+    writes `trainer_state.json` after all others.
     """
     checkpoints = sort_checkpoints(output_dir) if Path(output_dir).is_dir() else []
     return next((checkpoint for checkpoint in reversed(checkpoints) if _is_complete(Path(checkpoint))), None)
 
 
 def all_finite(model: nn.Module) -> bool:
-    """Whether no weight that is trained is NaN or infinite. Each process sees its part of weights that are split."""
+    """Tells whether all trainable weights are finite. With sharded weights, each process checks its own shard."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     return all((weight.to_local() if hasattr(weight, "to_local") else weight).isfinite().all() for weight in weights)
 
@@ -135,7 +135,7 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def warn_of_changes(checkpoint: str, summary: dict[str, Any]) -> None:
-    """Warns of settings that the run of a checkpoint has had otherwise, by the `training_summary` of this one."""
+    """Warns of settings in which the run of a checkpoint differs from this one, which has the `summary`."""
     path, mine = Path(checkpoint, SUMMARY_NAME), json.dumps(summary)
     summaries = map(json.loads, (path.read_text() if path.is_file() else mine, mine))
     before, now = ({"num_sequences": facts["num_sequences"], **facts["settings"]} for facts in summaries)
@@ -149,9 +149,9 @@ def warn_of_changes(checkpoint: str, summary: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def writing(checkpoint: Path, is_mine: bool) -> Iterator[None]:
-    """Marks a checkpoint that is written over as incomplete, if this process writes it, and explains what goes wrong.
+    """Marks a checkpoint as incomplete while this process overwrites it, and explains errors.
 
-    Raises an `OSError` that says what could not be written, how much room there is, and which checkpoint is safe.
+    Raises an `OSError` with the path that could not be written, the free space, and the last intact checkpoint.
     """
     try:
         if is_mine:

@@ -129,12 +129,12 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
 
     @property
     def num_views(self) -> int:
-        """Number of rows that a sequence gives."""
+        """Number of rows per sequence."""
         return 2 if self.complementary_masking else 1
 
     @property
     def padded_length(self) -> int:
-        """Length of all sequences: `max_length`, with blocks in the attention with room for a whole last one."""
+        """Length of all sequences: `max_length`, for block-causal models with room for a whole last block."""
         if self.attention == "full":
             return self.max_length
         if self.block_origin == "answer":
@@ -161,7 +161,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         sequences = [self._mask(example) for example in examples]
 
         def by_row(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-            """First views, then second views, of all sequences."""
+            """Stacks the first views of all sequences, then the second views."""
             return torch.stack(list(tensors), dim=1).flatten(0, 1)
 
         names = ("clean", "masked", "scored", "visible")
@@ -189,10 +189,10 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         return marks | batch
 
     def _needed_parts(self, scored: torch.BoolTensor, origin: torch.LongTensor) -> tuple[slice, slice]:
-        """The columns that a batch needs of the noisy copies and of the clean ones, with blocks from `origin` on.
+        """Returns the columns of the noisy and of the clean copies that a batch needs. Blocks start at `origin`.
 
-        No loss comes from noisy blocks before and behind the scored ones, nor does a scored block see the clean copy
-        of the last one or of later blocks.
+        Noisy blocks before and after the scored ones have no loss, and no scored block sees the clean copy of the last
+        scored block or of later ones.
         """
         rows, columns = scored.nonzero(as_tuple=True)
         starts = columns - (columns - origin[rows, 0]) % self.block_length
@@ -201,7 +201,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         return slice(first, last + self.block_length), slice(0, last)
 
     def _mask(self, example: dict[str, Any]) -> Views:
-        """The views of a sequence."""
+        """Returns the views of a sequence."""
         prompt, completion, steps = self.read_row(example)
         clean = torch.full((self.padded_length,), self.eos_token_id)
         clean[: len(prompt)] = prompt
@@ -224,7 +224,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     def _draw_active_spans(
         self, prompt_length: int, completion_length: int, generator: torch.Generator
     ) -> list[tuple[int, int]]:
-        """First position of each active block, and the first one after it."""
+        """Returns the first position of each active block, and the first position after it."""
         if self.masking == "random":
             return [(prompt_length, self.padded_length)]
         # The published code draws from one block more, which may hold nothing at all.
@@ -241,7 +241,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         return [(start, min(start + self.block_length, self.padded_length))]
 
     def _draw_masked(self, commit_step: torch.Tensor, generator: torch.Generator) -> torch.BoolTensor:
-        """Which tokens of the active block are masked in the first view."""
+        """Returns which tokens of the active block are masked in the first view."""
         ratio: Any = self.mask_ratio
         if ratio == "random":
             ratio = 1 - float(torch.rand((), generator=generator))
@@ -255,13 +255,13 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         return torch.zeros_like(noise, dtype=torch.bool).index_fill(0, order[len(order) - num_masked :], True)
 
     def _generator(self, prompt: torch.Tensor, completion: torch.Tensor) -> torch.Generator:
-        """A generator seeded by the content of the row, the seed and the epoch."""
+        """Returns a generator seeded by the content of the row, the seed and the epoch."""
         header = torch.tensor([self.seed, int(self._epoch), len(prompt)])
         digest = hashlib.blake2b(torch.cat([header, prompt, completion]).numpy().tobytes(), digest_size=8).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
     def read_row(self, example: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Prompt, completion, and the step of each token of the completion and its padding (0 if not used).
+        """Returns the prompt, the completion, and the commit step of its tokens and padding (0 if not used).
 
         Raises a `ValueError` if the row cannot be trained on.
         """

@@ -15,7 +15,7 @@ def certainty_forcing_loss(
     consistency_weight: float = 1.0,
 ) -> torch.Tensor:
     r"""
-    The certainty-forcing loss, Eq. 8 of https://huggingface.co/papers/2509.26488, averaged over rows.
+    Returns the certainty-forcing loss, Eq. 8 of https://huggingface.co/papers/2509.26488, averaged over rows.
 
     For each row, `consistency_weight` times the mean cross-entropy of the scored tokens, plus `certainty_weight` times
     the mean entropy of the tokens that the model already predicts correctly. Every row counts the same, however many
@@ -69,7 +69,7 @@ def certainty_forcing_loss(
 
 
 def row_terms(objective: Objective, logits: torch.Tensor, labels: torch.Tensor) -> RowTerms:
-    """The terms of the loss, row by row, from `logits` and `labels` as in [`certainty_forcing_loss`]."""
+    """Returns the terms of the loss of each row, for `logits` and `labels` as in [`certainty_forcing_loss`]."""
     if labels.dim() != 2:
         raise ValueError(f"`labels` must have shape (rows, length), got {tuple(labels.shape)}.")
     scored = labels != IGNORE_INDEX

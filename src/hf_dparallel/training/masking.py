@@ -114,17 +114,17 @@ class Masking(Settings):
 
     @property
     def steps_setting(self) -> str:
-        """The setting for which the column `commit_step` is read; empty if none needs it."""
+        """Name of the setting that needs the column `commit_step`, or an empty text."""
         if self.masking == "trajectory":
             return "masking"
         return next(filter(None, (variant.needs_steps(self) for variant in self.variants())), "")
 
 
 def is_ratio(value: Any) -> bool:
-    """Whether a value is a number in (0, 1]."""
+    """Tells whether a value is a number in (0, 1]."""
     return isinstance(value, int | float) and 0 < value <= 1
 
 
 def is_count(value: Any, minimum: int = 0) -> bool:
-    """Whether a value is an integer of at least `minimum`."""
+    """Tells whether a value is an integer of at least `minimum`."""
     return isinstance(value, int) and value >= minimum

@@ -78,18 +78,18 @@ class Objective(Settings):
 
     @property
     def added_terms(self) -> dict[str, AddedTerm]:
-        """The terms that a subclass adds, by name. Each has a setting `{name}_weight`; at 0 it is not computed."""
+        """Terms that a subclass adds, by name. Each needs a setting `{name}_weight`; at 0 it is not computed."""
         return {}
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weights of all terms that are computed, by name."""
+        """Weights of all computed terms, by name."""
         added = {name: getattr(self, f"{name}_weight") for name in self.added_terms}
         weights = {"consistency": self.consistency_weight, "certainty": self.certainty_weight}
         return weights | {name: weight for name, weight in added.items() if weight}
 
     def token_terms(self, logits: torch.Tensor, targets: torch.LongTensor) -> TokenTerms:
-        """The terms of scored tokens from their logits `(num_scored, vocab_size)` and labels `(num_scored,)`."""
+        """Returns the terms of scored tokens from logits `(num_scored, vocab_size)` and labels `(num_scored,)`."""
         # First, while the backward pass keeps nothing yet.
         with torch.no_grad():
             entropy = entropy_from_logits(logits)
@@ -105,12 +105,12 @@ class Objective(Settings):
         return TokenTerms(losses, counted, entropy, predicted)
 
     def weigh(self, terms: RowTerms) -> torch.Tensor:
-        """Eq. 8 for every row, of shape `(rows,)`: the weighted sum of the terms."""
+        """Returns Eq. 8 for each row, `(rows,)`: the weighted sum of the terms."""
         return sum(weight * loss for weight, loss in zip(self.weights.values(), terms.losses.unbind(1), strict=True))
 
 
 def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> RowTerms:
-    """Puts the [`TokenTerms`] of all scored tokens, in row-major order, together by row of `labels`."""
+    """Returns the terms of each row of `labels` from the [`TokenTerms`] of all scored tokens, in row-major order."""
     if terms.losses.dtype != torch.float32:
         raise ValueError(
             f"`terms` must be float32, got {terms.losses.dtype}: something between the model and its loss rounds what "
@@ -138,7 +138,7 @@ class MetricSums:
 
     @staticmethod
     def values_by_sequence(terms: RowTerms, num_views: int) -> torch.Tensor:
-        """The summands, of shape `(sequences, num_metrics)`, the views of a sequence added up."""
+        """Returns the values to sum, `(sequences, num_metrics)`, with the views of each sequence added up."""
         part = torch.full_like(terms.num_masked, 1 / num_views)
         tokens = [terms.entropy * terms.num_masked, terms.num_correct, terms.num_masked, part]
         by_view = torch.cat([terms.losses.detach(), torch.stack(tokens, dim=1)], dim=1)
@@ -148,7 +148,10 @@ class MetricSums:
         self._sums += values.sum(dim=0)
 
     def drain(self, reduce: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums) -> dict[str, float]:
-        """The averages since the last call (of all processes, if `reduce` adds them up); none without sequences."""
+        """Returns the averages since the last call, or an empty `dict` without sequences. Resets the sums.
+
+        `reduce` adds up the sums of all processes.
+        """
         *losses, entropy, num_correct, num_masked, num_sequences = reduce(self._sums).tolist()
         self._sums = torch.zeros_like(self._sums)
         if num_sequences == 0:

@@ -45,12 +45,12 @@ class PublishingMixin(Trainer):
 
     @property
     def masking(self) -> Masking:
-        """The settings of the masks, whoever has made the collator."""
+        """Settings of the masks, from the collator if it has them, else from `args`."""
         return self.data_collator if isinstance(self.data_collator, Masking) else self.args
 
     @functools.cached_property
     def longest_completion(self) -> int:
-        """The tokens of the longest completion of the training; of streamed data, the room that its first row has."""
+        """Number of tokens of the longest completion; for streamed data, the room that its first row has."""
         if has_length(self.train_dataset):
             return max(len(row["completion_ids"]) for row in self.train_dataset)
         return self.masking.max_length - len(next(iter(self.train_dataset))["prompt_ids"])
@@ -112,7 +112,7 @@ class PublishingMixin(Trainer):
         return push() if blocking else run_as_future(push)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Saves the model, also where each process saves its share of a checkpoint for itself."""
+        """Saves the model, also if checkpoints are sharded."""
         plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
         if plugin is not None and "FULL_STATE_DICT" not in str(plugin.state_dict_type):
             # The Trainer would save nothing.
@@ -129,7 +129,7 @@ class PublishingMixin(Trainer):
             self._write_companions(folder, Path(self.args.output_dir))
 
     def _write_companions(self, folder: Path, *copies: Path, model_name: str | None = None, **kwargs) -> None:
-        """Writes all that a published model has beside its weights."""
+        """Writes the recipe, the training summary and the card."""
         recipe, summary = student_recipe(self), training_summary(self)
         for target in {folder, *copies, folder / adapter_folder(self.model)}:
             recipe.save_pretrained(target)
@@ -139,7 +139,7 @@ class PublishingMixin(Trainer):
 
 
 def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | PeftModel") -> None:
-    """Raises a `ValueError`, before the training, for what would stop a push after it."""
+    """Raises a `ValueError` before the training if the push after it would fail."""
     if not args.push_to_hub:
         return
     if args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
@@ -158,9 +158,9 @@ def check_can_be_pushed(args: CertaintyForcingConfig, model: "PreTrainedModel | 
 
 
 def student_recipe(trainer: PublishingMixin) -> DiffusionGenerationConfig:
-    """Returns the model's own settings, with a canvas as long as the longest answer of the training, in whole blocks.
+    """Returns the model's recipe, with a canvas as long as the longest completion, in whole blocks.
 
-    Without a commit rule among them, it has the paper's, with the blocks of the training.
+    If it has no commit rule, adds the paper's, with the block length of the training.
     """
     model, masking = base_model(trainer.model), trainer.masking
     recipe = recipe_of(model)
@@ -180,7 +180,7 @@ def student_recipe(trainer: PublishingMixin) -> DiffusionGenerationConfig:
 
 
 def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
-    """What was trained, on what, and how: the facts of the card, which are saved beside the weights."""
+    """Returns the facts for the card: model, data, settings and metrics of the training. Saved beside the weights."""
     args, dataset = trainer.args, trainer.train_dataset
     base = base_model(trainer.model)
     inherited = {field.name for field in fields(TrainingArguments)}

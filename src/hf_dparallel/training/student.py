@@ -33,9 +33,9 @@ def prepare_student(
     peft_config: "PeftConfig | None" = None,
     trainable: bool = True,
 ) -> "PreTrainedModel | PeftModel":
-    """Loads a model if it is given by name, checks that it can be trained, and adds an adapter if asked to.
+    """Loads a model given by name, checks that it can be trained, and adds an adapter for `peft_config`.
 
-    A model of another class than ours is given `generate`, see [`enable_diffusion_generation`].
+    Adds `generate` to models of other classes, see [`enable_diffusion_generation`].
 
     Raises a `ValueError` if the model is causal, its mask token is not known, a target module does not exist, or
     nothing is trainable.
@@ -72,7 +72,7 @@ def prepare_student(
 
 
 def _avoid_kernels_without_gradients(model: nn.Module) -> None:
-    """Keeps bitsandbytes from its 4-bit kernel for CPUs, which has no gradient and says so only in a warning."""
+    """Keeps bitsandbytes from using its 4-bit kernel for CPUs, which has no gradient and only warns of it."""
     check_not_repacked(model)
     for module in model.modules():
         if getattr(module, "support_avx512bf16_for_cpu", False) and module.weight.device.type == "cpu":
@@ -80,12 +80,12 @@ def _avoid_kernels_without_gradients(model: nn.Module) -> None:
 
 
 def base_model(model: "PreTrainedModel | PeftModel") -> PreTrainedModel:
-    """The model of transformers under an adapter, if there is one."""
+    """Returns the base model of a `PeftModel`, and other models as they are."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def adapter_folder(model: "PreTrainedModel | PeftModel") -> str:
-    """The sub-folder that PEFT saves the active adapter of a `PeftModel` in, if its name is not "default"."""
+    """Returns the subfolder in which PEFT saves the active adapter; empty for the adapter "default" and for models."""
     name = model.active_adapters[0] if hasattr(model, "get_base_model") else "default"
     return "" if name == "default" else name
 
@@ -93,9 +93,9 @@ def adapter_folder(model: "PreTrainedModel | PeftModel") -> str:
 def special_token_id(
     name: str, model: "PreTrainedModel | PeftModel", processing_class: PreTrainedTokenizerBase | None
 ) -> int:
-    """Returns the `mask_token_id` (`name`) that decoding has, or the `eos_token_id`, which is the tokenizer's first.
+    """Returns the `mask_token_id` that decoding uses, or the `eos_token_id`, for which the tokenizer comes first.
 
-    The Trainer makes the tokenizer's end the model's, but not its mask.
+    The Trainer copies the tokenizer's EOS token to the model, but not its mask token.
     """
     base = base_model(model)
     recipes = base.recipes() if hasattr(base, "recipes") else [getattr(base, "generation_config", None)]
@@ -153,7 +153,7 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
 
 
 def default_target_modules(model: PreTrainedModel) -> list[str] | str:
-    """Names of the linear layers that an adapter changes unless it is told otherwise."""
+    """Returns the default target modules of an adapter: the linear layers of the attention and of dense MLPs."""
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     by_name = [name for name in _DEFAULT_TARGET_MODULES if name in names]
     return by_name if isinstance(model, MaskedDiffusionModel) else "all-linear"

@@ -71,17 +71,16 @@ class CertaintyForcingTrainer(CheckpointMixin):
     The loss of a sequence is Eq. 8 of the paper, summed over its two complementary views; the loss of a step is
     the mean over its sequences, whether they come in one batch, by gradient accumulation, or from several processes.
 
-    A model that sees nothing behind its open block learns all blocks of an
-    answer in each step, from rows that hold a noisy and a clean copy of the sequence. Then the loss of a view is the
-    mean over the masked tokens of all its blocks.
+    A block-causal model learns all blocks of an answer in each step, from rows with a noisy and a clean copy of the
+    sequence. The loss of a view is then the mean over the masked tokens of all blocks.
 
     Besides `loss`, it logs the following, averaged over the sequences since the last log (over the evaluation set,
     with prefix `eval_`):
 
     - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
-    - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed alike.
-      `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`. A variant may add a term,
-      which is logged and weighted alike.
+    - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed the same
+      way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`. A variant may add a
+      term, which is logged and weighted in the same way.
     - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
     - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
 
@@ -116,8 +115,8 @@ class CertaintyForcingTrainer(CheckpointMixin):
             tokens.
         data_collator ([`~transformers.DataCollator`], *optional*):
             Function that makes a batch with `input_ids` and `labels`. Defaults to a
-            [`DataCollatorForSemiAutoregressiveMasking`] with the settings of `args`. If one of your own gives several
-            rows a sequence, in the order of ours, it should have an attribute `num_views`.
+            [`DataCollatorForSemiAutoregressiveMasking`] with the settings of `args`. A custom collator that returns
+            several rows per sequence must set `num_views`, and order the rows in the same way.
         peft_config ([`~peft.PeftConfig`], *optional*):
             The adapter to train. `target_modules=None` adapts all linear layers of the attention and the MLP. If
             `None`, all weights that require gradients are trained.
@@ -135,7 +134,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         model_init (`Callable`, *optional*):
             Makes the model anew for each call of `train`, instead of `model`; needed by `hyperparameter_search`.
         compute_loss_func (`Callable`, *optional*):
-            Refused, as the loss is of the masked tokens, and no forward pass returns the logits of all.
+            Not supported: the loss needs only the masked tokens, so no forward pass returns all logits.
 
     Raises:
         ValueError: before anything is trained: if the model is causal, no mask or EOS token is known, a target module
@@ -226,7 +225,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         self._begin_sums()
 
     def call_model_init(self, trial: Any = None) -> "PreTrainedModel | PeftModel":
-        """Returns the student that `model_init` makes, with a new adapter if it is to have one."""
+        """Returns the student of `model_init`, with a new adapter if there is a `peft_config`."""
         return self._make_student(super().call_model_init(trial))
 
     def _make_student(self, model: Any) -> "PreTrainedModel | PeftModel":
@@ -237,7 +236,10 @@ class CertaintyForcingTrainer(CheckpointMixin):
     def hyperparameter_search(
         self, hp_space=None, compute_objective=None, n_trials=20, direction="minimize", **kwargs
     ):
-        """Searches, see [`~transformers.Trainer.hyperparameter_search`]; by default for the lowest `eval_loss`."""
+        """Searches hyperparameters, by default for the lowest `eval_loss`.
+
+        See [`~transformers.Trainer.hyperparameter_search`].
+        """
         if compute_objective is None and (direction != "minimize" or isinstance(self.eval_dataset, dict)):
             raise ValueError(
                 "`compute_objective` must be given unless the `eval_loss` of one data set is minimized. Pass "
@@ -279,7 +281,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         num_items_in_batch: torch.Tensor | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, dict[str, torch.Tensor]]:
         r"""
-        The certainty-forcing loss of a batch: one forward pass with all views as rows.
+        Returns the certainty-forcing loss of a batch, from one forward pass with all views as rows.
 
         `num_items_in_batch` counts the *sequences* of the whole accumulated batch, as a mean over processes: in
         training, the sum of the loss over the sequences of this batch is divided by it. If `None`, the loss is the
@@ -316,7 +318,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         return (loss, {"predictions": by_token.predicted}) if return_outputs else loss
 
     def _with_clean_copies(self, inputs: dict[str, Any], labels: torch.LongTensor) -> tuple[dict[str, Any], Any]:
-        """Inputs with an attention mask, and labels and marks that are as long as the noisy and clean copies."""
+        """Returns the inputs with an attention mask, and the labels, both as long as the noisy and clean copies."""
         positions, num_noisy = inputs["position_ids"], labels.shape[1]
         num_clean = positions.shape[1] - num_noisy
         block_start = inputs.pop("block_start", positions - positions % self.data_collator.block_length)
@@ -330,7 +332,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
     def _noisy_and_clean_mask(
         self, position_ids: torch.LongTensor, block_start: torch.LongTensor, num_noisy: int
     ) -> torch.Tensor | BlockMask:
-        """The attention mask of rows of a noisy and a clean copy, by where their blocks start, `(rows, length)`."""
+        """Returns the attention mask for rows of a noisy and a clean copy. `block_start` is `(rows, length)`."""
         rows, length = position_ids.shape
         model, device = base_model(self.model), position_ids.device
         is_clean = torch.arange(length, device=device) >= num_noisy
@@ -371,7 +373,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         return LengthGroupedSampler(size, lengths=lengths)
 
     def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
-        """Evaluates, and adds our metrics to the metrics of the [`~transformers.Trainer`]."""
+        """Evaluates, and adds our metrics to those of the [`~transformers.Trainer`]."""
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         metrics = self._metrics["eval"].drain()
         if metrics and type(self).compute_loss is CertaintyForcingTrainer.compute_loss:
@@ -384,7 +386,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, torch.Tensor], *args, **kwargs
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-        """The loss, and what `compute_metrics` sees: predicted tokens and labels `(sequences, views, length)`."""
+        """Returns the loss, and for `compute_metrics` predicted tokens and labels `(sequences, views, length)`."""
         loss, predicted, labels = super().prediction_step(model, inputs, *args, **kwargs)
         if predicted is None:
             return loss, None, None
@@ -451,7 +453,7 @@ def _check_functions(
 
 
 def _prepare_fsdp(plugin: Any, model: nn.Module) -> None:
-    """Keeps FSDP2 from rounding what the model returns, the terms of the loss, and refuses what it would not load."""
+    """Keeps FSDP2 from rounding the terms of the loss, and raises a `ValueError` for buffers that it loses."""
     if getattr(plugin, "fsdp_version", None) != 2:
         return
     if plugin.mixed_precision_policy is not None:

@@ -58,7 +58,7 @@ class Guesses(NamedTuple):
 
 
 def fill_with_guesses(step: Step, on_policy: torch.BoolTensor) -> dict[str, Any]:
-    """The inputs with the guesses of the student for the scored masked tokens of the rows `on_policy`, `(rows,)`."""
+    """Returns the inputs with the student's guesses for scored masked tokens in the rows `on_policy`, `(rows,)`."""
 
     def guess(logits: torch.Tensor, _: torch.LongTensor) -> Guesses:
         return Guesses(measure_certainty(logits, step.mask_token_id).tokens)

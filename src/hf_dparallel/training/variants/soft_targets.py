@@ -76,10 +76,10 @@ class SoftTargets(Variant):
 
 
 def learn_from_teacher(step: Step, late: torch.BoolTensor, temperature: float) -> Step:
-    """Gives the tokens `late` the divergence from the student without its adapter in the place of cross-entropy.
+    """Replaces the cross-entropy of the tokens `late` by the divergence from the student without its adapter.
 
-    The teacher sees a batch whose masked tokens are masks and no guesses. Its logits are lazy: only a few tokens at a
-    time have theirs in memory, as for the student.
+    The teacher sees masks where the student may see its own guesses. Its logits are computed for a few tokens at a
+    time, as the student's are.
     """
     student, function = step.student, step.function
     labels, is_late = step.labels[step.scored], late[step.scored]
@@ -88,7 +88,7 @@ def learn_from_teacher(step: Step, late: torch.BoolTensor, temperature: float) -
         teacher = base_model(student).lazy_logits(step.masked_inputs, late, forward=step.forward)
 
     def token_terms(logits: torch.Tensor, numbers: torch.LongTensor) -> TokenTerms:
-        """The terms of scored tokens by their numbers."""
+        """Returns the terms of scored tokens from their numbers in the batch."""
         numbers = numbers.to(labels.device)
         terms = function(logits, labels[numbers].to(logits.device))
         chosen = is_late[numbers].nonzero()[:, 0]
