@@ -124,6 +124,8 @@ def test_an_adapter_of_both_halves_has_its_recipe(tmp_path):
                 if half in name and "lora_B" in name:
                     weight.zero_()
             assert not torch.equal(out.sequences, answer(other).sequences)
+    with pytest.raises(ValueError, match="cannot be merged"):
+        model.merge_and_unload()
 
 
 def test_a_streamer_gets_whole_canvases_and_the_likeliest_tokens_as_drafts():
