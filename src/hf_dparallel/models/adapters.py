@@ -237,8 +237,8 @@ class AdapterLoadingMixin(_Mixed):
 
         if self.has_encoder:  # type: ignore[attr-defined]
             raise ValueError(
-                f"An adapter of {type(self).__name__} cannot be merged: encoder and decoder have the same weights, and "
-                "each its own part of the adapter. Use it as `load_adapter` loads it."
+                f"An adapter of {type(self).__name__} cannot be merged: encoder and decoder have the same weights, "
+                "and each its own part of the adapter. Use it as `load_adapter` loads it."
             )
         how: dict[str, Any] = {"safe_merge": True, "adapter_names": self.active_adapters()}
         self.generation_config = recipe_of(self)
