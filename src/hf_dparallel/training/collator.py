@@ -4,7 +4,7 @@
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -49,22 +49,27 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     With `suffix_length`, a row has only so many masked tokens behind its active block, as decoding with the same
     setting has. The others are cut off, or hidden by `attention_mask`.
 
+    Without a mask token, the tokens that would be masked become random ones, and all tokens of the active blocks are
+    scored. With an encoder, the clean copy has labels, too, and half of the rows are marked as `self_conditioned`.
+
     The masks depend only on the tokens of the row, on `seed` and on the epoch (see [`set_epoch`]), not on the batch,
     the order or the number of workers. A resumed run therefore sees the masks of an uninterrupted one, and copies of a
     row have the same masks in an epoch: for more masks, train for more epochs instead of repeating rows.
 
     Args:
-        mask_token_id (`int`):
-            Id of the mask token.
+        mask_token_id (`int`, *optional*):
+            Id of the mask token, or `None` for a model whose noise is random tokens.
         eos_token_id (`int`):
             Id of the end-of-text token, with which sequences are padded.
         seed (`int`, *optional*, defaults to 0):
             Seed of the masks.
         vocab_size (`int`, *optional*):
-            Number of token ids that the model knows. With it, ids outside are refused.
+            Number of token ids that the model knows. With it, ids outside are refused; random tokens need it.
         attention (`str`, *optional*, defaults to `"full"`):
             The attention of the model: "full", "block_causal" or "causal_past". [`CertaintyForcingTrainer`] knows it
             from the model.
+        has_encoder (`bool`, *optional*, defaults to `False`):
+            Whether the model has an encoder, which reads the clean copies.
         settings:
             The settings of [`Masking`], and what the variants in `hf_dparallel.training.variants` add to them.
 
@@ -94,12 +99,13 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     ```
     """
 
-    mask_token_id: int
+    mask_token_id: int | None
     eos_token_id: int
     _: KW_ONLY
     seed: int = 0
     vocab_size: int | None = None
     attention: str = "full"
+    has_encoder: bool = False
     _epoch: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
@@ -107,10 +113,24 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         # In shared memory, so that workers that are already running (persistent ones) see a new epoch.
         self._epoch = torch.tensor(0).share_memory_()
 
+    def check(self) -> None:
+        super().check()
+        if self.mask_token_id is None:
+            self.require("vocab_size", self.vocab_size is not None, "is needed to draw random tokens from")
+            rule = "needs a mask token, and the noise is random tokens"
+            self.require("masking", self.masking == "semi_autoregressive", rule, "Leave it out.")
+            for variant in self.variants():
+                self.require(fields(variant)[0].name, False, rule, "Leave it out.")
+
     def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if the rows are for another attention than the model has."""
         super().check_model(model)
         base = base_model(model)
+        rule = f"is not for {type(base).__name__}, whose noise is {base.noise!r}"
+        is_known = (self.mask_token_id is None) == (base.noise == "uniform")
+        self.require("mask_token_id", is_known, rule, "Set it to the mask token, or to None if there is none.")
+        rule = f"must be {base.has_encoder} for {type(base).__name__}"
+        self.require("has_encoder", self.has_encoder == base.has_encoder, rule)
         rule = f"hides masks by `attention_mask`, which {type(base).__name__} ignores"
         self.require("suffix_length", self.suffix_length is None or base.hides_padding, rule)
         if self.attention == "full":
@@ -119,11 +139,12 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         rule = f"is not the attention of {type(base).__name__}, which is {base.attention!r}"
         self.require("attention", base.attention == self.attention, rule, "Leave it out.")
         rule = f"needs rows that only classes of this package read, and {type(base).__name__} is none"
-        self.require("attention", base.is_native, rule, "Load the model by the class of its family.")
+        is_read = base.is_native or base.has_encoder
+        self.require("attention", is_read, rule, "Load the model by the class of its family.")
         rule = f"would move the blocks that {type(base).__name__} chooses experts for"
         is_free = self.block_origin != "answer" or ABILITIES["moves_blocks"](base, self.block_origin)
         self.require("block_origin", is_free, rule, "Leave it out.")
-        length = base.config.block_length
+        length = base.block_length
         rule = f"is another than the model's: blocks of {type(base).__name__} have {length} tokens"
         self.require("block_length", self.block_length == length, rule, "Or set `model.config.block_length`.")
 
@@ -155,8 +176,9 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             `attention`, `labels` of shape `(num_views * len(examples), num_noisy)`, and `input_ids` and `position_ids`
             (instead of `attention_mask`) of shape `(num_views * len(examples), num_noisy + num_clean)`: the blocks
             that the batch needs of the noisy copies, then of the clean ones; with `block_origin="answer"`, the
-            position at which each token's block begins as `block_start`, too. With `suffix_length`, fewer columns, and
-            `attention_mask` hides what a row does not see. Variants may add marks of rows or tokens.
+            position at which each token's block begins as `block_start`, too. With an encoder, `encoder_labels`, of
+            shape `(num_views * len(examples), num_clean)`. With `suffix_length`, fewer columns, and `attention_mask`
+            hides what a row does not see. Variants may add marks of rows or tokens.
         """
         sequences = [self._mask(example) for example in examples]
 
@@ -164,10 +186,10 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             """Stacks the first views of all sequences, then the second views."""
             return torch.stack(list(tensors), dim=1).flatten(0, 1)
 
-        names = ("clean", "masked", "scored", "visible")
-        clean, masked, scored, visible = (by_row(getattr(views, name) for views in sequences) for name in names)
+        names = ("clean", "masked", "noise", "scored", "visible")
+        clean, masked, noise, scored, visible = (by_row(getattr(views, name) for views in sequences) for name in names)
         marks = {name: by_row(views.marks[name] for views in sequences) for name in sequences[0].marks}
-        noisy = clean.masked_fill(masked, self.mask_token_id)
+        noisy = torch.where(masked, noise, clean)
         batch = {"labels": clean.masked_fill(~scored, IGNORE_INDEX)}
         batch |= {name: mark for name, mark in marks.items() if mark.dim() == 2}
         if self.attention != "full":
@@ -178,6 +200,11 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             noisy_part, clean_part = self._needed_parts(scored, origin)
             positions = torch.arange(self.padded_length)
             batch = {name: tensor[:, noisy_part] for name, tensor in batch.items()}
+            if self.has_encoder:
+                clean_part = slice(0, max(clean_part.stop, int(visible.sum(dim=1).max())))
+                batch["encoder_labels"] = clean.masked_fill(~visible, IGNORE_INDEX)[:, clean_part]
+                # Nothing predicts the first token.
+                batch["encoder_labels"][:, 0] = IGNORE_INDEX
             batch["input_ids"] = torch.cat([noisy[:, noisy_part], clean[:, clean_part]], dim=1)
             batch["position_ids"] = torch.cat([positions[noisy_part], positions[clean_part]]).repeat(len(clean), 1)
             if is_from_answer:
@@ -216,7 +243,17 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             masked[:, start:end] = torch.stack((of_first_view, ~of_first_view)[: self.num_views])
         end, columns = spans[-1][1], torch.arange(len(clean))
         seen = len(clean) if self.suffix_length is None else end + self.suffix_length
-        views = Views(clean.expand_as(masked), masked, masked, (columns < seen).expand_as(masked), spans, steps)
+        seen = len(prompt) + len(completion) if self.has_encoder else seen
+        visible, clean = (row.expand_as(masked) for row in (columns < seen, clean))
+        if self.mask_token_id is None:
+            # The student is not told which tokens are noise.
+            noise = torch.randint(self.vocab_size, masked.shape, generator=generator)
+            scored = ((columns >= spans[0][0]) & (columns < end)).expand_as(masked)
+        else:
+            noise, scored = torch.full_like(clean, self.mask_token_id), masked
+        views = Views(clean, masked, scored, visible, noise, spans, steps)
+        if self.has_encoder:
+            views = views.marked("self_conditioned", torch.rand(len(masked), generator=generator) < 0.5)
         for variant in self.variants():
             views = variant.mark(self, views, generator)
         return views._replace(masked=masked | (columns >= end))
@@ -270,7 +307,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         rule = f"must be at least {len(ids)} for {len(prompt)} `prompt_ids` and {len(completion)} `completion_ids`"
         self.require("max_length", len(ids) <= self.max_length, rule, "Or drop the row.")
         rule = "is in a row, and is what the model learns to replace"
-        self.require("mask_token_id", self.mask_token_id not in ids, rule, "Drop such rows.")
+        self.require("mask_token_id", self.mask_token_id not in ids.tolist(), rule, "Drop such rows.")
         is_known = self.vocab_size is None or bool(ids.max() < self.vocab_size)
         rule = f"is too small for the token id {ids.max()} of a row"
         self.require("vocab_size", is_known, rule, "Make the data with the tokenizer of the model.")

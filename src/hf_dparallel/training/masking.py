@@ -20,7 +20,8 @@ class Views(NamedTuple):
         clean: the tokens.
         masked: the masked tokens of the active blocks; what follows these blocks is masked in any case.
         scored: the tokens that have a label.
-        visible: the tokens that the student sees.
+        visible: the tokens that the student sees; of the clean copy, if it has an encoder.
+        noise: what stands where a token is masked.
         spans: the first column of each active block, and the first one after it.
         steps: the pass in which the teacher committed each token, `(length,)`; 0 if that is not read.
         marks: what a hook before the pass is told besides, `(views,)` or `(views, length)`, by its name in the batch.
@@ -30,6 +31,7 @@ class Views(NamedTuple):
     masked: torch.BoolTensor
     scored: torch.BoolTensor
     visible: torch.BoolTensor
+    noise: torch.LongTensor
     spans: list[tuple[int, int]]
     steps: torch.LongTensor
     marks: Mapping[str, torch.Tensor] = {}
@@ -56,7 +58,7 @@ class Masking(Settings):
         mask_ratio (`float` or `"random"`, *optional*, defaults to `0.5`):
             Probability of masking a token of the active block, in (0, 1] (with `masking="trajectory"` the fraction
             that is masked); `"random"` draws it uniformly from (0, 1] for every row (for a block-causal model for
-            every block).
+            every block), as it always is for a model whose noise is random tokens.
         masking (`str`, *optional*, defaults to `"semi_autoregressive"`):
             `"semi_autoregressive"` masks one block and everything after it; `"random"` masks the whole response, EOS
             padding included (as the published code trains Dream); `"trajectory"` masks what the teacher committed last
@@ -64,7 +66,7 @@ class Masking(Settings):
             blocks of the answer are active, each in its own way.
         complementary_masking (`bool`, *optional*, defaults to `True`):
             Whether to also train, in the same step, on the view that masks exactly the other tokens of the block. The
-            loss of a sequence is then the sum of its two views.
+            loss of a sequence is then the sum of its two views. Never for a model whose noise is random tokens.
         padding_blocks (`bool`, *optional*, defaults to `False`):
             Whether to train also on blocks of nothing but padding, as the paper does; the shorter the answer is, the
             more of them there are. Without it, decode with `stop_at_eos=True`.

@@ -63,18 +63,23 @@ class Objective(Settings):
             Weight of the certainty-forcing loss, β in Eq. 8.
         consistency_weight (`float`, *optional*, defaults to `1.0`):
             Weight of the cross-entropy on the trajectory.
+        encoder_weight (`float`, *optional*):
+            Weight of the cross-entropy with which the encoder of a model that has one predicts each next token; by
+            default 1, as published.
     """
 
     certainty_temperature: float = 0.5
     certainty_weight: float = 2.0
     consistency_weight: float = 1.0
+    encoder_weight: float | None = None
 
     def check(self) -> None:
         super().check()
         is_known = 0 < self.certainty_temperature < float("inf")
         self.require("certainty_temperature", is_known, "must be positive", "The paper uses 0.5.")
-        for name in ("certainty_weight", "consistency_weight", *(f"{term}_weight" for term in self.added_terms)):
-            self.require(name, 0 <= getattr(self, name) < float("inf"), "must be a number of at least 0")
+        for name in (f"{term}_weight" for term in ("certainty", "consistency", "encoder", *self.added_terms)):
+            is_known = 0 <= (getattr(self, name) or 0) < float("inf")
+            self.require(name, is_known, "must be a number of at least 0")
 
     @property
     def added_terms(self) -> dict[str, AddedTerm]:
@@ -86,7 +91,8 @@ class Objective(Settings):
         """Weights of all computed terms, by name."""
         added = {name: getattr(self, f"{name}_weight") for name in self.added_terms}
         weights = {"consistency": self.consistency_weight, "certainty": self.certainty_weight}
-        return weights | {name: weight for name, weight in added.items() if weight}
+        weights |= {name: weight for name, weight in added.items() if weight}
+        return weights if self.encoder_weight is None else weights | {"encoder": self.encoder_weight}
 
     def token_terms(self, logits: torch.Tensor, targets: torch.LongTensor) -> TokenTerms:
         """Returns the terms of scored tokens from logits `(num_scored, vocab_size)` and labels `(num_scored,)`."""
@@ -107,6 +113,15 @@ class Objective(Settings):
     def weigh(self, terms: RowTerms) -> torch.Tensor:
         """Returns Eq. 8 for each row, `(rows,)`: the weighted sum of the terms."""
         return sum(weight * loss for weight, loss in zip(self.weights.values(), terms.losses.unbind(1), strict=True))
+
+
+def as_own_term(terms: TokenTerms, is_apart: torch.BoolTensor) -> TokenTerms:
+    """Makes the cross-entropy of some scored tokens one more term, the last. They count for no other."""
+    losses, counted, entropy, predicted = terms
+    is_apart = is_apart.to(losses.device)
+    counted = torch.cat([counted & ~is_apart[:, None], is_apart[:, None]], dim=1)
+    losses = torch.cat([losses, losses[:, :1]], dim=1)
+    return TokenTerms(losses, counted, entropy * ~is_apart, predicted[~is_apart])
 
 
 def sum_by_row(terms: TokenTerms, labels: torch.Tensor) -> RowTerms:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 # Beside the settings that CertaintyForcingConfig adds.
 _RECORDED_SETTINGS = ("learning_rate", "lr_scheduler_type", "seed")
-_RECORDED_METRICS = ("loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy")
+_RECORDED_METRICS = (
+    *("loss", "consistency_loss", "certainty_loss", "encoder_loss", "masked_entropy", "masked_accuracy"),
+)
 
 
 class PublishingMixin(Trainer):

@@ -46,11 +46,6 @@ def prepare_student(
     base = base_model(model)
     if not isinstance(base, ScoringMixin):
         enable_diffusion_generation(base, special_token_id("mask_token_id", base, processing_class))
-    if base.noise != "mask":
-        raise ValueError(
-            f"{type(base).__name__} has no mask token: its noise is random tokens, which this trainer does not make. "
-            "Train it as its authors do."
-        )
     if peft_config is not None:
         model = add_adapter(model, peft_config)
     elif any(weight.requires_grad and weight.dtype.itemsize == 2 for weight in model.parameters()):
@@ -99,7 +94,7 @@ def special_token_id(
     """
     base = base_model(model)
     recipes = base.recipes() if hasattr(base, "recipes") else [getattr(base, "generation_config", None)]
-    sources = [*recipes, base.config, processing_class]
+    sources = [*recipes, base.config.get_text_config(), processing_class]
     if name == "eos_token_id":
         sources.reverse()
     token_id = configuration.special_token_id(name, *sources)
@@ -154,6 +149,8 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
 
 def default_target_modules(model: PreTrainedModel) -> list[str] | str:
     """Returns the default target modules of an adapter: the linear layers of the attention and of dense MLPs."""
+    if hasattr(model, "target_modules"):
+        return model.target_modules
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     by_name = [name for name in _DEFAULT_TARGET_MODULES if name in names]
     return by_name if isinstance(model, MaskedDiffusionModel) else "all-linear"

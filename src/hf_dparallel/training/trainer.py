@@ -33,7 +33,7 @@ from .checkpoints import CheckpointMixin
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
 from .hooks import Step, Variant
-from .objective import IGNORE_INDEX, MetricSums, sum_by_row
+from .objective import IGNORE_INDEX, MetricSums, as_own_term, sum_by_row
 from .publishing import check_can_be_pushed
 from .student import base_model, prepare_student, special_token_id
 from .variants import MaskingSettings
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
 
 logger = logging.get_logger(__name__)
+
+# A canvas begins with nothing but noise, and all its tokens are scored in one view.
+_OF_RANDOM_TOKENS = {"mask_ratio": "random", "complementary_masking": False}
 
 
 class MaskingEpochCallback(TrainerCallback):
@@ -74,13 +77,17 @@ class CertaintyForcingTrainer(CheckpointMixin):
     A block-causal model learns all blocks of an answer in each step, from rows with a noisy and a clean copy of the
     sequence. The loss of a view is then the mean over the masked tokens of all blocks.
 
+    A model whose noise is random tokens learns all tokens of its canvases, noise or not: each canvas has a share of
+    noise of its own, and in half of the rows the model first predicts it without gradients, as it decodes. If it has
+    an encoder, that reads the clean copy, and learns to predict each next token of it.
+
     Besides `loss`, it logs the following, averaged over the sequences since the last log (over the evaluation set,
     with prefix `eval_`):
 
     - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
     - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed the same
       way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`. A variant may add a
-      term, which is logged and weighted in the same way.
+      term, which is logged and weighted in the same way; so has a model with an encoder, `encoder_loss`.
     - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
     - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
 
@@ -170,6 +177,10 @@ class CertaintyForcingTrainer(CheckpointMixin):
         self._student_settings = (processing_class, peft_config, train_dataset is not None)
         self.model_init = model_init
         model = self._make_student(model) if model_init is None else self.call_model_init()
+        if not base_model(model).has_encoder:
+            args.refuse("encoder_weight", "for a model without an encoder")
+        elif args.encoder_weight is None:
+            args.encoder_weight = 1.0
         check_can_be_pushed(args, model)
         if data_collator is None:
             data_collator = _default_collator(args, model, processing_class)
@@ -305,6 +316,8 @@ class CertaintyForcingTrainer(CheckpointMixin):
         for variant, mark in marked.items():
             step = variant.before_scoring(self.args, step, mark)
         by_token = base_model(self.model).score(step.inputs, step.scored, step.function, step.labels, forward=model)
+        if "num_noisy" in inputs:
+            by_token = as_own_term(by_token, step.scored.nonzero()[:, 1] >= inputs["num_noisy"])
         terms = sum_by_row(by_token, labels)
         values = MetricSums.values_by_sequence(terms, self._num_views)
         num_sequences = len(values)
@@ -322,9 +335,12 @@ class CertaintyForcingTrainer(CheckpointMixin):
         positions, num_noisy = inputs["position_ids"], labels.shape[1]
         num_clean = positions.shape[1] - num_noisy
         block_start = inputs.pop("block_start", positions - positions % self.data_collator.block_length)
+        model = base_model(self.model)
+        if model.has_encoder:
+            labels = torch.cat([labels, inputs.pop("encoder_labels")], dim=1)
+            return {**inputs, "block_start": block_start, "num_noisy": num_noisy}, labels
         widened = {name: pad(x, (0, num_clean)) for name, x in inputs.items() if x.shape == labels.shape}
         inputs = {**inputs, **widened, "attention_mask": self._noisy_and_clean_mask(positions, block_start, num_noisy)}
-        model = base_model(self.model)
         if model.predicts_next_block:
             inputs["predicted_by"] = predicting_columns(positions, block_start, num_noisy, int(model.shift_logits))
         return inputs, pad(labels, (0, num_clean), value=IGNORE_INDEX)
@@ -473,7 +489,7 @@ def _default_collator(
     settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(MaskingSettings)}
     base = base_model(model)
     if base.attention != "full":
-        block_length = base.config.block_length
+        block_length = base.block_length
         if args.block_length != block_length:
             logger.warning(
                 f"`block_length={args.block_length}` is replaced by {block_length}, the block length of the model. To "
@@ -481,7 +497,15 @@ def _default_collator(
             )
         origin = args.block_origin or recipe_of(base).block_origin or base.block_origin
         settings |= {"attention": base.attention, "block_length": block_length, "block_origin": origin}
-    settings |= {name: special_token_id(name, model, processing_class) for name in ("mask_token_id", "eos_token_id")}
+    if base.noise == "uniform":
+        settings |= {"mask_token_id": None} | _OF_RANDOM_TOKENS
+        for name, value in _OF_RANDOM_TOKENS.items():
+            is_free = getattr(args, name) in (value, getattr(CertaintyForcingConfig, name))
+            args.require(name, is_free, f"must be {value!r} for {type(base).__name__}", "Leave it out.")
+    else:
+        settings["mask_token_id"] = special_token_id("mask_token_id", model, processing_class)
+    settings |= {"eos_token_id": special_token_id("eos_token_id", model, processing_class)}
+    settings |= {"has_encoder": base.has_encoder}
     settings |= {"seed": _mask_seed(args), "vocab_size": vocabulary_size(base)}
     return DataCollatorForSemiAutoregressiveMasking(**settings)
 

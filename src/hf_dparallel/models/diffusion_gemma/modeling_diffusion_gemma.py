@@ -1,21 +1,29 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """DiffusionGemma (https://huggingface.co/google/diffusiongemma-26B-A4B-it): canvases of random tokens, denoised."""
 
+from functools import wraps
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import pad
 from transformers import DiffusionGemmaForBlockDiffusion as PublishedModel
 from transformers import GenerationConfig
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
 
 from hf_dparallel_rules.settings import SettingError
 
-from ...attention_masks import as_attention_mask
+from ...attention_masks import as_attention_mask, noisy_and_clean
 from ...generation.configuration import DiffusionGenerationConfig
 from ..backbones import CACHE_ARGUMENT
 from ..base import DiffusionModel
+from ..scoring import apply_in_chunks, shift_predictions
+
+
+class Expected(NamedTuple):
+    """The mean embeddings that logits predict, `(num_positions, hidden_size)`."""
+
+    embeddings: torch.Tensor
 
 
 class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
@@ -36,6 +44,8 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
     block_origin = "answer"
     noise = "uniform"
     has_encoder = True
+    # As in the published training: not the router, the self-conditioning and the vision tower.
+    target_modules = r".*\.(language_model|decoder)\.layers\.\d+\.(self_attn|mlp)\.\w+_proj"
     # In releases of transformers that take it, masks differ from the ones here.
     _supports_flash_attn = False
 
@@ -81,25 +91,73 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
     def score(self, inputs, where, function=None, labels=None, forward=None):
         """Overrides [`ScoringMixin.score`]: scores the whole canvas, or stores the inputs if `where` is empty.
 
-        `attention_mask`, `(rows, keys)`, marks the stored tokens that are seen.
+        `attention_mask`, `(rows, keys)`, marks the stored tokens that are seen. With a `function`, the inputs are rows
+        of a noisy and a clean copy, of which `forward` scores both.
         """
+        if function is not None:
+            forward = self.__call__ if forward is None else forward
+            return forward(**inputs, where=where, labels=labels, head_function=function)
         if where.shape[1] == 0:
             return self._store(inputs, where)
-        decoder, states, position_ids = self.model.decoder, inputs["inputs_embeds"], inputs["position_ids"]
-        seen, layer_types = inputs["attention_mask"], self.config.text_config.layer_types
+        states, position_ids, seen = inputs["inputs_embeds"], inputs["position_ids"], inputs["attention_mask"]
         # The whole canvas sees the past from its first position.
         masks = self._masks(seen, position_ids[:, :1].expand_as(position_ids), states.shape[1])
+        past = _first_columns(inputs["past_key_values"], seen.shape[1])
+        return self._head(self._decode(states, masks, position_ids, past))
+
+    @wraps(PublishedModel.forward)
+    def forward(self, *args, head_function=None, **kwargs):
+        if head_function is None:
+            return super().forward(*args, **kwargs)
+        return self._score_copies(head_function, **kwargs)
+
+    def _score_copies(
+        self, function, input_ids, position_ids, block_start, num_noisy, self_conditioned, where, labels
+    ) -> Any:
+        """Scores rows of `num_noisy` tokens in canvases and a clean copy, which the encoder reads and predicts.
+
+        Each canvas sees the clean tokens before it, as in decoding. In the rows `self_conditioned` it also sees what a
+        pass without gradients has predicted. All processes run this pass, as sharded weights are gathered in it.
+        """
+        noisy_ids, clean_ids = input_ids.tensor_split([num_noisy], dim=1)
+        noisy_at, clean_at = position_ids.tensor_split([num_noisy], dim=1)
+        of_encoder, of_decoder = self._masks_of_copies(position_ids, block_start, num_noisy)
+        # Sliding layers, too, keep all tokens: canvases see them from several places.
+        past, encoder, size = DynamicCache(), self.model.encoder.language_model, self.config.text_config.vocab_size
+        encoded = encoder(
+            clean_ids, attention_mask=of_encoder, position_ids=clean_at, **{CACHE_ARGUMENT: past}
+        ).last_hidden_state
+        embeddings = self.get_input_embeddings()(noisy_ids)
+
+        def decode(expected: torch.Tensor) -> torch.Tensor:
+            return self._decode(self.condition(embeddings, expected), of_decoder, noisy_at, past)
+
+        def expect(logits: torch.Tensor, _: torch.LongTensor) -> Expected:
+            return Expected(self.expected_embeddings(logits.detach()))
+
+        with torch.no_grad():
+            first = decode(torch.zeros_like(embeddings))
+        expected = apply_in_chunks(self._head, expect, first, noisy_ids.flatten(), size).embeddings
+        states = decode(expected.view_as(embeddings) * self_conditioned[:, None, None])
+        states = torch.cat([states, shift_predictions(encoded, clean_at)], dim=1)
+        return apply_in_chunks(self._head, function, states[where], labels[where], size)
+
+    def _decode(self, states, masks, position_ids, past) -> torch.Tensor:
+        """Returns the last hidden states of canvases, which see stored tokens and their own."""
+        decoder = self.model.decoder
         rotary = {kind: decoder.rotary_emb(states, position_ids, kind) for kind in decoder.unique_layer_types}
-        past = {CACHE_ARGUMENT: _first_columns(inputs["past_key_values"], seen.shape[1])}
-        for kind, layer in zip(layer_types, decoder.layers, strict=True):
+        for kind, layer in zip(self.config.text_config.layer_types, decoder.layers, strict=True):
             states = layer(
                 states,
                 position_embeddings=rotary[kind],
                 attention_mask=masks[kind],
                 position_ids=position_ids,
-                **past,
+                **{CACHE_ARGUMENT: past},
             )
-        logits = self.lm_head(decoder.norm(states))
+        return decoder.norm(states)
+
+    def _head(self, states: torch.Tensor) -> torch.Tensor:
+        logits = self.lm_head(states)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.final_logit_softcapping
         return logits.tanh() * self.final_logit_softcapping
 
@@ -126,6 +184,28 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
             kind: as_attention_mask(config, pad(mask, (0, num_own), value=True), self.dtype)
             for kind, mask in visible.items()
         }
+
+    def _masks_of_copies(
+        self, positions: torch.LongTensor, block_start: torch.LongTensor, num_noisy: int
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Makes the masks of encoder and decoder for rows of a noisy and a clean copy, `(rows, length)`."""
+        config, index = self.config.text_config, torch.arange(positions.shape[1], device=positions.device)
+        # Where a token sees the past from.
+        block = torch.where(index < num_noisy, block_start, positions)
+        row = torch.arange(len(block), device=block.device)[:, None, None]
+        seen = noisy_and_clean(block, num_noisy)(row, row, index[:, None], index)
+        near = block[:, :, None] - block[:, None] < config.sliding_window
+        visible = {"full_attention": seen, "sliding_attention": seen & near}
+        of_encoder = {
+            kind: as_attention_mask(config, mask[:, num_noisy:, num_noisy:], self.dtype)
+            for kind, mask in visible.items()
+        }
+        # The decoder has its own keys behind those of the encoder.
+        of_decoder = {
+            kind: as_attention_mask(config, mask[:, :num_noisy].roll(-num_noisy, dims=2), self.dtype)
+            for kind, mask in visible.items()
+        }
+        return of_encoder, of_decoder
 
 
 def _first_columns(cache: Cache, num_columns: int) -> Any:
