@@ -28,6 +28,9 @@ from transformers.quantizers.base import get_keys_to_not_convert
 from hf_dparallel_cli.command import Flags
 from hf_dparallel_rules.certainty import measure_certainty
 
+from ..generation.cache import WindowCache
+from ..generation.plan import Pass
+from ..generation.prediction import predict_tokens
 from ..training.objective import Objective
 from ..training.student import add_adapter, default_target_modules
 
@@ -70,21 +73,24 @@ def estimate_memory(config: PreTrainedConfig, work: Flags) -> dict[str, int]:
         weights -= round(sum(sizes) * (1 - _BITS_OF_4BIT / (8 * model.dtype.itemsize)))
         # One layer at a time is expanded for its matrix product.
         expanded = max(sizes)
-    num_others = len(model.model.layers) - 2
-    model.model.layers = model.model.layers[:2]
-    peak, kept_by_layer = _run(model, work)
-    activations = peak + num_others * kept_by_layer + expanded
-    cache = 0 if work.train else (num_others + 2) * kept_by_layer
-    parts = {"weights": weights, "adapter": adapter, "cache": cache, "activations": activations - cache}
+    for weight in model.parameters():
+        if weight.ndim == 3:
+            # Products of experts without content are known in bfloat16 only.
+            weight.data = weight.data.bfloat16()
+    if model.noise == "uniform":
+        peak, cache = _denoise(model, work)
+    else:
+        num_others = len(model.model.layers) - 2
+        model.model.layers = model.model.layers[:2]
+        peak, kept_by_layer = _run(model, work)
+        peak += num_others * kept_by_layer
+        cache = 0 if work.train else (num_others + 2) * kept_by_layer
+    parts = {"weights": weights, "adapter": adapter, "cache": cache, "activations": peak + expanded - cache}
     return parts | {"overhead": _OVERHEAD}
 
 
 def _run(model: PreTrainedModel, work: Flags) -> tuple[int, int]:
     """Returns the bytes that are alive at the peak beside the weights, and those that each layer leaves until then."""
-    for weight in model.parameters():
-        if weight.ndim == 3:
-            # Products of experts without content are known in bfloat16 only.
-            weight.data = weight.data.bfloat16()
     length, num_scored, rows = work.computed, work.block_length, work.batch_size
     if work.train:
         if model.attention != "full":
@@ -104,6 +110,34 @@ def _run(model: PreTrainedModel, work: Flags) -> tuple[int, int]:
     computed = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) // 2
     kept = computed * work.length // work.computed
     return memory.peak + 2 * (kept - computed), kept
+
+
+@torch.no_grad()
+def _denoise(model: Any, work: Flags) -> tuple[int, int]:
+    """Returns the bytes at the peak beside the weights, and those of the cache. One layer of each kind runs."""
+    text = model.config.get_text_config()
+    kinds, places = text.layer_types, {kind: place for place, kind in enumerate(text.layer_types)}
+    text.layer_types = list(places)
+    for half in (model.model.encoder.language_model, model.model.decoder):
+        half.layers = nn.ModuleList(half.layers[place] for place in places.values())
+        for place, layer in enumerate(half.layers):
+            layer.self_attn.layer_idx = place
+    size, prompt = work.block_length, work.computed - work.block_length
+    width = prompt + -(-(work.length - prompt) // size) * size
+    with torch.device("meta"), _LiveMemory(model) as memory:
+        ids, cache = torch.zeros(work.batch_size, width, dtype=torch.long), WindowCache(len(places))
+        cache.resize([], *ids.shape, ids.device)
+        cache.select(Pass(None, slice(0, prompt), ids[:, :0], prompt, None))
+        # The prompt is stored; the last canvas sees all that precedes it.
+        inputs = {"past_key_values": cache, **dict.fromkeys(("position_ids", "attention_mask"), ids[:, :prompt])}
+        model.score(inputs | {"input_ids": ids[:, :prompt]}, ids[:, :0])
+        states = model.get_input_embeddings()(ids[:, :size])
+        states = model.condition(states, torch.zeros_like(states))
+        inputs |= {"position_ids": ids[:, :size], "attention_mask": ids[:, : width - size], "inputs_embeds": states}
+        predict_tokens(model.score(inputs, ids), None, temperature=1.0)
+    kept = {kind: layer.keys.nbytes + layer.values.nbytes for kind, layer in zip(places, cache.layers, strict=True)}
+    num_bytes = sum(kept[kind] for kind in kinds)
+    return memory.peak - sum(kept.values()) + num_bytes, num_bytes
 
 
 def _train(model: Any, inputs: dict[str, Any], scored: torch.Tensor, work: Flags) -> tuple[int, int]:
