@@ -17,7 +17,6 @@ from hf_dparallel_cli import COMMANDS
 from hf_dparallel_cli.command import Flags
 
 from ..demo import path_of
-from ..models.base import DiffusionModel
 from ..reports import write_json
 from .console import note, say, say_table
 from .loading import checked_name, choose_device, read_settings, resolve_settings
@@ -59,12 +58,10 @@ def judge(flags: Flags) -> dict[str, Any]:
     with checked_name("model", name):
         config = AutoConfig.from_pretrained(name, revision=flags.revision or "main", trust_remote_code=False)
         skeleton = make_skeleton(config, flags.dtype)
-    if not isinstance(skeleton, DiffusionModel):
-        text = f"The memory of `model={flags.model}` is not known."
-        raise ValueError(f"{text} It is for the models that `hf-dparallel models` lists.")
-    if flags.train and skeleton.noise == "uniform":
-        text = f"The memory of a training of `model={flags.model}` is not known."
-        raise ValueError(f"{text} Leave `train` out: that of decoding is.")
+    noise = getattr(skeleton, "noise", None)
+    if noise is None or (flags.train and noise == "uniform"):
+        text = f"The memory of {'a training of ' if noise else ''}`model={flags.model}` is not known."
+        raise ValueError(f"{text} It is for what `hf-dparallel models` lists; of DiffusionGemma, leave `train` out.")
     work = SimpleNamespace(**vars(flags), length=flags.max_length, computed=flags.max_length, is_cached=False)
     work.dtype = str(skeleton.dtype).removeprefix("torch.")
     if flags.train:

@@ -77,20 +77,15 @@ def estimate_memory(config: PreTrainedConfig, work: Flags) -> dict[str, int]:
         if weight.ndim == 3:
             # Products of experts without content are known in bfloat16 only.
             weight.data = weight.data.bfloat16()
-    if model.noise == "uniform":
-        peak, cache = _denoise(model, work)
-    else:
-        num_others = len(model.model.layers) - 2
-        model.model.layers = model.model.layers[:2]
-        peak, kept_by_layer = _run(model, work)
-        peak += num_others * kept_by_layer
-        cache = 0 if work.train else (num_others + 2) * kept_by_layer
+    peak, cache = (_denoise if model.noise == "uniform" else _run)(model, work)
     parts = {"weights": weights, "adapter": adapter, "cache": cache, "activations": peak + expanded - cache}
     return parts | {"overhead": _OVERHEAD}
 
 
 def _run(model: PreTrainedModel, work: Flags) -> tuple[int, int]:
-    """Returns the bytes that are alive at the peak beside the weights, and those that each layer leaves until then."""
+    """Returns the bytes that are alive at the peak beside the weights, and those of the cache. Two layers run."""
+    num_others = len(model.model.layers) - 2
+    model.model.layers = model.model.layers[:2]
     length, num_scored, rows = work.computed, work.block_length, work.batch_size
     if work.train:
         if model.attention != "full":
@@ -103,13 +98,14 @@ def _run(model: PreTrainedModel, work: Flags) -> tuple[int, int]:
         mask = torch.ones(rows, 1, length, length, dtype=torch.bool) if model.attention != "full" else None
         inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": torch.arange(length).expand(rows, -1)}
         if work.train:
-            return _train(model, inputs, scored, work)
+            peak, kept = _train(model, inputs, scored, work)
+            return peak + num_others * kept, 0
         cache = DynamicCache()
         with torch.no_grad(), _LiveMemory(model) as memory:
             measure_certainty(model.score(inputs | ({"past_key_values": cache} if work.is_cached else {}), scored), 0)
     computed = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) // 2
     kept = computed * work.length // work.computed
-    return memory.peak + 2 * (kept - computed), kept
+    return memory.peak - 2 * computed + (num_others + 2) * kept, (num_others + 2) * kept
 
 
 @torch.no_grad()
@@ -126,14 +122,14 @@ def _denoise(model: Any, work: Flags) -> tuple[int, int]:
     width = prompt + -(-(work.length - prompt) // size) * size
     with torch.device("meta"), _LiveMemory(model) as memory:
         ids, cache = torch.zeros(work.batch_size, width, dtype=torch.long), WindowCache(len(places))
-        cache.resize([], *ids.shape, ids.device)
+        cache.resize([], work.batch_size, width, ids.device)
         cache.select(Pass(None, slice(0, prompt), ids[:, :0], prompt, None))
         # The prompt is stored; the last canvas sees all that precedes it.
         inputs = {"past_key_values": cache, **dict.fromkeys(("position_ids", "attention_mask"), ids[:, :prompt])}
         model.score(inputs | {"input_ids": ids[:, :prompt]}, ids[:, :0])
         states = model.get_input_embeddings()(ids[:, :size])
-        states = model.condition(states, torch.zeros_like(states))
-        inputs |= {"position_ids": ids[:, :size], "attention_mask": ids[:, : width - size], "inputs_embeds": states}
+        inputs |= {"position_ids": ids[:, :size], "attention_mask": ids[:, : width - size]}
+        inputs["inputs_embeds"] = model.condition(states, states)
         predict_tokens(model.score(inputs, ids), None, temperature=1.0)
     kept = {kind: layer.keys.nbytes + layer.values.nbytes for kind, layer in zip(places, cache.layers, strict=True)}
     num_bytes = sum(kept[kind] for kind in kinds)
@@ -141,6 +137,7 @@ def _denoise(model: Any, work: Flags) -> tuple[int, int]:
 
 
 def _train(model: Any, inputs: dict[str, Any], scored: torch.Tensor, work: Flags) -> tuple[int, int]:
+    """Returns the bytes at the peak beside the weights, and those that each layer leaves until then."""
     layers, lives = model.model.layers, []
     if work.use_peft:
         model = add_adapter(model, LoraConfig(r=work.lora_r))

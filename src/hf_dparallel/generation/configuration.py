@@ -175,10 +175,9 @@ class DiffusionGenerationConfig(GenerationConfig):
         """Writes the settings that are set, as JSON, under the names of transformers where its sampler knows all."""
         unset = [name for name in SETTINGS if getattr(self, name, None) is None]
         write = super().to_json_string
-        if self.is_on("max_denoising_steps"):
-            with suppress(ValueError):
-                write = _for_transformers(self.settings()).to_json_string
-                unset.remove("confidence_threshold")
+        with suppress(ValueError):
+            write = _for_transformers(self.settings()).to_json_string
+            unset.remove("confidence_threshold")
         return write(use_diff, ignore_metadata, [*(keys_to_pop or []), *unset])
 
     @property
@@ -333,10 +332,10 @@ def _of_transformers(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _for_transformers(settings: dict[str, Any]) -> DiffusionGemmaGenerationConfig:
-    """The same settings for transformers; a `ValueError` if its sampler, which always draws, does not know one."""
-    kept = {name: settings[name] for name in settings.keys() - {"entropy_bound", "stop_entropy"}}
-    if kept.pop("do_sample", True) is False:
-        raise ValueError("`do_sample=False` is not known to transformers.")
+    """The same settings for transformers; a `ValueError` if its sampler does not know one, or they are for others."""
+    if settings.get("do_sample") is False or "max_denoising_steps" not in settings:
+        raise ValueError("The sampler of transformers always draws, and denoises.")
+    kept = {name: settings[name] for name in settings.keys() - {"entropy_bound", "stop_entropy", "do_sample"}}
     bound = settings.get("entropy_bound")
     sampler = None if bound is None else {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": bound}
     stop_entropy = settings.get("stop_entropy")
