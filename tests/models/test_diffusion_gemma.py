@@ -8,7 +8,13 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoModelForImageTextToText, AutoModelForMaskedLM, DiffusionGemmaForBlockDiffusion
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMaskedLM,
+    CompileConfig,
+    DiffusionGemmaForBlockDiffusion,
+)
 from transformers.models.diffusion_gemma import DiffusionGemmaGenerationConfig
 
 from hf_dparallel import DiffusionGenerationConfig
@@ -81,6 +87,8 @@ def test_the_published_recipe_is_read_and_saved_by_our_names(model, tmp_path):
     model.save_pretrained(tmp_path)
     again = AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert type(again) is type(model) and again.generation_config.settings() == settings
+    # The class that scripts ask for whose models are of other families.
+    assert type(AutoModelForCausalLM.from_pretrained(tmp_path)) is type(model)
     # transformers reads weights and recipe, and keeps its classes.
     theirs = AutoModelForImageTextToText.from_pretrained(tmp_path)
     assert type(theirs) is DiffusionGemmaForBlockDiffusion
@@ -208,11 +216,17 @@ def test_images_are_refused_by_name():
         ("block_origin", {"block_origin": "sequence"}),
         ("max_new_tokens", {"max_new_tokens": 0}),
         ("block_origin", {"engine": "sglang"}),
+        ("compile_config", {"compile_config": CompileConfig()}),
     ],
 )
 def test_what_needs_a_mask_token_is_refused(setting, others):
     with refuses(setting):
         make_diffusion_gemma().generate(torch.tensor([[2, 3]]), **others)
+
+
+def test_the_argument_of_transformers_is_answered_with_ours():
+    with pytest.raises(ValueError, match="Use `entropy_bound` for `sampler_config`"):
+        make_diffusion_gemma().generate(torch.tensor([[2, 3]]), sampler_config={"entropy_bound": 0.1})
 
 
 def test_methods_that_mask_answers_are_refused(tmp_path):
