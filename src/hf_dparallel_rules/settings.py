@@ -37,6 +37,7 @@ _OUR_NAMES = {
     "threshold": "confidence_threshold` or `entropy_threshold",
     "factor": "confidence_factor",
     "eb_threshold": "entropy_budget",
+    "sampler_config": "entropy_bound",
     **dict.fromkeys(("alg", "remasking", "remasking_strategy"), "denoising_steps` or another commit rule"),
     **dict.fromkeys(("minimal_topk", "num_to_transfer"), "min_commits"),
     "dual_cache": "cache_implementation",
@@ -360,7 +361,7 @@ add_setting("pad_token_id", "tokens", int, noun="a token id (an integer)",
 add_setting("bos_token_id", "tokens", int, noun="a token id (an integer)",
     help="Only a record: decoding does not use it.")
 add_setting("compile_config", "compile", object, noun="a transformers.CompileConfig", items="CompileConfig",
-    model={"is_native": "needs a model of this package (see `hf-dparallel models`), which {model} is not"},
+    model={"is_native": "compiles forward passes of this package, and {model} has one of its own"},
     help="A `transformers.CompileConfig`: runs the forward pass through `torch.compile`. Prompts are then padded to "
     "multiples of 64 columns and batches to powers of two, so that few shapes are compiled.")
 add_setting("disable_compile", "compile", bool, help="Ignores `compile_config`.")

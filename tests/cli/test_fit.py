@@ -79,6 +79,20 @@ def test_lengths_and_caches_count(hf, tmp_path):
     assert parts("--train", "--lora_r", "4", "--max_length", "768")["activations"] > 1.5 * trained["activations"]
 
 
+def test_a_model_of_canvases_of_random_tokens(hf, tmp_path):
+    make_diffusion_gemma(canvas_length=32).config.save_pretrained(tmp_path)
+
+    def parts(*flags):
+        code, out, _ = hf("fit", tmp_path, "--memory", "2GB", *flags, "--json", "f.json")
+        assert code == 0 and "which fits." in out
+        return read_json("f.json")["parts"]
+
+    plain = parts("--max_new_tokens", "64")
+    assert all(plain[name] > 0 for name in ("weights", "cache", "activations"))
+    assert parts("--max_new_tokens", "33") == plain
+    assert parts("--max_new_tokens", "64", "--batch_size", "4")["cache"] == 4 * plain["cache"]
+
+
 def test_without_a_size_it_is_what_the_device_has(hf, monkeypatch):
     assert hf("fit", "demo", "--device", "cpu")[0] == 0
     monkeypatch.setattr(fit_command, "choose_device", lambda name: torch.device("cuda:1"))
@@ -98,7 +112,7 @@ def test_without_a_size_it_is_what_the_device_has(hf, monkeypatch):
         ("gpt2", 1, "`model=gpt2` is not a masked language model"),
         ("mine", 1, "model type `mine`"),
         ("bert", 1, "The memory of `model=bert` is not known."),
-        ("gemma", 1, "The memory of `model=gemma` is not known."),
+        ("gemma --train", 1, "The memory of a training of `model=gemma` is not known. It is for what"),
     ],
 )
 def test_what_it_cannot_say(hf, tmp_path, flags, code, message):

@@ -18,6 +18,7 @@ from ..helpers import (
     lora,
     make_a2d,
     make_block_a2d,
+    make_diffusion_gemma,
     make_dream,
     make_fast_dllm,
     make_llada,
@@ -113,6 +114,21 @@ def test_the_estimate_is_what_a_decode_allocates(make_model, cache):
     assert estimate["cache"] + estimate["activations"] == pytest.approx(measured, rel=0.12)
     assert (estimate["cache"] > 0) == (cache is not None) and estimate["adapter"] == 0
     assert estimate["weights"] == num_bytes(model.parameters())
+
+
+@pytest.mark.parametrize(("batch_size", "prompt", "canvas", "vocab_size"), [(8, 96, 8, 512), (2, 32, 16, 8192)])
+def test_the_estimate_is_what_denoising_allocates(batch_size, prompt, canvas, vocab_size):
+    """The last canvas is whole, however few of its tokens are wanted."""
+    model = make_diffusion_gemma(canvas, num_hidden_layers=4, vocab_size=vocab_size, hidden_size=64)
+    ids, told = torch.full((batch_size, prompt), 2), {"max_new_tokens": 20, "max_denoising_steps": 3}
+    measured = 2**20 * measure_tensor_memory(lambda: model.generate(ids, stop_at_eos=False, **told), "cpu")
+    work = workload(prompt + 20, prompt + canvas, batch_size=batch_size, block_length=canvas, is_cached=True)
+    estimate = estimate_memory(model.config, work)
+    assert estimate["cache"] + estimate["activations"] == pytest.approx(measured, rel=0.1)
+    of_cache = sum(heads * size for heads, size in [(2, 8)] * 3 + [(1, 12)])
+    width = prompt + -(-20 // canvas) * canvas
+    assert estimate["cache"] == 2 * 4 * of_cache * width * batch_size
+    assert estimate["weights"] == num_bytes(model.parameters()) and estimate["adapter"] == 0
 
 
 FAMILIES = [make_llada, make_dream, make_sdar, make_sdar_moe, make_llada2, make_a2d, make_block_a2d, make_fast_dllm]

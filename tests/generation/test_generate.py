@@ -165,6 +165,7 @@ def canvas_cases(draw):
     """Settings of canvases of random tokens."""
     token = st.integers(0, 61)
     kwargs = {
+        "block_length": draw(st.sampled_from([1, 3, 4, 4, 7])),
         "max_new_tokens": draw(st.integers(1, 14)),
         "use_cache": draw(st.sampled_from([None, False])),
         "do_sample": draw(st.sampled_from([True, True, False])),
@@ -179,7 +180,7 @@ def canvas_cases(draw):
         "stop_at_eos": draw(st.booleans()),
     }
     prompts = draw(st.lists(st.lists(token, min_size=1, max_size=12), min_size=1, max_size=4))
-    return Case(make_diffusion_gemma, 2, prompts, kwargs, draw(st.integers(1, 3)), *stops(draw))
+    return Case(make_diffusion_gemma, draw(st.integers(1, 3)), prompts, kwargs, draw(st.integers(1, 3)), *stops(draw))
 
 
 class PassClock(RowPart):
@@ -245,7 +246,8 @@ def decoding(forms):
 
 
 def make_model(case):
-    sizes = {"block_length": case.kwargs["block_length"]} if case.make in BY_BLOCK else {}
+    name = "canvas_length" if case.make is make_diffusion_gemma else "block_length"
+    sizes = {name: case.kwargs["block_length"]} if case.make in [*BY_BLOCK, make_diffusion_gemma] else {}
     layers_name = "n_layers" if case.make is make_llada else "num_hidden_layers"
     model = case.make(**sizes, **{layers_name: case.layers}).double()
     if case.make in MIXTURES:

@@ -8,7 +8,13 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoModelForImageTextToText, AutoModelForMaskedLM, DiffusionGemmaForBlockDiffusion
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMaskedLM,
+    CompileConfig,
+    DiffusionGemmaForBlockDiffusion,
+)
 from transformers.models.diffusion_gemma import DiffusionGemmaGenerationConfig
 
 from hf_dparallel import DiffusionGenerationConfig
@@ -17,7 +23,7 @@ from hf_dparallel.generation.decoder import Decoder
 from hf_dparallel.generation.standard_parts import make_parts
 from hf_dparallel.harness.likelihood import estimate_log_likelihood
 
-from ..helpers import Recorder, make_diffusion_gemma, refuses
+from ..helpers import Recorder, make_diffusion_gemma, read_json, refuses
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +87,46 @@ def test_the_published_recipe_is_read_and_saved_by_our_names(model, tmp_path):
     model.save_pretrained(tmp_path)
     again = AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert type(again) is type(model) and again.generation_config.settings() == settings
-    # transformers reads the weights, and keeps its classes. Our settings it does not know.
-    (tmp_path / "generation_config.json").unlink()
+    # The class that scripts ask for whose models are of other families.
+    assert type(AutoModelForCausalLM.from_pretrained(tmp_path)) is type(model)
+    # transformers reads weights and recipe, and keeps its classes.
     theirs = AutoModelForImageTextToText.from_pretrained(tmp_path)
     assert type(theirs) is DiffusionGemmaForBlockDiffusion
     assert all(torch.equal(weight, theirs.state_dict()[name]) for name, weight in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"max_denoising_steps": 3, "entropy_bound": 2.0, "max_new_tokens": 8, "t_max": 0.9, "t_min": 0.1},
+        {"max_denoising_steps": 9, "stop_entropy": 2.5, "stability_threshold": 2, "max_new_tokens": 12},
+        {"max_denoising_steps": 2, "max_new_tokens": 4, "eos_token_id": [5, 6], "return_dict_in_generate": True},
+    ],
+)
+def test_transformers_decodes_a_saved_model_by_its_recipe(tmp_path, recipe):
+    model, ids = make_diffusion_gemma(), torch.tensor([[2, 3, 4]])
+    model.generation_config = DiffusionGenerationConfig(eos_token_id=1, pad_token_id=0).updated(**recipe)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert again.generation_config.settings() == model.generation_config.settings() | {"do_sample": True}
+    answers = []
+    for decoding in (model, again, AutoModelForImageTextToText.from_pretrained(tmp_path)):
+        torch.manual_seed(0)
+        answers.append(decoding.generate(ids, return_dict_in_generate=True).sequences[0])
+    ours, second, theirs = answers
+    assert torch.equal(ours, second) and torch.equal(ours[: len(theirs)], theirs) and len(theirs) > 3
+    assert (ours[len(theirs) :] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"do_sample": False}, {"temperature": 0.5}, {"entropy_threshold": 1.0}, {"t_max": 0.1}, {"use_cache": False}],
+)
+def test_a_recipe_that_transformers_has_no_words_for_is_saved_by_our_names(tmp_path, setting):
+    recipe = DiffusionGenerationConfig(max_denoising_steps=3, t_min=0.3, **setting)
+    recipe.save_pretrained(tmp_path)
+    assert "sampler_config" not in read_json(tmp_path / "generation_config.json")
+    assert DiffusionGenerationConfig.from_pretrained(tmp_path).settings() == recipe.settings()
 
 
 def test_without_a_recipe_it_decodes_as_published():
@@ -177,11 +218,17 @@ def test_images_are_refused_by_name():
         ("block_origin", {"block_origin": "sequence"}),
         ("max_new_tokens", {"max_new_tokens": 0}),
         ("block_origin", {"engine": "sglang"}),
+        ("compile_config", {"compile_config": CompileConfig()}),
     ],
 )
 def test_what_needs_a_mask_token_is_refused(setting, others):
     with refuses(setting):
         make_diffusion_gemma().generate(torch.tensor([[2, 3]]), **others)
+
+
+def test_the_argument_of_transformers_is_answered_with_ours():
+    with pytest.raises(ValueError, match="Use `entropy_bound` for `sampler_config`"):
+        make_diffusion_gemma().generate(torch.tensor([[2, 3]]), sampler_config={"entropy_bound": 0.1})
 
 
 def test_the_likelihood_of_masked_answers_is_refused():

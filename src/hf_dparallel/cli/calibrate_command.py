@@ -83,6 +83,8 @@ def recipes_to_try(
         for settings in candidates
     }
     original = next(iter(recipes.values())).one_token_per_pass()
+    if model.noise == "uniform":
+        original = resolve_settings(model, DiffusionGenerationConfig(**given), tokenizer)
     told = ("block_length", *settings_of("rule"))
     reference = {name: value for name, value in original.settings().items() if name in told}
     return reference, {describe(reference): original, **recipes}

@@ -58,9 +58,10 @@ def judge(flags: Flags) -> dict[str, Any]:
     with checked_name("model", name):
         config = AutoConfig.from_pretrained(name, revision=flags.revision or "main", trust_remote_code=False)
         skeleton = make_skeleton(config, flags.dtype)
-    if not getattr(skeleton, "is_native", False):
-        text = f"The memory of `model={flags.model}` is not known."
-        raise ValueError(f"{text} It is for the masked diffusion models that `hf-dparallel models` lists.")
+    noise = getattr(skeleton, "noise", None)
+    if noise is None or (flags.train and noise == "uniform"):
+        text = f"The memory of {'a training of ' if noise else ''}`model={flags.model}` is not known."
+        raise ValueError(f"{text} It is for what `hf-dparallel models` lists; of DiffusionGemma, leave `train` out.")
     work = SimpleNamespace(**vars(flags), length=flags.max_length, computed=flags.max_length, is_cached=False)
     work.dtype = str(skeleton.dtype).removeprefix("torch.")
     if flags.train:

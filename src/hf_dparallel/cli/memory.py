@@ -28,6 +28,9 @@ from transformers.quantizers.base import get_keys_to_not_convert
 from hf_dparallel_cli.command import Flags
 from hf_dparallel_rules.certainty import measure_certainty
 
+from ..generation.cache import WindowCache
+from ..generation.plan import Pass
+from ..generation.prediction import predict_tokens
 from ..training.objective import Objective
 from ..training.student import add_adapter, default_target_modules
 
@@ -70,21 +73,19 @@ def estimate_memory(config: PreTrainedConfig, work: Flags) -> dict[str, int]:
         weights -= round(sum(sizes) * (1 - _BITS_OF_4BIT / (8 * model.dtype.itemsize)))
         # One layer at a time is expanded for its matrix product.
         expanded = max(sizes)
-    num_others = len(model.model.layers) - 2
-    model.model.layers = model.model.layers[:2]
-    peak, kept_by_layer = _run(model, work)
-    activations = peak + num_others * kept_by_layer + expanded
-    cache = 0 if work.train else (num_others + 2) * kept_by_layer
-    parts = {"weights": weights, "adapter": adapter, "cache": cache, "activations": activations - cache}
-    return parts | {"overhead": _OVERHEAD}
-
-
-def _run(model: PreTrainedModel, work: Flags) -> tuple[int, int]:
-    """Returns the bytes that are alive at the peak beside the weights, and those that each layer leaves until then."""
     for weight in model.parameters():
         if weight.ndim == 3:
             # Products of experts without content are known in bfloat16 only.
             weight.data = weight.data.bfloat16()
+    peak, cache = (_denoise if model.noise == "uniform" else _run)(model, work)
+    parts = {"weights": weights, "adapter": adapter, "cache": cache, "activations": peak + expanded - cache}
+    return parts | {"overhead": _OVERHEAD}
+
+
+def _run(model: PreTrainedModel, work: Flags) -> tuple[int, int]:
+    """Returns the bytes that are alive at the peak beside the weights, and those of the cache. Two layers run."""
+    num_others = len(model.model.layers) - 2
+    model.model.layers = model.model.layers[:2]
     length, num_scored, rows = work.computed, work.block_length, work.batch_size
     if work.train:
         if model.attention != "full":
@@ -97,16 +98,46 @@ def _run(model: PreTrainedModel, work: Flags) -> tuple[int, int]:
         mask = torch.ones(rows, 1, length, length, dtype=torch.bool) if model.attention != "full" else None
         inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": torch.arange(length).expand(rows, -1)}
         if work.train:
-            return _train(model, inputs, scored, work)
+            peak, kept = _train(model, inputs, scored, work)
+            return peak + num_others * kept, 0
         cache = DynamicCache()
         with torch.no_grad(), _LiveMemory(model) as memory:
             measure_certainty(model.score(inputs | ({"past_key_values": cache} if work.is_cached else {}), scored), 0)
     computed = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) // len(cache.layers)
     kept = computed * work.length // work.computed
-    return memory.peak + 2 * (kept - computed), kept
+    return memory.peak - 2 * computed + (num_others + 2) * kept, (num_others + 2) * kept
+
+
+@torch.no_grad()
+def _denoise(model: Any, work: Flags) -> tuple[int, int]:
+    """Returns the bytes at the peak beside the weights, and those of the cache. One layer of each kind runs."""
+    text = model.config.get_text_config()
+    kinds, places = text.layer_types, {kind: place for place, kind in enumerate(text.layer_types)}
+    text.layer_types = list(places)
+    for half in (model.model.encoder.language_model, model.model.decoder):
+        half.layers = nn.ModuleList(half.layers[place] for place in places.values())
+        for place, layer in enumerate(half.layers):
+            layer.self_attn.layer_idx = place
+    size, prompt = work.block_length, work.computed - work.block_length
+    width = prompt + -(-(work.length - prompt) // size) * size
+    with torch.device("meta"), _LiveMemory(model) as memory:
+        ids, cache = torch.zeros(work.batch_size, width, dtype=torch.long), WindowCache(len(places))
+        cache.resize([], work.batch_size, width, ids.device)
+        cache.select(Pass(None, slice(0, prompt), ids[:, :0], prompt, None))
+        # The prompt is stored; the last canvas sees all that precedes it.
+        inputs = {"past_key_values": cache, **dict.fromkeys(("position_ids", "attention_mask"), ids[:, :prompt])}
+        model.score(inputs | {"input_ids": ids[:, :prompt]}, ids[:, :0])
+        states = model.get_input_embeddings()(ids[:, :size])
+        inputs |= {"position_ids": ids[:, :size], "attention_mask": ids[:, : width - size]}
+        inputs["inputs_embeds"] = model.condition(states, states)
+        predict_tokens(model.score(inputs, ids), None, temperature=1.0)
+    kept = {kind: layer.keys.nbytes + layer.values.nbytes for kind, layer in zip(places, cache.layers, strict=True)}
+    num_bytes = sum(kept[kind] for kind in kinds)
+    return memory.peak - sum(kept.values()) + num_bytes, num_bytes
 
 
 def _train(model: Any, inputs: dict[str, Any], scored: torch.Tensor, work: Flags) -> tuple[int, int]:
+    """Returns the bytes at the peak beside the weights, and those that each layer leaves until then."""
     layers, lives = model.model.layers, []
     if work.use_peft:
         model = add_adapter(model, LoraConfig(r=work.lora_r))

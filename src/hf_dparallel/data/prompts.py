@@ -17,7 +17,7 @@ def tokenize_prompts(
     """Returns the token ids of the column `prompt` (texts, or lists of messages) or `messages` of a dataset.
 
     Texts are tokenized as they are. Messages go through the chat template, without a trailing answer. Raises a
-    `ValueError` for empty prompts and prompts with `mask_token_id`, by default the tokenizer's mask token.
+    `ValueError` for empty prompts and prompts with `mask_token_id`, if the model has one.
     """
     if len(dataset) == 0:
         raise ValueError("`dataset` has no rows. Check its split and its filters.")
@@ -35,7 +35,6 @@ def tokenize_prompts(
     else:
         prompt_ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, return_dict=True)["input_ids"]
     _check_not_empty(prompt_ids, column)
-    mask_token_id = tokenizer.mask_token_id if mask_token_id is None else mask_token_id
     for row, ids in enumerate(prompt_ids):
         if mask_token_id in ids:
             raise ValueError(

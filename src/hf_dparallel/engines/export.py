@@ -140,8 +140,8 @@ def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:
 def _check_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     if getattr(model, "hf_quantizer", None) is not None:
         raise ValueError("The student is quantized. Merge the adapter into the base model in its own dtype.")
-    if len(tokenizer) > model.config.vocab_size:
-        sizes = f"{len(tokenizer)} tokens, and the model {model.config.vocab_size}"
+    if len(tokenizer) > (vocab_size := model.config.get_text_config().vocab_size):
+        sizes = f"{len(tokenizer)} tokens, and the model {vocab_size}"
         raise ValueError(f"The tokenizer has {sizes}. Pass the model that it was made for.")
 
 

@@ -46,10 +46,8 @@ def compare_with_teacher(
     rule = str(config.commit_rule())
     rule = f"{rule} {getattr(config, rule)}"
     with _teacher(model, load_teacher) as teacher:
-        recipes = [(f"Teacher, {rule}", recipe)]
-        if config.mask_token_id is not None:
-            recipes.insert(0, ("Teacher, one token per pass", config.one_token_per_pass()))
-        measure(teacher, "Teacher", *recipes)
+        original = [("Teacher, one token per pass", config.one_token_per_pass())] if teacher.noise == "mask" else []
+        measure(teacher, "Teacher", *original, (f"Teacher, {rule}", recipe))
     measure(model, "Student", (f"Student, {rule}", recipe))
     return rule_of_answers, make_rows(measured), certainty
 

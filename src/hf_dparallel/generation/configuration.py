@@ -4,10 +4,12 @@
 import copy
 import textwrap
 from collections.abc import Iterable
+from contextlib import suppress
 from inspect import cleandoc
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.diffusion_gemma import DiffusionGemmaGenerationConfig
 from transformers.utils import logging
 
 from hf_dparallel_rules.commit_rules import check_rule
@@ -170,9 +172,13 @@ class DiffusionGenerationConfig(GenerationConfig):
         return super().to_diff_dict() | samples
 
     def to_json_string(self, use_diff=True, ignore_metadata=False, keys_to_pop=None) -> str:
-        """Returns the settings that are set, as JSON."""
+        """Returns the settings that are set, as JSON, under the names of transformers where its sampler knows all."""
         unset = [name for name in SETTINGS if getattr(self, name, None) is None]
-        return super().to_json_string(use_diff, ignore_metadata, [*(keys_to_pop or []), *unset])
+        write = super().to_json_string
+        with suppress(ValueError):
+            write = _for_transformers(self.settings()).to_json_string
+            unset.remove("confidence_threshold")
+        return write(use_diff, ignore_metadata, [*(keys_to_pop or []), *unset])
 
     @property
     def compiles(self) -> bool:
@@ -314,13 +320,25 @@ def _samples(settings: dict[str, Any]) -> bool | None:
 
 
 def _of_transformers(settings: dict[str, Any]) -> dict[str, Any]:
-    """Renames the settings of transformers' sampler for canvases: its `confidence_threshold` is a bound of entropy."""
+    """Renames the settings of transformers' sampler, which draws: its `confidence_threshold` is a bound of entropy."""
     if "sampler_config" not in settings:
         return settings
     sampler, stop_entropy = settings["sampler_config"], settings.get("confidence_threshold")
     sampler = sampler if isinstance(sampler, dict) or sampler is None else vars(sampler)
     renamed = {"entropy_bound": (sampler or {}).get("entropy_bound"), "stop_entropy": stop_entropy}
-    return {name: settings[name] for name in settings.keys() - {"sampler_config", "confidence_threshold"}} | renamed
+    kept = {name: settings[name] for name in settings.keys() - {"sampler_config", "confidence_threshold"}}
+    return {"do_sample": True} | kept | renamed
+
+
+def _for_transformers(settings: dict[str, Any]) -> DiffusionGemmaGenerationConfig:
+    """The same settings for transformers; a `ValueError` if its sampler does not know one, or they are for others."""
+    if settings.get("do_sample") is False or "max_denoising_steps" not in settings:
+        raise ValueError("The sampler of transformers always draws, and denoises.")
+    kept = {name: settings[name] for name in settings.keys() - {"entropy_bound", "stop_entropy", "do_sample"}}
+    bound = settings.get("entropy_bound")
+    sampler = None if bound is None else {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": bound}
+    stop_entropy = settings.get("stop_entropy")
+    return DiffusionGemmaGenerationConfig(sampler_config=sampler, confidence_threshold=stop_entropy, **kept)
 
 
 def special_token_id(name: str, *sources: Any) -> Any:

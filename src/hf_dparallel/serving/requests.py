@@ -158,8 +158,11 @@ def _read_schema(
 def _compile(
     schema: dict[str, Any], served: ServedModel, config: DiffusionGenerationConfig, field: str
 ) -> CompiledSchema:
-    is_kept = not config.revises and config.mask_token_id is not None
-    if not is_kept or not config.stop_at_eos or not config.eos_token_ids:
+    if served.model.noise == "uniform":
+        raise RequestError(
+            f"`{field}` needs tokens that stay once they are decided; here none do. Leave it out.", field
+        )
+    if config.revises or not config.stop_at_eos or not config.eos_token_ids:
         raise RequestError(
             f"`{field}` needs a model with mask and end-of-sequence tokens, `stop_at_eos=true`, and settings that "
             "revise no tokens. Leave out `stop_at_eos` and settings that revise tokens.",

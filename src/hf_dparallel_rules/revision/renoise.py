@@ -5,7 +5,7 @@ from ..settings import add_setting
 
 
 # fmt: off
-add_setting("max_denoising_steps", "revision", int, minimum=1, is_swept=True, not_with=("compile_config",),
+add_setting("max_denoising_steps", "revision", int, minimum=1, is_swept=True,
     model={"has_random_noise": "is for models whose noise is random tokens, but {model} has a mask token"},
     help="Renoising, for models whose noise is random tokens: at most this many passes over a canvas. Each decides "
     "all tokens again; those that the commit rule does not accept become random tokens.")
