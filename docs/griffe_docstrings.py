@@ -72,7 +72,7 @@ def inherited_parameters(configuration: type) -> str:
     """Returns the docstrings of those of its bases that are ours and have parameters, which it has, too."""
     bases = [
         base
-        for base in configuration.__mro__[1:]
+        for base in reversed(configuration.__mro__[1:])
         if base.__module__.startswith("hf_dparallel")
     ]
     texts = (inspect.cleandoc(base.__doc__ or "") for base in bases)
