@@ -101,7 +101,7 @@ def _run(model: PreTrainedModel, work: Flags) -> tuple[int, int]:
         cache = DynamicCache()
         with torch.no_grad(), _LiveMemory(model) as memory:
             measure_certainty(model.score(inputs | ({"past_key_values": cache} if work.is_cached else {}), scored), 0)
-    computed = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) // 2
+    computed = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) // len(cache.layers)
     kept = computed * work.length // work.computed
     return memory.peak + 2 * (kept - computed), kept
 
@@ -124,7 +124,7 @@ def _train(model: Any, inputs: dict[str, Any], scored: torch.Tensor, work: Flags
         with torch.autocast("cpu", torch.bfloat16, enabled=work.bf16):
             output = model(**inputs, **head).head_output
         output.losses.sum().backward()
-    return memory.peak, lives[1] - lives[0]
+    return memory.peak, lives[-1] - lives[0]
 
 
 def _attend(module, query, key, value, attention_mask, scaling=None, **kwargs) -> tuple[torch.Tensor, None]:

