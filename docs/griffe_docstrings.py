@@ -3,7 +3,8 @@
 
 Cross-references such as [`~DiffusionGenerationConfig`] become links to the API page if they name something public, and
 code otherwise. The types of arguments, which griffe shows as they are, lose their Markdown. Settings that the package
-lists in a docstring at import are taken from there.
+lists in a docstring at import are taken from there. A configuration shows the parameters that it inherits from ours,
+and every entry its file.
 """
 
 import inspect
@@ -24,10 +25,14 @@ def plain_types(text: str) -> str:
     """Writes "a ([`~x.B`], *optional*):" as "a (B, optional):", and a returned "`B`:" as "B:"."""
 
     def plain(match: re.Match) -> str:
-        types = _REFERENCE.sub(lambda reference: reference[2].rsplit(".", 1)[-1], match[2])
+        types = _REFERENCE.sub(
+            lambda reference: reference[2].rsplit(".", 1)[-1], match[2]
+        )
         return match[1] + re.sub("[`*]", "", types) + match[3]
 
-    return _RETURNED.sub(r"\1\2", _ARGUMENT.sub(plain, _GROUP_OF_ARGUMENTS.sub("", text)))
+    return _RETURNED.sub(
+        r"\1\2", _ARGUMENT.sub(plain, _GROUP_OF_ARGUMENTS.sub("", text))
+    )
 
 
 def note_as_admonition(text: str) -> str:
@@ -35,9 +40,13 @@ def note_as_admonition(text: str) -> str:
 
     def admonition(match: re.Match) -> str:
         lines = [line[2:] for line in match[1].splitlines()]
-        first_item = next((i for i, line in enumerate(lines) if line.startswith("- ")), len(lines))
+        first_item = next(
+            (i for i, line in enumerate(lines) if line.startswith("- ")), len(lines)
+        )
         lines.insert(first_item, "")  # MkDocs needs an empty line before a list
-        return "!!! note\n\n" + "\n".join(f"    {line}".rstrip() for line in lines) + "\n"
+        return (
+            "!!! note\n\n" + "\n".join(f"    {line}".rstrip() for line in lines) + "\n"
+        )
 
     return _NOTE.sub(admonition, text)
 
@@ -50,9 +59,24 @@ def link_references(text: str, public_names: set[str]) -> str:
         target = target.removeprefix("hf_dparallel.")
         shown = target.rsplit(".", 1)[-1] if shortened else target
         public = target.split(".")[0]
-        return f"[`{shown}`][hf_dparallel.{public}]" if public in public_names else f"`{shown}`"
+        return (
+            f"[`{shown}`][hf_dparallel.{public}]"
+            if public in public_names
+            else f"`{shown}`"
+        )
 
     return _REFERENCE.sub(link, text)
+
+
+def inherited_parameters(configuration: type) -> str:
+    """Returns the docstrings of those of its bases that are ours and have parameters, which it has, too."""
+    bases = [
+        base
+        for base in reversed(configuration.__mro__[1:])
+        if base.__module__.startswith("hf_dparallel")
+    ]
+    texts = (inspect.cleandoc(base.__doc__ or "") for base in bases)
+    return "".join(f"\n\n{text}" for text in texts if "\nParameters:\n" in text)
 
 
 class HuggingFaceDocstrings(griffe.Extension):
@@ -65,8 +89,19 @@ class HuggingFaceDocstrings(griffe.Extension):
     def _rewrite(self, node: griffe.Object, public_names: set[str]) -> None:
         if node.docstring is not None:
             text = node.docstring.value
-            text = inspect.getdoc(pydoc.locate(node.path)) if "{settings}" in text else text
+            text = (
+                inspect.getdoc(pydoc.locate(node.path))
+                if "{settings}" in text
+                else text
+            )
+            text += (
+                inherited_parameters(pydoc.locate(node.path))
+                if "\nParameters:\n" in text
+                else ""
+            )
             text = note_as_admonition(plain_types(text))
+            if node.is_class or (node.is_function and node.parent.is_module):
+                text += f"\n\n*Source:* `src/{node.relative_package_filepath}`, line {node.lineno}"
             node.docstring.value = link_references(text, public_names)
         for member in node.members.values():
             if not member.is_alias:

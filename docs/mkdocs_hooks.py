@@ -1,21 +1,69 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """MkDocs hooks.
 
-The first page of the documentation is the README, with its links made relative to docs/. Defaults of arguments are
-told once: docstrings have them, and mkdocstrings would add those of the signatures.
+The first page of the documentation is the README, with its links made relative to docs/. Two pages show tables of what
+the package declares. Docstrings have the defaults of arguments, so those of the signatures are left out.
 """
 
 import re
 from pathlib import Path
 
+import hf_dparallel_rules  # noqa: F401  (declares the settings)
+from hf_dparallel_cli.models_command import describe_attention, read_published
+from hf_dparallel_rules.settings import KINDS, SETTINGS, settings_of
+
 
 _DEFAULT = re.compile(r",\s*default:\s*<code>.*?</code>\s*(?=\))", flags=re.DOTALL)
 
 
+def settings_table() -> str:
+    """Returns name, default and first sentence of each setting that changes answers, by kind."""
+    lines = ["| Setting | Default | Meaning |", "|---|---|---|"]
+    for kind, title in KINDS.items():
+        settings = [
+            SETTINGS[name]
+            for name in settings_of(kind)
+            if SETTINGS[name].changes_answer
+        ]
+        lines += [f"| **{title}** | | |"] if settings else []
+        for setting in settings:
+            default = "–" if setting.default is None else f"`{setting.default!r}`"
+            source = f" ([source]({setting.source}))" if setting.source else ""
+            text = setting.help.partition(". ")[0].removesuffix(".")
+            lines.append(f"| `{setting.name}` | {default} | {text}{source} |")
+    return "\n".join(lines)
+
+
+def models_table() -> str:
+    """Returns the published checkpoints by family."""
+    lines = [
+        "| Family | Checkpoints | Attention | Checked against |",
+        "|---|---|---|---|",
+    ]
+    for row in read_published():
+        names = ", ".join(
+            f"`{each['name']}` ({each['size']}, {each['license']})"
+            for each in row["checkpoints"]
+        )
+        lines.append(
+            f"| {row['family']} | {names} | {describe_attention(row)} | {row['checked_against']} |"
+        )
+    return "\n".join(lines)
+
+
 def on_page_markdown(markdown: str, page, config, files) -> str:
     if page.file.src_uri != "index.md":
+        for mark, table in {
+            "<!-- settings -->": settings_table,
+            "<!-- models -->": models_table,
+        }.items():
+            markdown = markdown.replace(mark, table()) if mark in markdown else markdown
         return markdown
-    readme = Path(config["config_file_path"]).with_name("README.md").read_text(encoding="utf-8")
+    readme = (
+        Path(config["config_file_path"])
+        .with_name("README.md")
+        .read_text(encoding="utf-8")
+    )
     return readme.replace("](docs/", "](")
 
 

@@ -109,7 +109,7 @@ def test_the_page_runs(tmp_path, capsys):
     tokenizer = AutoTokenizer.from_pretrained(TEACHER)
     for part in (make_sdar(vocab_size=len(tokenizer)), tokenizer):
         part.save_pretrained(tmp_path)
-    names = run_blocks(ROOT / "docs" / "diffusers.md", {"JetLM/SDAR-1.7B-Chat": str(tmp_path)})
+    names = run_blocks(ROOT / "docs" / "engines.md", {"JetLM/SDAR-1.7B-Chat": str(tmp_path)})
     assert capsys.readouterr().out == f"{names['out'].texts[0]}\n"
 
 

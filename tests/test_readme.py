@@ -9,7 +9,10 @@ import inspect
 import json
 import pydoc
 import re
+import runpy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -22,6 +25,8 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 import hf_dparallel
 from hf_dparallel.cli import COMMANDS, main
 from hf_dparallel.reports import results_table
+from hf_dparallel_cli.models_command import read_published
+from hf_dparallel_rules.settings import SETTINGS
 
 from .pages import PAGES, ROOT, arguments_of_ours, blocks, parse_only, python_blocks, read, run_blocks, shell_commands
 
@@ -29,11 +34,12 @@ from .pages import PAGES, ROOT, arguments_of_ours, blocks, parse_only, python_bl
 # Pages that need more, such as a server or a Hub, or must be undone, and the test that runs their blocks.
 RUN_ELSEWHERE = {
     "docs/add_a_rule.md": "generation/test_add_a_rule.py",
-    "docs/diffusers.md": "test_diffusers.py",
+    "docs/engines.md": "test_diffusers.py",
     "docs/evaluation.md": "harness/test_docs.py",
     "docs/hub.md": "hub/test_docs.py",
     "docs/make_a_teacher.md": "test_make_a_teacher.py",
     "docs/metrics.md": "evaluation/test_metrics.py",
+    "docs/reference/hub.md": "hub/test_docs.py",
     "docs/serving.md": "serving/test_docs.py",
 }
 
@@ -68,6 +74,7 @@ def modern_bert(tmp_path_factory) -> str:
 def test_python_runs(page, modern_bert, golden_dir, capsys, tmp_path):
     gemma = str(golden_dir / "diffusion_gemma" / "model")
     hub = {"answerdotai/ModernBERT-base": modern_bert, "google/diffusiongemma-26B-A4B-it": gemma}
+    hub["GSAI-ML/LLaDA-8B-Instruct"] = hf_dparallel.demo.STUDENT
     names = run_blocks(page, hub)
     check = CHECKS.get(page)
     if check is not None:
@@ -180,6 +187,13 @@ def test_commands_in_the_text_exist(page):
     assert set(named) <= set(COMMANDS)
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_code_fits_the_site(page):
+    """At most 88 columns: longer lines are cut on the page."""
+    code = "".join(text for language in ("bash", "python", "text", "yaml") for text in blocks(page, language))
+    assert not [line for line in code.splitlines() if len(line) > 88]
+
+
 # Figures.
 
 
@@ -187,7 +201,8 @@ def test_figures_agree():
     """The tables are what `make demo` wrote, and no page has other figures of the bundled model."""
     table = results_table(json.loads(read("benchmarks/results/demo_seed0.json"))["rows"])
     assert f"\n{table}\n" in read("README.md") and f"\n{table}\n" in read("docs/results.md")
-    assert set(re.findall(r"[\d.]+ passes", read("docs/which_method.md"))) <= {
+    (section,) = re.findall(r"^## Which method\n(.*?)^## ", read("docs/decoding.md"), flags=re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"[\d.]+ passes", section)) <= {
         f"{cell.strip()} passes" for line in table.splitlines() for cell in line.split("|")
     }
 
@@ -229,19 +244,43 @@ def test_every_page_can_be_reached():
     assert linked >= set(PAGES) - {"README.md"}
 
 
-def test_the_api_page_names_everything_public_by_its_shortest_path():
-    entries = re.findall(r"^::: (\S+)$", read("docs/api.md"), flags=re.MULTILINE)
-    assert all(pydoc.locate(entry) is not None for entry in entries)
-    public = {name: getattr(hf_dparallel, name) for name in dir(hf_dparallel) if name[0] != "_"}
-    things = {name: it for name, it in public.items() if inspect.isclass(it) or inspect.isfunction(it)}
-    ours = {name for name, it in things.items() if it.__module__.startswith("hf_dparallel.")}
-    assert {entry.removeprefix("hf_dparallel.") for entry in entries} >= ours
-    longer = [entry for entry in entries if entry.count(".") > 1 and entry.rpartition(".")[2] in ours]
-    assert not longer
+REFERENCE = [page for page in PAGES if page.startswith("docs/reference/")]
+
+
+def test_the_reference_is_what_can_be_imported():
+    """Each entry once, by its shortest path; those of the package itself are `__all__`."""
+    entries = [entry for page in REFERENCE for entry in re.findall(r"^::: (\S+)$", read(page), flags=re.MULTILINE)]
+    assert len({*entries}) == len(entries) and all(pydoc.locate(entry) is not None for entry in entries)
+    public = {name for name in hf_dparallel.__all__ if not inspect.ismodule(getattr(hf_dparallel, name))}
+    assert {entry.partition(".")[2] for entry in entries if entry.count(".") == 1} == public
+    assert not [entry for entry in entries if entry.count(".") > 1 and entry.rpartition(".")[2] in public]
+
+
+def test_a_configuration_shows_what_it_inherits():
+    sys.path.insert(0, str(ROOT / "docs"))
+    from griffe_docstrings import inherited_parameters
+
+    text = inherited_parameters(hf_dparallel.CertaintyForcingConfig)
+    assert all(f"    {name} (" in text for name in ("mask_ratio", "certainty_weight", "near_steps", "on_policy_ratio"))
+    assert "output_dir" not in text
+
+
+def test_tables_of_the_site_show_everything_that_is_declared():
+    hooks = runpy.run_path(str(ROOT / "docs" / "mkdocs_hooks.py"))
+    for name, table in {"decoding": "settings_table", "quickstart": "models_table"}.items():
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=f"{name}.md"))
+        shown = hooks["on_page_markdown"](read(f"docs/{name}.md"), page, {}, [])
+        assert f"\n{hooks[table]()}\n" in shown and "<!--" not in shown
+    names = [name for name, setting in SETTINGS.items() if setting.changes_answer]
+    assert all(f"\n| `{name}` |" in hooks["settings_table"]() for name in names)
+    assert all(
+        f"`{each['name']}`" in hooks["models_table"]() for row in read_published() for each in row["checkpoints"]
+    )
 
 
 @pytest.mark.slow
 def test_the_site_shows_no_placeholder_and_no_raw_reference(tmp_path):
     build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
-    api = (tmp_path / "api" / "index.html").read_text(encoding="utf-8")
-    assert "block_length" in api and not re.findall(r"\{settings\}|`\]\[|<code>`|default:\s", api)
+    pages = [tmp_path / Path(page).relative_to("docs").with_suffix("") / "index.html" for page in REFERENCE]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    assert "block_length" in text and not re.findall(r"\{settings\}|`\]\[|<code>`|default:\s", text)

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The commit rules as a scheduler for pipelines of the library diffusers. Needs the extra `[diffusers]`.
 
-Copy this file beside yours; docs/diffusers.md shows its use.
+Copy this file beside yours; docs/engines.md shows its use.
 """
 
 import torch

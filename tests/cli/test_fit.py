@@ -2,17 +2,18 @@
 """`hf-dparallel fit`: its verdict, what it advises, and where others show it."""
 
 import json
+import re
 import shlex
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from hf_dparallel import LLaDAConfig, SDARConfig
+from hf_dparallel import A2DQwen3Config, LLaDAConfig, SDARConfig
 from hf_dparallel.cli import fit_command
 
 from ..helpers import make_diffusion_gemma, make_modernbert, read_json
-from ..pages import blocks
+from ..pages import blocks, read
 
 
 @pytest.fixture
@@ -136,3 +137,28 @@ def test_other_commands_note_it(capsys):
 def test_the_page_on_training_shows_what_it_prints(hf, tmp_path):
     LLaDAConfig(dtype="bfloat16").save_pretrained(tmp_path / "llada")
     assert hf("fit", tmp_path / "llada", "--train", "--memory", "24GB")[1] == blocks("docs/training.md", "text")[0]
+
+
+# What the checkpoints of these names say in `config.json`.
+QWEN3 = {"head_dim": 128, "num_key_value_heads": 8, "vocab_size": 151936, "dtype": "bfloat16"}
+SMALL = QWEN3 | {"num_attention_heads": 16, "num_hidden_layers": 28, "tie_word_embeddings": True}
+LARGE = QWEN3 | {"num_attention_heads": 32, "num_hidden_layers": 36, "tie_word_embeddings": False}
+PUBLISHED = {
+    "Qwen3-0.6B-diffusion": A2DQwen3Config(hidden_size=1024, intermediate_size=3072, **SMALL),
+    "SDAR-1.7B": SDARConfig(hidden_size=2048, intermediate_size=6144, **SMALL),
+    "LLaDA-8B": LLaDAConfig(dtype="bfloat16"),
+    "SDAR-8B": SDARConfig(hidden_size=4096, intermediate_size=12288, **LARGE),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_tables_of_memory_are_what_it_prints(hf, tmp_path, name):
+    PUBLISHED[name].save_pretrained(tmp_path / "model")
+    cells = []
+    for flags in ([], ["--load_in_4bit"], ["--train"], ["--train", "--load_in_4bit"]):
+        out = hf("fit", tmp_path / "model", *flags, "--memory", "100GB")[1]
+        cells.append(re.findall(r"^Memory: (\S+ GB)", out, flags=re.MULTILINE)[0])
+    assert f"\n| {name} | {' | '.join(cells)} |\n" in read("docs/training.md")
+    if f"\n| {name} |" in (readme := read("README.md")):
+        assert f"\n| {name} | {cells[0]} | {cells[2]} | {cells[3]} |\n" in readme

@@ -1,29 +1,20 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel models`: what it says of a family is what the family's classes say."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
-from hf_dparallel_cli.models_command import describe_attention, read_published
+from hf_dparallel_cli.models_command import read_published
 
 from ..helpers import read_json
 
 
-ROOT = Path(__file__).parents[2]
 PUBLISHED = read_published()
 # What no default configuration of transformers says, and its class needs.
 EXPERTS = {"num_experts": 2, "top_k_experts": 1, "moe_intermediate_size": 8}
 NEEDED = {"diffusion_gemma": {"text_config": EXPERTS}}
-
-
-def table_row(row) -> str:
-    """The row of an architecture in docs/quickstart.md."""
-    names = ", ".join(f"`{each['name']}` ({each['size']}, {each['license']})" for each in row["checkpoints"])
-    return f"| {row['family']} | {names} | {describe_attention(row)} | {row['checked_against']} |"
 
 
 def test_every_family_is_listed():
@@ -54,9 +45,3 @@ def test_the_command_lists_them(hf):
     assert (code, err) == (0, "") and read_json("models.json") == {"architectures": PUBLISHED}
     assert all(f"  {each['name']} " in out for row in PUBLISHED for each in row["checkpoints"])
     assert "Dream, attention: full, shifted. " in out and "LLaDA2, attention: block-causal, blocks of 32. " in out
-
-
-def test_the_table_of_the_documentation():
-    section = (ROOT / "docs" / "quickstart.md").read_text().partition("## Models")[2]
-    rows = [line for line in section.splitlines() if line.startswith("| ") and "`" in line]
-    assert rows == [*map(table_row, PUBLISHED)]

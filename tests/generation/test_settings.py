@@ -8,7 +8,6 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,13 +18,12 @@ from transformers import GenerationConfig, pipeline
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.generation.configuration import resolve
-from hf_dparallel_rules.settings import KINDS, SETTINGS, SettingError, settings_of
+from hf_dparallel_rules.settings import KINDS, SETTINGS, SettingError
 
 from ..helpers import make_llada, make_tokenizer, refuses
 
 
 PROMPT = torch.tensor([[2, 3, 4]])
-DOCS = Path(__file__).parents[2] / "docs"
 # Values of every setting that a recipe could have; of the rules, whose values contradict one another, one at most.
 VALUES = {
     "max_new_tokens": st.sampled_from([16, 24, 33]),
@@ -224,25 +222,6 @@ def test_the_table_needs_neither_torch_nor_transformers():
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def describe_settings() -> str:
-    """The table as Markdown: name, default and first sentence of each setting that changes answers, by kind."""
-    lines = ["| Setting | Default | Meaning |", "|---|---|---|"]
-    for kind, title in KINDS.items():
-        settings = [SETTINGS[name] for name in settings_of(kind) if SETTINGS[name].changes_answer]
-        lines += [f"| **{title}** | | |"] if settings else []
-        for setting in settings:
-            default = "–" if setting.default is None else f"`{setting.default!r}`"
-            source = f" ([source]({setting.source}))" if setting.source else ""
-            text = setting.help.partition(". ")[0].removesuffix(".")
-            lines.append(f"| `{setting.name}` | {default} | {text}{source} |")
-    return "\n".join(lines) + "\n"
-
-
-def test_the_docs_have_the_table():
-    text = (DOCS / "decoding.md").read_text(encoding="utf-8")
-    assert describe_settings() in text, "Replace the table by what `describe_settings()` returns"
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))

@@ -28,6 +28,7 @@ def test_the_page_runs(hub, tmp_path, monkeypatch):
     shutil.copytree(ROOT / "examples" / "space", tmp_path / "examples" / "space")
 
     run_blocks(ROOT / "docs" / "hub.md")
+    run_blocks(ROOT / "docs" / "reference" / "hub.md")
 
     space = hub.repository("user/llada-dparallel-demo", "spaces").files()
     assert space.keys() == {"README.md", "answers.py", "app.py", "requirements.txt"}

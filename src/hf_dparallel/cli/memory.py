@@ -103,7 +103,7 @@ def _run(model: PreTrainedModel, work: Flags) -> tuple[int, int]:
         cache = DynamicCache()
         with torch.no_grad(), _LiveMemory(model) as memory:
             measure_certainty(model.score(inputs | ({"past_key_values": cache} if work.is_cached else {}), scored), 0)
-    computed = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) // len(cache.layers)
+    computed = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) // max(len(cache.layers), 1)
     kept = computed * work.length // work.computed
     return memory.peak - 2 * computed + (num_others + 2) * kept, (num_others + 2) * kept
 
