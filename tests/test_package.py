@@ -230,6 +230,20 @@ def test_functions_are_short():
     assert not too_long
 
 
+def test_docstrings_of_functions_begin_with_verbs():
+    """At most one in twenty begins with another word than a verb in the third person, such as "Returns"."""
+    nouns = {"as", "characters", "inputs", "its", "lengths", "logits", "prompts", "rows", "settings", "this", "tokens"}
+    verbs, others = [], []
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = ast.get_docstring(node) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+            if text:
+                word = re.match(r"\w*", text)[0].lower()
+                found = verbs if word.endswith("s") and word not in nouns else others
+                found.append(f"{name}.{node.name}: {text.splitlines()[0]}")
+    assert len(others) <= 0.05 * len(verbs), "\n".join(others)
+
+
 def test_sources_carry_the_licence():
     header = "# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0."
     missing = [name for name, path in MODULES.items() if (text := path.read_text()) and not text.startswith(header)]
