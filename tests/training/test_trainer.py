@@ -571,7 +571,7 @@ def test_evaluation_data_that_cannot_be_used(tmp_path):
 
 
 def test_rows_that_are_no_dataset_cannot_be_tokenized(tmp_path):
-    with pytest.raises(TypeError, match="`datasets.Dataset`, .* got list"):
+    with pytest.raises(TypeError, match="`datasets.Dataset` to be tokenized, got list"):
         text_trainer(tmp_path, [{"prompt": "a", "completion": "b"}])
 
 

@@ -27,15 +27,14 @@ from transformers.utils import logging
 
 from ..attention_masks import make_attention_mask, mask_blocks, noisy_and_clean, predicting_columns
 from ..data.dataset import TOKENIZED_COLUMNS, TRAINING_COLUMNS, prepare_dataset
-from ..generation.configuration import recipe_of
-from ..generation.inputs import vocabulary_size
 from .checkpoints import CheckpointMixin
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
+from .default_collator import MaskingEpochCallback, default_collator, mask_seed
 from .hooks import Step, Variant
 from .objective import IGNORE_INDEX, MetricSums, as_own_term, sum_by_row
 from .publishing import check_can_be_pushed
-from .student import base_model, prepare_student, special_token_id
+from .student import base_model, prepare_student
 from .variants import MaskingSettings
 
 
@@ -43,26 +42,6 @@ if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
 
 logger = logging.get_logger(__name__)
-
-# A canvas begins with nothing but noise, and all its tokens are scored in one view.
-_OF_RANDOM_TOKENS = {"mask_ratio": "random", "complementary_masking": False}
-
-
-class MaskingEpochCallback(TrainerCallback):
-    """Tells the collator the epoch, so that every epoch has its own masks and a resumed one has them again."""
-
-    def __init__(self, data_collator: DataCollatorForSemiAutoregressiveMasking):
-        self.data_collator = data_collator
-        self.next_epoch = 0
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        # A run that is resumed within an epoch begins at, say, 1.5.
-        self.next_epoch = int(state.epoch)
-
-    def on_epoch_begin(self, args, state, control, **kwargs):
-        # Counted here, because for streamed data, whose length is unknown, `state.epoch` is no whole number.
-        self.data_collator.set_epoch(self.next_epoch)
-        self.next_epoch += 1
 
 
 class CertaintyForcingTrainer(CheckpointMixin):
@@ -177,13 +156,9 @@ class CertaintyForcingTrainer(CheckpointMixin):
         self._student_settings = (processing_class, peft_config, train_dataset is not None)
         self.model_init = model_init
         model = self._make_student(model) if model_init is None else self.call_model_init()
-        if not base_model(model).has_encoder:
-            args.refuse("encoder_weight", "for a model without an encoder")
-        elif args.encoder_weight is None:
-            args.encoder_weight = 1.0
-        check_can_be_pushed(args, model)
+        _check_model(args, model)
         if data_collator is None:
-            data_collator = _default_collator(args, model, processing_class)
+            data_collator = default_collator(args, model, processing_class)
         callbacks = list(callbacks or [])
         self._eval_collator = data_collator
         self._row_rules: dict[str, Any] = {
@@ -261,10 +236,10 @@ class CertaintyForcingTrainer(CheckpointMixin):
 
     def _hp_search_setup(self, trial: Any) -> None:
         before = {field.name: getattr(self.args, field.name) for field in dataclasses.fields(MaskingSettings)}
-        seed = _mask_seed(self.args)
+        seed = mask_seed(self.args)
         super()._hp_search_setup(trial)
-        if _mask_seed(self.args) != seed:
-            self.data_collator.seed = _mask_seed(self.args)
+        if mask_seed(self.args) != seed:
+            self.data_collator.seed = mask_seed(self.args)
         for name, value in before.items():
             rule = f"cannot be searched: the masks of this trainer are drawn with {value!r}"
             self.args.require(name, getattr(self.args, name) == value, rule, "Make a trainer for each value.")
@@ -468,6 +443,14 @@ def _check_functions(
         )
 
 
+def _check_model(args: CertaintyForcingConfig, model: nn.Module) -> None:
+    check_can_be_pushed(args, model)
+    if not base_model(model).has_encoder:
+        args.refuse("encoder_weight", "for a model without an encoder")
+    elif args.encoder_weight is None:
+        args.encoder_weight = 1.0
+
+
 def _prepare_fsdp(plugin: Any, model: nn.Module) -> None:
     """Keeps FSDP2 from rounding the terms of the loss, and raises a `ValueError` for buffers that it loses."""
     if getattr(plugin, "fsdp_version", None) != 2:
@@ -481,34 +464,3 @@ def _prepare_fsdp(plugin: Any, model: nn.Module) -> None:
             "`fsdp_cpu_ram_efficient_loading: true` hands parameters to the other processes, and no buffers such as "
             f"{buffers[0]!r} of this model. Set it to false in the configuration of accelerate."
         )
-
-
-def _default_collator(
-    args: CertaintyForcingConfig, model: nn.Module, processing_class: PreTrainedTokenizerBase | None
-) -> DataCollatorForSemiAutoregressiveMasking:
-    settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(MaskingSettings)}
-    base = base_model(model)
-    if base.attention != "full":
-        block_length = base.block_length
-        if args.block_length != block_length:
-            logger.warning(
-                f"`block_length={args.block_length}` is replaced by {block_length}, the block length of the model. To "
-                "teach it another one, set `model.config.block_length` first."
-            )
-        origin = args.block_origin or recipe_of(base).block_origin or base.block_origin
-        settings |= {"attention": base.attention, "block_length": block_length, "block_origin": origin}
-    if base.noise == "uniform":
-        settings |= {"mask_token_id": None} | _OF_RANDOM_TOKENS
-        for name, value in _OF_RANDOM_TOKENS.items():
-            is_free = getattr(args, name) in (value, getattr(CertaintyForcingConfig, name))
-            args.require(name, is_free, f"must be {value!r} for {type(base).__name__}", "Leave it out.")
-    else:
-        settings["mask_token_id"] = special_token_id("mask_token_id", model, processing_class)
-    settings |= {"eos_token_id": special_token_id("eos_token_id", model, processing_class)}
-    settings |= {"has_encoder": base.has_encoder}
-    settings |= {"seed": _mask_seed(args), "vocab_size": vocabulary_size(base)}
-    return DataCollatorForSemiAutoregressiveMasking(**settings)
-
-
-def _mask_seed(args: CertaintyForcingConfig) -> int:
-    return args.seed if args.data_seed is None else args.data_seed
