@@ -331,7 +331,7 @@ def _of_transformers(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _for_transformers(settings: dict[str, Any]) -> DiffusionGemmaGenerationConfig:
-    """The same settings for transformers; a `ValueError` if its sampler does not know one, or they are for others."""
+    """Returns the same settings for transformers, or raises a `ValueError` if its sampler cannot follow them."""
     if settings.get("do_sample") is False or "max_denoising_steps" not in settings:
         raise ValueError("The sampler of transformers always draws, and denoises.")
     kept = {name: settings[name] for name in settings.keys() - {"entropy_bound", "stop_entropy", "do_sample"}}
