@@ -384,6 +384,13 @@ def test_bad_datasets_are_1(hf, checkpoint, questions, flags, message):
     assert code == 1 and message in last_line(err)
 
 
+def test_a_missing_extra_is_named_before_a_missing_column(hf, checkpoint, questions, monkeypatch):
+    """Otherwise each try would name one of them, and the first remedy would be for nothing."""
+    monkeypatch.setattr("hf_dparallel.environment.find_spec", lambda name: None)
+    code, _, err = hf("evaluate", checkpoint, "--dataset", "questions.jsonl", "--reward", "math")
+    assert code == 1 and "`reward=math` needs math_verify: `pip install math_verify`." in last_line(err)
+
+
 @pytest.mark.parametrize("sharegpt", [True, False])
 def test_data_as_others_have_them(hf, checkpoint, questions, asked, tmp_path, sharegpt):
     expected = hf("evaluate", *asked, *DECODING)[1]
