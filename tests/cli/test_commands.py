@@ -442,6 +442,10 @@ def test_interrupt_is_130(hf, monkeypatch):
     monkeypatch.setattr("hf_dparallel.cli.trajectories_command.join_processes", interrupt)
     code, _, err = hf("trajectories", "demo", "--dataset", "demo", "--output_dir", "out")
     assert code == 130 and err.endswith("hf-dparallel trajectories: interrupted. The same command continues the run\n")
+    monkeypatch.setattr("hf_dparallel.cli.evaluate_tasks.run", lambda flags: interrupt())
+    tasks = ["evaluate", "demo", "--tasks", "gsm8k"]
+    assert hf(*tasks)[2].endswith("hf-dparallel evaluate: interrupted\n")
+    assert hf(*tasks, "--output_dir", "out")[2].endswith("interrupted. The same command continues the run\n")
 
 
 # Commands
