@@ -89,7 +89,9 @@ def _run(argv: list[str]) -> int:
     except BrokenPipeError:
         raise
     except KeyboardInterrupt:
-        advice = ". The same command continues the run" if argv[:1] == ["trajectories"] else ""
+        # With a folder, finished requests of the harness are kept, too.
+        continues = argv[:1] == ["trajectories"] or {"--tasks", "--output_dir"} <= set(argv)
+        advice = ". The same command continues the run" if continues else ""
         print(f"{title}: interrupted{advice}", file=sys.stderr)
         return 130
     except click.UsageError as error:

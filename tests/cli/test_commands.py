@@ -384,6 +384,13 @@ def test_bad_datasets_are_1(hf, checkpoint, questions, flags, message):
     assert code == 1 and message in last_line(err)
 
 
+def test_a_missing_extra_is_named_before_a_missing_column(hf, checkpoint, questions, monkeypatch):
+    """Otherwise each try would name one of them, and the first remedy would be for nothing."""
+    monkeypatch.setattr("hf_dparallel.environment.find_spec", lambda name: None)
+    code, _, err = hf("evaluate", checkpoint, "--dataset", "questions.jsonl", "--reward", "math")
+    assert code == 1 and "`reward=math` needs math_verify: `pip install math_verify`." in last_line(err)
+
+
 @pytest.mark.parametrize("sharegpt", [True, False])
 def test_data_as_others_have_them(hf, checkpoint, questions, asked, tmp_path, sharegpt):
     expected = hf("evaluate", *asked, *DECODING)[1]
@@ -435,6 +442,10 @@ def test_interrupt_is_130(hf, monkeypatch):
     monkeypatch.setattr("hf_dparallel.cli.trajectories_command.join_processes", interrupt)
     code, _, err = hf("trajectories", "demo", "--dataset", "demo", "--output_dir", "out")
     assert code == 130 and err.endswith("hf-dparallel trajectories: interrupted. The same command continues the run\n")
+    monkeypatch.setattr("hf_dparallel.cli.evaluate_tasks.run", lambda flags: interrupt())
+    tasks = ["evaluate", "demo", "--tasks", "gsm8k"]
+    assert hf(*tasks)[2].endswith("hf-dparallel evaluate: interrupted\n")
+    assert hf(*tasks, "--output_dir", "out")[2].endswith("interrupted. The same command continues the run\n")
 
 
 # Commands

@@ -197,7 +197,9 @@ def load_prompts(flags: Flags, default_split: str) -> datasets.Dataset:
 
 
 def _check_columns(flags: Flags, columns: list[str]) -> None:
-    """Raises a `ValueError` that names all missing columns."""
+    """Raises a `ValueError` that names all missing columns, and before that an `ImportError` for a missing extra."""
+    if flags.reward == "math":
+        require("reward=math", "math_verify")
     lacking = []
     if flags.prompt_column is None and not {"prompt", "messages"} & set(columns):
         lacking.append("`prompt` or `messages` (or name the column of the texts: --prompt_column NAME)")
