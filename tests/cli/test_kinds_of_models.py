@@ -89,7 +89,7 @@ def test_canvases_of_random_tokens_are_decoded_by_every_command(hf, checkpoint, 
     assert read_json("recipe/generation_config.json")["sampler_config"]["entropy_bound"] in (9.0, 0.5)
     for engine in ("sglang", "lmdeploy", "transformers"):
         code, _, err = hf("export", checkpoint, "--engine", engine, "--output_dir", engine)
-        refusal = "no `auto_map`" if engine == "transformers" else "does not know DiffusionGemmaForBlockDiffusion"
+        refusal = "no `auto_map`" if engine == "transformers" else "does not support DiffusionGemmaForBlockDiffusion"
         assert code == 1 and refusal in err
 
 

@@ -106,7 +106,7 @@ def test_bad_arguments_are_found_before_decoding():
     message = r"`needs_solution` cannot be called .* \['prompt', 'answer'\]: .* 'solution'. Rename the column"
     with pytest.raises(ValueError, match=message):
         evaluate_decoding(model, tokenizer, prompts, [reward_of_the_text, needs_solution], RECIPE)
-    with pytest.raises(ValueError, match=r"already has the column\(s\) \['completion_ids'\].*remove_columns"):
+    with pytest.raises(ValueError, match=r"already has the columns \['completion_ids'\].*remove_columns"):
         with_ids = prompts.add_column("completion_ids", [[1], [2]])
         evaluate_decoding(model, tokenizer, with_ids, reward_of_the_text, RECIPE)
     with pytest.raises(TypeError, match="Use `datasets.Dataset.from_list`"):
