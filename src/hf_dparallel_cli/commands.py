@@ -204,10 +204,10 @@ _COMMANDS: list[click.Command] = [
             DIR, is_required=True),
         Flag("max_accuracy_drop", "Largest acceptable loss of accuracy against one token per pass; 0.01 is one point.",
             float, default=0.01),
-        Flag("confidence", "Confidence level of that guarantee, over all prompts of this kind.", float, default=0.9),
+        Flag("confidence", "Probability of staying within that loss, on prompts of this kind.", float, default=0.9),
         Flag("sweep", "Settings to try.", default="entropy_threshold=0.1:1.0:0.1", metavar="SETTING=VALUES"),
-        Flag("block_lengths", "Block lengths to try them with. The reference uses the first one. By default the "
-            "recipe's.", int, multiple=True),
+        Flag("block_lengths", "Block lengths to try the settings with. One token per pass uses the first one. By "
+            "default the recipe's.", int, multiple=True),
         Flag("seed", "Seed for splitting the prompts into two halves.", int, default=0, is_minor=True),
         *BATCH_SIZE, *WORKERS, *RECIPE, *OUTPUT,
     ], "demo-student --dataset demo --max_accuracy_drop 0.02 --output_dir runs/recipe", ["model"]),
@@ -252,7 +252,7 @@ _COMMANDS: list[click.Command] = [
     ], "runs/student user/my-student --dry_run", ["path", "repo_id"]),
     Command("models", "list published checkpoints that load by name", OUTPUT, "--json models.json"),
     Command("fit", "check whether a model fits into memory, before downloading it", [
-        Flag("model", "Its name on the Hub, or a folder. Only its config.json is read.", MODEL_NAME, is_required=True),
+        Flag("model", "Name on the Hub, or a folder. Only config.json is read.", MODEL_NAME, is_required=True),
         *(flag for flag in MODEL if flag.name not in ("model", "attn_implementation")),
         *group("memory",
             Flag("memory", "Available memory, such as 24GB. By default the free memory of the device."),

@@ -53,12 +53,11 @@ class Masking(Settings):
             model replaces it. Unused with `masking="random"`.
         block_origin (`str`, *optional*):
             Where the blocks of a block-causal model are counted from: `"sequence"`, the first token of the prompt, or
-            `"answer"`, its own first token. By default as in the recipe of the model. The recipe of the student has
-            it, too.
+            `"answer"`, that of the answer. By default as in the model's recipe. The student's recipe saves it.
         mask_ratio (`float` or `"random"`, *optional*, defaults to `0.5`):
             Probability of masking a token of the active block, in (0, 1] (with `masking="trajectory"` the fraction
             that is masked); `"random"` draws it uniformly from (0, 1] for every row (for a block-causal model for
-            every block), as it always is for a model whose noise is random tokens.
+            every block). A model whose noise is random tokens always draws it.
         masking (`str`, *optional*, defaults to `"semi_autoregressive"`):
             `"semi_autoregressive"` masks one block and everything after it; `"random"` masks the whole response, EOS
             padding included (as the published code trains Dream); `"trajectory"` masks what the teacher committed last

@@ -13,5 +13,5 @@ add_setting("editing_threshold", "revision", float, off=1.0, noun="a probability
     "another with more than this probability. 1 replaces nothing. Needs a commit rule with a threshold.")
 add_setting("max_post_steps", "revision", int, default=16, maximum=256, is_swept=True,
     help="With `editing_threshold`: passes that look for edits after the last mask of a block is decided. The block "
-    "is left earlier if one of them finds none.")
+    "is left earlier if a pass finds no edit.")
 # fmt: on

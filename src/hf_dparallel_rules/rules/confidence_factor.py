@@ -8,7 +8,7 @@ from ..commit_rules import Prediction, Tensor, commit_rule, most_certain
 
 @commit_rule("confidence_factor", float, above_minimum=True, source="https://huggingface.co/papers/2505.22618",
     help="Commit the `n` most confident tokens, with the largest `n` such that `(n+1)(1-p_n)` is below this value. "
-    "`p_n` is the probability of the last of them (Theorem 1).")  # fmt: skip
+    "`p_n` is the probability of the last of them (Theorem 1 of Fast-dLLM).")  # fmt: skip
 def commit_by_confidence_factor(prediction: Prediction, masked: Tensor, factor: float) -> Tensor:
     confidence = prediction.confidence.masked_fill(~masked, -math.inf)
     descending, order = confidence.sort(dim=-1, descending=True, stable=True)

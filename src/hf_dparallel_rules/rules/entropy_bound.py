@@ -7,8 +7,8 @@ from ..commit_rules import Prediction, Tensor, commit_rule, most_certain
 
 
 @commit_rule("entropy_bound", float, noun="a number of nats", source="https://huggingface.co/papers/2505.24857",
-    help="Add entropies, in nats, from the surest token on, leaving out the largest; commit up to this "
-    "sum.")  # fmt: skip
+    help="Commit the surest tokens, as many as fit: their entropies, without the largest, add up to at most "
+    "this, in nats.")  # fmt: skip
 def commit_by_entropy_bound(prediction: Prediction, masked: Tensor, bound: float) -> Tensor:
     # The joint entropy of some tokens is less than the sum of their entropies, by at most that sum less its largest.
     ascending, order = prediction.entropy.masked_fill(~masked, math.inf).sort(dim=-1, stable=True)
