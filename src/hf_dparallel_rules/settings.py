@@ -47,6 +47,7 @@ _OUR_NAMES = {
     "adapter_names": "model.set_adapter(...)` and a call of `generate",
     **dict.fromkeys(("cfg_scale", "alg_temp", "output_history")),
     "model_path": "model_name_or_path",
+    "use_lora": "use_peft",
     **dict.fromkeys(("train_path", "dataset_args"), "dataset_name"),
     "lora": "use_peft",
     "r": "lora_r",

@@ -155,6 +155,7 @@ def test_help_is_grouped_and_has_the_positional_arguments(hf):
         ("generate m --entropy-treshold=1", "Did you mean `entropy_threshold`?"),
         ("train --model n --dataset d --learning-rat 1", "Did you mean `learning_rate`?"),
         ("generate m --steps 64", "Use `denoising_steps` for `steps`."),
+        ("train --model n --dataset d --use_lora", "Use `use_peft` for `use_lora`."),
         ("generate m --gen-length=64", "Use `max_new_tokens` for `gen_length`."),
         ("generate m --threshold 0.9", "Use `confidence_threshold` or `entropy_threshold` for `threshold`."),
         ("generate m --max_length 64", "Use `max_new_tokens=max_length - prompt_length` for `max_length`."),
