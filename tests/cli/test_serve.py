@@ -43,7 +43,7 @@ def test_serves_until_it_is_told_to_stop(checkpoint, stop):
         process.send_signal(stop)
         assert process.wait(60) == 0
         log = process.output.read()
-        assert "Stopped after 1 prompts." in log and " POST /v1/chat/completions 200 " in log
+        assert "Stopped. Prompts answered: 1." in log and " POST /v1/chat/completions 200 " in log
     finally:
         process.kill()
     figures = read_json("serve.json")

@@ -83,7 +83,7 @@ def serve(flags: Flags, listener: socket.socket) -> dict[str, int]:
         pass
     finally:
         engine.close()
-    note(f"Stopped after {engine.num_prompts} prompts.")
+    note(f"Stopped. Prompts answered: {engine.num_prompts}.")
     if engine.failure is not None:
         raise RuntimeError(f"The decoding thread has failed: {engine.failure!r}") from engine.failure
     return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
