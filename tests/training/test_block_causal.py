@@ -132,9 +132,9 @@ def test_every_token_of_the_answer_is_scored_in_one_view(masking, padding_blocks
     for index, row in enumerate(rows):
         start = len(row["prompt_ids"])
         sequence = row["prompt_ids"] + row["completion_ids"]
-        length = len(sequence) if origin == "sequence" else len(row["completion_ids"])
-        end = -(-length // 4) * 4 + (0 if origin == "sequence" else start)
-        end = width if masking == "random" or padding_blocks else end
+        counted_from = 0 if origin == "sequence" else start
+        length = (22 if padding_blocks else len(sequence)) - counted_from
+        end = width if masking == "random" else counted_from + -(-length // 4) * 4
         views = [index, index + len(rows)]
         sequence = torch.tensor(sequence + [EOS] * (width - len(sequence)))
         assert torch.equal(clean[views], sequence[: clean.shape[1]].expand(2, -1))

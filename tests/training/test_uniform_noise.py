@@ -77,6 +77,13 @@ def test_the_share_of_noise_is_uniform_and_its_tokens_are_too():
     assert 70 < sum(marks) < 130
 
 
+def test_canvases_of_padding_are_whole():
+    collator = make_collator(padding_blocks=True, max_length=12)
+    for length in range(1, 8):
+        batch = collator([{"prompt_ids": [2] * length, "completion_ids": [3, EOS]}])
+        assert (batch["labels"] != -100).sum() == -(-(12 - length) // 4) * 4
+
+
 def test_noise_depends_on_the_row_and_the_epoch_only():
     rows, collator = make_rows(4), make_collator()
 

@@ -266,7 +266,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
             return [(prompt_length, self.padded_length)]
         # The published code draws from one block more, which may hold nothing at all.
         if self.padding_blocks:
-            completion_length = self.padded_length - prompt_length
+            completion_length = self.max_length - prompt_length
         if self.attention != "full":
             origin = prompt_length if self.block_origin == "answer" else 0
             edges = range(origin, prompt_length + completion_length, self.block_length)
