@@ -180,7 +180,11 @@ def naive_losses(model, batch):
 
 
 @pytest.mark.parametrize("chunk", [5, 1000])
-@pytest.mark.parametrize("peft_config", [None, lora(init_lora_weights=False)], ids=["whole", "lora"])
+@pytest.mark.parametrize(
+    "peft_config",
+    [None, lora(init_lora_weights=False), lora(init_lora_weights=False, modules_to_save=["embed_tokens"])],
+    ids=["whole", "lora", "embeddings"],
+)
 def test_loss_and_gradients_equal_those_of_each_canvas_alone(tmp_path, monkeypatch, peft_config, chunk):
     """In float64, in rows of several lengths, several canvases and prefixes that are longer than the window."""
     monkeypatch.setattr("hf_dparallel.models.scoring._CHUNK_NUMEL", chunk * 64)
@@ -193,6 +197,10 @@ def test_loss_and_gradients_equal_those_of_each_canvas_alone(tmp_path, monkeypat
     batch = trainer.data_collator(rows)
     assert 0 < batch["self_conditioned"].sum() < 5 and (batch["labels"] != -100).sum() > 40
     student = trainer.model.train()
+    for name, weight in student.named_parameters():
+        if "decoder.embed_tokens.modules_to_save" in name:
+            # Encoder and decoder have copies of their own.
+            weight.data += 0.1 * torch.randn_like(weight)
     loss = trainer.compute_loss(student, batch)
     oracle = copy.deepcopy(student)
     base = oracle.get_base_model() if peft_config else oracle

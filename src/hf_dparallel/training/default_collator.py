@@ -17,9 +17,6 @@ from .variants import MaskingSettings
 
 logger = logging.get_logger(__name__)
 
-# A canvas begins with nothing but noise, and all its tokens are scored in one view.
-_OF_RANDOM_TOKENS = {"mask_ratio": "random", "complementary_masking": False}
-
 
 def default_collator(
     args: CertaintyForcingConfig, model: nn.Module, processing_class: PreTrainedTokenizerBase | None
@@ -37,10 +34,10 @@ def default_collator(
         origin = args.block_origin or recipe_of(base).block_origin or base.block_origin
         settings |= {"attention": base.attention, "block_length": block_length, "block_origin": origin}
     if base.noise == "uniform":
-        settings |= {"mask_token_id": None} | _OF_RANDOM_TOKENS
-        for name, value in _OF_RANDOM_TOKENS.items():
-            is_free = getattr(args, name) in (value, getattr(CertaintyForcingConfig, name))
-            args.require(name, is_free, f"must be {value!r} for {type(base).__name__}", "Leave it out.")
+        # A canvas begins with nothing but noise, and all its tokens are scored in one view.
+        settings |= {"mask_token_id": None, "mask_ratio": "random", "complementary_masking": False}
+        is_free = args.mask_ratio in ("random", CertaintyForcingConfig.mask_ratio)
+        args.require("mask_ratio", is_free, f"must be 'random' for {type(base).__name__}", "Leave it out.")
     else:
         settings["mask_token_id"] = special_token_id("mask_token_id", model, processing_class)
     settings["eos_token_id"] = special_token_id("eos_token_id", model, processing_class)

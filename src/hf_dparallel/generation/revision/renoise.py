@@ -44,7 +44,7 @@ class Renoising(RowPart):
         return planned._replace(embed=self._embed)
 
     def _embed(self, planned: Pass, input_ids: torch.LongTensor) -> torch.Tensor:
-        embeddings = self.model.get_input_embeddings()(input_ids)
+        embeddings = self.model.embed_canvas(input_ids)
         none = torch.zeros_like(embeddings[0])
         expected = torch.stack([self._expected.get(row_id, none) for row_id in self.canvas.row_ids])
         return self.model.condition(embeddings, expected)

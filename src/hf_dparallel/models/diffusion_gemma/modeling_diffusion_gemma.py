@@ -74,6 +74,10 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
             raise SettingError("pixel_values", "images", "must be left out: only text is decoded", remedy)
         return super().generate(*args, **kwargs)
 
+    def embed_canvas(self, input_ids: torch.LongTensor) -> torch.Tensor:
+        """Returns the decoder's embeddings, which an adapter can change apart from the encoder's."""
+        return self.model.decoder.embed_tokens(input_ids)
+
     def condition(self, embeddings: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
         """Returns canvas embeddings conditioned on the prediction of the pass before, `(rows, tokens, hidden_size)`.
 
@@ -127,7 +131,7 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
         encoded = encoder(
             clean_ids, attention_mask=of_encoder, position_ids=clean_at, **{CACHE_ARGUMENT: past}
         ).last_hidden_state
-        embeddings = self.get_input_embeddings()(noisy_ids)
+        embeddings = self.embed_canvas(noisy_ids)
 
         def decode(expected: torch.Tensor) -> torch.Tensor:
             return self._decode(self.condition(embeddings, expected), of_decoder, noisy_at, past)
@@ -137,6 +141,8 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
 
         with torch.no_grad():
             first = decode(torch.zeros_like(embeddings))
+        # Older releases of torch would use the casts of this pass, which have no gradients, in the next one.
+        torch.clear_autocast_cache()
         expected = apply_in_chunks(self._head, expect, first, noisy_ids.flatten(), size).embeddings
         states = decode(expected.view_as(embeddings) * self_conditioned[:, None, None])
         states = torch.cat([states, shift_predictions(encoded, clean_at)], dim=1)
