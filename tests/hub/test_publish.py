@@ -306,7 +306,7 @@ def test_the_card_of_a_model_of_random_tokens(hub, tmp_path):
     model = make_diffusion_gemma()
     model.generation_config = DiffusionGenerationConfig(max_denoising_steps=12)
     model.save_pretrained(tmp_path)
-    (tmp_path / "training_summary.json").write_text(json.dumps({"is_native": False}))
+    (tmp_path / "training_summary.json").write_text(json.dumps({"is_native": True}))
     push_model_to_hub(tmp_path, "user/student", base_model=BASE)
     card, files = card_of(hub), hub.repository("user/student").files()
     assert card.data.tags == ["dparallel", "diffusion-lm"]

@@ -326,6 +326,8 @@ def test_from_trajectories_to_a_student_on_the_command_line(tmp_path, capsys):
     printed = capsys.readouterr()
     assert "encoder_loss" in printed.out and "Student, entropy_bound 0.1" in printed.out
     assert json.loads((tmp_path / "student" / "adapter_config.json").read_text())["r"] == 4
+    # Cards show no `enable_diffusion_generation`.
+    assert json.loads((tmp_path / "student" / "training_summary.json").read_text())["is_native"] is True
     told = {"max_new_tokens": 8, "max_denoising_steps": 6}
     answers = {}
     for name in (teacher, student):

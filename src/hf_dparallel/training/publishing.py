@@ -199,7 +199,7 @@ def training_summary(trainer: PublishingMixin) -> dict[str, Any]:
         "base_model": hub_name(base.config.name_or_path),
         "architecture": type(base).__name__,
         # Whether it decodes without `enable_diffusion_generation`.
-        "is_native": base.is_native,
+        "is_native": base.is_native or base.has_encoder,
         "shift_logits": base.shift_logits,
         # `filter_trajectories` writes it.
         "dataset_description": getattr(getattr(dataset, "info", None), "description", ""),
