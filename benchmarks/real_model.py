@@ -13,7 +13,6 @@ counts, and what is compared takes turns.
 """
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -53,6 +52,7 @@ THRESHOLDS += [{"entropy_threshold": value} for value in (0.1, 0.3, 0.6)]
 def make_rows(folder: Path) -> None:
     """Writes the rows, those of a batch with prompts of similar lengths, which need little padding."""
     from requests_to_json import main as write_requests
+    from roman_numerals import write_rows
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "start")
     tokenizer.chat_template = CHAT_TEMPLATE
@@ -69,8 +69,7 @@ def make_rows(folder: Path) -> None:
         groups = [by_length[start : start + BATCH_SIZE] for start in range(0, len(by_length), BATCH_SIZE)]
         rng.shuffle(groups)
         grouped += [row for group in groups for row in group]
-    lines = "".join(json.dumps(row) + "\n" for row in grouped)
-    (folder / "rows" / "grouped.jsonl").write_text(lines, encoding="utf-8")
+    write_rows(folder / "rows" / "grouped.jsonl", iter(grouped), len(grouped), "messages")
 
 
 def train_llama(folder: Path, num_steps: int) -> None:

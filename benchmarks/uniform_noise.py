@@ -31,6 +31,7 @@ from hf_dparallel import (
     DiffusionGemmaForBlockDiffusion,
 )
 from hf_dparallel.demo.word_problems import END, START, STEP_ACTION, STEP_OPENING, STEP_RESULT, add
+from hf_dparallel.reports import markdown_table
 
 
 LARGEST, CANVAS, LONGEST = 20, 32, 96
@@ -260,14 +261,12 @@ def table(lines: list[dict]) -> str:
     groups: dict[tuple, list[dict]] = {}
     for line in lines:
         groups.setdefault((line["model"], line["bound"]), []).append(line)
-    rows = ["| Model | Bound | Passes | Good form | Right | Openings | Seeds |", "|---|---|---|---|---|---|---|"]
+    rows = []
     for (model, bound), group in groups.items():
         mean = {name: sum(line[name] for line in group) / len(group) for name in group[0] if name != "model"}
-        rows.append(
-            f"| {model} | {bound} | {mean['passes']:.1f} | {mean['well_formed']:.1%} | {mean['right']:.0%} | "
-            f"{mean['openings']:.0f} | {len(group)} |"
-        )
-    return "\n".join(rows)
+        quality = [f"{mean['well_formed']:.1%}", f"{mean['right']:.0%}", f"{mean['openings']:.0f}"]
+        rows.append([model, bound, f"{mean['passes']:.1f}", *quality, len(group)])
+    return markdown_table(["Model", "Bound", "Passes", "Good form", "Right", "Openings", "Seeds"], rows)
 
 
 def main() -> None:

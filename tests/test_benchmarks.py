@@ -85,7 +85,7 @@ def test_students_of_a_model_of_random_tokens_are_measured_and_a_second_run_meas
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert [(line["model"], line["bound"]) for line in lines] == [(name, 9.0) for name in ["teacher", *students]]
     assert all(line["passes"] > 0 and line["well_formed"] == 0 for line in lines)
-    assert "| corrupted, certainty 2 | 9.0 |" in capsys.readouterr().out
+    assert "| corrupted, certainty 2 |   9.0 |" in capsys.readouterr().out
     for row in script["take"](50, 0, 2, held_out=True):
         prompt, answer = row["prompt_ids"], row["completion_ids"][:-1]
         assert script["is_well_formed"](prompt, answer)

@@ -14,9 +14,10 @@ import argparse
 import json
 import random
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from roman_numerals import write_rows
 
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -222,11 +223,6 @@ def same_fields_reward(completions: list[Any], answer: list[str], **kwargs) -> l
 
     texts = [completion if isinstance(completion, str) else completion[-1]["content"] for completion in completions]
     return [float(read(text) == json.loads(reference)) for text, reference in zip(texts, answer, strict=True)]
-
-
-def write_rows(path: Path, rows: Iterator[dict[str, Any]], count: int, *columns: str) -> None:
-    lines = [json.dumps({name: row[name] for name in columns}) for row in islice(rows, count)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
