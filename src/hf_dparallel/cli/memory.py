@@ -127,7 +127,7 @@ def _denoise(model: Any, work: Flags) -> tuple[int, int]:
         # The prompt is stored; the last canvas sees all that precedes it.
         inputs = {"past_key_values": cache, **dict.fromkeys(("position_ids", "attention_mask"), ids[:, :prompt])}
         model.score(inputs | {"input_ids": ids[:, :prompt]}, ids[:, :0])
-        states = model.get_input_embeddings()(ids[:, :size])
+        states = model.embed_canvas(ids[:, :size])
         inputs |= {"position_ids": ids[:, :size], "attention_mask": ids[:, : width - size]}
         inputs["inputs_embeds"] = model.condition(states, states)
         predict_tokens(model.score(inputs, ids), None, temperature=1.0)

@@ -16,6 +16,7 @@ from hf_dparallel_rules.settings import SettingError
 
 from ..generation.compatibility import check, has_adapter
 from ..generation.configuration import DiffusionGenerationConfig, recipe_of, resolve
+from ..generation.inputs import vocabulary_size
 from ..hub.facts import ModelFacts
 from ..hub.files import CALIBRATION_NAME, LAUNCH_NAME, SUMMARY_NAME, YAML_NAME, check_is_new
 from ..hub.publish import write_companions
@@ -140,7 +141,7 @@ def _published(base_model: str) -> tuple[dict[str, Any], list[Path]]:
 def _check_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     if getattr(model, "hf_quantizer", None) is not None:
         raise ValueError("The student is quantized. Merge the adapter into the base model in its own dtype.")
-    if len(tokenizer) > (vocab_size := model.config.get_text_config().vocab_size):
+    if len(tokenizer) > (vocab_size := vocabulary_size(model)):
         sizes = f"{len(tokenizer)} tokens, and the model {vocab_size}"
         raise ValueError(f"The tokenizer has {sizes}. Pass the model that it was made for.")
 

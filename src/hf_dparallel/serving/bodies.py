@@ -162,6 +162,14 @@ class _ToolChoice(_Fields):
     function: _FunctionName | None = None
 
 
+def _choice(given: Any) -> Any:
+    return {"type": given} if isinstance(given, str) else given
+
+
+_Choice = Annotated[_ToolChoice, BeforeValidator(_choice)]
+_AUTO = _ToolChoice(type="auto")
+
+
 def _message_of(item: Any) -> Any:
     """Returns the message for an item of `/v1/responses`, where calls and their results are items of their own."""
     kind = item.get("type") if isinstance(item, dict) else None
@@ -179,10 +187,6 @@ class _Item(_Message):
     type: Literal["message"] = "message"
     id: Any = None
     status: Any = None
-
-
-def _choice(given: Any) -> Any:
-    return {"type": given} if isinstance(given, str) else given
 
 
 def _nested(given: Any) -> Any:
@@ -274,7 +278,7 @@ class ChatBody(_CompletionBody):
 
     messages: Annotated[list[_Message], _SOME]
     tools: Annotated[list[_Tool], _FEW] = []
-    tool_choice: Annotated[_ToolChoice, BeforeValidator(_choice)] = _ToolChoice(type="auto")
+    tool_choice: _Choice = _AUTO
     response_format: _ResponseFormat | None = None
     logprobs: bool = False
     top_logprobs: _NumTop = 0
@@ -308,9 +312,7 @@ class ResponsesBody(Body):
         _text_as(lambda text: {"role": "user", "content": text}),
     ]
     tools: Annotated[list[Annotated[_Tool, BeforeValidator(_nested)]], _FEW] = []
-    tool_choice: Annotated[_ToolChoice, BeforeValidator(lambda given: _nested(_choice(given)))] = _ToolChoice(
-        type="auto"
-    )
+    tool_choice: Annotated[_Choice, BeforeValidator(_nested)] = _AUTO
     instructions: str | None = None
     max_output_tokens: PositiveInt | None = None
     text: _TextOptions | None = None

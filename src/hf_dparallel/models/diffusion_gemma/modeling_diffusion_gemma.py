@@ -181,36 +181,31 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
 
         Sliding layers see as many preceding tokens as fit into their window.
         """
-        config, seen, query = self.config.text_config, seen[:, None].bool(), positions[..., None]
+        seen, query = seen[:, None].bool(), positions[..., None]
         # Padding has the position of a first token and sees it: seeing none gives NaN.
         key = seen.cumsum(dim=-1) - 1
-        past = seen & (key <= query)
-        visible = {"full_attention": past, "sliding_attention": past & (query - key < config.sliding_window)}
-        return {
-            kind: as_attention_mask(config, pad(mask, (0, num_own), value=True), self.dtype)
-            for kind, mask in visible.items()
-        }
+        masks = (seen & (key <= query), query - key < self.config.text_config.sliding_window)
+        return self._by_kind(*(pad(mask, (0, num_own), value=True) for mask in masks))
+
+    def _by_kind(self, seen: torch.BoolTensor, near: torch.BoolTensor) -> dict[str, Any]:
+        """Makes the masks of both kinds of layers, `(rows, queries, keys)`; sliding ones see only what is `near`."""
+        visible = {"full_attention": seen, "sliding_attention": seen & near}
+        config = self.config.text_config
+        return {kind: as_attention_mask(config, mask, self.dtype) for kind, mask in visible.items()}
 
     def _masks_of_copies(
         self, positions: torch.LongTensor, block_start: torch.LongTensor, num_noisy: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Makes the masks of encoder and decoder for rows of a noisy and a clean copy, `(rows, length)`."""
-        config, index = self.config.text_config, torch.arange(positions.shape[1], device=positions.device)
+        index = torch.arange(positions.shape[1], device=positions.device)
         # Where a token sees the past from.
         block = torch.where(index < num_noisy, block_start, positions)
         row = torch.arange(len(block), device=block.device)[:, None, None]
         seen = noisy_and_clean(block, num_noisy)(row, row, index[:, None], index)
-        near = block[:, :, None] - block[:, None] < config.sliding_window
-        visible = {"full_attention": seen, "sliding_attention": seen & near}
-        of_encoder = {
-            kind: as_attention_mask(config, mask[:, num_noisy:, num_noisy:], self.dtype)
-            for kind, mask in visible.items()
-        }
+        masks = (seen, block[:, :, None] - block[:, None] < self.config.text_config.sliding_window)
+        of_encoder = self._by_kind(*(mask[:, num_noisy:, num_noisy:] for mask in masks))
         # The decoder has its own keys behind those of the encoder.
-        of_decoder = {
-            kind: as_attention_mask(config, mask[:, :num_noisy].roll(-num_noisy, dims=2), self.dtype)
-            for kind, mask in visible.items()
-        }
+        of_decoder = self._by_kind(*(mask[:, :num_noisy].roll(-num_noisy, dims=2) for mask in masks))
         return of_encoder, of_decoder
 
 
