@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig, pipeline
 
@@ -151,6 +151,7 @@ def test_the_first_explicit_value_counts(keywords, config, adapter, base):
 
 @settings(max_examples=40, deadline=None)
 @given(layers())
+@example({"confidence_threshold": 0.5, "max_denoising_steps": 4, "temperature": 0.7})
 def test_saving_keeps_what_is_set_and_what_is_not(layer):
     with tempfile.TemporaryDirectory() as folder:
         DiffusionGenerationConfig(**layer).save_pretrained(folder)
