@@ -332,7 +332,8 @@ def _of_transformers(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _for_transformers(settings: dict[str, Any]) -> DiffusionGemmaGenerationConfig:
     """Returns the same settings for transformers, or raises a `ValueError` if its sampler cannot follow them."""
-    if settings.get("do_sample") is False or "max_denoising_steps" not in settings or "confidence_threshold" in settings:
+    is_drawn = settings.get("do_sample") is not False and "max_denoising_steps" in settings
+    if not is_drawn or "confidence_threshold" in settings:
         raise ValueError("The sampler of transformers always draws, denoises, and accepts tokens by their entropy.")
     kept = {name: settings[name] for name in settings.keys() - {"entropy_bound", "stop_entropy", "do_sample"}}
     bound = settings.get("entropy_bound")
