@@ -79,10 +79,10 @@ def test_the_whole_script_runs(source, task, tmp_path, monkeypatch):
     real_model.main()
     report = read_json(output)
     assert [(run["dtype"], run["batch_size"]) for run in report["runs"]] == [
+        ("bfloat16", 8),
+        ("bfloat16", 1),
         ("float32", 8),
         ("float32", 1),
-        ("bfloat16", 1),
-        ("bfloat16", 8),
     ]
     for run in report["runs"]:
         titles = [name.split(",")[0] for name in run["rows"]]
