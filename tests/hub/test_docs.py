@@ -1,14 +1,17 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Every Python block of docs/hub.md runs as it stands, against a Hub with the models that it names."""
+"""Every Python block of docs/hub.md and docs/reference/hub.md runs as it stands, against a Hub with the models that it names."""
 
 import json
 import shutil
+
+from datasets import Dataset
 
 from hf_dparallel import push_model_to_hub
 
 from ..helpers import edit_json
 from ..pages import ROOT, run_blocks
 from .helpers import BASE, save_adapter
+from .test_publish_data import COLUMNS
 
 
 PUBLISHED_BASE = "GSAI-ML/LLaDA-8B-Instruct"
@@ -16,7 +19,9 @@ PUBLISHED_BASE = "GSAI-ML/LLaDA-8B-Instruct"
 
 def test_the_page_runs(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    hub.repositories[f"models/{PUBLISHED_BASE}"] = hub.repositories[f"models/{BASE}"]
+    published = hub.repositories[f"models/{PUBLISHED_BASE}"] = hub.repositories[f"models/{BASE}"]
+    with_code = json.loads(published.files()["config.json"]) | {"auto_map": {"AutoModel": "modeling_llada.LLaDA"}}
+    published.files().update({"config.json": json.dumps(with_code).encode(), "modeling_llada.py": b"class LLaDA: ..."})
     folder = save_adapter(tmp_path / "llada-dparallel")
     edit_json(folder / "adapter_config.json", base_model_name_or_path=PUBLISHED_BASE)
     shutil.copytree(folder, tmp_path / "code")
@@ -25,6 +30,7 @@ def test_the_page_runs(hub, tmp_path, monkeypatch):
     figures = {"accuracy": 0.5, "nfe": 8.0, "tokens_per_forward": 4.0, "latency_s": 0.1, "num_prompts": 2}
     (tmp_path / "report.json").write_text(json.dumps(figures))
 
+    Dataset.from_dict(COLUMNS).to_parquet(tmp_path / "answers.parquet")
     shutil.copytree(ROOT / "examples" / "space", tmp_path / "examples" / "space")
 
     run_blocks(ROOT / "docs" / "hub.md")
@@ -33,3 +39,5 @@ def test_the_page_runs(hub, tmp_path, monkeypatch):
     space = hub.repository("user/llada-dparallel-demo", "spaces").files()
     assert space.keys() == {"README.md", "answers.py", "app.py", "requirements.txt"}
     assert (tmp_path / "llada-merged" / "model.safetensors").is_file()
+    assert hub.repository("user/llada-answers", "datasets").files()["README.md"]
+    assert (tmp_path / "llada-published" / "modeling_llada.py").is_file()
