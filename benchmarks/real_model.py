@@ -61,7 +61,7 @@ def make_rows(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder / "start")
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.save_pretrained(folder / "start")
-    write_requests(["--output_dir", str(folder / "rows")])
+    write_requests(["--output_dir", str(folder / "rows"), "--num_rows", "16000"])
     rows = load_dataset("json", data_files=str(folder / "rows" / "train.jsonl"), split="train").to_list()
     rng, grouped = random.Random(0), []
 

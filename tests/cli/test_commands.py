@@ -346,7 +346,7 @@ def test_missing_hub_model_and_adapter_are_1(hf, checkpoint, monkeypatch, caplog
     assert code == 1 and "error: `student=runs/nothing` is not a local folder, and cannot be loaded: " in last_line(
         err
     )
-    code, _, err = hf("generate", "--model", checkpoint, "--adapter", "./nothing", "--prompt", "1")
+    code, _, err = hf("generate", "--model", "not-looked-at", "--adapter", "./nothing", "--prompt", "1")
     assert code == 1 and "`adapter=./nothing` does not exist" in last_line(err)
 
 

@@ -126,6 +126,10 @@ def test_what_it_cannot_say(hf, tmp_path, flags, code, message):
     assert (found, out) == (code, "") and message in err and err.count("\n") == 1
 
 
+def test_few_bytes_are_shown_in_smaller_units(hf):
+    assert hf("fit", "demo")[1].splitlines()[0] == "weights      11.6 MB"
+
+
 def test_other_commands_note_it(capsys):
     fit_command.note_fit(model="no/such/folder")
     assert capsys.readouterr() == ("", "")

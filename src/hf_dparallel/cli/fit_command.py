@@ -100,8 +100,8 @@ def available_memory(flags: Flags) -> int:
 
 
 def gigabytes(num_bytes: int) -> str:
-    """Returns a number of bytes in units of 10^9."""
-    return f"{num_bytes / 1e9:.1f} GB"
+    """Returns a number of bytes in units of 10^9, or of 10^6 if they are few."""
+    return f"{num_bytes / 1e6:.1f} MB" if 0 < num_bytes < 1e8 else f"{num_bytes / 1e9:.1f} GB"
 
 
 def _smaller(config: PreTrainedConfig, work: Flags, memory: int) -> tuple[dict[str, Any], int]:

@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import cached_file, find_adapter_config_file
+from transformers.utils import ADAPTER_CONFIG_NAME, cached_file, find_adapter_config_file
 
 from hf_dparallel_cli.command import Flags
 
@@ -53,6 +53,10 @@ def load_model(flags: Flags, has_workers: bool = False) -> tuple[PreTrainedModel
     """
     device = choose_device(flags.device)
     name = path_of(flags.model)
+    adapter = path_of(flags.adapter) if isinstance(flags.adapter, str) else None  # a server has several
+    if adapter is not None:
+        with checked_name("adapter", adapter):  # before a large model is loaded
+            cached_file(adapter, ADAPTER_CONFIG_NAME)
     weights: dict[str, Any] = {}
     if flags.load_in_4bit:
         require("load_in_4bit", "bitsandbytes")
@@ -73,8 +77,7 @@ def load_model(flags: Flags, has_workers: bool = False) -> tuple[PreTrainedModel
         )
         if not isinstance(model, DiffusionGenerationMixin):
             enable_diffusion_generation(model, special_token_id("mask_token_id", model.config, tokenizer))
-    if isinstance(flags.adapter, str):  # a server has several
-        adapter = path_of(flags.adapter)
+    if adapter is not None:
         with checked_name("adapter", adapter):
             model.load_adapter(adapter)
     if not has_workers:
