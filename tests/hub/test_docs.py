@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Every Python block of docs/hub.md and docs/reference/hub.md runs as it stands, against a Hub with the models that it names."""
+"""Every Python block of docs/hub.md and docs/reference/hub.md runs, against a Hub with the models that they name."""
 
 import json
 import shutil
