@@ -253,19 +253,43 @@ def figures(num_requests: int, tokens: int, passes: int, seconds: float, is_corr
 
 
 def table(report: dict[str, Any]) -> str:
-    """Tabulates each run, its tokens per second also over those of transformers' faster cache."""
+    """Tabulates each run, its tokens per second also over those of the faster Llama of transformers."""
     lines = []
-    for rows in report["runs"]:
-        llama = max(row["tokens_per_s"] for name, row in rows["rows"].items() if name.endswith(" cache"))
-        for name, row in rows["rows"].items():
-            low, high = row["accuracy_interval"]
-            accuracy = f"{row['accuracy']:.1%} ({low:.1%} to {high:.1%})"
-            rate, answer = row["tokens_per_s"], row["seconds_per_answer"]
-            line = [rows["dtype"], str(rows["batch_size"]), name, accuracy, f"{row['tokens_per_forward']:.1f}"]
-            lines.append([*line, f"{rate:.1f}", f"{rate / llama:.2f}", f"{answer:.2f}"])
-    columns = ["Type", "Batch", "Decoding", "Right", "Tokens per pass", "Tokens/s", "Over the Llama"]
-    columns.append("Seconds per answer")
+    for timing in report["runs"]:
+        for name, row in timing["rows"].items():
+            line = [
+                timing["dtype"],
+                str(timing["batch_size"]),
+                name,
+                accuracy_of(row),
+                f"{row['tokens_per_forward']:.1f}",
+            ]
+            lines.append([*line, rate_of(timing, name), f"{row['seconds_per_answer']:.2f}"])
+    columns = ["Type", "Batch", "Decoding", "Right", "Tokens per pass", "Tokens/s", "Seconds per answer"]
     return markdown_table(columns, lines, num_text_columns=3)
+
+
+def short_table(report: dict[str, Any]) -> str:
+    """Tabulates tokens per second at batch 1, and accuracy and passes of the run with the most requests."""
+    runs = {(each["dtype"], each["batch_size"]): each for each in report["runs"]}
+    most = max(runs.values(), key=lambda each: max(row["num_requests"] for row in each["rows"].values()))
+    rates = [runs[dtype, 1] for dtype in ("bfloat16", "float32")]
+    lines = [
+        [name, accuracy_of(row), f"{row['tokens_per_forward']:.1f}", *(rate_of(each, name) for each in rates)]
+        for name, row in most["rows"].items()
+    ]
+    return markdown_table(["Decoding", "Right", "Tokens per pass", "Tokens/s, bfloat16", "float32"], lines)
+
+
+def accuracy_of(row: dict[str, Any]) -> str:
+    low, high = row["accuracy_interval"]
+    return f"{row['accuracy']:.1%} ({low:.1%} to {high:.1%})"
+
+
+def rate_of(timing: dict[str, Any], name: str) -> str:
+    llama = max(row["tokens_per_s"] for other, row in timing["rows"].items() if other.endswith(" cache"))
+    rate = timing["rows"][name]["tokens_per_s"]
+    return f"{rate:.1f} ({rate / llama:.1f}x)"
 
 
 def main() -> None:

@@ -10,11 +10,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 from torch.distributed import TCPStore
 
 
+# Seconds after which two processes that train hang.
+_LONGEST = 300
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
@@ -96,11 +100,15 @@ def run_in_two_processes(source: str, *arguments) -> None:
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     ranks = [{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"} for rank in "01"]
     programs = [Program(source, *arguments, **address, **rank) for rank in ranks]
+    # If one hangs, what both have written is seen.
+    limit = threading.Timer(_LONGEST, lambda: [program._process.kill() for program in programs])
+    limit.start()
     try:
-        for program in programs:
-            output = program.output.read()
-            assert program.wait() == 0, output[-3000:]
+        with ThreadPoolExecutor() as pool:
+            outputs = list(pool.map(lambda program: program.output.read(), programs))
+        assert [program.wait() for program in programs] == [0, 0], "\n\n".join(output[-3000:] for output in outputs)
     finally:
+        limit.cancel()
         for program in programs:
             program.kill()
 

@@ -5,6 +5,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
@@ -70,6 +71,8 @@ class CertaintyForcingConfig(MaskingSettings, Objective, TrainingArguments):
         # As a plain default it would win over a `gradient_checkpointing=False`, its older name.
         if self.activation_checkpointing is None and self.gradient_checkpointing is None:
             self.activation_checkpointing = True
+        # torch warns in every epoch that it has nothing to pin memory for.
+        self.dataloader_pin_memory = self.dataloader_pin_memory and torch.accelerator.is_available()
         super().__post_init__()
         if self.warmup_steps and self.lr_scheduler_type == "constant":
             self.lr_scheduler_type = SchedulerType.CONSTANT_WITH_WARMUP
