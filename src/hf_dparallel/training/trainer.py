@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Certainty-forcing distillation as a `transformers.Trainer`."""
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -24,6 +25,8 @@ from transformers import (
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
+
+from hf_dparallel_rules.settings import SettingError
 
 from ..attention_masks import make_attention_mask, mask_blocks, noisy_and_clean, predicting_columns
 from ..data.dataset import TOKENIZED_COLUMNS, TRAINING_COLUMNS, prepare_dataset
@@ -151,6 +154,9 @@ class CertaintyForcingTrainer(CheckpointMixin):
     ):
         args = _check_args(args, model)
         _check_functions(model, model_init, optimizers, compute_loss_func)
+        # What the model decides is written into a copy: the arguments may serve for other models.
+        args = copy.copy(args)
+        args.accelerator_config = copy.copy(args.accelerator_config)
         # Before the weights of an adapter are drawn; the Trainer would do it after that.
         set_seed(args.seed)
         self._student_settings = (processing_class, peft_config, train_dataset is not None)
@@ -159,6 +165,11 @@ class CertaintyForcingTrainer(CheckpointMixin):
         _check_model(args, model)
         if data_collator is None:
             data_collator = default_collator(args, model, processing_class)
+        self._has_clean_copies = getattr(data_collator, "attention", "full") != "full"
+        if base_model(model).has_encoder and not self._has_clean_copies:
+            rule = f"makes no clean copies, which the encoder of {type(base_model(model)).__name__} reads"
+            remedy = "Leave it out, or pass a `DataCollatorForSemiAutoregressiveMasking` with the model's `attention`."
+            raise SettingError("data_collator", data_collator, rule, remedy)
         callbacks = list(callbacks or [])
         self._eval_collator = data_collator
         self._row_rules: dict[str, Any] = {
@@ -179,7 +190,6 @@ class CertaintyForcingTrainer(CheckpointMixin):
             train_dataset = self._prepare_dataset(train_dataset, "train_dataset")
             eval_dataset = self._prepare_dataset(eval_dataset, "eval_dataset")
 
-        self._has_clean_copies = getattr(data_collator, "attention", "full") != "full"
         self._cuts_batches = self._has_clean_copies or getattr(data_collator, "suffix_length", None) is not None
         # Rows of a sequence.
         self._num_views = getattr(data_collator, "num_views", 1)
