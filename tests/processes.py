@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from torch.distributed import TCPStore
@@ -64,12 +65,19 @@ class Program:
 
     def kill(self) -> None:
         """Ends it, if it is still running."""
-        self._process.kill()
+        self.end()
         self._process.join()
         self.output.close()
 
+    def end(self) -> None:
+        """Sends SIGKILL to it and to the processes that it has started, which hold its output open, too."""
+        self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
 
 def _run(source: str, argv: list[str], folder: str, environment: dict[str, str], writer: Connection) -> None:
+    os.setsid()
     for descriptor in (1, 2):
         os.dup2(writer.fileno(), descriptor)
     writer.close()
@@ -101,7 +109,7 @@ def run_in_two_processes(source: str, *arguments) -> None:
     ranks = [{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"} for rank in "01"]
     programs = [Program(source, *arguments, **address, **rank) for rank in ranks]
     # If one hangs, what both have written is seen.
-    limit = threading.Timer(_LONGEST, lambda: [program._process.kill() for program in programs])
+    limit = threading.Timer(_LONGEST, lambda: [program.end() for program in programs])
     limit.start()
     try:
         with ThreadPoolExecutor() as pool:
