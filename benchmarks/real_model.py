@@ -169,7 +169,7 @@ def choose(folder: Path, kind: str, requests: Dataset) -> tuple[dict[str, Any], 
 
     tried: list[dict[str, Any]] = []
     model, tokenizer = load(folder / kind, FAST)
-    for setting in [ONE_TOKEN, *THRESHOLDS] if kind == "teacher" else THRESHOLDS:
+    for setting in [ONE_TOKEN, *THRESHOLDS]:
         figures = evaluate_decoding(model, tokenizer, requests, same_fields_reward, settings(**setting), BATCH_SIZE)
         tried.append(
             {"setting": setting} | {name: figures[name] for name in ("accuracy", "nfe", "tokens_per_forward")}
