@@ -9,11 +9,11 @@ self-conditioning, and the encoder. Both take turns with the same numbers; the l
 
 import argparse
 import time
-from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from speed import recorded
 from transformers import DiffusionGemmaConfig
 from transformers import DiffusionGemmaForBlockDiffusion as PublishedModel
 
@@ -78,7 +78,7 @@ def measure(vocab_size: int, canvas_length: int, repeats: int) -> dict[str, dict
 def _time(model: Any, prompt: torch.LongTensor, of_model: list[tuple[Any, str]]) -> tuple[float, float]:
     """Times a call of `generate`, as a whole and outside of the model."""
     inside: list[float] = []
-    timed = [patch.object(owner, name, _timed(getattr(owner, name), inside)) for owner, name in of_model]
+    timed = [patch.object(owner, name, recorded(getattr(owner, name), inside)) for owner, name in of_model]
     for each in timed:
         each.start()
     torch.manual_seed(0)
@@ -88,17 +88,6 @@ def _time(model: Any, prompt: torch.LongTensor, of_model: list[tuple[Any, str]])
     for each in timed:
         each.stop()
     return whole, whole - sum(inside)
-
-
-def _timed(function: Callable, seconds: list[float]) -> Callable:
-    def call(*args, **kwargs):
-        start = time.thread_time()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            seconds.append(time.thread_time() - start)
-
-    return call
 
 
 def main() -> None:

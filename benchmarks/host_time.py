@@ -12,12 +12,10 @@ import json
 import os
 import subprocess
 import sys
-import time
-from typing import Any
 from unittest.mock import patch
 
 import torch
-from speed import fixed_recipe, random_model
+from speed import fixed_recipe, random_model, recorded
 
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.generation.decoder import Decoder
@@ -56,23 +54,12 @@ def measure(num_rows: list[int]) -> dict[str, float]:
             mask = torch.arange(PROMPT_LENGTH) >= torch.arange(rows)[:, None] * 37 % (PROMPT_LENGTH - 4)
             passes, of_model = [], []
             with (
-                patch.object(Decoder, "_run_pass", _timed(Decoder._run_pass, passes)),
-                patch.object(model, "score", _timed(model.score, of_model)),
+                patch.object(Decoder, "_run_pass", recorded(Decoder._run_pass, passes)),
+                patch.object(model, "score", recorded(model.score, of_model)),
             ):
                 model.generate(prompts, recipe, attention_mask=mask.long())
             found[f"{cache}, {rows}"] = 1000 * (sum(passes) - sum(of_model)) / len(passes)
     return found
-
-
-def _timed(function: Any, seconds: list[float]) -> Any:
-    def call(*args, **kwargs):
-        start = time.thread_time()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            seconds.append(time.thread_time() - start)
-
-    return call
 
 
 def main() -> None:

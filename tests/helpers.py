@@ -220,6 +220,11 @@ def _sharpened(model):
     return model.eval()
 
 
+# Makers of all families of masked models.
+FAMILIES = [make_llada, make_dream, make_sdar, make_sdar_moe, make_llada2, make_a2d]
+FAMILIES += [make_block_a2d, make_fast_dllm, make_nemotron, make_llada_moe, make_rnd1]
+
+
 class RemoteCodeConfig(PreTrainedConfig):
     model_type = "stand_in_remote_code"
 

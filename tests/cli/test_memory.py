@@ -15,19 +15,15 @@ from hf_dparallel.cli import COMMANDS
 from hf_dparallel.cli.memory import estimate_memory
 
 from ..helpers import (
+    FAMILIES,
     lora,
-    make_a2d,
-    make_block_a2d,
     make_diffusion_gemma,
     make_dream,
     make_fast_dllm,
     make_llada,
     make_llada2,
-    make_llada_moe,
     make_nemotron,
-    make_rnd1,
     make_sdar,
-    make_sdar_moe,
     make_trainer,
 )
 
@@ -131,12 +127,8 @@ def test_the_estimate_is_what_denoising_allocates(batch_size, prompt, canvas, vo
     assert estimate["weights"] == num_bytes(model.parameters()) and estimate["adapter"] == 0
 
 
-FAMILIES = [make_llada, make_dream, make_sdar, make_sdar_moe, make_llada2, make_a2d, make_block_a2d, make_fast_dllm]
-FAMILIES += [make_nemotron, make_llada_moe, make_rnd1, lambda: make_llada(weight_tying=True)]
-
-
 @pytest.mark.parametrize(("train", "dtype"), [(False, "float32"), (True, "bfloat16")])
-@pytest.mark.parametrize("make_model", FAMILIES)
+@pytest.mark.parametrize("make_model", [*FAMILIES, lambda: make_llada(weight_tying=True)])
 def test_weights_are_those_of_the_model_in_every_family(make_model, train, dtype):
     model = make_model().to(getattr(torch, dtype))
     estimate = estimate_memory(model.config, workload(16, dtype=dtype, train=train))

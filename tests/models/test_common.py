@@ -11,23 +11,12 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from ..helpers import (
+    FAMILIES,
     left_padded,
-    make_a2d,
-    make_block_a2d,
-    make_dream,
-    make_fast_dllm,
     make_llada,
-    make_llada2,
-    make_llada_moe,
-    make_nemotron,
-    make_rnd1,
-    make_sdar,
-    make_sdar_moe,
 )
 
 
-FAMILIES = [make_llada, make_dream, make_sdar, make_sdar_moe, make_llada2, make_a2d]
-FAMILIES += [make_block_a2d, make_fast_dllm, make_nemotron, make_llada_moe, make_rnd1]
 MAKERS = pytest.mark.parametrize("make_model", FAMILIES)
 IDS = torch.randint(2, 60, (3, 11), generator=torch.Generator().manual_seed(0))
 
