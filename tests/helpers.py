@@ -1,6 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Tiny models, tokenizers, prompts and trainers that several test files share."""
 
+import copy
 import json
 import random
 from pathlib import Path
@@ -8,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import (
+    AutoModelForMaskedLM,
     DiffusionGemmaConfig,
     ModernBertConfig,
     ModernBertForMaskedLM,
@@ -267,6 +269,18 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
         mask_token="<mask>",
         chat_template="{% for m in messages %}<s> {{ m['content'] }} {% endfor %}",
     )
+
+
+def save_two_students(folder: Path) -> None:
+    """Saves a LLaDA as `base`, and two adapters of it, each with the tokenizer."""
+    for name in ("base", "dparallel", "consistency"):
+        make_tokenizer().save_pretrained(folder / name)
+    make_llada().save_pretrained(folder / "base")
+    base = AutoModelForMaskedLM.from_pretrained(folder / "base")
+    for seed, name in enumerate(("dparallel", "consistency")):
+        torch.manual_seed(seed)
+        config = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
+        get_peft_model(copy.deepcopy(base), config).save_pretrained(folder / name)
 
 
 def make_word_tokenizer() -> PreTrainedTokenizerFast:

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The paper's benchmarks and methods: settings, prompts, scores and tables."""
 
-import copy
 import json
 import re
 from dataclasses import asdict
@@ -9,15 +8,12 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-import torch
 from benchmarks.paper import tables
 from benchmarks.paper.__main__ import TASKS_FOLDER, main
 from benchmarks.paper.presets import METHODS, PRESETS, PaperTask, choose_benchmarks, method_settings
 from benchmarks.paper.tables import Comparison
 from benchmarks.paper.tasks.chat_answers import complete_from_chat, extract_from_chat
 from click.testing import CliRunner
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForMaskedLM
 
 from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.evaluation.comparison import compare_reports, read_comparable_report
@@ -33,7 +29,7 @@ from hf_dparallel.harness.run import TaskRunner
 from hf_dparallel.hub.facts import read_figures
 
 from .harness.helpers import DATASETS, make_lm
-from .helpers import make_llada, make_tokenizer, read_json, read_jsonl
+from .helpers import make_llada, make_tokenizer, read_json, read_jsonl, save_two_students
 
 
 COMMON = {"max_new_tokens": 256, "block_length": 32, "stop_at_eos": False}
@@ -267,14 +263,7 @@ def check_prompts(preset: str, folder: Path) -> None:
 def checkpoints(tmp_path_factory) -> Path:
     """A checkpoint and two adapters."""
     folder = tmp_path_factory.mktemp("paper")
-    for name in ("base", "dparallel", "consistency"):
-        make_tokenizer().save_pretrained(folder / name)
-    make_llada().save_pretrained(folder / "base")
-    base = AutoModelForMaskedLM.from_pretrained(folder / "base")
-    for seed, name in enumerate(("dparallel", "consistency")):
-        torch.manual_seed(seed)
-        lora = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
-        get_peft_model(copy.deepcopy(base), lora).save_pretrained(folder / name)
+    save_two_students(folder)
     return folder
 
 

@@ -1,16 +1,12 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """`hf-dparallel evaluate --tasks`, and the harness's own command with our model."""
 
-import copy
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForMaskedLM
 
 from hf_dparallel.cli import evaluate_tasks
 from hf_dparallel.harness import model as harness_model
@@ -18,7 +14,7 @@ from hf_dparallel.harness.code_tasks import TASKS_FOLDER
 from hf_dparallel.harness.finished import FinishedRequests
 
 from ..harness.helpers import DATASETS
-from ..helpers import make_llada, make_tokenizer, read_json, read_jsonl, write_jsonl
+from ..helpers import read_json, read_jsonl, save_two_students, write_jsonl
 from ..processes import run_in_two_processes
 
 
@@ -51,14 +47,7 @@ DECODING = ["--block_length", "8", "--entropy_threshold", "1.0"]
 def folder(tmp_path_factory) -> Path:
     """A checkpoint, two adapters, and two tasks of a user."""
     folder = tmp_path_factory.mktemp("harness")
-    for name in ("base", "dparallel", "consistency"):
-        make_tokenizer().save_pretrained(folder / name)
-    make_llada().save_pretrained(folder / "base")
-    base = AutoModelForMaskedLM.from_pretrained(folder / "base")
-    for seed, name in enumerate(("dparallel", "consistency")):
-        torch.manual_seed(seed)
-        lora = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
-        get_peft_model(copy.deepcopy(base), lora).save_pretrained(folder / name)
+    save_two_students(folder)
     rows = [{"question": f"{n} 5 {n + 1}", "answer": "7"} for n in range(6)]
     questions = write_jsonl(folder / "questions.jsonl", rows)
     (folder / "tasks").mkdir()
