@@ -72,7 +72,8 @@ class CertaintyForcingConfig(MaskingSettings, Objective, TrainingArguments):
         if self.activation_checkpointing is None and self.gradient_checkpointing is None:
             self.activation_checkpointing = True
         # torch warns in every epoch that it has nothing to pin memory for.
-        self.dataloader_pin_memory = self.dataloader_pin_memory and torch.accelerator.is_available()
+        if not torch.accelerator.is_available():
+            self.dataloader_pin_memory = False
         super().__post_init__()
         if self.warmup_steps and self.lr_scheduler_type == "constant":
             self.lr_scheduler_type = SchedulerType.CONSTANT_WITH_WARMUP
