@@ -42,6 +42,12 @@ def test_activation_checkpointing_by_both_of_its_names(name):
     assert parse("--activation_checkpointing", "false").activation_checkpointing is False
 
 
+@pytest.mark.parametrize("is_available", [True, False])
+def test_memory_is_pinned_for_an_accelerator(monkeypatch, is_available):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: is_available)
+    assert CertaintyForcingConfig("out", use_cpu=True).dataloader_pin_memory is is_available
+
+
 def test_flags():
     config = parse(
         "--block_length", "8", "--mask_ratio", "0.25", "--masking", "random", "--complementary_masking", "false",
