@@ -148,7 +148,7 @@ def make_models(source: Path, gguf_file: str, folder: Path, num_steps: Sequence[
         *("train", "--model", str(teacher), "--dataset_name", str(folder / "kept.parquet")),
         *("--output_dir", str(folder / "student"), *SMALL, "--use_peft", "false"),
         *("--max_steps", str(num_steps[2]), "--learning_rate", "1e-4", "--mask_ratio", "random"),
-        *("--lr_scheduler_type", "cosine"),
+        *("--lr_scheduler_type", "cosine", "--complementary_masking", "false"),
     )
 
 
