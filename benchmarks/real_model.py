@@ -7,9 +7,9 @@
 
 The task is that of examples/make_a_teacher/requests_to_json.py. TRL fine-tunes one Llama as it is, and a copy becomes
 a block-causal teacher, which takes more of the same rows. The teacher is distilled. A run that was stopped goes on
-with the step that it was in. Thresholds are chosen on some of the held-out requests: the fewest passes that
-lose at most two points against one token per pass; all figures are of the others. They are taken with one thread, whose
-CPU time counts, and what is compared takes turns.
+with the step that it was in. Thresholds are chosen on some of the held-out requests: the fewest passes that lose at
+most two points against one token per pass; all figures are of the others. They are taken with one thread, whose CPU
+time counts, and what is compared takes turns.
 """
 
 import argparse
