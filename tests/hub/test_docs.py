@@ -10,8 +10,7 @@ from hf_dparallel import push_model_to_hub
 
 from ..helpers import edit_json
 from ..pages import ROOT, run_blocks
-from .helpers import BASE, save_adapter
-from .test_publish_data import COLUMNS
+from .helpers import BASE, COLUMNS, save_adapter
 
 
 PUBLISHED_BASE = "GSAI-ML/LLaDA-8B-Instruct"

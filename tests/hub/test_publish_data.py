@@ -12,15 +12,7 @@ from hf_dparallel import filter_trajectories, push_trajectories_to_hub
 from hf_dparallel.data.folder import write_filtered
 
 from ..helpers import make_tokenizer
-
-
-COLUMNS = {
-    "prompt": ["a", "b", "c"],
-    "prompt_ids": [[0, 2], [0, 3], [0, 4]],
-    "completion_ids": [[4, 1], [5, 6, 1], [7, 1]],
-    "commit_step": [[0, 0], [0, 1, 1], [0, 0]],
-    "nfe": [1, 2, 3],
-}
+from .helpers import COLUMNS
 
 
 @pytest.fixture(autouse=True)

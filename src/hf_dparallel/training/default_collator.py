@@ -4,8 +4,10 @@
 import dataclasses
 
 from torch import nn
-from transformers import PreTrainedTokenizerBase, TrainerCallback
+from transformers import DataCollator, PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
+
+from hf_dparallel_rules.settings import SettingError
 
 from ..generation.configuration import recipe_of
 from ..generation.inputs import vocabulary_size
@@ -43,6 +45,14 @@ def default_collator(
     settings["eos_token_id"] = special_token_id("eos_token_id", model, processing_class)
     settings |= {"has_encoder": base.has_encoder, "seed": mask_seed(args), "vocab_size": vocabulary_size(base)}
     return DataCollatorForSemiAutoregressiveMasking(**settings)
+
+
+def check_collator(collator: DataCollator, model: nn.Module) -> None:
+    """Raises a `SettingError` if the model has an encoder, and the collator no copies for it."""
+    base = base_model(model)
+    if base.has_encoder and getattr(collator, "attention", "full") == "full":
+        rule = f"makes no clean copies, which the encoder of {type(base).__name__} reads"
+        raise SettingError("data_collator", collator, rule, "Leave it out.")
 
 
 def mask_seed(args: CertaintyForcingConfig) -> int:

@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Certainty-forcing distillation as a `transformers.Trainer`."""
 
-import copy
 import dataclasses
 import itertools
 import math
@@ -26,14 +25,12 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
 
-from hf_dparallel_rules.settings import SettingError
-
 from ..attention_masks import make_attention_mask, mask_blocks, noisy_and_clean, predicting_columns
 from ..data.dataset import TOKENIZED_COLUMNS, TRAINING_COLUMNS, prepare_dataset
 from .checkpoints import CheckpointMixin
 from .collator import DataCollatorForSemiAutoregressiveMasking
 from .config import CertaintyForcingConfig
-from .default_collator import MaskingEpochCallback, default_collator, mask_seed
+from .default_collator import MaskingEpochCallback, check_collator, default_collator, mask_seed
 from .hooks import Step, Variant
 from .objective import IGNORE_INDEX, MetricSums, as_own_term, sum_by_row
 from .publishing import check_can_be_pushed
@@ -154,9 +151,6 @@ class CertaintyForcingTrainer(CheckpointMixin):
     ):
         args = _check_args(args, model)
         _check_functions(model, model_init, optimizers, compute_loss_func)
-        # What the model decides is written into a copy: the arguments may serve for other models.
-        args = copy.copy(args)
-        args.accelerator_config = copy.copy(args.accelerator_config)
         # Before the weights of an adapter are drawn; the Trainer would do it after that.
         set_seed(args.seed)
         self._student_settings = (processing_class, peft_config, train_dataset is not None)
@@ -166,10 +160,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         if data_collator is None:
             data_collator = default_collator(args, model, processing_class)
         self._has_clean_copies = getattr(data_collator, "attention", "full") != "full"
-        if base_model(model).has_encoder and not self._has_clean_copies:
-            rule = f"makes no clean copies, which the encoder of {type(base_model(model)).__name__} reads"
-            remedy = "Leave it out, or pass a `DataCollatorForSemiAutoregressiveMasking` with the model's `attention`."
-            raise SettingError("data_collator", data_collator, rule, remedy)
+        check_collator(data_collator, model)
         callbacks = list(callbacks or [])
         self._eval_collator = data_collator
         self._row_rules: dict[str, Any] = {
