@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from .helpers import read_json
-from .pages import ROOT
+from .pages import ROOT, read
 
 
 @pytest.fixture
@@ -90,3 +90,11 @@ def test_the_whole_script_runs(source, task, tmp_path, monkeypatch):
         assert all(row["tokens_per_s"] > 0 and row["accuracy"] == 1.0 for row in run["rows"].values())
     assert real_model.table(report).count("\n") == 2 + 4 * 6 - 1
     assert real_model.short_table(report).count("\n") == 2 + 6 - 1
+
+
+def test_the_tables_are_what_the_benchmark_wrote():
+    import real_model
+
+    report = read_json(ROOT / "benchmarks" / "results" / "real_model.json")
+    assert f"-->\n{real_model.short_table(report)}\n<!--" in read("README.md")
+    assert f"-->\n{real_model.table(report)}\n<!--" in read("docs/results.md")

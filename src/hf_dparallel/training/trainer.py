@@ -157,8 +157,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         self.model_init = model_init
         model = self._make_student(model) if model_init is None else self.call_model_init()
         _check_model(args, model)
-        if data_collator is None:
-            data_collator = default_collator(args, model, processing_class)
+        data_collator = data_collator or default_collator(args, model, processing_class)
         self._has_clean_copies = getattr(data_collator, "attention", "full") != "full"
         check_collator(data_collator, model)
         callbacks = list(callbacks or [])
