@@ -191,7 +191,7 @@ _COMMANDS: list[click.Command] = [
         *LOADING, *DATA, *PROMPT, *BATCH_SIZE, *DECODING, *OUTPUT,
         Flag("output_file", "Write an HTML page to step through the decode in a browser. Without it, every pass is "
             "printed in the terminal.", FILE),
-        Flag("compare", "Show also the model without its adapter, with the same settings.", bool),
+        Flag("compare", "Also show the model without its adapter, with the same settings.", bool),
         Flag("dataset", "Prompts for --figures, as for `hf-dparallel evaluate`.", DATASET, needs=("figures",)),
         Flag("figures", "Draw how certainty grows over a dataset, into this folder.", DIR, needs=("dataset",)),
         Flag("reward", "Also draw accuracy against tokens per forward pass, at the confidence thresholds 0.3, 0.5, "
@@ -206,8 +206,8 @@ _COMMANDS: list[click.Command] = [
             float, default=0.01),
         Flag("confidence", "Probability of staying within that loss, on prompts of this kind.", float, default=0.9),
         Flag("sweep", "Settings to try.", default="entropy_threshold=0.1:1.0:0.1", metavar="SETTING=VALUES"),
-        Flag("block_lengths", "Block lengths to try the settings with. One token per pass uses the first one. By "
-            "default the recipe's.", int, multiple=True),
+        Flag("block_lengths", "Block lengths to try the settings with. The reference, one token per pass, uses the "
+            "first. By default the recipe's.", int, multiple=True),
         Flag("seed", "Seed for splitting the prompts into two halves.", int, default=0, is_minor=True),
         *BATCH_SIZE, *WORKERS, *RECIPE, *OUTPUT,
     ], "demo-student --dataset demo --max_accuracy_drop 0.02 --output_dir runs/recipe", ["model"]),
@@ -237,11 +237,11 @@ _COMMANDS: list[click.Command] = [
             "`hf-dparallel trajectories` or a parquet file.", DIR, is_required=True),
         Flag("repo_id", "Name of the repository, such as 'user/llada-dparallel'.", is_required=True),
         Flag("repo_type", "Type of the repository.", Choice(("model", "dataset")), default="model"),
-        Flag("base_model", "Name on the Hub of the base model (for trajectories: the teacher), if it was a folder."),
+        Flag("base_model", "Hub name of the base model (for trajectories: the teacher), if it was a folder."),
         Flag("report", "Results for the card: the file of `hf-dparallel evaluate --json FILE`, or report.json of "
             "`hf-dparallel demo`.", FILE),
         Flag("example", "Example for the card and its widget: the file of `hf-dparallel generate --json FILE`.", FILE),
-        Flag("dataset_name", "Name on the Hub of the training data, for the card."),
+        Flag("dataset_name", "Hub name of the training data, for the card."),
         Flag("license", "Identifier of the licence for the card, such as 'mit' or 'apache-2.0'."),
         Flag("private", "Make a new repository private.", bool),
         Flag("revision", "Branch to push to, which is created if necessary. By default 'main'.", is_minor=True),

@@ -13,5 +13,5 @@ add_setting("engine", "engine", str, off="hf-dparallel", choices=("hf-dparallel"
     "`confidence_threshold` (`LowConfidence`), with `editing_threshold` (`JointThreshold`), "
     "or another rule as a plug-in; LMDeploy `confidence_threshold` or `min_commits`.")
 add_setting("penalty_lambda", "engine", float, off=0.0, needs=("engine", "editing_threshold"),
-    help="With SGLang's editing: lowers the logit of the token one place before, against repetitions.")
+    help="With SGLang's editing: lowers the logit of the previous position's token, to avoid repetition.")
 # fmt: on

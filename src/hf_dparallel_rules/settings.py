@@ -278,7 +278,7 @@ def _shortened(value: Any) -> str:
 # A setting per row: its type and values, its relations to others, its help.
 # fmt: off
 add_setting("max_new_tokens", "length", int, default=256, off=0,
-    help="Length of the canvas, the mask tokens behind the prompt. 0 appends none: the mask tokens inside the prompt "
+    help="Length of the canvas, the mask tokens after the prompt. 0 appends none: the mask tokens inside the prompt "
     "are filled in (infilling).")
 add_setting("block_length", "length", int, default=32, minimum=1, is_swept=True,
     model={"has_room": "is more than the {longest} tokens that {model} was trained for, which decodes whole blocks",
@@ -326,7 +326,7 @@ add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "bl
            "\"prefix\" and \"dual\" approximate for all others",
            "keeps_activations": "needs `model.eval()`: in training, activation checkpointing drops keys and "
            "values"},
-    help="Keep keys and values: `\"prefix\"` before the open block, `\"dual\"` also behind it, both approximate; "
+    help="Keep keys and values: `\"prefix\"` before the open block, `\"dual\"` also after it, both approximate; "
     "`\"block\"`, the default of block-causal models, is exact. Unset: every pass computes the whole sequence.")
 add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, needs=("cache_implementation",),
     model={"sees_all": "refreshes an approximation, but the cache of {model} is exact"},
@@ -335,7 +335,7 @@ add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_con
     source="https://huggingface.co/papers/2508.14148",
     model={"sees_all": "leaves out masks behind the open blocks, but {model} computes none of them anyway",
            "hides_padding": "hides masks of some rows, by an attention mask that {model} ignores"},
-    help="Masks behind the open blocks that a pass computes and sees; by default all. Fewer are faster, and an "
+    help="Masks after the open blocks that a pass computes and sees; by default all. Fewer are faster, and an "
     "approximation.")
 add_setting("stop_at_eos", "stopping", bool, default=True,
     help="Whether a row ends once an end token and everything before it are decided. The rest is padding.")

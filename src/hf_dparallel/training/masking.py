@@ -70,7 +70,7 @@ class Masking(Settings):
             Whether to train also on blocks of nothing but padding, as the paper does; the shorter the answer is, the
             more of them there are. Without it, decode with `stop_at_eos=True`.
         suffix_length (`int`, *optional*):
-            How many masked tokens behind the active block a row sees; by default all. Decode with the same setting.
+            How many masked tokens after the active block a row sees; by default all. Decode with the same setting.
             Not for block-causal models, which never see what follows a block.
         max_length (`int`, *optional*, defaults to `384`):
             Length in tokens to which prompt and completion together are padded with EOS. Longer rows are an error.

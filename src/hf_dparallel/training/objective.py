@@ -64,8 +64,7 @@ class Objective(Settings):
         consistency_weight (`float`, *optional*, defaults to `1.0`):
             Weight of the cross-entropy on the trajectory.
         encoder_weight (`float`, *optional*):
-            Weight of the cross-entropy with which the encoder of a model that has one predicts each next token; by
-            default 1, as published.
+            Weight of the encoder's next-token cross-entropy, for models with an encoder; by default 1, as published.
     """
 
     certainty_temperature: float = 0.5

@@ -15,7 +15,7 @@ add_setting("t_min", "revision", float, default=0.4, is_swept=True,
     help="With `max_denoising_steps`: the temperature that the last passes come close to.")
 add_setting("stop_entropy", "revision", float, default=0.005, noun="a number of nats", is_swept=True,
     help="With `max_denoising_steps`: a canvas is decided before the last pass if the mean entropy of its tokens is "
-    "below this, and the likeliest ones stay the same.")
+    "below this, and its likeliest tokens stay the same.")
 add_setting("stability_threshold", "revision", int, default=1, is_swept=True,
     help="With `max_denoising_steps`: for how many passes the likeliest tokens must have stayed the same.")
 # fmt: on

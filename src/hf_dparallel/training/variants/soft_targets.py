@@ -30,13 +30,13 @@ class SoftTargets(Variant):
 
     Parameters:
         near_steps (`int`, *optional*):
-            Masked tokens that the teacher committed this many passes or more after the first of them are learned from
-            the distribution of the base model, whose adapter is switched off, instead of from the trajectory. 0:
-            all of them. Needs an adapter and, unless 0, the column `commit_step`. Costs one pass without gradients.
+            The student learns masked tokens that the teacher committed at least this many passes after the first one
+            from the base model's distribution (with the adapter off), not from the trajectory. 0: all of
+            them. Needs an adapter and, unless 0, the column `commit_step`. Costs one pass without gradients.
             The batch marks these tokens in `late`, which has the shape of `labels`.
         teacher_temperature (`float`, *optional*, defaults to `1.0`):
-            Temperature of the base model's distribution, with `near_steps`. Below 1 it is sharper, as that of the
-            teacher of SPEED (ICML 2026).
+            Temperature of the base model's distribution, with `near_steps`. Below 1 it is sharper, like the
+            teacher's in SPEED (ICML 2026).
     """
 
     mark_name = "late"
