@@ -3,15 +3,13 @@
 
     python benchmarks/packed_products.py --output benchmarks/results/packed_products_epyc.json
 
-CPU time of one thread, with random weights, in float32 and, where the CPU multiplies it, in bfloat16. All take turns;
-the least of each counts.
+CPU time of one thread, with random weights. All take turns; the least of each counts.
 """
 
 import argparse
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from unittest import mock
 
 import torch
 
@@ -22,19 +20,19 @@ from hf_dparallel.models.llada import LLaDAConfig
 from hf_dparallel.reports import markdown_table, write_json
 
 
-def make_model(num_layers: int, dtype: torch.dtype) -> LLaDAForMaskedDiffusion:
+def make_model(num_layers: int) -> LLaDAForMaskedDiffusion:
     """Returns a random LLaDA, of 93 million weights where it has six layers."""
     size = {"d_model": 1024, "n_layers": num_layers, "n_heads": 16, "n_kv_heads": 16, "mlp_hidden_size": 2816}
     torch.manual_seed(0)
     tokens = {"vocab_size": 8000, "mask_token_id": 7000, "eos_token_id": 1, "pad_token_id": 1}
-    return LLaDAForMaskedDiffusion(LLaDAConfig(**size, **tokens)).eval().to(dtype)
+    return LLaDAForMaskedDiffusion(LLaDAConfig(**size, **tokens)).eval()
 
 
 @torch.no_grad()
-def measure(num_layers: int, repeats: int, dtype: torch.dtype) -> dict[str, float]:
+def measure(num_layers: int, repeats: int) -> dict[str, float]:
     """Returns milliseconds by what takes them: "check", and passes and answers that are "plain" or "packed"."""
     torch.set_num_threads(1)
-    model = make_model(num_layers, dtype)
+    model = make_model(num_layers)
     products = packed_products(model)
 
     prompt = torch.arange(8)[None]
@@ -54,8 +52,7 @@ def measure(num_layers: int, repeats: int, dtype: torch.dtype) -> dict[str, floa
                     input_ids, kept = torch.arange(columns)[None], torch.arange(32)
                     time_it(f"pass of {columns} columns, {version}", model, input_ids, logits_to_keep=kept)
         for version in ("plain", "packed"):
-            products_of = packed_products if version == "packed" else lambda model: nullcontext()
-            with mock.patch("hf_dparallel.generation.runner.packed_products", products_of):
+            with torch.backends.mkldnn.flags(enabled=version == "packed"):
                 time_it(f"answer of 3 passes, {version}", model.generate, prompt, **answer)
     return least
 
@@ -67,14 +64,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--output", help="JSON file for the figures")
     arguments = parser.parse_args()
-    dtypes = [torch.float32, *[torch.bfloat16] * torch.ops.mkldnn._is_mkldnn_bf16_supported()]
-    found = {
-        str(dtype).removeprefix("torch."): measure(arguments.num_layers, arguments.repeats, dtype) for dtype in dtypes
-    }
-    lines = [(name, *(f"{times[name]:.0f}" for times in found.values())) for name in found["float32"]]
-    print(markdown_table(("ms", *found), lines))
+    milliseconds = measure(arguments.num_layers, arguments.repeats)
+    print(markdown_table(("", "ms"), [(name, f"{value:.0f}") for name, value in milliseconds.items()]))
     if arguments.output:
-        write_json({"ms": found, "environment": describe_environment()}, arguments.output)
+        write_json({"ms": milliseconds, "environment": describe_environment()}, arguments.output)
 
 
 if __name__ == "__main__":

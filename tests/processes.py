@@ -32,6 +32,10 @@ _SERVER.set_forkserver_preload(
 )
 
 
+# What a program leaves is never freed: a process group of gloo waits for a thread that waits for the interpreter's lock.
+_NAMESPACE = {"__name__": "__main__"}
+
+
 class Program:
     """A Python program that runs in the folder and with the import path of the tests.
 
@@ -88,7 +92,7 @@ def _run(source: str, argv: list[str], folder: str, environment: dict[str, str],
     # As at the end of a process that was not forked.
     atexit._clear()
     try:
-        exec(compile(source, "program", "exec"), {"__name__": "__main__"})
+        exec(compile(source, "program", "exec"), _NAMESPACE)
     finally:
         atexit._run_exitfuncs()
 

@@ -62,7 +62,7 @@ PARTS = [
     ("lm_eval.models.huggingface:HFLM", "tokenizer_name apply_chat_template gather_object", "as for any model of "
      "transformers"),
 ]  # fmt: skip
-TORCH_OPERATORS = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
+TORCH_OPERATORS = ("_reorder_linear_weight", "_linear_pointwise")
 
 
 @pytest.mark.parametrize(

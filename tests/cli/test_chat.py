@@ -148,7 +148,6 @@ def test_a_model_without_chat_template_cannot_chat(tmp_path, monkeypatch, capsys
 # A session of its own, so that ^C is a signal to it; the tests may run in the background, where it is ignored.
 _AT_A_TERMINAL = """
 import os, signal, sys
-os.setsid()
 terminal = os.open(sys.argv.pop(1), os.O_RDWR)
 for descriptor in range(3):
     os.dup2(terminal, descriptor)

@@ -59,18 +59,15 @@ def _can_be_packed(weight: torch.Tensor) -> bool:
         # Quantized weights and those that several devices share are of other classes.
         and type(weight) is nn.Parameter
         and weight.device.type == "cpu"
-        and (weight.dtype == torch.float32 or weight.dtype == torch.bfloat16 and _has_bfloat16())
+        # In bfloat16, packed products with AMX depend on the number of rows, and plain ones do not.
+        and weight.dtype == torch.float32
         and weight.is_contiguous()
         # The weight can be read as a matrix of 64-bit integers.
         and weight.ndim == 2
-        and weight.shape[1] % 4 == 0
-        and weight.storage_offset() % 4 == 0
+        and weight.shape[1] % 2 == 0
+        and weight.storage_offset() % 2 == 0
         and not weight.is_inference()
     )
-
-
-def _has_bfloat16() -> bool:
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def _state(weight: nn.Parameter) -> tuple:
