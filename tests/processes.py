@@ -32,7 +32,7 @@ _SERVER.set_forkserver_preload(
 )
 
 
-# What a program leaves is never freed: a process group of gloo waits for a thread that waits for the interpreter's lock.
+# What a program leaves is never freed: a process group of gloo would wait for a thread that waits for the GIL.
 _NAMESPACE = {"__name__": "__main__"}
 
 
