@@ -10,7 +10,9 @@ import tempfile
 
 # Where tests/hub answers; to all other tests the Hub is offline.
 HUB_SOCKET = socket.create_server(("127.0.0.1", 0))
-_folder = tempfile.mkdtemp(prefix="hf-dparallel-tests-")
+# A process that a test starts, and that may be killed, has its folder inside that of the first.
+_folder = tempfile.mkdtemp(prefix="hf-dparallel-tests-", dir=os.environ.get("HF_DPARALLEL_TESTS"))
+os.environ.setdefault("HF_DPARALLEL_TESTS", _folder)
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 
 os.environ.update(
