@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from autoregressive import with_packed_products
 from datasets import Dataset, load_dataset
 from make_a_teacher import EXAMPLE, run
 from transformers import AutoModelForMaskedLM, AutoTokenizer, LlamaForCausalLM, PreTrainedModel
@@ -62,7 +61,7 @@ def make_rows(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder / "start")
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.save_pretrained(folder / "start")
-    write_requests(["--output_dir", str(folder / "rows"), "--num_rows", "16000"])
+    write_requests(["--output_dir", str(folder / "rows"), "--num_rows", "24000"])
     rows = load_dataset("json", data_files=str(folder / "rows" / "train.jsonl"), split="train").to_list()
     rng, grouped = random.Random(0), []
 
@@ -117,7 +116,7 @@ def make_trajectories(folder: Path, num_prompts: int) -> None:
     teacher, tokenizer = load(folder / "teacher", FAST)
     prompts = load_dataset("json", data_files=str(folder / "rows" / "prompts.jsonl"), split="train")
     prompts = prompts.select(range(num_prompts))
-    recipe = settings(confidence_threshold=0.9)
+    recipe = settings(entropy_threshold=0.01)
     rows = generate_trajectories(teacher, tokenizer, prompts, recipe, output_dir=folder / "trajectories")
     kept = filter_trajectories(rows, tokenizer, same_fields_reward)
     print(f"Kept {len(kept)} of {len(rows)} answers.", flush=True)
@@ -194,9 +193,6 @@ def decoders_of(folder: Path, recipes: dict[str, dict[str, Any]], dtype: torch.d
         f"Llama, {cache} cache": partial(decode, llama, length | {"cache_implementation": cache})
         for cache in ("static", "dynamic")
     }
-    found["Llama, packed weights"] = lambda encoded: with_packed_products(
-        llama, lambda: found["Llama, dynamic cache"](encoded)
-    )
     teacher, student = (load(folder / kind, dtype)[0] for kind in ("teacher", "student"))
     found["Teacher, one token per pass"] = partial(decode, teacher, {"generation_config": settings(**ONE_TOKEN)})
     for title, model in (("Teacher", teacher), ("Student", student)):
@@ -299,8 +295,8 @@ def main() -> None:
     parser.add_argument("--gguf_file", default="", help="Name of its GGUF file, if it is one.")
     parser.add_argument("--folder", type=Path, required=True, help="Where the models go, some GB.")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--num_steps", type=int, nargs=3, default=(540, 100, 100), help="Teacher, Llama, student.")
-    parser.add_argument("--num_prompts", type=int, default=1000, help="Of the trajectories.")
+    parser.add_argument("--num_steps", type=int, nargs=3, default=(1290, 100, 200), help="Teacher, Llama, student.")
+    parser.add_argument("--num_prompts", type=int, default=2000, help="Of the trajectories.")
     parser.add_argument("--num_requests", type=int, nargs=2, default=(100, 200), help="To choose with, and to test.")
     parser.add_argument("--num_timed", type=int, default=16, help="Requests of the slower runs.")
     args = parser.parse_args()
