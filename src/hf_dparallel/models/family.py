@@ -17,6 +17,13 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from hf_dparallel_rules.settings import SETTINGS
 
 
+# What a family with full attention is told apart by.
+NO_BLOCKS = dict.fromkeys(
+    ("bd_size", "block_size"),
+    "Its tokens attend to all others. Load a block-causal model with the classes of its family.",
+)
+
+
 class PublishedConfigMixin:
     """Comes before a configuration of transformers, whose settings have the names of the published `config.json`."""
 

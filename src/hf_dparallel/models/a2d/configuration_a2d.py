@@ -24,6 +24,7 @@ class A2DConfigMixin(PublishedConfigMixin):
     """
 
     only_supported = {"use_sliding_window": False}
+    told_apart = dict.fromkeys(("bd_size", "block_size"), "Pass `block_length` instead.")
     block_length: int | None
 
     @property

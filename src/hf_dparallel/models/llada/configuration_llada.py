@@ -5,7 +5,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import LlamaConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import RopeParameters
 
-from ..family import PublishedConfigMixin
+from ..family import NO_BLOCKS, PublishedConfigMixin
 from ..moe.configuration_moe import LLaDAMoeConfig
 
 
@@ -75,9 +75,8 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
         "layer_norm_with_affine": True,
         "activation_type": "silu",
     }
-    told_apart = {
+    told_apart = NO_BLOCKS | {
         "num_experts": LLaDAMoeConfig,
-        "block_size": "LLaDA attends to everything; load a block-causal model by the classes of its family.",
         "rope_scaling_factor": "Say how positions are stretched by `rope_parameters`, as transformers names it.",
     }
     keys_to_ignore_at_inference = ["past_key_values"]

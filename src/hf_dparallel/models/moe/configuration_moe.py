@@ -6,7 +6,7 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 from transformers import Qwen3MoeConfig
 
-from ..family import PublishedConfigMixin
+from ..family import NO_BLOCKS, PublishedConfigMixin
 
 
 @strict
@@ -34,6 +34,7 @@ class LLaDAMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
         "routed_scaling_factor": 1,
         "use_sliding_window": False,
     } | dict.fromkeys(["clip_qkv", "router_num_group", "router_topk_group", "shared_expert_intermediate_size"])
+    told_apart = NO_BLOCKS
     attribute_map = {
         "intermediate_size": "dense_intermediate_size",
         "moe_intermediate_size": "expert_intermediate_size",
@@ -74,6 +75,7 @@ class RND1Config(PublishedConfigMixin, Qwen3MoeConfig):
 
     model_type = "rnd1"
     only_supported = {"use_sliding_window": False}
+    told_apart = NO_BLOCKS
     only_kept = {"max_window_layers": 48, "moe_backend": "hf", "num_diffusion_steps": 256}
     attribute_map = {"num_local_experts": "num_experts"}
 
