@@ -73,6 +73,8 @@ def test_publish_and_use(hub, capsys):
     published = hub.repository("user/word-problems-dparallel").files()
     assert published.keys() == names["files"].keys() >= {"confidence_maps.png", "adapter_model.safetensors"}
     assert published["README.md"] == names["files"]["README.md"]
+    shown = [line for cell in code_cells("publish_and_use") for out in cell["outputs"] for line in out.get("text", "")]
+    assert names["files"]["README.md"].decode().replace("user/word", "your-name/word") in "".join(shown)
     assert names["out"].sequences.shape[1] > names["inputs"]["input_ids"].shape[1]
     assert f"{names['example']['nfe']} forward passes" in capsys.readouterr().out.splitlines()[-1]
 
