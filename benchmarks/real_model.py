@@ -147,7 +147,7 @@ def make_models(source: Path, gguf_file: str, folder: Path, num_steps: Sequence[
         folder / "student" / "model.safetensors",
         *("train", "--model", str(teacher), "--dataset_name", str(folder / "kept.parquet")),
         *("--output_dir", str(folder / "student"), *SMALL, "--use_peft", "false"),
-        *("--max_steps", str(num_steps[2]), "--learning_rate", "1e-4", "--mask_ratio", "random"),
+        *("--max_steps", str(num_steps[2]), "--learning_rate", "5e-5", "--mask_ratio", "random"),
         *("--lr_scheduler_type", "cosine", "--complementary_masking", "false"),
     )
 
@@ -295,7 +295,7 @@ def main() -> None:
     parser.add_argument("--gguf_file", default="", help="Name of its GGUF file, if it is one.")
     parser.add_argument("--folder", type=Path, required=True, help="Where the models go, some GB.")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--num_steps", type=int, nargs=3, default=(1290, 100, 200), help="Teacher, Llama, student.")
+    parser.add_argument("--num_steps", type=int, nargs=3, default=(1290, 100, 100), help="Teacher, Llama, student.")
     parser.add_argument("--num_prompts", type=int, default=2000, help="Of the trajectories.")
     parser.add_argument("--num_requests", type=int, nargs=2, default=(100, 200), help="To choose with, and to test.")
     parser.add_argument("--num_timed", type=int, default=16, help="Requests of the slower runs.")

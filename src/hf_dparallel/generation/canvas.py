@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The sequences being decoded: prompts, masks, and how far each row has come.
 
-Rows never wait for one another. Each has its own current block and moves to the next one when that is decided; a
+Rows never wait for one another. Each has its own open block and moves to the next one when that is decided; a
 finished row leaves, and another may take its place. So a row meets the same states in a batch as alone.
 
 Three numbers locate a token. Its *column* is its index in the tensors of the canvas, padding included, which changes
