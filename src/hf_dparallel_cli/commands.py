@@ -259,7 +259,7 @@ _COMMANDS: list[click.Command] = [
             Flag("batch_size", "Prompts decoded together.", COUNT, default=1, not_with=("train",)),
             Flag("prompt_length", "Tokens of a prompt.", COUNT, default=256, not_with=("train",)),
             *(flag for flag in RECIPE if flag.name in ("max_new_tokens", "block_length", "cache_implementation")),
-            Flag("train", "Check for training. The flags below are those of `hf-dparallel train`.", bool)),
+            Flag("train", "Check training, not decoding. The flags below are those of `hf-dparallel train`.", bool)),
         *group("training",
             Flag("per_device_train_batch_size", "Sequences in a batch.", COUNT, default=1),
             Flag("max_length", "Tokens of a prompt and its answer.", COUNT, default=384),

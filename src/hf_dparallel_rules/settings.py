@@ -318,7 +318,7 @@ add_setting("bad_words_ids", "processing", list, off=[], items=list,
     help="Words that are never committed, each a list of one token id. A word of several tokens is refused: tokens "
     "are committed in any order, so such a word can come together in a single pass.")
 add_setting("use_cache", "cache", bool, default=False, off=True,
-    help="`False` turns off the caches and the suffix window of recipe and model. `True` changes nothing.")
+    help="An explicit `False` turns off the caches and the suffix window of recipe and model. `True` changes nothing.")
 add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "block"),
     source="https://huggingface.co/papers/2505.22618",
     model={"takes_cache": "needs a model of this package (see `hf-dparallel models`), which {model} is not",
@@ -330,7 +330,7 @@ add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "bl
     "`\"block\"`, the default of block-causal models, is exact. Unset: every pass computes the whole sequence.")
 add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, needs=("cache_implementation",),
     model={"sees_all": "refreshes an approximation, but the cache of {model} is exact"},
-    help="With a cache: recompute everything after this many passes inside a block, too. 1 is exact.")
+    help="With a cache: recompute everything for each new block, and then every this many passes. 1 is exact.")
 add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_config",),
     source="https://huggingface.co/papers/2508.14148",
     model={"sees_all": "leaves out masks behind the open blocks, but {model} computes none of them anyway",

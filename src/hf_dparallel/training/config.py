@@ -47,7 +47,7 @@ class CertaintyForcingConfig(MaskingSettings, Objective, TrainingArguments):
     Parameters:
         chat_template_kwargs (`dict` or `str`, *optional*):
             Further arguments of the chat template, for prompts and completions alike: `{"enable_thinking": False}` for
-            Qwen3's. As `str`, it is JSON.
+            Qwen3's. A `str` is read as JSON.
 
     Raises:
         ValueError: if a value is out of range, or `label_smoothing_factor` is set.

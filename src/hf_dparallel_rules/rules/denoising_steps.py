@@ -9,8 +9,8 @@ from ..settings import Config, SettingError, add_setting
     source="https://huggingface.co/papers/2502.09992",
     model={"has_mask_token": "spreads masks over passes, but {model} decides all tokens again in each pass"},
     help="Spread the tokens of the canvas evenly over this many passes, the most confident first. Without any rule, "
-    "one token in each pass. Block-causal models may take another number where prompt or answer end inside a block, "
-    "or where the first token of a block comes alone.")  # fmt: skip
+    "one token in each pass. Block-causal models may take more or fewer passes if prompt or answer end inside a "
+    "block, or if a block's first token is committed alone.")  # fmt: skip
 class Schedule:
     """Commits a fixed number of tokens in each pass. Passes and tokens that do not divide go to the first ones."""
 

@@ -30,8 +30,8 @@ class SoftTargets(Variant):
 
     Parameters:
         near_steps (`int`, *optional*):
-            The student learns masked tokens that the teacher committed at least this many passes after the first one
-            from the base model's distribution (with the adapter off), not from the trajectory. 0: all of
+            Masked tokens that the teacher committed at least this many passes after the first of them are learned
+            from the base model's distribution (adapter off), not from the trajectory. 0: all of
             them. Needs an adapter and, unless 0, the column `commit_step`. Costs one pass without gradients.
             The batch marks these tokens in `late`, which has the shape of `labels`.
         teacher_temperature (`float`, *optional*, defaults to `1.0`):
