@@ -330,7 +330,7 @@ add_setting("cache_implementation", "cache", str, choices=("prefix", "dual", "bl
     "`\"block\"`, the default of block-causal models, is exact. Unset: every pass computes the whole sequence.")
 add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, needs=("cache_implementation",),
     model={"sees_all": "refreshes an approximation, but the cache of {model} is exact"},
-    help="With a cache: recompute everything for each new block, and then every this many passes. 1 is exact.")
+    help="With a cache: recompute everything for each new block, and again after this many passes in it. 1 is exact.")
 add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_config",),
     source="https://huggingface.co/papers/2508.14148",
     model={"sees_all": "leaves out masks behind the open blocks, but {model} computes none of them anyway",
