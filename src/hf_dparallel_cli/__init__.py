@@ -92,6 +92,8 @@ def _run(argv: list[str]) -> int:
         # With a folder, finished requests of the harness are kept, too.
         continues = argv[:1] == ["trajectories"] or {"--tasks", "--output_dir"} <= set(argv)
         advice = ". The same command continues the run" if continues else ""
+        if argv[:1] == ["train"]:
+            advice = ". Add --resume_from_checkpoint true to continue from the last checkpoint"
         print(f"{title}: interrupted{advice}", file=sys.stderr)
         return 130
     except click.UsageError as error:

@@ -440,6 +440,8 @@ def test_interrupt_is_130(hf, monkeypatch):
 
     monkeypatch.setattr("hf_dparallel.cli.env_command.describe_environment", interrupt)
     assert hf("env") == (130, "", "hf-dparallel env: interrupted\n")
+    monkeypatch.setattr("hf_dparallel.cli.train_command.run", lambda *parsed: interrupt())
+    assert hf("train", "--model", "demo", "--dataset_name", "x")[2].endswith("continue from the last checkpoint\n")
     monkeypatch.setattr("hf_dparallel.cli.trajectories_command.join_processes", interrupt)
     code, _, err = hf("trajectories", "demo", "--dataset", "demo", "--output_dir", "out")
     assert code == 130 and err.endswith("hf-dparallel trajectories: interrupted. The same command continues the run\n")
@@ -811,6 +813,8 @@ def test_what_is_not_there_is_named(hf, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "5 6"}')
     assert f"`model={rows}` is a file. Give its folder." in hf("generate", rows, "5 6")[2]
+    rule = "cannot be loaded: it has neither config.json nor adapter_config.json. Give another folder."
+    assert f"`model={tmp_path}` {rule}" in hf("generate", tmp_path, "5 6")[2]
     assert "`nofile.txt`: No such file or directory." in hf("generate", "demo", "--prompt_file", "nofile.txt")[2]
     assert "`device=gpu` cannot be used: " in hf("generate", "demo", "5 6", "--device", "gpu")[2]
 

@@ -249,7 +249,7 @@ def nested(depth: int) -> dict:
         (json_schema(type="object", patternProperties={f"^a{n}.*b{n}$": {} for n in range(500)}), "response_format"),
         (form_of({"type": "null", "x-guidance": {"whitespace_pattern": " *"}}), "response_format"),
         (json_schema(type="null") | {"stop_at_eos": False}, "response_format"),
-        (json_schema(type="null") | {"revocation_threshold": 0.5}, "response_format"),
+        (json_schema(type="null") | {"revocation_threshold": 0.5}, "response_format"),  # revises tokens
     ],
 )  # fmt: skip
 def test_what_cannot_be_answered_is_refused(served_json, fields, param):

@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import ADAPTER_CONFIG_NAME, cached_file, find_adapter_config_file
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file, find_adapter_config_file
 
 from hf_dparallel_cli.command import Flags
 
@@ -157,6 +157,8 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
             name, where = json.loads(Path(config).read_text(encoding="utf-8"))["base_model_name_or_path"], {}
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(f"`{config}` must name the base model of the adapter, got {error!r}.") from error
+    elif path is None and Path(name).is_dir() and not Path(name, CONFIG_NAME).is_file():
+        raise FileNotFoundError(f"it has neither {CONFIG_NAME} nor {ADAPTER_CONFIG_NAME}. Give another folder.")
     return AutoTokenizer.from_pretrained(name, padding_side="left", trust_remote_code=False, **where)
 
 

@@ -49,7 +49,7 @@ def prepare_dataset(
         raise ValueError(
             f"`{name}` needs the columns `prompt_ids` and `completion_ids` (as `generate_trajectories` makes them), "
             f"or `prompt` and `completion` (text or messages), or `messages`; it has {sorted(first)}. Rename yours, "
-            "or, if it has questions, let the teacher answer: `hf-dparallel trajectories --prompt_column NAME`."
+            "or, if these are prompts, let the teacher answer them first: `hf-dparallel trajectories`."
         )
     if not first.keys() >= set(TOKENIZED_COLUMNS):
         dataset = _tokenize_dataset(dataset, name, processing_class, eos_token_id, chat_template_kwargs)

@@ -110,7 +110,7 @@ class ShardStore:
         if changed := self._changed():
             raise ValueError(
                 f"`output_dir={str(self.folder)!r}` holds trajectories of another run, which differs in "
-                f"{', '.join(changed)}. Choose another folder, or set `overwrite` to delete them."
+                f"{', '.join(changed)}. Choose another folder, or add `overwrite=True` (--overwrite) to delete them."
             )
 
     def prepare(self) -> None:

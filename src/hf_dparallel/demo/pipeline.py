@@ -158,6 +158,7 @@ def evaluate_settings(
         name = " ".join(f"{name} {value}" for name, value in settings.items()) or "one token per pass"
         answers = evaluate_answers(answerer.with_(**settings), problems, numeric_answer_reward, name)
         points.append({**answers.metrics(), "recipe": settings})
+        print(f"{name}: {points[-1]['nfe']:.1f} passes, {points[-1]['accuracy']:.1%} right", flush=True)
     return points
 
 

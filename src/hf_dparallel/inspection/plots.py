@@ -62,7 +62,7 @@ def _draw_maps(axes_of_maps: Sequence["Axes"], certainty: Mapping[str, torch.Flo
         edges = (0.5, num_tokens + 0.5, num_passes + 0.5, 0.5)
         values = confidence.cpu().numpy()
         image = axes.imshow(values, vmin=0, vmax=1, aspect="auto", interpolation="nearest", extent=edges)
-        axes.set(title=method, xlabel="Position of the new token", ylabel="Forward pass")
+        axes.set(title=method, xlabel="Position of the new token", ylabel=f"First {num_passes} forward passes")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     if axes_of_maps:
         axes.figure.colorbar(image, ax=list(axes_of_maps), label="Mean confidence", shrink=0.9)

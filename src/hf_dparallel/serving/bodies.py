@@ -10,7 +10,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 from pydantic_core import PydanticCustomError, from_json
 
-from hf_dparallel_rules.settings import SETTINGS
+from hf_dparallel_rules.settings import SETTINGS, what_is_meant
 
 
 @dataclass(eq=False)
@@ -375,8 +375,9 @@ def _refusal(invalid: ValidationError, kind: type[Body]) -> RequestError:
     value = shortened(error["input"])
     if error["type"] == "extra_forbidden" and len(error["loc"]) == 1:
         known = (*kind.model_fields, *requestable_settings())
-        names = ", ".join(name for name in known if name not in _WithoutEffect.model_fields)
-        return RequestError(f"Unknown field `{field}`. Fields: {names}.", field)
+        names = [name for name in known if name not in _WithoutEffect.model_fields]
+        hint = what_is_meant(field, names) or f"Fields: {', '.join(names)}."
+        return RequestError(f"Unknown field `{field}`. {hint}", field)
     if error["type"] in ("extra_forbidden", "unsupported"):
         return RequestError(f"`{field}={value}` is not supported. Leave it out.", field)
     if error["type"] == "missing":

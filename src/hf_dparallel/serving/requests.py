@@ -11,7 +11,7 @@ import jinja2
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_dparallel_rules.settings import SETTINGS, SettingError
+from hf_dparallel_rules.settings import SETTINGS, SettingError, settings_called
 
 from ..generation.compatibility import check, longest_sequence
 from ..generation.configuration import DiffusionGenerationConfig, resolve
@@ -162,16 +162,17 @@ def _compile(
         raise RequestError(
             f"`{field}` needs tokens that stay once they are decided; here none do. Leave it out.", field
         )
-    if config.revises or not config.stop_at_eos or not config.eos_token_ids:
-        raise RequestError(
-            f"`{field}` needs a model with mask and end-of-sequence tokens, `stop_at_eos=true`, and settings that "
-            "revise no tokens. Leave out `stop_at_eos` and settings that revise tokens.",
-            field,
-        )
+    if not config.stop_at_eos or not config.eos_token_ids:
+        raise RequestError(f"`{field}` needs an end-of-sequence token, and `stop_at_eos=true`.", field)
     try:
-        return compile_schema(schema, served.tokenizer, served.model.config.vocab_size, config.eos_token_ids)
+        compiled = compile_schema(schema, served.tokenizer, served.model.config.vocab_size, config.eos_token_ids)
     except ValueError as error:
         raise RequestError(f"`{field}` cannot be answered: {error}", field) from error
+    for name in filter(config.is_on, settings_called("revision")):
+        off = SETTINGS[name].off
+        remedy = f"Leave out `{name}`." if off is None else f"Send `{name}={off}`."
+        raise RequestError(f"`{field}` needs settings that revise no tokens. {remedy}", field)
+    return compiled
 
 
 def _read_settings(
