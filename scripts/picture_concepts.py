@@ -286,6 +286,7 @@ def draw_results(report: Path) -> str:
         ]
     parts += [text(place(passes, 0)[0], 256, str(passes), "small mid") for passes in (2, 4, 8, 16, 32, 64)]
     parts.append(text(404, 276, "forward passes per answer, fewer is faster", "small mid"))
+    parts.append(text(20, 16, "right answers", "small"))
     for row, (rule, name, kind) in enumerate(curves):
         points = [(place(trial["nfe"], trial["accuracy"]), trial["recipe"]) for trial in tuning[rule]]
         line = " ".join(f"{x:g},{y:g}" for (x, y), _ in points)
