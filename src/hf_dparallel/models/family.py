@@ -18,7 +18,7 @@ from hf_dparallel_rules.settings import SETTINGS
 
 
 # What a family with full attention is told apart by.
-NO_BLOCKS = dict.fromkeys(
+NO_BLOCKS: dict[str, Any] = dict.fromkeys(
     ("bd_size", "block_size"),
     "Its tokens attend to all others. Load a block-causal model with the classes of its family.",
 )
