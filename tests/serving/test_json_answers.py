@@ -249,7 +249,7 @@ def nested(depth: int) -> dict:
         (json_schema(type="object", patternProperties={f"^a{n}.*b{n}$": {} for n in range(500)}), "response_format"),
         (form_of({"type": "null", "x-guidance": {"whitespace_pattern": " *"}}), "response_format"),
         (json_schema(type="null") | {"stop_at_eos": False}, "response_format"),
-        (json_schema(type="null") | {"revocation_threshold": 0.5}, "response_format"),  # revises tokens
+        (json_schema(type="null") | {"revocation_threshold": 0.5}, "response_format"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_answered_is_refused(served_json, fields, param):
@@ -257,6 +257,12 @@ def test_what_cannot_be_answered_is_refused(served_json, fields, param):
     with pytest.raises(RequestError) as refused:
         read_request(ChatBody, body, served_json, 9)
     assert (refused.value.param, refused.value.status) == (param, 400)
+
+
+def test_the_setting_that_revises_tokens_is_named(served_json):
+    body = {"messages": [{"role": "user", "content": "x"}], "revocation_threshold": 0.5} | json_schema(type="null")
+    with pytest.raises(RequestError, match="revise no tokens. Send `revocation_threshold=0.0`"):
+        read_request(ChatBody, body, served_json, 9)
 
 
 @pytest.mark.parametrize(

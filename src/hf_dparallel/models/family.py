@@ -17,7 +17,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from hf_dparallel_rules.settings import SETTINGS
 
 
-# What a family with full attention is told apart by.
+# The keys of block-causal files, by which a family with full attention is told apart from them.
 NO_BLOCKS: dict[str, Any] = dict.fromkeys(
     ("bd_size", "block_size"),
     "Its tokens attend to all others. Load a block-causal model with the classes of its family.",

@@ -4,7 +4,7 @@
 from huggingface_hub.dataclasses import strict
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
-from ..family import PublishedConfigMixin
+from ..family import NO_BLOCKS, PublishedConfigMixin
 
 
 class A2DConfigMixin(PublishedConfigMixin):
@@ -24,7 +24,7 @@ class A2DConfigMixin(PublishedConfigMixin):
     """
 
     only_supported = {"use_sliding_window": False}
-    told_apart = dict.fromkeys(("bd_size", "block_size"), "Pass `block_length` instead.")
+    told_apart = dict.fromkeys(NO_BLOCKS, "Pass `block_length` instead.")
     block_length: int | None
 
     @property
