@@ -107,7 +107,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "half of the rows on policy, teacher's order",
         {"on_policy_ratio": 0.5, "masking": "trajectory"},
     ),
-    "suffix-window": ("no masks behind the block", {"suffix_length": 0}),
+    "suffix-window": ("no masks after the block", {"suffix_length": 0}),
     "consistency-only": ("consistency loss only", {"certainty_weight": 0.0}),
     "certainty-only": ("certainty loss only", {"consistency_weight": 0.0}),
     "no-semi-ar": ("both losses, no semi-AR masking", {"masking": "random"}),

@@ -261,7 +261,7 @@ def table(report: dict[str, Any]) -> str:
                 f"{row['tokens_per_forward']:.1f}",
             ]
             lines.append([*line, rate_of(timing, name), f"{row['seconds_per_answer']:.2f}"])
-    columns = ["Type", "Batch", "Decoding", "Right", "Tokens per pass", "Tokens/s", "Seconds per answer"]
+    columns = ["Type", "Batch", "Decoding", "Correct", "Tokens per pass", "Tokens/s", "Seconds per answer"]
     return markdown_table(columns, lines, num_text_columns=3)
 
 
@@ -274,7 +274,7 @@ def short_table(report: dict[str, Any]) -> str:
         [name, accuracy_of(row), f"{row['tokens_per_forward']:.1f}", *(rate_of(each, name) for each in rates)]
         for name, row in most["rows"].items()
     ]
-    return markdown_table(["Decoding", "Right", "Tokens per pass", "Tokens/s, bfloat16", "float32"], lines)
+    return markdown_table(["Decoding", "Correct", "Tokens per pass", "Tokens/s, bfloat16", "float32"], lines)
 
 
 def accuracy_of(row: dict[str, Any]) -> str:

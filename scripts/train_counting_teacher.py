@@ -12,7 +12,7 @@ without its 1/t weight, which only adds variance at this size). The rows of a st
   which the next eight are scored;
 - problems whose operands are masked;
 - rows of bare sums, later of questions with the worked answer to another one, whose results are masked: a result
-  follows from its sum, also where the sum is not what the question asks for.
+  follows from its sum, even where the sum is not what the question asks for.
 
 Where a result is masked, so is its copy in the next sum: else the model would read it there and learn to copy and not
 to add. The copy alone may be masked: else it would be added up again. Rows end with the open block and a random number

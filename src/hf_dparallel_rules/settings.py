@@ -294,7 +294,7 @@ add_setting("min_commits", "rule options", int, off=1, minimum=1, is_swept=True,
     help="With any rule: at least this many tokens in each pass, the most confident ones.")
 add_setting("max_active_blocks", "blocks", int, off=1, minimum=1, is_swept=True,
     needs=(THRESHOLD,), source="https://huggingface.co/papers/2601.07568",
-    model={"has_open_past": "opens a block behind one that is not decided, which {model} does not see"},
+    model={"has_open_past": "opens a block after one that is not decided, which {model} does not see"},
     help="How many blocks may be decided at the same time. Above 1, the next block opens before the last open one is "
     "decided; this needs a commit rule with a threshold.")
 add_setting("block_add_threshold", "blocks", float, default=0.5, noun="a fraction", above_minimum=True, maximum=1,
@@ -333,7 +333,7 @@ add_setting("cache_refresh_interval", "cache", int, minimum=1, is_swept=True, ne
     help="With a cache: recompute everything for each new block, and again after this many passes in it. 1 is exact.")
 add_setting("suffix_length", "cache", int, is_swept=True, not_with=("compile_config",),
     source="https://huggingface.co/papers/2508.14148",
-    model={"sees_all": "leaves out masks behind the open blocks, but {model} computes none of them anyway",
+    model={"sees_all": "leaves out masks after the open blocks, but {model} computes none of them anyway",
            "hides_padding": "hides masks of some rows, by an attention mask that {model} ignores"},
     help="Masks after the open blocks that a pass computes and sees; by default all. Fewer are faster, and an "
     "approximation.")

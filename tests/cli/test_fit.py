@@ -113,7 +113,7 @@ def test_without_a_size_it_is_what_the_device_has(hf, monkeypatch):
         ("gpt2", 1, "`model=gpt2` is not a masked language model"),
         ("mine", 1, "model type `mine`"),
         ("bert", 1, "The memory of `model=bert` is not known."),
-        ("gemma --train", 1, "The memory of a training of `model=gemma` is not known. It is for what"),
+        ("gemma --train", 1, "The memory for training `model=gemma` is not known. It is for what"),
     ],
 )
 def test_what_it_cannot_say(hf, tmp_path, flags, code, message):

@@ -203,7 +203,7 @@ def write_given(row: Row, form: Form, start: int) -> None:
 def follow_form(row: Row, form: Form, probs: torch.Tensor, guesses: dict[int, Guess], chosen: set[int]) -> dict:
     """Returns the chosen tokens that fit, from the first mask on without a gap, or the likeliest that fits there."""
     first, kept = min(guesses), {}
-    # Where the rule leaves the first mask out, that one is committed alone: what is behind it was chosen without it.
+    # Where the rule leaves the first mask out, that one is committed alone: what is after it was chosen without it.
     chosen = chosen if first in chosen else {first}
     for i in range(first, min(row.end, row.first_new + form.length)):
         if i not in chosen or not form.fits(i - row.first_new, guesses[i].token):
@@ -259,7 +259,7 @@ def as_mask(visible: torch.Tensor, model) -> torch.Tensor:
 
 
 def of_first_token(row: Row, logits: torch.Tensor) -> torch.Tensor:
-    """Takes the logits of the token before a block for its first one, behind a causal past. (If shifted, all are.)"""
+    """Takes the logits of the token before a block for its first one, after a causal past. (If shifted, all are.)"""
     if row.settings["attention"] == "causal_past" and row.open.start:
         logits[row.open.start] = logits[row.open.start - 1]
     return logits
@@ -279,7 +279,7 @@ def penalised(row: Row, logits: torch.Tensor) -> torch.Tensor:
 
 
 def predict_with_copy(model, row: Row, ids: list[int], lead: int) -> torch.Tensor:
-    """Predicts decided tokens in an undecided copy of the open blocks behind the canvas, by a mask written out."""
+    """Predicts decided tokens in an undecided copy of the open blocks after the canvas, by a mask written out."""
     # With the token before the blocks, where predictions are one place early.
     places = list(range(max(row.open.start - lead, 0), row.open.stop))
     is_new = {*row.to_decide, *row.decided()}
@@ -374,7 +374,7 @@ def _count(row, guesses, value, probs):
     if row.settings["attention"] == "block_causal" and length % block_length:
         counts = scheduled_counts(block_length, block_length, round(value * block_length / length))[0]
     else:
-        # The tokens behind the last whole block are decided as those in it.
+        # The tokens after the last whole block are decided as those in it.
         counts = scheduled_counts(length, block_length, value)
         counts = counts[min(row.first, len(counts) - 1)]
     from_left = row.settings.get("commit_order") == "left_to_right"

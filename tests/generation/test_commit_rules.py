@@ -65,7 +65,7 @@ def test_commit_by_count():
         # What does not divide goes to the first blocks and steps.
         ((16, 8, 3), [[4, 4], [8]]),
         ((12, 8, 5), [[2, 2, 2, 2], [4]]),
-        # One token per pass, also in a last block that is shorter.
+        # One token per pass, even in a last block that is shorter.
         ((5, 4, 5), [[1, 1, 1, 1], [1]]),
         ((1, 32, 1), [[1]]),
     ],

@@ -84,7 +84,7 @@ def test_new_settings_and_similar_prompts_compile_nothing_anew():
 
 @pytest.mark.parametrize(("make", "cache"), [(make_llada, "prefix"), (make_dream, "dual")])
 def test_the_paper_s_canvas_stays_below_the_recompile_limit(make, cache):
-    """256 tokens in blocks of 32: each block has another length behind it."""
+    """256 tokens in blocks of 32: each block has another length after it."""
     model, backend = one_layer(make), CountingBackend()
     kwargs = {"max_new_tokens": 256, "block_length": 32, "denoising_steps": 16, "cache_implementation": cache}
     kwargs |= {"stop_at_eos": False, "return_dict_in_generate": True}

@@ -48,7 +48,7 @@ def test_without_post_steps_an_edited_block_stays_open_beside_one_with_masks():
     model, passes = make_llada(), iter([{0: 5}, {0: 6, 1: 7}, {0: 8, 2: 9, 3: 9}])
 
     def score(inputs, where, *args, **kwargs):
-        # By the place behind a prompt of one token; elsewhere nothing is preferred.
+        # By the place after a prompt of one token; elsewhere nothing is preferred.
         wanted = torch.full((129,), -1)
         for place, token in next(passes).items():
             wanted[place + 1] = token

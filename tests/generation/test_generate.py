@@ -402,13 +402,13 @@ def test_a_cache_changes_nothing_in_a_model_of_one_layer(make, cache):
 @given(decode_cases())
 # Tokens that fit up to behind the end of the answer, and what is given there.
 @example(Case(make_llada2, 2, [[32, 33], [5]], GUIDED, 2, forms=[Form(8, 4, 24, mask=MASK, eos_token=62), None]))
-# The rule chooses a token behind the first mask, and not that one, which is then committed alone.
+# The rule chooses a token after the first mask, and not that one, which is then committed alone.
 @example(Case(make_llada2, 2, [[2]], ONE_BY_ONE, 1, forms=[Form(4, 0, 10, mask=MASK, eos_token=0)]))
 # Windows of different sizes: keys and values of one column too many would be told by the entropies only.
 @example(
     (make_llada, 2, [[29], [38, 2, 15, 31, 54, 33, 54, 19], [4, 35, 33]], SEVERAL | {"entropy_threshold": 0.3}, 2)
 )
-# Masks behind the open blocks, which fill up a row to the columns of another one, are not predicted.
+# Masks after the open blocks, which fill up a row to the columns of another one, are not predicted.
 @example((make_llada, 2, [[30], [57], [37], [56]], SEVERAL | {"block_length": 8, "entropy_threshold": 1.0}, 4))
 # A pass over the last block alone needs no mask, and one over rows in blocks of their own, none padded, does.
 @example((make_sdar, 2, [[2 + (7 * row + k) % 60 for k in range(4)] for row in range(8)], BLOCKS, 3))

@@ -22,7 +22,7 @@ TWO = {"max_new_tokens": 8, "max_active_blocks": 2, "block_add_threshold": 0.25,
 @pytest.mark.parametrize(
     ("make", "prompts", "settings", "computed"),
     [
-        # One token of the prompt is in the first block, and three masks behind the answer complete the last one.
+        # One token of the prompt is in the first block, and three masks after the answer complete the last one.
         (make_sdar, [[2, 3, 4, 5, 6]], IN_STEP, [(8, 8), (4, 8), (8, 12), (4, 12), (8, 16), (4, 16), (8, 20)]),
         # Counted from the answer, blocks end where the prompt ends, and the last one may be shorter.
         (

@@ -173,7 +173,7 @@ def check_sdar(run, row):
 def check_engine(run, row):
     assert row.tokens.tolist() == run["output_ids"]
     assert (row.commit_step + 1).tolist() == run["first_unmask_steps"]
-    # Passes that would decide tokens behind the answer only are saved.
+    # Passes that would decide tokens after the answer only are saved.
     assert row.nfe == max(run["first_unmask_steps"]) <= run["calls_denoise"]
 
 
@@ -201,9 +201,9 @@ def a2d_settings(run):
 
 
 def in_even_parts(run):
-    """A shorter last block has as many passes as the others, and is decoded by itself, behind them.
+    """A shorter last block has as many passes as the others, and is decoded by itself, after them.
 
-    An answer ends with the block of an end token. A decoded padding token is hidden from the blocks behind its own,
+    An answer ends with the block of an end token. A decoded padding token is hidden from the blocks after its own,
     which is a fault of the published code: they are compared with nothing.
     """
     params, prompt, tokens = run["params"], run["prompt_ids"], run["generated_ids"]
@@ -292,7 +292,7 @@ def has_no_sub_blocks(run):
 def fast_dllm_settings(run):
     params = run["params"]
     block_length, threshold = params["block_size"], params["threshold"]
-    # The published code writes one token of the block behind the answer, too.
+    # The published code writes one token of the block after the answer, too.
     lengths = {"max_new_tokens": params["max_new_tokens"] - len(run["prompt_ids"]) % block_length + 1}
     rule = {"confidence_threshold": threshold} if threshold < 1 else {}
     end = {"stop_at_eos": True, "eos_token_id": 241, "mask_token_id": 250}

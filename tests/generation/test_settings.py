@@ -141,7 +141,7 @@ def test_the_first_explicit_value_counts(keywords, config, adapter, base):
     # Below it, what approximates for speed belongs to another cache.
     assert resolved.suffix_length == first_explicit("suffix_length", sources[: first + 1])
 
-    # A resolved configuration resolves to itself, also after it was saved, and on top of anything.
+    # A resolved configuration resolves to itself, even after it was saved, and on top of anything.
     with tempfile.TemporaryDirectory() as folder:
         resolved.save_pretrained(folder)
         loaded = DiffusionGenerationConfig.from_pretrained(folder)

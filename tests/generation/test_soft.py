@@ -12,7 +12,7 @@ LENGTHS = {"max_new_tokens": 16, "block_length": 6}
 
 @pytest.mark.parametrize("max_active_blocks", [1, 2])
 def test_decoding_ends_though_the_model_never_does(max_active_blocks):
-    """A block takes at most as many passes as it has tokens, also where each pass changes all of them."""
+    """A block takes at most as many passes as it has tokens, even where each pass changes all of them."""
     model, calls = make_llada(), []
 
     def score(inputs, where, **kwargs):

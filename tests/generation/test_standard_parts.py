@@ -39,7 +39,7 @@ VERIFIED = {"max_new_tokens": 20, "block_length": 8, "entropy_bound": 2.0, "revo
     ],
 )
 def test_streamer_gets_the_tokens_in_order_and_drafts_of_the_rest(make, settings):
-    """A token that was streamed never changes, also where tokens are revised."""
+    """A token that was streamed never changes, even where tokens are revised."""
     streamer, settings = Recorder(), {"stop_at_eos": False, "return_dict_in_generate": True, **settings}
     out = exact_model(make).generate(PROMPT, streamer=streamer, **settings)
     assert streamer.tokens == out.sequences[0].tolist() and streamer.events[-1] == "end"
@@ -127,7 +127,7 @@ def test_stopping_criteria_mean_what_they_mean_left_to_right(tiny_llada):
 
 
 def test_nothing_behind_the_end_token_stops_an_answer(word_tokenizer):
-    """One pass decides the end token and, behind it, the stop string."""
+    """One pass decides the end token and, after it, the stop string."""
     model = make_llada()
 
     def score(inputs, where, *args, **kwargs):

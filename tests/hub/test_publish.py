@@ -224,7 +224,7 @@ def test_custom_generate_on_the_base_model_follows_the_recipe_of_the_repository(
         out = base.generate(**inputs, **own, **given)
         assert torch.equal(out.sequences, expected.sequences) and out.nfe.tolist() == expected.nfe.tolist()
 
-    # What the caller says has the last word, also in another commit rule.
+    # What the caller says has the last word, even in another commit rule.
     settings = {"max_new_tokens": 16, "denoising_steps": 4}
     for given in (settings, {"generation_config": DiffusionGenerationConfig(**settings)}):
         out = base.generate(**inputs, **own, **given)

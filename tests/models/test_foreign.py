@@ -91,14 +91,14 @@ def make_roberta() -> RobertaForMaskedLM:
 
 
 def test_positions_are_counted_as_the_class_counts_them():
-    """RoBERTa counts from behind the padding token's id."""
+    """RoBERTa counts from after the padding token's id."""
     model, settings = enable_diffusion_generation(make_roberta(), 63), {"max_new_tokens": 8, "block_length": 8}
     prompt = torch.tensor([[5, 6, 7]])
     canvas = torch.cat([prompt, torch.full((1, 8), 63)], dim=1)
     expected = make_roberta()(canvas).logits[:, 3:]
     columns, positions = torch.arange(3, 11)[None], torch.arange(11)[None]
     torch.testing.assert_close(model.score({"input_ids": canvas, "position_ids": positions}, columns), expected)
-    # Also behind a padding token that was decoded, which RoBERTa itself would not count.
+    # Also after a padding token that was decoded, which RoBERTa itself would not count.
     canvas[0, 5] = 1
     expected = make_roberta()(canvas, position_ids=positions + 2).logits[:, 3:]
     torch.testing.assert_close(model.score({"input_ids": canvas, "position_ids": positions}, columns), expected)

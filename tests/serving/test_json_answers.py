@@ -122,7 +122,7 @@ def test_predicted_tokens_are_taken_up_to_the_first_that_does_not_fit(tokenizer)
 @pytest.mark.parametrize("make_model", [make_llada, make_sdar])
 @pytest.mark.parametrize("length", [5, 9, 13, 14, 15, 16, 17, 18])
 def test_an_answer_that_reaches_the_end_is_cut(tokenizer, make_model, length):
-    """In block-causal models the last block has masks behind the answer."""
+    """In block-causal models the last block has masks after the answer."""
     model, properties = make(make_model, tokenizer), {name: {"type": "string"} for name in ("a", "b" * 30)}
     eos = tokenizer.eos_token_id
     quotes = torch.zeros(len(tokenizer)).double().index_fill_(0, torch.tensor(tokenizer('a"')["input_ids"]), 50.0)

@@ -639,7 +639,7 @@ def test_missing_special_token(tmp_path, name):
 
 
 def test_training_and_decoding_have_the_same_mask_token(tmp_path):
-    """The model's, also where the tokenizer names another one; the end is the tokenizer's, as in transformers."""
+    """The model's, even where the tokenizer names another one; the end is the tokenizer's, as in transformers."""
     tokenizer, model = make_tokenizer(), make_llada()
     tokenizer.mask_token, tokenizer.eos_token = "5", "6"
     for recipe, mask in (({}, MASK), ({"mask_token_id": 62}, 62)):

@@ -19,7 +19,7 @@ from ..terminal import printable
 
 
 class AnswerStreamer(BaseStreamer, AbstractContextManager):
-    """Writes decided text as it comes and, on a terminal, the draft of what follows in yellow behind it.
+    """Writes decided text as it comes and, on a terminal, the draft of what follows in yellow after it.
 
     On a terminal the last rows are drawn anew in each pass, and the whole answer when the context is left. `text` is
     the decided text so far.

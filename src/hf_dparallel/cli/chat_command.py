@@ -104,7 +104,7 @@ class Chat:
         self._resolved(config)
 
     def take(self, line: str) -> bool:
-        """Answers a message or obeys a command; `False` after `/quit`, also without its slash."""
+        """Answers a message or obeys a command; `False` after `/quit`, even without its slash."""
         if line.removeprefix("/") in ("exit", "quit"):
             return False
         if not line.startswith("/"):

@@ -60,7 +60,7 @@ def judge(flags: Flags) -> dict[str, Any]:
         skeleton = make_skeleton(config, flags.dtype)
     noise = getattr(skeleton, "noise", None)
     if noise is None or (flags.train and noise == "uniform"):
-        text = f"The memory of {'a training of ' if noise else ''}`model={flags.model}` is not known."
+        text = f"The memory {'for training' if noise else 'of'} `model={flags.model}` is not known."
         raise ValueError(f"{text} It is for what `hf-dparallel models` lists; of DiffusionGemma, leave `train` out.")
     work = SimpleNamespace(**vars(flags), length=flags.max_length, computed=flags.max_length, is_cached=False)
     work.dtype = str(skeleton.dtype).removeprefix("torch.")

@@ -49,7 +49,7 @@ _SMALL_MODEL = 10**7
 def load_model(flags: Flags, has_workers: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns the model, on this process's device and with its adapter, and the tokenizer.
 
-    Workers, which decode in threads of their own, share the cores by themselves.
+    Workers, which decode in threads of their own, divide the cores themselves.
     """
     device = choose_device(flags.device)
     name = path_of(flags.model)
@@ -96,9 +96,9 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def _share_cores(model: PreTrainedModel) -> None:
-    """Computes a small model in one thread until the command ends, unless the user has set the number of threads.
+    """Runs a small model in one thread until the command ends, unless the user has set the number of threads.
 
-    With several threads, synchronization dominates; on a busy machine it is 100 times slower.
+    With several threads, synchronization dominates: 100 times slower on a busy machine.
     """
     context = click.get_current_context(silent=True)
     is_set = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))

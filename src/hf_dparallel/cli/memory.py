@@ -52,7 +52,7 @@ def make_skeleton(config: PreTrainedConfig, dtype: str) -> PreTrainedModel:
 
 
 def estimate_memory(config: PreTrainedConfig, work: Flags) -> dict[str, int]:
-    """Returns the bytes that a model of this package takes to decode or, with `work.train`, in a step of a training.
+    """Returns the bytes that a model of this package takes to decode or, with `work.train`, in a training step.
 
     `work` has the flags of `hf-dparallel fit`, the resolved `block_length`, `is_cached`, the `length` of a row, and
     how much of it is `computed` at once. What is trained is `adapter`: weights, gradients and two states of AdamW.

@@ -65,7 +65,7 @@ class StudentArguments(ModelConfig):
 
 @dataclass
 class DataArguments:
-    """The data of a training, and what `hf-dparallel train` makes beside the student."""
+    """Data arguments, and what `hf-dparallel train` makes besides the student."""
 
     dataset_name: str = field(
         metadata={
@@ -145,7 +145,7 @@ def read_arguments(words: Sequence[str]) -> tuple[DataArguments, CertaintyForcin
 
 
 class StepNotes(TrainerCallback):
-    """Notes how far a training is, and its speed, whenever the loss is logged."""
+    """Logs the progress and speed of training whenever the loss is logged."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.before, self.since = state.global_step, time.monotonic()
@@ -227,7 +227,7 @@ def run(data: DataArguments, training: CertaintyForcingConfig, student: StudentA
 
 
 def check_output_dir(folder: str) -> None:
-    """Raises a `ValueError` if a training would overwrite a model."""
+    """Raises a `ValueError` if training would overwrite a model."""
     if any(Path(folder, name).is_file() for name in (SUMMARY_NAME, CONFIG_NAME, ADAPTER_CONFIG_NAME)):
         raise ValueError(
             f"`output_dir={folder}` holds a model already. Choose another folder, or delete this one. To continue its "
@@ -268,7 +268,7 @@ def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrain
 
 
 def hold_out(splits: dict[str, datasets.Dataset], num_rows: int, seed: int) -> datasets.Dataset:
-    """Returns some rows that are not trained on; of the training rows, which then lack them, at most a tenth."""
+    """Returns rows to hold out: evaluation rows, or else at most a tenth of the training rows, removed there."""
     if "eval_dataset" in splits:
         return splits["eval_dataset"].select(range(min(num_rows, len(splits["eval_dataset"]))))
     rows = splits["train_dataset"]
@@ -283,7 +283,7 @@ def hold_out(splits: dict[str, datasets.Dataset], num_rows: int, seed: int) -> d
 def compare(
     trainer: CertaintyForcingTrainer, load_teacher: Callable[[], PreTrainedModel], rows: datasets.Dataset
 ) -> list[dict[str, Any]] | None:
-    """Shows teacher and student side by side. What fails here comes after a training that is saved."""
+    """Shows teacher and student side by side. If this fails, the student is already saved."""
     model = trainer.accelerator.unwrap_model(trainer.model).eval()
     recipe, picture = student_recipe(trainer), Path(trainer.args.output_dir, "certainty.png")
     try:
@@ -302,7 +302,7 @@ def compare(
 
 
 def drop_long_rows(rows: datasets.Dataset, max_length: int) -> datasets.Dataset:
-    """Returns the rows of at most `max_length` tokens, and notes how many others there were."""
+    """Returns the rows of at most `max_length` tokens, and logs how many were dropped."""
     kept = rows.filter(lambda row: len(row["prompt_ids"]) + len(row["completion_ids"]) <= max_length)
     note(f"Dropped {len(rows) - len(kept)} of {len(rows)} rows longer than max_length={max_length}.")
     return kept

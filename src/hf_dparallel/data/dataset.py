@@ -125,7 +125,7 @@ def _tokenize_messages(
             "separated from it. Tokenize the rows yourself and pass `prompt_ids` and `completion_ids`."
         )
     closing: list[int] = []
-    # LLaDA's template always adds the generation prompt, also after the completion, where it has to be cut off.
+    # LLaDA's template always adds the generation prompt, even after the completion, where it has to be cut off.
     if template(prompt, return_dict=True)["input_ids"] == prompt_ids:
         # A template that raises without a message adds nothing after the last one.
         with contextlib.suppress(TemplateError):

@@ -224,7 +224,7 @@ def _read_label(table: "pyarrow.Table") -> dict[str, Any]:
 
 def _write_atomically(path: Path, content: Any) -> None:
     """Writes a file whole or not at all, even if the process is killed or the power fails."""
-    # A random name: two runs, also on two machines, may write the same file at the same time.
+    # A random name: two runs, even on two machines, may write the same file at the same time.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "wb") as file:

@@ -70,7 +70,7 @@ class SGLang(EngineBlocks):
 
     def __init__(self, config: DiffusionGenerationConfig):
         super().__init__(config)
-        # The passes without a mask in the block, also where an edit has masked a token again.
+        # The passes without a mask in the block, even where an edit has masked a token again.
         self.full_passes = RowState(0, is_wide=False)
         # By row, the past states of its blocks: a state that comes again would come again forever.
         self._states: dict[int, set] = {}

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""What a training has come to: the student beside its teacher, on rows that it was not trained on."""
+"""What training has achieved: the student beside its teacher, on rows that it was not trained on."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -107,7 +107,7 @@ class WindowCache(Cache):
     Before a forward pass, [`select`] sets the columns that the pass computes. Their keys and values replace the stored
     ones, and their queries attend to the whole width. With the suffix as the window this is the prefix cache of
     Fast-dLLM, with the block as the window its dual cache (https://huggingface.co/papers/2505.22618); if the queries
-    attend to nothing behind the block, it is the exact cache of block-causal models.
+    attend to nothing after the block, it is the exact cache of block-causal models.
     """
 
     def __init__(self, num_layers: int):

@@ -66,7 +66,7 @@ def _tensor(fill: float = 0, is_wide: bool = True) -> Any:
 
 @dataclass(eq=False, repr=False)
 class RowTensors:
-    """The tensors of a canvas, with a line for each row."""
+    """The tensors of a canvas, indexed by row."""
 
     # Token ids, filled up with the padding token of the configuration.
     sequences: torch.LongTensor = _tensor()
@@ -107,10 +107,10 @@ class RowState:
 class Canvas(RowTensors):
     """The rows being decoded: left-padded prompts with the mask tokens to decide.
 
-    Tensors have one line a row and one column a token, and rows end at the same column. Their width is a multiple of
+    Tensors have a line per row and a column per token, and rows end at the same column. Their width is a multiple of
     `width_multiple`, for code that is compiled for each width. Blocks follow the prompt. If `attention` is not "full",
     blocks may be counted from the first token of a row instead (`whole_blocks`): the end of the prompt may then share
-    the first block with new tokens, and further masks behind the answer complete the last block, as they do with
+    the first block with new tokens, and further masks after the answer complete the last block, as they do with
     `completes_last`. With `revises`, decided tokens of the open blocks may change.
 
     With `first_alone`, the column before a block predicts the first token of the block, so this token does not depend
@@ -148,7 +148,7 @@ class Canvas(RowTensors):
         self.attention = attention
         self.whole_blocks = attention != "full" and config.block_origin == "sequence"
         self.first_alone = first_alone
-        # Masks behind the answer that complete its last block.
+        # Masks after the answer that complete its last block.
         self.num_beyond = -config.max_new_tokens % config.block_length if completes_last else 0
         # Whether every pass predicts masks of blocks that are not open yet.
         is_cut_off = config.suffix_length is not None or config.cache_implementation == "dual"
@@ -174,7 +174,7 @@ class Canvas(RowTensors):
         return [self.generators[row_id] for row_id in self.row_ids] if self.generators else None
 
     def prompt_start(self, row: int) -> int:
-        """Returns the column of the first token of a row, behind the padding."""
+        """Returns the column of a row's first token, after the padding."""
         return self.width - self._length(self.prompt_lengths[row])
 
     def answer_start(self, row: int) -> int:
@@ -244,7 +244,7 @@ class Canvas(RowTensors):
         self._read_status(None)
 
     def begin(self, row: int, tokens: list[int]) -> None:
-        """Begins the answer of a row that was just added with given tokens."""
+        """Writes the first tokens of the answer of a newly added row."""
         self.write(row, 0, tokens)
         first_block = _first(self.block, self.settled)
         self.open_from[row] = self.open_to[row] = first_block[row]
@@ -358,7 +358,7 @@ class Canvas(RowTensors):
         return results
 
     def progress(self, num_known: Mapping[int, int]) -> dict[int, RowProgress]:
-        """Returns, by row id, the final tokens of a row behind the first `num_known` ones, and its passes so far."""
+        """Returns, by row id, the final tokens of a row after the first `num_known` ones, and its passes so far."""
         progress = {}
         for row_id, status, nfe in zip(self.row_ids, self.status, self.row_nfe, strict=True):
             count = min(status.num_final, status.length_to_eos)

@@ -172,7 +172,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         return super().to_diff_dict() | samples
 
     def to_json_string(self, use_diff=True, ignore_metadata=False, keys_to_pop=None) -> str:
-        """Returns the settings that are set, as JSON, under the names of transformers where its sampler knows all."""
+        """Returns the set settings as JSON, in transformers' names if its sampler supports all of them."""
         unset = [name for name in SETTINGS if getattr(self, name, None) is None]
         write = super().to_json_string
         with suppress(ValueError):
@@ -232,7 +232,7 @@ def resolve(
         given ([`~transformers.GenerationConfig`], *optional*):
             A configuration of the caller.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*):
-            A source of special tokens, after all configurations.
+            For special tokens that no configuration has.
         kwargs:
             Settings of the caller.
 
@@ -300,7 +300,7 @@ def _merged(*layers: GenerationConfig | None) -> dict[str, Any]:
 
 
 def _without_contradictions(settings: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings that are not set `above`, and contradict none that is."""
+    """Returns the settings that `above` neither sets nor contradicts."""
     dropped = set(above)
     if above.keys() & set(settings_of("rule")):
         dropped |= set(settings_of("rule"))
@@ -320,7 +320,7 @@ def _samples(settings: dict[str, Any]) -> bool | None:
 
 
 def _of_transformers(settings: dict[str, Any]) -> dict[str, Any]:
-    """Renames the settings of transformers' sampler, which draws: its `confidence_threshold` is a bound of entropy."""
+    """Renames the settings of transformers' sampler, whose `confidence_threshold` is an entropy bound."""
     if "sampler_config" not in settings:
         return settings
     sampler, stop_entropy = settings["sampler_config"], settings.get("confidence_threshold")

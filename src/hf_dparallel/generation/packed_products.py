@@ -91,7 +91,7 @@ def _pack(weight: nn.Parameter) -> torch.Tensor:
 
 def _multiply(input: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     rows = input.flatten(0, -2)
-    # A single row would be summed in another order than the rows of a batch.
+    # A single row would be summed in a different order from the rows of a batch.
     several = rows.expand(2, -1) if len(rows) == 1 else rows
     output = torch.ops.mkldnn._linear_pointwise(several, packed, bias, "none", [], "")
     return output[: len(rows)].view(*input.shape[:-1], -1)

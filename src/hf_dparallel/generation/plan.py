@@ -11,7 +11,7 @@ from .canvas import Canvas
 
 
 class Appended(Protocol):
-    """Tokens that a pass computes behind the columns of the canvas, and their attention mask."""
+    """Tokens that a pass computes after the columns of the canvas, and their attention mask."""
 
     input_ids: torch.LongTensor
     position_ids: torch.LongTensor
@@ -58,7 +58,7 @@ class Pass(NamedTuple):
 
     @property
     def num_appended(self) -> int:
-        """Returns the number of tokens behind the columns."""
+        """Returns the number of tokens after the columns."""
         return 0 if self.appended is None else self.appended.input_ids.shape[1]
 
     @property
@@ -94,7 +94,7 @@ class WholeCanvas:
         return []
 
     def ends(self) -> list[int]:
-        """Returns, for each row, the column behind the last one that the row computes and sees."""
+        """Returns, for each row, the column after the last one that the row computes and sees."""
         canvas = self.canvas
         if self.suffix_length is None:
             return [canvas.width] * len(canvas)
@@ -110,7 +110,7 @@ class WholeCanvas:
         return canvas.attention_mask * (canvas.column_ids < self.open_ends() + self.suffix_length)
 
     def open_ends(self, rows: torch.LongTensor | None = None) -> torch.LongTensor:
-        """Returns the column behind the open blocks of each row, `(rows, 1)`, as a tensor."""
+        """Returns the column after the open blocks of each row, `(rows, 1)`, as a tensor."""
         ends = (self.canvas.block <= self.canvas.open_to[:, None]).sum(dim=1, keepdim=True)
         return ends if rows is None else ends[rows]
 
@@ -178,7 +178,7 @@ class Windows(WholeCanvas):
 
 
 class Blocks(WholeCanvas):
-    """Computes the open blocks of a model that sees nothing behind them; the cache has all before. This is exact.
+    """Computes the open blocks of a model that sees nothing after them; the cache has all before. This is exact.
 
     A block is stored when its row has left it, by the first pass over the next block, and the prompt by the very first
     pass: storing takes no pass of its own. Computing more columns than needed changes nothing, because no column sees

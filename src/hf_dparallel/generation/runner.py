@@ -143,7 +143,7 @@ class Runner:
         columns, canvas = planned.columns, self.canvas
         key: tuple = (columns.start, columns.stop) if isinstance(columns, slice) else (columns,)
         if canvas.attention == "causal_past":
-            # Decided blocks have another mask than open ones.
+            # Decided blocks have a different mask from open ones.
             key += tuple(status.open_from for status in canvas.status)
         if key not in self._masks:
             self._masks = {key: self._make_block_mask(planned)}

@@ -26,7 +26,7 @@ from .prediction import TokenPrediction
 
 # Enough to see the alternatives of a prediction.
 NUM_CANDIDATES = 5
-# By name, the value where there is no prediction, and the shape behind (passes, tokens).
+# By name, the value where there is no prediction, and the shape after (passes, tokens).
 HISTORIES: dict[str, tuple[float, tuple[int, ...]]] = {
     "entropies": (torch.nan, ()),
     "confidences": (torch.nan, ()),
@@ -165,9 +165,9 @@ class CertaintyHistory(RowPart):
 
 
 class StopTextCriteria(StoppingCriteria):
-    """Holds when the text of the answer, without the prompt, contains one of the strings that are not empty.
+    """Holds when the text of the answer, without the prompt, contains one of the non-empty strings.
 
-    `StopStringCriteria` of transformers fails for tokenizers whose tokens do not join to the string.
+    `StopStringCriteria` of transformers fails for tokenizers whose tokens do not add up to it.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, strings: Sequence[str], skip_special_tokens: bool = True):
@@ -202,7 +202,7 @@ def _all_criteria(
 class StopCheck(RowPart):
     """Ends the answers for which a stopping criterion holds.
 
-    Criteria look at the end of a sequence, so they are called for every newly decided token, also when several were
+    Criteria look at the end of a sequence, so they are called for every newly decided token, even when several were
     committed in one pass, with the row without its padding.
     """
 
@@ -296,7 +296,7 @@ class Stopwatch(RowPart):
 
 
 class TimeLimit(Stopwatch):
-    """Also ends a row whose time is over, before its first undecided token."""
+    """Also ends a row whose time is up, before its first undecided token."""
 
     def __init__(self, max_time: float):
         super().__init__()

@@ -29,7 +29,7 @@ def decode_answers(
 ) -> Iterator[tuple[str, Record]]:
     """Decodes prompts, given by key, and yields the answers as they are finished, each cut at the first stop text.
 
-    With `stop_at_eos=False` the whole canvas is decoded, as the published samplers do, also past strings that end the
+    With `stop_at_eos=False` the whole canvas is decoded, as the published samplers do, even past strings that end the
     answer; what stands after the answer does not count. Draws depend on the seed and the key only.
 
     A record has `text`, `cost` (the fields of [`DecodingCost`]; tokens count up to and including the last one of a

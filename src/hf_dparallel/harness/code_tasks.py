@@ -60,7 +60,7 @@ def _count_passed(programs: Sequence[str], tests: str) -> int:
 
 
 def _opened_block(answer: str) -> str:
-    """Returns the harness's block of code, also where the answer opens it once more."""
+    """Returns the harness's block of code, even where the answer opens it once more."""
     pattern = re.compile(r"```(?:\w+)?\n?(.*?)\n?```", re.DOTALL)
     found = pattern.search(f"```{answer}") or pattern.search(answer.replace("```python", "```"))
     return found[1] if found else ""

@@ -14,7 +14,7 @@ class FinishedRequests(dict[str, dict[str, Any]]):
     The harness's `use_cache` cannot stand in for it: it knows neither the model nor its settings, keeps neither costs
     nor drawn answers, and is lost to another number of processes. A line that was cut off when a run was killed is
     ignored.
-    The file has JSON lines. Each of several processes writes a file with its `rank` behind the name, and
+    The file has JSON lines. Each of several processes writes a file with its `rank` after the name, and
     reads the files of all, however many there were.
     """
 

@@ -27,7 +27,7 @@ from .request_settings import RequestSettings, read_gen_kwargs, without_recipe
 
 logger = logging.get_logger(__name__)
 
-# Tokens of a window where the model's config names no longest input.
+# Window, in tokens, if the config has no maximum input length.
 _WINDOW = 4096
 
 
@@ -37,11 +37,11 @@ class DiffusionHarnessLM(TemplateLM):
     A masked diffusion language model in the
     [lm-evaluation-harness](https://github.com/EleutherAI/lm-evaluation-harness).
 
-    Figures are the same from run to run, and whatever the batch size (up to the rounding of sums in batches).
+    Results are the same for every run and batch size (up to the rounding of sums in batches).
 
     Args:
         pretrained (`str` or [`~transformers.PreTrainedModel`]):
-            Model or adapter: its name on the Hub or a folder, or a model that is loaded.
+            Hub ID or folder of a model or an adapter, or a loaded model.
         adapter (`str`, *optional*):
             Adapter to put on the model, unmerged.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*):
@@ -172,7 +172,7 @@ class DiffusionHarnessLM(TemplateLM):
         for texts, _, answer in requests:
             if not answer:
                 raise ValueError(
-                    f"The answer {texts[1]!r} has no tokens of its own behind the end of its prompt "
+                    f"The answer {texts[1]!r} has no tokens of its own after the end of its prompt "
                     f"{texts[0][-40:]!r}, so it has no log-likelihood. Let the task put a space between them "
                     "(`target_delimiter`)."
                 )

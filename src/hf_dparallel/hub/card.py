@@ -51,7 +51,7 @@ def make_model_card(facts: ModelFacts) -> RepoCard:
     has_chat_template = _has_chat_template(facts.folder if facts.has_tokenizer else base_model)
     settings = _settings(facts)
     is_masked = not facts.recipe.is_on("max_denoising_steps")
-    # What `hf-dparallel convert` has written is not; without the certainty loss, a training makes a teacher.
+    # What `hf-dparallel convert` has written is not; without the certainty loss, training makes a teacher.
     is_trained = facts.summary.get("is_trained", True)
     adapter_tags = ["peft", str(adapter.get("peft_type", "peft")).lower()] if adapter else []
     data = ModelCardData(

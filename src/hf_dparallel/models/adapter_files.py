@@ -64,7 +64,7 @@ class AdapterFiles:
         if Path(self.name).is_dir() and not Path(self.name, ADAPTER_CONFIG_NAME).is_file():
             raise FileNotFoundError(
                 f"The folder `{self.name}` holds no adapter: it has no {ADAPTER_CONFIG_NAME}. Give the `output_dir` "
-                "of a training with `peft_config`, or the folder of `save_pretrained`."
+                "of training with `peft_config`, or the folder of `save_pretrained`."
             )
         # Raises with the reason; PEFT only says "not found".
         cached_file(self.name, ADAPTER_CONFIG_NAME, **self.download)

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Adapters on the models: every weight finds its place or it is an error, and the decoding recipe comes along."""
+"""Adapters on the models: every weight must match the model, and the decoding recipe comes along."""
 
 import contextlib
 import copy
@@ -83,7 +83,7 @@ class AdapterLoadingMixin(_Mixed):
             adapter_state_dict (`dict[str, torch.Tensor]`, *optional*):
                 Its weights, with `peft_config` and instead of `peft_model_id`.
             is_trainable (`bool`, *optional*, defaults to `False`):
-                Whether to train it on. If not, its weights are frozen.
+                Whether to train it. If not, its weights are frozen.
             use_safetensors (`bool`, *optional*):
                 `False` reads pickled weights, too.
             local_files_only (`bool`, *optional*, defaults to `False`):
@@ -96,8 +96,8 @@ class AdapterLoadingMixin(_Mixed):
                 As in [`~transformers.integrations.PeftAdapterMixin.load_adapter`]. Little memory is used in any case.
 
         Raises:
-            ValueError: if a weight of the adapter has no place in the model, or a place no weight; or if the
-                configuration asks for what would change the model itself, or take long to work out.
+            ValueError: if the adapter has a weight too many or too few for the model, or a configuration that
+                would change the model itself or take very long to apply.
             OSError: if there is no such adapter, or its weights are pickled (`use_safetensors=False` reads those).
         """
         name, recipe = adapter_name or "default", None
@@ -121,7 +121,7 @@ class AdapterLoadingMixin(_Mixed):
             raise ValueError(f"The model {state} the adapter {name!r}. Leave this one out, or give an `adapter_name`.")
         config = copy.deepcopy(peft_config)
         config.inference_mode = not is_trainable
-        # A complete checkpoint with an adapter of its own, as the bundled student, is the base of what is saved of it.
+        # A complete checkpoint with its own adapter, such as the bundled student, is the base of what is saved.
         if str(peft_model_id) == self.name_or_path:
             config.base_model_name_or_path = self.name_or_path
         put_into(self, config, adapter_state_dict, name, str(peft_model_id or name))
@@ -144,11 +144,11 @@ class AdapterLoadingMixin(_Mixed):
     # out (5.24 does), and overlook parts of an adapter: `enable_adapters` leaves its `modules_to_save` disabled.
 
     def active_adapters(self) -> list[str]:
-        """Returns the names of the active adapters, also while they are disabled."""
+        """Returns the names of the active adapters, even while they are disabled."""
         return self._adapter_layers()[0].active_adapters
 
     def set_adapter(self, adapter_name: list[str] | str) -> None:
-        """Makes an adapter, or several, the active one."""
+        """Makes one or several adapters active."""
         from peft.functional import set_adapter
 
         self._check_names(adapter_name)
@@ -224,8 +224,8 @@ class AdapterLoadingMixin(_Mixed):
 
         The adapter's recipe becomes part of the model's.
 
-        [`~transformers.PreTrainedModel.save_pretrained`] then writes a complete checkpoint, under the weight names of
-        the published ones.
+        [`~transformers.PreTrainedModel.save_pretrained`] then writes a complete checkpoint, under the published
+        weight names.
 
         Returns:
             The same model.
@@ -387,7 +387,7 @@ def translated(
 
 
 def _own_modules(published: str, rules: Iterable[WeightTransform], may_be_cut: bool) -> list[str]:
-    """Returns the model's names of a module of the published files, which may be several here."""
+    """Returns the model's names, maybe several, for one module name in the published files."""
     # With a dot at the end, as in the name of a weight.
     module = f"{published}."
     for rule in rules:
@@ -402,7 +402,7 @@ def _own_modules(published: str, rules: Iterable[WeightTransform], may_be_cut: b
 
 
 def _cut(model: PreTrainedModel, name: str, weight: torch.Tensor, modules: list[str]) -> list[torch.Tensor]:
-    """Cuts the weight of a LoRA for modules that see the same input and each make some rows of the output."""
+    """Splits a LoRA's weight between modules with the same input, each of which makes some output rows."""
     if _LORA_A.search(name):
         # Copies, because what shares memory cannot be saved.
         return [weight.clone() for _ in modules]

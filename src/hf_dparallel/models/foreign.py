@@ -102,7 +102,7 @@ def _new_model(cls: type) -> PreTrainedModel:
 
 @torch.no_grad()
 def first_position(model: PreTrainedModel) -> int | None:
-    """Returns the `position_ids` entry of a first token: RoBERTa counts from behind the padding token's id.
+    """Returns the `position_ids` entry of a first token: RoBERTa counts up from the padding token's id.
 
     Decoding gives the positions itself, so that they do not depend on the tokens: by itself RoBERTa counts neither the
     padding before a prompt nor a padding token that was decoded. `None` means that the model takes no positions, or
@@ -161,7 +161,7 @@ def check_inputs(model: PreTrainedModel) -> bool:
 def check_attention(model: PreTrainedModel, block_length: int | None, has_masks: bool) -> None:
     """Runs a model to check that its first position sees the last one of its block, and none sees beyond."""
     name = type(model).__name__
-    # Longer than any blocks, and half of what the model takes: some count positions from behind the padding's id.
+    # Longer than any blocks, and half of what the model takes: some count positions up from the padding's id.
     block = block_length or min(96, (longest_sequence(model) or 192) // 2)
     length = block if block_length is None else block + 1
     mask: Any = torch.ones(2, length, dtype=torch.long, device=model.device)
@@ -169,7 +169,7 @@ def check_attention(model: PreTrainedModel, block_length: int | None, has_masks:
         mask = _dense_mask(model, lambda row, head, query, key: key // block <= query // block, length)
     of_last = _reactions(model, block - 1, mask)
     if block_length is not None and (not of_last[0] or any(_reactions(model, block, mask)[:block])):
-        rule = f"is not the block of {name}: its positions do not react to all of it and to nothing behind"
+        rule = f"is not the block of {name}: its positions do not react to all of it and to nothing after"
         raise SettingError("block_length", block_length, rule, "Give the one that the model was trained with.")
     if not of_last[0]:
         raise ValueError(

@@ -95,7 +95,7 @@ def shift_predictions(
     """Moves every prediction `(rows, length, size)` one token on: logits, or the hidden states they come from.
 
     A first token keeps its own, as in the published samplers. Without `position_ids` there is no padding. Rows in
-    which another column than the one before predicts a token have `predicted_by`, `(rows, length)`.
+    which a column other than the one before predicts a token have `predicted_by`, `(rows, length)`.
     """
     if predicted_by is not None:
         predicted_by = predicted_by.to(predictions.device)
@@ -111,7 +111,7 @@ def shift_predictions(
 def select_positions(predictions: torch.Tensor, where: int | torch.Tensor) -> torch.Tensor:
     """Selects `predictions`, `(rows, length, size)`, at `where`, as transformers' `logits_to_keep` does."""
     if isinstance(where, torch.Tensor):
-        # A model can be spread over several devices, and the head be on another one than the inputs.
+        # A model can be spread over several devices, and the head be on a different one from the inputs.
         where = where.to(predictions.device)
     return slice_logits_to_keep(predictions, where)
 

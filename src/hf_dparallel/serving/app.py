@@ -80,7 +80,7 @@ class PendingRequest:
                 yield part
 
     async def finish(self, request: Request) -> None:
-        """Waits until all answers have ended. Raises `ClientDisconnect` if the client disconnects before."""
+        """Waits until all answers have ended. Raises `ClientDisconnect` if the client leaves first."""
 
         async def gone() -> None:
             while (await request.receive())["type"] != "http.disconnect":
@@ -180,7 +180,7 @@ def _followers(request: CompletionRequest) -> list[Follower]:
 
 
 class SseResponse(StreamingResponse):
-    """Server-sent events. Frees the slots at the end, also when the client disconnects."""
+    """Server-sent events. Frees the slots at the end, or if the client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -229,7 +229,7 @@ class Api:
     async def complete(
         self, kind: type[Body], make_objects: Callable[[str, bool], AnswerObjects], request: Request
     ) -> Response:
-        """Answers a `POST` with a body of the class `kind`, by the objects of `make_objects`."""
+        """Answers a `POST` whose body has the class `kind`, using `make_objects`."""
         self._authorize(request)
         body = await self._read_body(request)
         # In a thread, because a long text takes seconds, in which the event loop must answer other requests.

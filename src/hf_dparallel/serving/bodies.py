@@ -15,7 +15,7 @@ from hf_dparallel_rules.settings import SETTINGS, what_is_meant
 
 @dataclass(eq=False)
 class RequestError(Exception):
-    """The error of a refused request, with the fields of OpenAI's error object. `param` is the wrong field."""
+    """The error of a refused request, with the fields of OpenAI's error object. `param` names the field."""
 
     message: str
     param: str | None = None
@@ -190,7 +190,7 @@ class _Item(_Message):
 
 
 def _nested(given: Any) -> Any:
-    """Returns a tool or a tool choice in the form of chats: `/v1/responses` has the fields of `function` beside it."""
+    """Returns a tool or a tool choice in the form of chats: `/v1/responses` does not nest `function` fields."""
     is_flat = isinstance(given, dict) and given.get("type") == "function"
     return {"type": "function", "function": {k: v for k, v in given.items() if k != "type"}} if is_flat else given
 

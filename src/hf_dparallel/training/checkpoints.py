@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""Checkpoints of a training: which are whole, how it goes on from one, and what to do when one cannot be written."""
+"""Checkpoints: which are complete, how training goes on from one, and what to do when one cannot be written."""
 
 import contextlib
 import json

@@ -24,9 +24,9 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     Data collator that masks trajectories the way semi-autoregressive decoding meets them.
 
     Each example needs `prompt_ids` and `completion_ids` (the completion normally ends with its first EOS). The two are
-    joined and padded with EOS to `max_length`; the padding is masked and scored like text, which is what teaches the
-    model to end. From the end of the prompt on, the sequence is cut into blocks of `block_length` tokens, one of which
-    is drawn as the active block, uniformly among those that hold completion tokens (or, with `padding_blocks`, among
+    joined and padded with EOS to `max_length`; the padding is masked and scored like text, which teaches the model to
+    stop. From the end of the prompt on, the sequence is cut into blocks of `block_length` tokens, one of which is
+    drawn as the active block, uniformly among those that hold completion tokens (or, with `padding_blocks`, among
     all). Blocks before it stay visible, its own tokens are masked with probability `mask_ratio` and scored, and
     everything after it is masked but not scored (Eq. 4 of https://huggingface.co/papers/2509.26488).
 
@@ -34,20 +34,20 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     block are masked, so that each of them is learned once. Rows `0..B-1` are the first views and rows `B..2B-1` the
     second. A view whose draw masks no token is a row without labels; its loss is zero.
 
-    With `masking="trajectory"` the draw is not random: masked is what the teacher committed last in the block, read
-    from the column `commit_step`, so that the student meets the states of the teacher's own decoding. Tokens of one
-    pass are put in a random order, and the padding counts as committed with the last token. (The pseudo-trajectories
-    of d3LLM, https://github.com/hao-ai-lab/d3LLM.)
+    With `masking="trajectory"` the tokens that the teacher committed last in the block are masked (column
+    `commit_step`), so that the student meets the states of the teacher's own decoding. Tokens of one pass are put in a
+    random order, and the padding counts as committed with the last token. (The pseudo-trajectories of d3LLM,
+    https://github.com/hao-ai-lab/d3LLM.)
 
-    With another `attention` than "full", for models that never see what follows a block, all blocks of the answer are
+    If `attention` is not "full", for models that never see what follows a block, all blocks of the answer are
     active at once, each masked with a draw of its own. Blocks are counted from the first token of the prompt, or of
     the answer (`block_origin`), as those models decode. A row then is two copies of the sequence: a noisy one, and a
     clean one in which each noisy block finds the blocks before it. Both have the same positions, and only the noisy
     one has labels. Blocks from which no row of the batch learns anything are left out. The attention mask is left to
     the trainer (section B.6 of https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
 
-    With `suffix_length`, a row has only so many masked tokens behind its active block, as decoding with the same
-    setting has. The others are cut off, or hidden by `attention_mask`.
+    With `suffix_length`, a row has only that many masked tokens after its active block, as when decoding with it. The
+    others are cut off, or hidden by `attention_mask`.
 
     Without a mask token, the tokens that would be masked become random ones, and all tokens of the active blocks are
     scored. With an encoder, the clean copy has labels, too, and half of the rows are marked as `self_conditioned`.
@@ -64,9 +64,9 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         seed (`int`, *optional*, defaults to 0):
             Seed of the masks.
         vocab_size (`int`, *optional*):
-            Number of token ids that the model knows. With it, ids outside are refused; random tokens need it.
+            Number of token ids that the model knows. If set, larger ids are refused; needed for random noise.
         attention (`str`, *optional*, defaults to `"full"`):
-            The attention of the model: "full", "block_causal" or "causal_past". [`CertaintyForcingTrainer`] knows it
+            The attention of the model: "full", "block_causal" or "causal_past". [`CertaintyForcingTrainer`] takes it
             from the model.
         has_encoder (`bool`, *optional*, defaults to `False`):
             Whether the model has an encoder, which reads the clean copies.
@@ -123,7 +123,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
                 self.require(fields(variant)[0].name, False, rule, "Leave it out.")
 
     def check_model(self, model: nn.Module) -> None:
-        """Raises a `ValueError` if the rows are for another attention than the model has."""
+        """Raises a `ValueError` if the rows do not suit the model's attention."""
         super().check_model(model)
         base = base_model(model)
         rule = f"is not for {type(base).__name__}, whose noise is {base.noise!r}"
@@ -163,7 +163,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         return -(-self.max_length // self.block_length) * self.block_length
 
     def set_epoch(self, epoch: int) -> None:
-        """Draws the masks of an epoch, counted from 0, from now on, in worker processes too."""
+        """Sets the epoch (from 0) whose masks are drawn next, in worker processes, too."""
         self._epoch.fill_(epoch)
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -264,7 +264,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
         """Returns the first position of each active block, and the first position after it."""
         if self.masking == "random":
             return [(prompt_length, self.padded_length)]
-        # The published code draws from one block more, which may hold nothing at all.
+        # The published code draws from one more block, which may hold nothing at all.
         if self.padding_blocks:
             completion_length = self.max_length - prompt_length
         if self.attention != "full":

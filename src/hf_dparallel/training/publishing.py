@@ -114,7 +114,7 @@ class PublishingMixin(Trainer):
         return push() if blocking else run_as_future(push)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Saves the model, also if checkpoints are sharded."""
+        """Saves the model, even if checkpoints are sharded."""
         plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
         if plugin is not None and "FULL_STATE_DICT" not in str(plugin.state_dict_type):
             # The Trainer would save nothing.

@@ -57,7 +57,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
     sequence. The loss of a view is then the mean over the masked tokens of all blocks.
 
     A model whose noise is random tokens learns all tokens of its canvases, noise or not: each canvas has a share of
-    noise of its own, and in half of the rows the model first predicts it without gradients, as it decodes. If it has
+    noise of its own, and in half of the rows it is first predicted without gradients, as in decoding. If it has
     an encoder, that reads the clean copy, and learns to predict each next token of it.
 
     Besides `loss`, it logs the following, averaged over the sequences since the last log (over the evaluation set,
@@ -66,7 +66,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
     - `consistency_loss`: cross-entropy on the trajectory (Eq. 5), in nats, summed over the views of a sequence.
     - `certainty_loss`: entropy at `certainty_temperature` of the correct predictions (Eq. 7), in nats, summed the same
       way. `loss` is `consistency_weight * consistency_loss + certainty_weight * certainty_loss`. A variant may add a
-      term, which is logged and weighted in the same way; so has a model with an encoder, `encoder_loss`.
+      term, which is logged and weighted in the same way; a model with an encoder adds `encoder_loss`.
     - `masked_entropy`: mean entropy at temperature 1 of the scored tokens, in nats.
     - `masked_accuracy`: fraction of the scored tokens whose argmax is the label.
 
@@ -93,8 +93,8 @@ class CertaintyForcingTrainer(CheckpointMixin):
         args ([`CertaintyForcingConfig`], *optional*):
             Configuration for this trainer. If `None`, a default configuration is used.
         train_dataset, eval_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`], *optional*):
-            Data with columns `prompt_ids` and `completion_ids`, as [`generate_trajectories`] makes it; or with
-            `prompt` and `completion`, plain text or conversational, which is tokenized. `eval_dataset` may be a `dict`
+            Data with columns `prompt_ids` and `completion_ids`, as from [`generate_trajectories`]; or, to be
+            tokenized, `prompt` and `completion`, or `messages`. `eval_dataset` may be a `dict`
             of several. Evaluation uses the same masks each time.
         processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
             The tokenizer. Needed for text columns, and if the model's configuration does not name the mask and EOS
@@ -102,10 +102,10 @@ class CertaintyForcingTrainer(CheckpointMixin):
         data_collator ([`~transformers.DataCollator`], *optional*):
             Function that makes a batch with `input_ids` and `labels`. Defaults to a
             [`DataCollatorForSemiAutoregressiveMasking`] with the settings of `args`. A custom collator that returns
-            several rows per sequence must set `num_views`, and order the rows in the same way.
+            several rows per sequence must set `num_views` and keep the default's order.
         peft_config ([`~peft.PeftConfig`], *optional*):
-            The adapter to train. `target_modules=None` adapts all linear layers of the attention and the MLP. If
-            `None`, all weights that require gradients are trained.
+            The adapter to train. If `None`, all weights that require gradients are trained. `target_modules=None`
+            adapts all linear layers of attention and MLP.
         compute_metrics (`Callable[[EvalPrediction], dict]`, *optional*):
             Gets the predicted tokens and the labels, both as arrays of shape `(sequences, views, length)` with -100
             where nothing is scored, such as in the clean half of the rows of a block-causal model.
@@ -184,7 +184,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         # Rows of a sequence.
         self._num_views = getattr(data_collator, "num_views", 1)
         if args.accelerator_config.dispatch_batches is None and self._num_views > 1:
-            # For streamed data one process would make the batches of all and cut them anywhere, also between the
+            # For streamed data one process would make the batches of all and cut them anywhere, even between the
             # views of a sequence.
             args.accelerator_config.dispatch_batches = False
 
@@ -394,7 +394,7 @@ class CertaintyForcingTrainer(CheckpointMixin):
         return loss, predictions, labels
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs `logs`; the training loss together with its terms since the last log."""
+        """Logs `logs`, and with the training loss its terms since the last log."""
         if "loss" in logs:
             metrics = self._metrics["train"].drain(self.accelerator.reduce)
             if not all(map(math.isfinite, metrics.values())):

@@ -63,7 +63,7 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
         return self.config.canvas_length
 
     def recipes(self) -> list[GenerationConfig]:
-        """Puts the published sampler behind the recipes."""
+        """Adds the published sampler after the recipes."""
         sampler = DiffusionGenerationConfig(max_denoising_steps=48, entropy_bound=0.1, do_sample=True)
         return [*super().recipes(), sampler]
 
@@ -204,7 +204,7 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
         seen = noisy_and_clean(block, num_noisy)(row, row, index[:, None], index)
         masks = (seen, block[:, :, None] - block[:, None] < self.config.text_config.sliding_window)
         of_encoder = self._by_kind(*(mask[:, num_noisy:, num_noisy:] for mask in masks))
-        # The decoder has its own keys behind those of the encoder.
+        # The decoder has its own keys after those of the encoder.
         of_decoder = self._by_kind(*(mask[:, :num_noisy].roll(-num_noisy, dims=2) for mask in masks))
         return of_encoder, of_decoder
 

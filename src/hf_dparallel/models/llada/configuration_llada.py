@@ -56,7 +56,7 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
     """
 
     model_type = "llada"
-    # Switches of the published configuration that name another architecture than the one all LLaDA checkpoints have.
+    # Switches of the published configuration that name an architecture other than the one all LLaDA checkpoints have.
     only_supported = {
         "block_type": "llama",
         "block_group_size": 1,

@@ -42,7 +42,7 @@ class LLaDA2Config(PublishedConfigMixin, Glm4MoeConfig):
     model_type = "llada2_moe"
     attention = "block_causal"
     served_as = {"sglang": "LLaDA2MoeModelLM"}
-    # Switches of the published configuration that name another architecture than the one all LLaDA2 checkpoints have.
+    # Switches of the published configuration that name an architecture other than the one all LLaDA2 checkpoints have.
     only_supported = {
         "use_bias": False,
         "use_qkv_bias": False,

@@ -25,7 +25,7 @@ class LLaDAMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
     """
 
     model_type = "llada_moe"
-    # Switches of the published configuration that name another architecture than the one all checkpoints have.
+    # Switches of the published configuration that name an architecture other than the one all checkpoints have.
     only_supported = {
         "mlp_only_layers": [],
         "moe_router_enable_expert_bias": False,

@@ -19,7 +19,7 @@ register_checkpoint_conversion_mapping(
 
 class NemotronDiffusionPreTrainedModel(Ministral3PreTrainedModel):
     config: NemotronDiffusionConfig
-    # Flash attention knows no free block behind a causal past.
+    # Flash attention knows no free block after a causal past.
     _supports_flash_attn = False
     # Scales of an 8-bit cache, for serving engines.
     _keys_to_ignore_on_load_unexpected = [r"\.[kv]_scale$"]

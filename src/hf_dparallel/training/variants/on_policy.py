@@ -24,7 +24,7 @@ class OnPolicyRows(Variant):
 
     The guesses are the likeliest tokens of a pass without gradients. With `x` the active block `B` after them,
 
-        L_consistency = mean over i in B of -log p(y_i | prompt, earlier blocks, x, masks behind)
+        L_consistency = mean over i in B of -log p(y_i | prompt, earlier blocks, x, masks after)
 
     Parameters:
         on_policy_ratio (`float`, *optional*, defaults to `0.0`):
