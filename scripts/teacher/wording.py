@@ -354,7 +354,7 @@ class Teller:
     def _written(self, text: str, **numbers: int) -> str:
         """Fills an author's question, where only what is counted may be an unknown word: others may decide."""
         irrelevant = {gap: self.rng.randint(1, LARGEST_GIVEN) for gap in "xy"}
-        counted = set(re.findall(r"{[a-d]} (\w+s)\b", text)) - _SIGN_WORDS if self.rng.random() < 0.4 else ()
+        counted = set(re.findall(r"{[a-d]} (\w+s)\b", text)) - SIGN_WORDS if self.rng.random() < 0.4 else ()
         words = [UNKNOWN if word in counted else word for word in text.split()]
         return mistyped(self._fill(" ".join(words), **numbers, **irrelevant), self.rng, text.lower().split())
 
@@ -464,7 +464,7 @@ def mistyped(text: str, rng: random.Random, vital: Iterable[str] = ()) -> str:
     """
     share = rng.choice((0.0, 0.0, 0.06, 0.15))
     if share:
-        words, vital = text.split(), _SIGN_WORDS.union(vital)
+        words, vital = text.split(), SIGN_WORDS.union(vital)
         for index, word in enumerate(words):
             if word.isalpha() and rng.random() < share:
                 is_vital = word.lower() in vital or rng.random() < 0.4
@@ -486,7 +486,7 @@ def as_typed(text: str, rng: random.Random) -> str:
 
 
 # Words that decide an answer. Any other word of a question may be unknown, or mistyped.
-_SIGN_WORDS = words_of(
+SIGN_WORDS = words_of(
     (
         "plus minus add sum subtract take less than from more fewer away back out off on up of to and but difference",
         "left total all together altogether another = + - . , ? if",

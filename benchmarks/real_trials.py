@@ -1,0 +1,93 @@
+# Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
+"""Compares attentions and lengths of blocks by a short training each, of the model that real_model.py converts.
+
+    python benchmarks/real_trials.py --folder runs/counting --output benchmarks/results/real_trials.json
+
+All take the same rows from the same weights. A *causal past* is that of Nemotron-Labs-Diffusion: decided tokens are
+causal, as in the Llama, and the open block sees them and itself.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import load_dataset
+from make_a_teacher import EXAMPLE, run
+from real_model import BATCH_SIZE, FAST, MAX_NEW_TOKENS, SMALL, TASKS
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from hf_dparallel import (
+    DiffusionGenerationConfig,
+    NemotronDiffusionConfig,
+    NemotronDiffusionForMaskedDiffusion,
+    evaluate_decoding,
+)
+from hf_dparallel.environment import describe_environment
+from hf_dparallel.reports import write_json
+
+
+TRIALS = [("block_causal", 4), ("block_causal", 8), ("block_causal", 16), ("block_causal", 32), ("causal_past", 32)]
+NOT_COPIED = ("architectures", "block_length", "model_type", "rope_parameters", "shift_logits", "transformers_version")
+
+
+def make_start(start: Path, folder: Path, attention: str, block_length: int) -> None:
+    """Writes the converted Llama with another attention."""
+    model = AutoModelForMaskedLM.from_pretrained(start, dtype=torch.float32)
+    if attention == "causal_past":
+        shared = {name: value for name, value in model.config.to_diff_dict().items() if name not in NOT_COPIED}
+        # Ministral 3 also scales queries far from the start; not here.
+        rope = model.config.rope_parameters | {"llama_4_scaling_beta": 0.0, "original_max_position_embeddings": 8192}
+        config = NemotronDiffusionConfig(**shared, block_size=block_length, rope_parameters=rope)
+        causal = NemotronDiffusionForMaskedDiffusion(config)
+        causal.load_state_dict(model.state_dict())
+        model = causal
+    model.config.block_length = block_length
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(start).save_pretrained(folder)
+
+
+def try_out(args: argparse.Namespace, attention: str, block_length: int) -> dict[str, Any]:
+    """Trains a copy, and decodes held-out problems."""
+    task = TASKS["counting"]
+    folder = args.folder / f"{attention}-{block_length}"
+    if not (folder / "start").exists():
+        make_start(args.folder / "start", folder / "start", attention, block_length)
+    run(
+        folder / "teacher" / "model.safetensors",
+        *("train", "--config", str(EXAMPLE / "block_causal.yaml"), "--model", str(folder / "start"), *SMALL),
+        *("--max_length", str(task.max_length), "--dataset_name", str(args.folder / "rows" / "grouped.jsonl")),
+        *("--output_dir", str(folder / "teacher"), "--max_steps", str(args.num_steps), "--learning_rate", "3e-4"),
+        *("--train_sampling_strategy", "sequential"),
+    )
+    model = AutoModelForMaskedLM.from_pretrained(folder / "teacher", dtype=FAST).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder / "teacher")
+    problems = load_dataset("json", data_files=str(args.folder / "rows" / "test.jsonl"), split="train")
+    problems = problems.select(range(args.num_problems))
+    lengths = {"max_new_tokens": MAX_NEW_TOKENS, "block_length": block_length, "block_origin": "answer"}
+    found: dict[str, Any] = {"attention": attention, "block_length": block_length}
+    for title, rule in (("one token", {"denoising_steps": MAX_NEW_TOKENS}), ("0.9", {"confidence_threshold": 0.9})):
+        settings = DiffusionGenerationConfig(**lengths, **rule)
+        figures = evaluate_decoding(model, tokenizer, problems, task.reward, settings, BATCH_SIZE)
+        found[title] = {name: figures[name] for name in ("accuracy", "nfe", "tokens_per_forward")}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, help="That of real_model.py, with its start and rows.")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--num_steps", type=int, default=100)
+    parser.add_argument("--num_problems", type=int, default=100)
+    args = parser.parse_args()
+    sys.path.insert(0, str(EXAMPLE))
+    report: dict[str, Any] = {"environment": describe_environment(), "num_steps": args.num_steps, "trials": []}
+    for attention, block_length in TRIALS:
+        report["trials"].append(try_out(args, attention, block_length))
+        write_json(report, args.output)
+        print(report["trials"][-1], flush=True)
+
+
+if __name__ == "__main__":
+    main()
