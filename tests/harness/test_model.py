@@ -259,6 +259,8 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path, decoded):
     texts = [str(number) for number in range(20)]
     child = os.fork()
     if child == 0:
+        # The threads of an operator do not survive a fork, and the child would wait for them.
+        torch.set_num_threads(1)
         lm = make_lm(finished_requests=str(file), batch_size=2)
         add = lm.finished.add
 
