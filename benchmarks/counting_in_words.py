@@ -10,7 +10,6 @@ does not know are random words of other problems here, and replies are shorter. 
 people typed (see counting_teacher.py), the blind author's first.
 """
 
-import argparse
 import json
 import random
 import re
@@ -22,7 +21,7 @@ from typing import Any
 
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("scripts", "examples/make_a_teacher"))
-from roman_numerals import write_rows
+from requests_to_json import write_files
 from teacher.conversations import Conversation, generate_conversations, last_words
 from teacher.solutions import STOP
 from teacher.wording import SIGN_WORDS, UNKNOWN, in_words, wording_templates, words_of
@@ -87,17 +86,13 @@ def same_end_reward(completions: list[Any], answer: list[str], **kwargs: Any) ->
     return [float(text.strip().endswith(end)) for text, end in zip(texts, ends, strict=True)]
 
 
+def draw_tests(seed: int) -> Iterator[dict[str, Any]]:
+    """Yields held-out problems, then those that people typed."""
+    return chain(islice(draw_rows(seed, "test"), NUM_DRAWN), typed_rows("blind"), typed_rows("everyday"))
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output_dir", type=Path, required=True)
-    parser.add_argument("--num_rows", type=int, default=8000, help="Conversations in train.jsonl.")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args(argv)
-    args.output_dir.mkdir(parents=True, exist_ok=True)
-    tests = chain(islice(draw_rows(args.seed, "test"), NUM_DRAWN), typed_rows("blind"), typed_rows("everyday"))
-    write_rows(args.output_dir / "train.jsonl", draw_rows(args.seed), args.num_rows, "messages")
-    write_rows(args.output_dir / "prompts.jsonl", draw_rows(args.seed + 1), 2000, "prompt", "answer")
-    write_rows(args.output_dir / "test.jsonl", tests, 800, "prompt", "answer", "kind")
+    write_files(argv, __doc__.splitlines()[0], draw_rows, draw_tests, "kind")
 
 
 if __name__ == "__main__":

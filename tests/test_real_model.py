@@ -63,7 +63,7 @@ def test_short_replies_add_up():
         assert counting.UNKNOWN not in question.lower()
         assert counting.same_end_reward([reply], [row["answer"]]) == [1.0]
         totals = [None]
-        for start, sign, change, total in re.findall(r"(\d+) ([+-]) (\d+)(?: = (\d+)\\.|: we can only)", reply):
+        for start, sign, change, total in re.findall(r"(\d+) ([+-]) (\d+)(?: = (\d+)\.|: we can only)", reply):
             assert totals[-1] in (None, start)
             result = int(start) + int(sign + change)
             assert (0 <= result <= 198) == bool(total)

@@ -13,7 +13,8 @@ and `test.jsonl` with questions whose wordings neither of them has.
 import argparse
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,16 +226,27 @@ def same_fields_reward(completions: list[Any], answer: list[str], **kwargs) -> l
     return [float(read(text) == json.loads(reference)) for text, reference in zip(texts, answer, strict=True)]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def write_files(
+    argv: Sequence[str] | None,
+    description: str,
+    draw: Callable[[int], Iterator[dict[str, Any]]],
+    draw_tests: Callable[[int], Iterator[dict[str, Any]]],
+    *columns: str,
+) -> None:
+    """Writes the three files of a task; `columns` are more of the test's. `draw` and `draw_tests` take the seed."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--num_rows", type=int, default=8000, help="Conversations in train.jsonl.")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     args.output_dir.mkdir(parents=True, exist_ok=True)
-    write_rows(args.output_dir / "train.jsonl", draw_rows(args.seed), args.num_rows, "messages")
-    write_rows(args.output_dir / "prompts.jsonl", draw_rows(args.seed + 1), 2000, "prompt", "answer")
-    write_rows(args.output_dir / "test.jsonl", draw_rows(args.seed, is_test=True), 800, "prompt", "answer")
+    write_rows(args.output_dir / "train.jsonl", draw(args.seed), args.num_rows, "messages")
+    write_rows(args.output_dir / "prompts.jsonl", draw(args.seed + 1), 2000, "prompt", "answer")
+    write_rows(args.output_dir / "test.jsonl", draw_tests(args.seed), 800, "prompt", "answer", *columns)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    write_files(argv, __doc__.splitlines()[0], draw_rows, partial(draw_rows, is_test=True))
 
 
 if __name__ == "__main__":
