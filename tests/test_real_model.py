@@ -98,17 +98,21 @@ def source(tmp_path, task):
     return tmp_path / "source"
 
 
-def test_the_whole_script_runs(source, task, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["requests", "counting"])
+def test_the_whole_script_runs(source, name, tmp_path, monkeypatch):
     import real_model
 
+    task = real_model.TASKS[name]
     # Nothing would be right, and nothing kept.
-    monkeypatch.setattr(task, "same_fields_reward", lambda completions, answer, **kwargs: [1.0] * len(completions))
+    monkeypatch.setattr(task.load(), task.reward_name, lambda completions, answer, **kwargs: [1.0] * len(completions))
     monkeypatch.setattr("torch.set_num_threads", lambda number: None)
     sizes = ["--num_steps", "1", "1", "1", "--num_prompts", "8", "--num_requests", "2", "2", "--num_timed", "1"]
     output = tmp_path / "report.json"
     command = ["real_model.py", "--source", str(source), "--folder", str(tmp_path / "run"), "--output", str(output)]
-    monkeypatch.setattr(sys, "argv", [*command, *sizes])
+    monkeypatch.setattr(sys, "argv", [*command, *sizes, "--task", name])
     real_model.main()
+    student = AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "student")
+    assert (student.block_length, student.shift_logits) == (task.block_length, task.shift_logits)
     report = read_json(output)
     assert [(run["dtype"], run["batch_size"]) for run in report["runs"]] == [
         ("bfloat16", 8),
