@@ -39,7 +39,7 @@ from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.reports import markdown_table, write_json
 
 
-MAX_NEW_TOKENS, BATCH_SIZE = 64, 16
+NUM_ROWS, MAX_NEW_TOKENS, BATCH_SIZE = 24_000, 64, 16
 
 
 class Task(NamedTuple):
@@ -96,7 +96,7 @@ def make_rows(task: Task, folder: Path) -> None:
     from roman_numerals import write_rows
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "start")
-    task.load().main(["--output_dir", str(folder / "rows"), "--num_rows", "24000"])
+    task.load().main(["--output_dir", str(folder / "rows"), "--num_rows", str(NUM_ROWS)])
     train = load_dataset("json", data_files=str(folder / "rows" / "train.jsonl"), split="train")
     train = train.map(lambda row: {"length": len(tokenizer.apply_chat_template(row["messages"])["input_ids"])})
     rows = [row for row in train.to_list() if row["length"] <= task.max_length]

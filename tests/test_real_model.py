@@ -106,6 +106,8 @@ def test_the_whole_script_runs(source, name, tmp_path, monkeypatch):
     # Nothing would be right, and nothing kept.
     monkeypatch.setattr(task.load(), task.reward_name, lambda completions, answer, **kwargs: [1.0] * len(completions))
     monkeypatch.setattr("torch.set_num_threads", lambda number: None)
+    for constant, value in {"NUM_ROWS": 64, "MAX_NEW_TOKENS": 16, "ONE_TOKEN": {"denoising_steps": 16}}.items():
+        monkeypatch.setattr(real_model, constant, value)
     sizes = ["--num_steps", "1", "1", "1", "--num_prompts", "8", "--num_requests", "2", "2", "--num_timed", "1"]
     output = tmp_path / "report.json"
     command = ["real_model.py", "--source", str(source), "--folder", str(tmp_path / "run"), "--output", str(output)]
