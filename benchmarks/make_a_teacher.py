@@ -10,7 +10,6 @@ most a point against one token per pass, and all figures are of the other half.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from hf_dparallel.cli import main as hf_dparallel
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.intervals import bootstrap_interval, wilson_interval
-from hf_dparallel.reports import markdown_table
+from hf_dparallel.reports import markdown_table, read_report, write_json
 
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "make_a_teacher"
@@ -79,7 +78,7 @@ def measure(model: Path, test: Path, *sweeps: dict[str, str]) -> dict[str, dict[
             *("evaluate", str(model), "--dataset", str(test), "--num_samples", str(NUM_QUESTIONS), *CANVAS),
             *("--sweep", f"{name}={values}", "--output_dir", str(folder), "--batch_size", "32"),
         )
-        for row in json.loads((folder / "report.json").read_text())["rows"]:
+        for row in read_report(folder)["rows"]:
             found[row["method"]] = row["answers"]
     return found
 
@@ -154,7 +153,7 @@ def main() -> None:
         report[attention] = compare(
             measure(teacher, test, ONE, CONFIDENCES, ENTROPIES), measure(student, test, ENTROPIES)
         )
-        args.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write_json(report, args.output)
     print(table(report))
 
 

@@ -8,7 +8,6 @@ the answer. Passes without a stop count those for the padding, as in the paper.
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from hf_dparallel.demo.pipeline import (
     word_problem_dataset,
 )
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.reports import markdown_table
+from hf_dparallel.reports import markdown_table, write_json
 
 
 def measure(model: Any, tokenizer: Any, config: DemoConfig, name: str) -> list[dict[str, Any]]:
@@ -76,7 +75,7 @@ def main() -> None:
     print(markdown_table(list(rows[0]), [list(row.values()) for row in rows]))
     if output is not None:
         report = {"rows": rows, **counts, "settings": args, "environment": describe_environment()}
-        output.write_text(json.dumps(report, indent=2) + "\n")
+        write_json(report, output)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Both ways decode the same prompts in the same order, in turn, and the median of 
 import argparse
 import contextlib
 import itertools
-import json
 import random
 import statistics
 import time
@@ -24,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_dparallel.data.prompts import tokenize_prompts
 from hf_dparallel.demo.pipeline import load_teacher, word_problem_dataset
 from hf_dparallel.environment import describe_environment
+from hf_dparallel.reports import write_json
 
 
 NUM_PROMPTS = 96
@@ -153,7 +153,7 @@ def main() -> None:
         "num_threads": torch.get_num_threads(),
         "environment": describe_environment(),
     }
-    args.output.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(result, args.output)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ times passes with and without the copy of the block that verifies it, on random 
 import argparse
 import json
 import time
-from pathlib import Path
 
 import torch
 from ablations import TESTBEDS
@@ -26,6 +25,7 @@ from hf_dparallel.demo import path_of
 from hf_dparallel.demo.pipeline import BLOCK_LENGTH, load_teacher
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.decoding import evaluate_decoding
+from hf_dparallel.reports import markdown_table, write_json
 
 
 # Entropy thresholds, and the probability that their commits are verified with; 0 is plain.
@@ -52,7 +52,7 @@ def main() -> None:
     print(table(rows))
     if arguments.output:
         result = {"settings": vars(arguments), "rows": rows, "environment": describe_environment()}
-        Path(arguments.output).write_text(json.dumps(result, indent=1) + "\n")
+        write_json(result, arguments.output)
 
 
 def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
@@ -119,9 +119,8 @@ def time_passes(arguments: argparse.Namespace) -> list[dict]:
 
 def table(rows: list[dict]) -> str:
     """Writes rows in Markdown."""
-    lines = [list(rows[0]), ["---"] * len(rows[0])]
-    lines += [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = [[f"{value:.3g}" if isinstance(value, float) else value for value in row.values()] for row in rows]
+    return markdown_table(list(rows[0]), lines)
 
 
 if __name__ == "__main__":
