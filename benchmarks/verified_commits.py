@@ -12,7 +12,6 @@ times passes with and without the copy of the block that verifies it, on random 
 """
 
 import argparse
-import json
 import time
 
 import torch
@@ -20,11 +19,11 @@ from ablations import TESTBEDS
 from peft import PeftModel
 from speed import random_model, random_prompts
 
-from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
+from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.demo import path_of
-from hf_dparallel.demo.pipeline import BLOCK_LENGTH, load_teacher
+from hf_dparallel.demo.pipeline import BLOCK_LENGTH, evaluate_settings, load_teacher
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.evaluation.decoding import evaluate_decoding
+from hf_dparallel.generation.answerer import Answerer
 from hf_dparallel.reports import markdown_table, write_json
 
 
@@ -62,20 +61,15 @@ def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
     model = PeftModel.from_pretrained(model, adapter).merge_and_unload().eval()
     testbed = TESTBEDS[arguments.problems]
     problems = testbed.problems(arguments.num_problems, arguments.seed, split="test")
-    canvas = {
-        "max_new_tokens": testbed.max_new_tokens,
-        "block_length": BLOCK_LENGTH,
-        "max_active_blocks": arguments.max_active_blocks,
-    }
-    rows = []
-    for pair in arguments.pairs:
-        names = ("entropy_threshold", "revocation_threshold")
-        thresholds = dict(zip(names, map(float, pair.split(":")), strict=True))
-        recipe = DiffusionGenerationConfig(**canvas, **thresholds)
-        metrics = evaluate_decoding(model, tokenizer, problems, numeric_answer_reward, recipe)
-        rows.append(thresholds | {name: metrics[name] for name in ("accuracy", "nfe")})
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+    recipe = DiffusionGenerationConfig(
+        max_new_tokens=testbed.max_new_tokens,
+        block_length=BLOCK_LENGTH,
+        max_active_blocks=arguments.max_active_blocks,
+    )
+    names = ("entropy_threshold", "revocation_threshold")
+    tried = [dict(zip(names, map(float, pair.split(":")), strict=True)) for pair in arguments.pairs]
+    points = evaluate_settings(Answerer(model, tokenizer, recipe), problems, tried)
+    return [point["recipe"] | {name: point[name] for name in ("accuracy", "nfe")} for point in points]
 
 
 def time_passes(arguments: argparse.Namespace) -> list[dict]:
