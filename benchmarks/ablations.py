@@ -50,6 +50,7 @@ from hf_dparallel.demo.pipeline import (
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.aup import accuracy_under_parallelism
 from hf_dparallel.inspection.plots import plot_tradeoff
+from hf_dparallel.reports import markdown_table, write_json
 
 
 # The language of the bundled teacher is not part of the package.
@@ -241,9 +242,8 @@ class Ablations:
         path = self.folder / name / f"{figures}.json"
         if not path.exists():
             print(f"\n{self.folder.name}, {name}: {figures}", flush=True)
-            path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_suffix(f".{os.getpid()}")
-            temporary.write_text(json.dumps(make(), indent=2) + "\n")
+            write_json(make(), temporary)
             os.replace(temporary, path)
         return json.loads(path.read_text())
 
@@ -253,21 +253,18 @@ Runs = dict[int, dict[str, dict[str, Any]]]
 
 def table(runs: Runs, names: list[str], ways: list[str]) -> str:
     """Makes a Markdown table of models and ways to decode, mean ± standard deviation over seeds."""
-    lines = [
-        "| Training | Decoding | Chosen settings | Passes | Tokens per pass | Accuracy (%) | AUP |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
-    ]
+    lines = []
     for name, way in itertools.product(names, ways):
         if not decodes_so(name, way):
             continue
         chosen = [run[name]["decodings"][way]["chosen"] for run in runs.values()]
         values = [", ".join(f"{value:g}" for value in figures["recipe"].values()) or "–" for figures in chosen]
         passes, tokens = ([figures[key] for figures in chosen] for key in ("nfe", "tokens_per_forward"))
-        lines.append(
-            f"| {title(name)} | {way} | {'; '.join(values)} | {spread(passes)} | {spread(tokens)} | "
-            f"{spread([100 * figures['accuracy'] for figures in chosen])} | {spread(aups(runs, name, way))} |"
-        )
-    return "\n".join(lines)
+        accuracies = [100 * figures["accuracy"] for figures in chosen]
+        figures = map(spread, (passes, tokens, accuracies, aups(runs, name, way)))
+        lines.append([title(name), way, "; ".join(values), *figures])
+    header = ["Training", "Decoding", "Chosen settings", "Passes", "Tokens per pass", "Accuracy (%)", "AUP"]
+    return markdown_table(header, lines, num_text_columns=3)
 
 
 def title(name: str) -> str:
@@ -351,8 +348,7 @@ def main() -> None:
         draw(runs[args.seeds[0]], args.decodings, args.picture)
     if args.output is not None:
         environment = describe_environment()
-        result = {"problems": args.problems, **sizes, "runs": runs, "environment": environment}
-        args.output.write_text(json.dumps(result, indent=2) + "\n")
+        write_json({"problems": args.problems, **sizes, "runs": runs, "environment": environment}, args.output)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from speed import SHAPES, fixed_recipe, random_model, random_prompts
+from speed import SHAPES, fixed_recipe, random_model, random_prompts, timed
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hf_dparallel.environment import describe_environment, device_name
@@ -157,26 +157,15 @@ def with_packed_products(model: PreTrainedModel, function: Callable[[], Any]) ->
 
 def seconds_of(calls: dict[Any, Callable[[], Any]], repeats: int, device: torch.device) -> dict[Any, float]:
     """Returns the median time of each call, made in turns."""
-    clock = time.process_time if device.type == "cpu" else _synchronized_time
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
     for function in calls.values():
         # Compiles, or packs.
         function()
     seconds: dict[Any, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, function in calls.items():
-            seconds[name].append(_timed(function, clock))
+            seconds[name].append(timed(function, device.type, clock))
     return {name: statistics.median(times) for name, times in seconds.items()}
-
-
-def _synchronized_time() -> float:
-    torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def _timed(function, clock) -> float:
-    start = clock()
-    function()
-    return clock() - start
 
 
 def table(rows: list[dict[str, Any]], name: str, form: str) -> str:

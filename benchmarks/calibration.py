@@ -8,8 +8,6 @@ calibrates as `hf-dparallel calibrate` does. What the recipes lose is counted on
 """
 
 import argparse
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.calibration import calibrate
 from hf_dparallel.evaluation.decoding import Evaluation, evaluate_answers
 from hf_dparallel.generation.answerer import Answerer
+from hf_dparallel.reports import markdown_table, write_json
 
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def main() -> None:
         "runs": runs,
         "environment": describe_environment(),
     }
-    Path(arguments.output).write_text(json.dumps(result, indent=2) + "\n")
+    write_json(result, arguments.output)
     print(table(runs, judged))
 
 
@@ -126,16 +125,15 @@ def subset(answers: Evaluation, rows: np.ndarray) -> Evaluation:
 
 def table(runs: list[dict[str, Any]], judged: dict[str, dict[str, float]]) -> str:
     """Writes a line per tolerance. Where nothing could be confirmed, nothing was promised."""
-    lines = ["| Tolerance | Recipes found | Kept | Passes | Largest loss |", "| ---: | ---: | ---: | ---: | ---: |"]
+    lines = []
     for drop in sorted({run["max_accuracy_drop"] for run in runs}):
         of_drop = [run["recipe"] for run in runs if run["max_accuracy_drop"] == drop]
         found = [judged[str(recipe)] for recipe in of_drop if recipe is not None]
         kept = sum(figures["accuracy_lost"] <= drop + 1e-9 for figures in found)
         passes = f"{np.mean([figures['nfe'] for figures in found]):.1f}" if found else ""
         largest = f"{100 * max(figures['accuracy_lost'] for figures in found):+.1f}" if found else ""
-        cells = (f"{100 * drop:g} points", f"{len(found)} of {len(of_drop)}", kept, passes, largest)
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines)
+        lines.append([f"{100 * drop:g} points", f"{len(found)} of {len(of_drop)}", kept, passes, largest])
+    return markdown_table(["Tolerance", "Recipes found", "Kept", "Passes", "Largest loss"], lines, num_text_columns=0)
 
 
 if __name__ == "__main__":

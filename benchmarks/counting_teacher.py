@@ -57,11 +57,9 @@ class Bench:
         """Shares of right, garbled and made-up replies, passes, and what was wrong; and the replies."""
         lengths = {"max_new_tokens": max_new_tokens, "block_length": BLOCK_LENGTH}
         answerer = Answerer(self.model, self.tokenizer, recipe_of(self.model).updated(**lengths, **self.settings))
-        texts = [
-            self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            for messages, _ in prompts
-        ]
-        rows = sorted(enumerate(self.tokenizer(texts)["input_ids"]), key=lambda row: len(row[1]))
+        chats = [messages for messages, _ in prompts]
+        encoded = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)
+        rows = sorted(enumerate(encoded["input_ids"]), key=lambda row: len(row[1]))
         answers = [answer for _, answer in sorted(answerer.rows(rows), key=lambda pair: pair[0])]
         tokens = [answer.tokens[: answer.num_tokens] for answer in answers]
         replies = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]

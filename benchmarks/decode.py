@@ -30,6 +30,7 @@ from transformers import HfArgumentParser, PreTrainedModel
 
 from hf_dparallel import LLaDAConfig
 from hf_dparallel.environment import describe_environment
+from hf_dparallel.reports import write_json
 
 
 # By our name, the published function of each model.
@@ -188,8 +189,7 @@ def main() -> None:
     arguments, against = HfArgumentParser([SpeedArguments, AgainstArguments]).parse_args_into_dataclasses()
     figures = compare(arguments, against.against, against.against_python)
     if against.output is not None:
-        Path(against.output).parent.mkdir(parents=True, exist_ok=True)
-        Path(against.output).write_text(json.dumps(figures, indent=2) + "\n")
+        write_json(figures, against.output)
 
 
 if __name__ == "__main__":

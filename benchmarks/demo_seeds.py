@@ -9,16 +9,15 @@ figures.
 """
 
 import argparse
-import json
-import platform
 import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from hf_dparallel.demo.pipeline import DemoConfig, run_demo
+from hf_dparallel.environment import describe_environment
+from hf_dparallel.reports import REPORT_NAME, markdown_table, read_report, write_json
 
 
 METHODS = (
@@ -35,22 +34,19 @@ FIGURES = ("nfe", "tokens_per_forward", "speedup", "accuracy")
 def run_seeds(seeds: list[int], folder: Path, **settings: Any) -> list[dict[str, Any]]:
     """Runs the demo for each seed that has no report in `folder` yet, and returns all reports."""
     for seed in seeds:
-        if not (folder / f"seed-{seed}" / "report.json").exists():
+        if not (folder / f"seed-{seed}" / REPORT_NAME).exists():
             run_demo(DemoConfig(output_dir=str(folder / f"seed-{seed}"), seed=seed, **settings))
-    return [json.loads((folder / f"seed-{seed}" / "report.json").read_text()) for seed in seeds]
+    return [read_report(folder / f"seed-{seed}") for seed in seeds]
 
 
 def spread_table(reports: list[dict[str, Any]]) -> str:
     """Makes a Markdown table of mean ± standard deviation over the reports, one row per method."""
-    lines = [
-        "| Method | Passes | Tokens per pass | Speed-up | Accuracy (%) |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
+    lines = []
     for index, method in enumerate(METHODS):
         rows = [report["rows"][index] for report in reports]
         cells = [_spread([row[name] * (100 if name == "accuracy" else 1) for row in rows]) for name in FIGURES]
-        lines.append(f"| {method} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([method, *cells])
+    return markdown_table(["Method", "Passes", "Tokens per pass", "Speed-up", "Accuracy (%)"], lines)
 
 
 def goals(report: dict[str, Any]) -> dict[str, float]:
@@ -79,17 +75,12 @@ def main() -> None:
     settings = {name: getattr(args, name) for name in ("teacher", "num_trajectories", "num_train_steps")}
     reports = run_seeds(args.seeds, args.folder, **settings)
     result = {
-        "hardware": {"processor": platform.processor() or platform.machine(), "cores": torch.get_num_threads()},
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        "environment": describe_environment(),
+        "num_threads": torch.get_num_threads(),
         "goals": [goals(report) for report in reports],
         "reports": reports,
     }
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(result, args.output)
     print(spread_table(reports))
     for seed, reached in zip(args.seeds, result["goals"], strict=True):
         print(f"seed {seed}: {reached}")

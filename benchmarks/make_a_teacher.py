@@ -10,15 +10,15 @@ most a point against one token per pass, and all figures are of the other half.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_dparallel.cli import main as hf_dparallel
+from hf_dparallel.demo.pipeline import fewest_passes
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.intervals import bootstrap_interval, wilson_interval
-from hf_dparallel.reports import markdown_table
+from hf_dparallel.reports import markdown_table, read_report, write_json
 
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "make_a_teacher"
@@ -32,7 +32,6 @@ SMALL += ["--drop_long_rows", "--save_strategy", "no", "--lr_scheduler_type", "c
 ONE = {"denoising_steps": "48"}
 CONFIDENCES, ENTROPIES = {"confidence_threshold": "0.5,0.7,0.9"}, {"entropy_threshold": "0.1,0.3,0.5,0.8,1.1"}
 NUM_QUESTIONS = 600
-ALLOWED_DROP = 0.01
 
 
 def run(result: Path, *command: str) -> None:
@@ -79,7 +78,7 @@ def measure(model: Path, test: Path, *sweeps: dict[str, str]) -> dict[str, dict[
             *("evaluate", str(model), "--dataset", str(test), "--num_samples", str(NUM_QUESTIONS), *CANVAS),
             *("--sweep", f"{name}={values}", "--output_dir", str(folder), "--batch_size", "32"),
         )
-        for row in json.loads((folder / "report.json").read_text())["rows"]:
+        for row in read_report(folder)["rows"]:
             found[row["method"]] = row["answers"]
     return found
 
@@ -101,18 +100,11 @@ def compare(teacher: dict[str, Any], student: dict[str, Any]) -> dict[str, Any]:
     reference = next(name for name in teacher if name.startswith("denoising_steps"))
     half = len(teacher[reference]["nfe"]) // 2
     tuning, held_out = slice(0, half), slice(half, None)
-    least = figures(teacher[reference], tuning)["accuracy"] - ALLOWED_DROP
-
-    def best(answers: dict[str, Any]) -> str:
-        tried = {name: figures(each, tuning) for name, each in answers.items()}
-        kept = {name: each for name, each in tried.items() if each["accuracy"] >= least}
-        if not kept:
-            return max(tried, key=lambda name: tried[name]["accuracy"])
-        return min(kept, key=lambda name: kept[name]["nfe"])
-
+    accuracy = figures(teacher[reference], tuning)["accuracy"]
     rows = {"Teacher, one token per pass": teacher[reference]}
     for title, answers in (("Teacher", teacher), ("Student", student)):
-        name = best(answers)
+        tried = [{"method": name, **figures(each, tuning)} for name, each in answers.items()]
+        name = fewest_passes(tried, accuracy)["method"]
         rows[f"{title}, {name.replace('_', ' ')}"] = answers[name]
     return {
         "rows": {title: figures(answers, held_out) for title, answers in rows.items()},
@@ -154,7 +146,7 @@ def main() -> None:
         report[attention] = compare(
             measure(teacher, test, ONE, CONFIDENCES, ENTROPIES), measure(student, test, ENTROPIES)
         )
-        args.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write_json(report, args.output)
     print(table(report))
 
 

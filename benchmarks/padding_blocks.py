@@ -8,49 +8,38 @@ the answer. Passes without a stop count those for the padding, as in the paper.
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from transformers import set_seed
 
-from hf_dparallel import DiffusionGenerationConfig, evaluate_decoding, numeric_answer_reward
 from hf_dparallel.demo.pipeline import (
-    BLOCK_LENGTH,
-    MAX_NEW_TOKENS,
     DemoConfig,
     distil,
+    evaluate_settings,
     load_teacher,
+    make_answerer,
     make_trajectories,
     word_problem_dataset,
 )
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.reports import markdown_table
+from hf_dparallel.reports import markdown_table, write_json
 
 
 def measure(model: Any, tokenizer: Any, config: DemoConfig, name: str) -> list[dict[str, Any]]:
     """Decodes the held-out problems with and without a stop."""
     problems = word_problem_dataset(config.num_problems, config.seed + 2, split="test")
-    rows = []
-    for stop_at_eos in (True, False):
-        generation_config = DiffusionGenerationConfig(
-            max_new_tokens=MAX_NEW_TOKENS,
-            block_length=BLOCK_LENGTH,
-            entropy_threshold=0.5,
-            stop_at_eos=stop_at_eos,
-        )
-        metrics = evaluate_decoding(
-            model, tokenizer, problems, numeric_answer_reward, generation_config, num_workers=config.num_workers
-        )
-        rows.append(
-            {
-                "model": name,
-                "stop_at_eos": stop_at_eos,
-                "passes": round(metrics["nfe"], 2),
-                "accuracy": round(metrics["accuracy"], 4),
-            }
-        )
-    return rows
+    answerer = make_answerer(model, tokenizer, config)
+    tried = [{"entropy_threshold": 0.5, "stop_at_eos": stop_at_eos} for stop_at_eos in (True, False)]
+    return [
+        {
+            "model": name,
+            "stop_at_eos": point["recipe"]["stop_at_eos"],
+            "passes": round(point["nfe"], 2),
+            "accuracy": round(point["accuracy"], 4),
+        }
+        for point in evaluate_settings(answerer, problems, tried)
+    ]
 
 
 def main() -> None:
@@ -76,7 +65,7 @@ def main() -> None:
     print(markdown_table(list(rows[0]), [list(row.values()) for row in rows]))
     if output is not None:
         report = {"rows": rows, **counts, "settings": args, "environment": describe_environment()}
-        output.write_text(json.dumps(report, indent=2) + "\n")
+        write_json(report, output)
 
 
 if __name__ == "__main__":

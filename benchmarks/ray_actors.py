@@ -12,7 +12,6 @@ import argparse
 import collections
 import contextlib
 import functools
-import json
 import tempfile
 import threading
 import time
@@ -26,7 +25,7 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.data.on_ray import generate_trajectories_on_ray
 from hf_dparallel.demo.pipeline import load_teacher, word_problem_dataset
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.reports import markdown_table
+from hf_dparallel.reports import markdown_table, write_json
 
 
 def main() -> None:
@@ -48,7 +47,7 @@ def main() -> None:
     print(markdown_table(list(rows[0]), [list(row.values()) for row in rows], num_text_columns=0))
     if arguments.output:
         result = {"settings": vars(arguments), "rows": rows, "environment": describe_environment()}
-        Path(arguments.output).write_text(json.dumps(result, indent=1) + "\n")
+        write_json(result, arguments.output)
 
 
 def measure(prompts, num_actors: int, batch_size: int, folder: Path) -> tuple[dict, object]:

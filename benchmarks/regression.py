@@ -9,7 +9,6 @@ up to the rounding of sums, which may turn a few near ties: hence the tolerances
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 
 from hf_dparallel import DiffusionGenerationConfig, evaluate_decoding, numeric_answer_reward
 from hf_dparallel.demo.pipeline import load_teacher, word_problem_dataset
+from hf_dparallel.reports import read_json, write_json
 
 
 EXPECTED = Path(__file__).parent / "expected"
@@ -32,12 +32,12 @@ def main() -> int:
     if not files:
         sys.exit(f"There are no files of expected figures in {EXPECTED}.")
     for path in files:
-        expected = json.loads(path.read_text())
+        expected = read_json(path)
         measured = measure(expected)
         if write:
             for row, figures in zip(expected["rows"], measured, strict=True):
                 row["figures"] = figures
-            path.write_text(json.dumps(expected, indent=2) + "\n")
+            write_json(expected, path)
         problems += [f"{path.name}: {problem}" for problem in deviations(expected, measured)]
     print("\n".join(problems) or "All figures are as expected.")
     return 1 if problems else 0

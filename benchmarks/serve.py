@@ -29,6 +29,7 @@ from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.demo import TEACHER
 from hf_dparallel.demo.pipeline import load_teacher
 from hf_dparallel.demo.word_problems import generate_word_problems
+from hf_dparallel.reports import write_json
 from hf_dparallel.serving.app import make_app
 from hf_dparallel.serving.engine import Engine
 from hf_dparallel.serving.requests import ServedModel
@@ -65,7 +66,7 @@ def main() -> None:
     print(as_table(rows))
     if args.output:
         report = {"num_requests": args.num_requests, "recipe": RECIPE, "torch_threads": torch.get_num_threads()}
-        args.output.write_text(json.dumps(report | {"repeats": args.repeats, "rows": rows}, indent=2) + "\n")
+        write_json(report | {"repeats": args.repeats, "rows": rows}, args.output)
 
 
 def measure(

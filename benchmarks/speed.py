@@ -230,7 +230,7 @@ def measure_decoding(
         model.generate(prompts, config, attention_mask=mask)
 
     # This also warms up.
-    with _computed_widths(model) as computed:
+    with computed_widths(model) as computed:
         memory = measure_peak_memory(decode, device)
     # Some more where a block-causal model shares a block between prompt and answer.
     passes = len(computed)
@@ -241,7 +241,7 @@ def measure_decoding(
         memory = measure_peak_memory(decode, device)
         # CUDA graphs are recorded the second time that a shape is met.
         decode()
-    times = [_timed(decode, device) for _ in range(repeats)]
+    times = [timed(decode, device) for _ in range(repeats)]
     seconds = statistics.median(times)
     # On average half of a block is still masked.
     num_scored = batch_size * (block_length + 1) // 2
@@ -379,7 +379,7 @@ def measure_peak_memory(function: Callable[[], Any], device: str) -> float | Non
 
 
 @contextlib.contextmanager
-def _computed_widths(model: PreTrainedModel) -> Iterator[list[int]]:
+def computed_widths(model: PreTrainedModel) -> Iterator[list[int]]:
     """Collects how many columns each pass computes."""
     widths: list[int] = []
     hook = model.model.layers[0].register_forward_hook(lambda module, args, output: widths.append(output.shape[1]))
@@ -402,21 +402,22 @@ def recorded(function: Callable, seconds: list[float]) -> Callable:
     return call
 
 
-def _timed(function: Callable[[], Any], device: str) -> float:
+def timed(function: Callable[[], Any], device: str, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Returns the seconds of a call, until the device is done."""
     _wait(device)
-    start = time.perf_counter()
+    start = clock()
     function()
     _wait(device)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _best_time(function: Callable[[], Any], device: str) -> float:
-    _timed(function, device)
+    timed(function, device)
     if device == "cuda":
         return _time_on_gpu(function)
     times: list[float] = []
     while sum(times) < _SECONDS_PER_PROBE:
-        times.append(_timed(function, device))
+        times.append(timed(function, device))
     return min(times)
 
 

@@ -8,22 +8,21 @@ Both ways decode the same prompts in the same order, in turn, and the median of 
 """
 
 import argparse
-import contextlib
 import itertools
-import json
 import random
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from speed import computed_widths
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_dparallel.data.prompts import tokenize_prompts
 from hf_dparallel.demo.pipeline import load_teacher, word_problem_dataset
 from hf_dparallel.environment import describe_environment
+from hf_dparallel.reports import write_json
 
 
 NUM_PROMPTS = 96
@@ -45,7 +44,7 @@ def varied_prompts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
 
 def decode_in_slots(model: PreTrainedModel, prompts: list[list[int]], batch_size: int, **settings) -> dict[str, Any]:
     """Counts seconds, tokens and passes with `generate_many`."""
-    with counted_passes(model) as passes:
+    with computed_widths(model) as passes:
         start = time.perf_counter()
         rows = list(model.generate_many(prompts, batch_size=batch_size, **SETTINGS, **settings))
         seconds = time.perf_counter() - start
@@ -66,7 +65,7 @@ def decode_in_batches(
 ) -> dict[str, Any]:
     """Counts seconds, tokens and passes with one `generate` after the other."""
     tokens = 0
-    with counted_passes(model) as passes:
+    with computed_widths(model) as passes:
         start = time.perf_counter()
         for first in range(0, len(prompts), batch_size):
             batch = tokenizer.pad(
@@ -76,17 +75,6 @@ def decode_in_batches(
             tokens += int((out.commit_step >= 0).sum())
         seconds = time.perf_counter() - start
     return {"seconds": seconds, "tokens": tokens, "passes": len(passes)}
-
-
-@contextlib.contextmanager
-def counted_passes(model: PreTrainedModel) -> Iterator[list]:
-    """Yields a list that grows by one with each forward pass, of any number of rows."""
-    passes: list = []
-    hook = model.model.register_forward_hook(lambda *args: passes.append(None))
-    try:
-        yield passes
-    finally:
-        hook.remove()
 
 
 def measure_batch_sizes(model: PreTrainedModel, prompts: list[list[int]]) -> list[dict[str, Any]]:
@@ -153,7 +141,7 @@ def main() -> None:
         "num_threads": torch.get_num_threads(),
         "environment": describe_environment(),
     }
-    args.output.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(result, args.output)
 
 
 if __name__ == "__main__":

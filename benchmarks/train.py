@@ -12,7 +12,6 @@ import copy
 import dataclasses
 import functools
 import importlib.util
-import json
 import statistics
 import sys
 import tempfile
@@ -42,6 +41,7 @@ from hf_dparallel import (
 )
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.models import scoring
+from hf_dparallel.reports import write_json
 
 
 @dataclass
@@ -260,7 +260,7 @@ def main() -> None:
             "num_threads": torch.get_num_threads(),
             "environment": describe_environment(),
         }
-        Path(arguments.output).write_text(json.dumps(result, indent=2) + "\n")
+        write_json(result, arguments.output)
 
 
 if __name__ == "__main__":

@@ -12,20 +12,19 @@ times passes with and without the copy of the block that verifies it, on random 
 """
 
 import argparse
-import json
 import time
-from pathlib import Path
 
 import torch
 from ablations import TESTBEDS
 from peft import PeftModel
 from speed import random_model, random_prompts
 
-from hf_dparallel import DiffusionGenerationConfig, numeric_answer_reward
+from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.demo import path_of
-from hf_dparallel.demo.pipeline import BLOCK_LENGTH, load_teacher
+from hf_dparallel.demo.pipeline import BLOCK_LENGTH, evaluate_settings, load_teacher
 from hf_dparallel.environment import describe_environment
-from hf_dparallel.evaluation.decoding import evaluate_decoding
+from hf_dparallel.generation.answerer import Answerer
+from hf_dparallel.reports import markdown_table, write_json
 
 
 # Entropy thresholds, and the probability that their commits are verified with; 0 is plain.
@@ -52,7 +51,7 @@ def main() -> None:
     print(table(rows))
     if arguments.output:
         result = {"settings": vars(arguments), "rows": rows, "environment": describe_environment()}
-        Path(arguments.output).write_text(json.dumps(result, indent=1) + "\n")
+        write_json(result, arguments.output)
 
 
 def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
@@ -62,20 +61,15 @@ def evaluate_student(arguments: argparse.Namespace) -> list[dict]:
     model = PeftModel.from_pretrained(model, adapter).merge_and_unload().eval()
     testbed = TESTBEDS[arguments.problems]
     problems = testbed.problems(arguments.num_problems, arguments.seed, split="test")
-    canvas = {
-        "max_new_tokens": testbed.max_new_tokens,
-        "block_length": BLOCK_LENGTH,
-        "max_active_blocks": arguments.max_active_blocks,
-    }
-    rows = []
-    for pair in arguments.pairs:
-        names = ("entropy_threshold", "revocation_threshold")
-        thresholds = dict(zip(names, map(float, pair.split(":")), strict=True))
-        recipe = DiffusionGenerationConfig(**canvas, **thresholds)
-        metrics = evaluate_decoding(model, tokenizer, problems, numeric_answer_reward, recipe)
-        rows.append(thresholds | {name: metrics[name] for name in ("accuracy", "nfe")})
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+    recipe = DiffusionGenerationConfig(
+        max_new_tokens=testbed.max_new_tokens,
+        block_length=BLOCK_LENGTH,
+        max_active_blocks=arguments.max_active_blocks,
+    )
+    names = ("entropy_threshold", "revocation_threshold")
+    tried = [dict(zip(names, map(float, pair.split(":")), strict=True)) for pair in arguments.pairs]
+    points = evaluate_settings(Answerer(model, tokenizer, recipe), problems, tried)
+    return [point["recipe"] | {name: point[name] for name in ("accuracy", "nfe")} for point in points]
 
 
 def time_passes(arguments: argparse.Namespace) -> list[dict]:
@@ -119,9 +113,8 @@ def time_passes(arguments: argparse.Namespace) -> list[dict]:
 
 def table(rows: list[dict]) -> str:
     """Writes rows in Markdown."""
-    lines = [list(rows[0]), ["---"] * len(rows[0])]
-    lines += [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = [[f"{value:.3g}" if isinstance(value, float) else value for value in row.values()] for row in rows]
+    return markdown_table(list(rows[0]), lines)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from speed import (
     SHAPES,
     Machine,
     SpeedArguments,
-    _computed_widths,
+    computed_widths,
     describe_speed,
     floor_seconds,
     measure_decoding,
@@ -57,7 +57,7 @@ def test_passes_of_a_block_causal_model_are_counted():
     model = random_model("tiny-sdar", torch.float32, "cpu")
     widths = {}
     for cache in (None, "block"):
-        with _computed_widths(model) as widths[cache]:
+        with computed_widths(model) as widths[cache]:
             row = measure_decoding(model, Machine(1e9, 1e9), prompt_length=8, cache=cache, **settings)
         assert row["passes"] == len(widths[cache]) // 2 == 6
     assert set(widths[None]) == {96} and set(widths["block"]) == {32, 64}

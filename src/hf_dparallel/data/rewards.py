@@ -111,9 +111,7 @@ def answers_correct(
     reward_funcs: RewardFunction | list[RewardFunction],
 ) -> list[bool]:
     """Returns whether the answer to each row is correct, that is, has a reward of at least 1 from every function."""
-    from datasets import Dataset, concatenate_datasets
-
-    answered = concatenate_datasets([dataset, Dataset.from_dict({"completion_ids": completion_ids})], axis=1)
+    answered = dataset.add_column("completion_ids", completion_ids)
     rewards = score_completions(answered, tokenizer, reward_funcs)
     return [reward is not None and reward >= 1 for reward in rewards]
 

@@ -3,6 +3,8 @@
 
 from collections.abc import Sequence
 
+from ..environment import require
+
 
 def math_answers_correct(predictions: Sequence[str], references: Sequence[str]) -> list[bool]:
     r"""
@@ -30,10 +32,8 @@ def math_answers_correct(predictions: Sequence[str], references: Sequence[str]) 
     [True, False]
     ```
     """
-    try:
-        from math_verify import parse, verify
-    except ImportError as error:
-        raise ImportError("Mathematical answers need math-verify: `pip install math-verify`.") from error
+    require("math_answers_correct", "math_verify")
+    from math_verify import parse, verify
 
     correct = []
     for index, (prediction, reference) in enumerate(zip(predictions, references, strict=True)):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..reports import TABLE_METRICS, markdown_table, results_table, write_report
+from ..reports import markdown_table, results_table, write_report
 from .aup import accuracy_under_parallelism
 from .decoding import Evaluation
 from .intervals import bootstrap_interval, wilson_interval
@@ -21,9 +21,8 @@ def make_rows(measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
     return [
         {
             "method": method,
-            **{name: metrics[name] for name in TABLE_METRICS},
+            **{name: value for name, value in metrics.items() if name != "num_prompts"},
             "speedup": baseline / metrics["latency_s"],
-            **{name: value for name, value in metrics.items() if name not in (*TABLE_METRICS, "num_prompts")},
         }
         for method, metrics in measured.items()
     ]

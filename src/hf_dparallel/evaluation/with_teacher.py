@@ -1,8 +1,8 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """What training has achieved: the student beside its teacher, on rows that it was not trained on."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import datasets
@@ -45,7 +45,9 @@ def compare_with_teacher(
 
     rule = str(config.commit_rule())
     rule = f"{rule} {getattr(config, rule)}"
-    with _teacher(model, load_teacher) as teacher:
+    is_adapted = isinstance(model, PeftModel)
+    with model.disable_adapter() if is_adapted else nullcontext():
+        teacher = model if is_adapted else load_teacher().to(model.device)
         original = [("Teacher, one token per pass", config.one_token_per_pass())] if teacher.noise == "mask" else []
         measure(teacher, "Teacher", *original, (f"Teacher, {rule}", recipe))
     measure(model, "Student", (f"Student, {rule}", recipe))
@@ -66,14 +68,3 @@ def judge(rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[s
         return [float(given.strip() == expected.strip()) for given, expected in zip(*texts, strict=True)]
 
     return "An answer is right if it is the one in the data, word for word.", agreement
-
-
-@contextmanager
-def _teacher(
-    model: PreTrainedModel | PeftModel, load_teacher: Callable[[], PreTrainedModel]
-) -> Iterator[PreTrainedModel | PeftModel]:
-    if isinstance(model, PeftModel):
-        with model.disable_adapter():
-            yield model
-    else:
-        yield load_teacher().to(model.device)
