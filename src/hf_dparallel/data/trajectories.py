@@ -61,14 +61,25 @@ def generate_trajectories(
     of a whole shard can be decoded, the run ends with an error.
 
     Args:
-        model, tokenizer, generation_config, batch_size, seed, num_workers:
-            The teacher, and as for [`Answerer`]. A restart gives the same answers, with `temperature > 0` too.
+        model ([`~transformers.PreTrainedModel`]):
+            The teacher, with [`~DiffusionGenerationMixin.generate`]. It decodes in evaluation mode.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            Its tokenizer.
         dataset (`datasets.Dataset`):
             Prompts in one of TRL's formats: a column `prompt` of texts or of lists of messages, or a column
             `messages`, whose trailing assistant messages are left out. Texts are tokenized as they are; messages go
             through the chat template.
+        generation_config ([`DiffusionGenerationConfig`], *optional*):
+            Generation settings. By default the model's own.
+        batch_size (`int`, *optional*, defaults to 8):
+            Prompts decoded together. Does not change the answers, up to rounding.
         output_dir (`str` or `os.PathLike`, *optional*):
             Folder for the shards. Required with more than one process; on several machines it must be a shared folder.
+        seed (`int`, *optional*, defaults to 0):
+            Seed for sampling with `temperature > 0`. Each row has its own generator, so a restart gives the same
+            answers.
+        num_workers (`int`, *optional*, defaults to 1):
+            Threads that decode in parallel, each `batch_size` prompts. On a CPU this is faster for small models.
         overwrite (`bool`, *optional*, defaults to `False`):
             Delete the trajectories of another run in `output_dir` instead of raising an error.
         on_shard (`Callable`, *optional*):
