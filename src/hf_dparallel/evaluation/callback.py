@@ -40,8 +40,14 @@ class DecodingCallback(TrainerCallback):
         trainer ([`CertaintyForcingTrainer`]):
             The trainer that the callback is added to. It needs an `eval_dataset`, a `processing_class`, and an
             `eval_strategy`: that says how often.
-        dataset, reward_funcs, generation_config, batch_size:
-            As for [`evaluate_decoding`]. A few dozen prompts do.
+        dataset (`datasets.Dataset`):
+            Prompts as for [`generate_trajectories`], and the columns that the reward functions read. A few dozen do.
+        reward_funcs (`Callable` or `list[Callable]`):
+            An answer is right if every function gives it 1 or more. See [`filter_trajectories`].
+        generation_config ([`DiffusionGenerationConfig`], *optional*):
+            The decoding recipe. By default the model's own.
+        batch_size (`int`, *optional*, defaults to 16):
+            Prompts decoded together.
         min_accuracy (`float`, *optional*, defaults to 0.0):
             The accuracy below which no checkpoint is the best one.
 

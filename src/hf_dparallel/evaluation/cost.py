@@ -105,8 +105,9 @@ def mean_cost(costs: Sequence[DecodingCost], seconds: float | None = None) -> di
 def count_answer_tokens(completion_ids: Sequence[int], eos_token_id: int | Collection[int]) -> int:
     """Returns the number of tokens before the first end-of-sequence token.
 
-    The AUP leaderboard counts so (see [`decoding_efficiency`]). `tokens_per_forward` counts the end-of-sequence token,
-    too: the model has to predict it.
+    That token and what follows it are not counted: the AUP leaderboard counts so (see [`decoding_efficiency`]).
+    `tokens_per_forward` counts one more, the end-of-sequence token itself, if there is one: the model has to predict
+    it.
 
     Example:
 

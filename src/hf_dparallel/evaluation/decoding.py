@@ -50,14 +50,24 @@ def evaluate_decoding(
     Decodes the prompts of a dataset and measures how good the answers are and what they cost.
 
     Args:
-        model, tokenizer, generation_config, batch_size, seed, num_workers:
-            As for [`Answerer`]. The batch changes the latency only.
+        model ([`~transformers.PreTrainedModel`]):
+            A model with [`~DiffusionGenerationMixin.generate`], with or without an adapter. Used in evaluation mode.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            Its tokenizer.
         dataset (`datasets.Dataset`):
             Prompts as for [`generate_trajectories`], and the columns that the reward functions read.
         reward_funcs (`Callable` or `list[Callable]`):
             An answer is right if every function gives it 1 or more. See [`filter_trajectories`].
+        generation_config ([`DiffusionGenerationConfig`], *optional*):
+            The recipe. By default the model's own.
+        batch_size (`int`, *optional*, defaults to 16):
+            Prompts decoded together; changes the latency only (up to the rounding of sums in batches).
         description (`str`, *optional*):
             Title of the progress bar.
+        seed (`int`, *optional*, defaults to 0):
+            Seed of the draws with `temperature > 0`; each row has its own, whatever the batch.
+        num_workers (`int`, *optional*, defaults to 1):
+            Threads that decode side by side, each `batch_size` prompts: on a CPU faster for small models.
 
     Returns:
         `dict[str, float]`:
