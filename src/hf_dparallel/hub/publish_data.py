@@ -1,7 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Publishing trajectories as a data set with a card."""
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,7 +70,7 @@ def push_trajectories_to_hub(
         data_to_push(path, repo_id, teacher, license),
         repo_id,
         repo_type="dataset",
-        check_existing=functools.partial(_check_no_other_data, repo_id=repo_id),
+        describe_other=_describe_other,
         replaces=_SHARDS,
         private=private,
         revision=revision,
@@ -150,11 +149,7 @@ def _make_card(rows: Any, repo_id: str, license: str | None, **origin: Any) -> R
     )
 
 
-def _check_no_other_data(existing: Sequence[str], read: Callable[[str], str], repo_id: str) -> None:
+def _describe_other(existing: Sequence[str], read: Callable[[str], str]) -> str | None:
     data = [name for name in existing if name.endswith((".parquet", ".json", ".jsonl", ".csv"))]
     other = list(filter_repo_objects(data, ignore_patterns=_SHARDS))
-    if other:
-        raise ValueError(
-            f"`repo_id={repo_id}` exists and holds other data ({other[0]}), which would be read together with these. "
-            "Choose another name, or delete that repository first."
-        )
+    return f"other data ({other[0]}), which would be read together with these" if other else None
