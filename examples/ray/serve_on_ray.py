@@ -14,7 +14,8 @@ from ray import serve
 from ray.serve.context import _get_global_client
 
 from hf_dparallel.cli.loading import batch_size
-from hf_dparallel.cli.serve_command import api_key, check_settings, make_server
+from hf_dparallel.cli.serve_command import api_key, check_settings
+from hf_dparallel.cli.serve_models import make_server
 from hf_dparallel_cli import fail
 from hf_dparallel_cli.command import Command, Flag, Flags
 from hf_dparallel_cli.commands import SERVER
@@ -45,13 +46,14 @@ class Replica:
         check_settings(flags)
         host = _get_global_client().http_config.host
         is_loopback = host in ("127.0.0.1", "localhost", "::1")
-        if api_key(flags) is None and not is_loopback:
+        key = api_key(flags)
+        if key is None and not is_loopback:
             raise ValueError(
                 f"Anyone who reaches {host}, where Ray Serve listens, could use this server, as it has no key. Set "
                 "`runtime_env: {env_vars: {HF_DPARALLEL_API_KEY: ...}}` of the application, or have Ray Serve listen "
                 "at 127.0.0.1."
             )
-        _, self._engine, self._app = make_server(flags, is_loopback)
+        _, self._engine, self._app = make_server(flags, key, is_loopback)
 
     def __serve_build_asgi_app__(self) -> "Starlette":
         return self._app

@@ -50,9 +50,6 @@ class Flag(click.Option):
     """A flag of a command. If its type is `bool`, there is also a flag `--no_...`.
 
     Args:
-        name (`str`): its name.
-        help (`str`): its description.
-        type (`Any`): a type of click.
         is_required (`bool`): whether it must be given, by name or as a positional argument.
         is_setting (`bool`): whether it is a generation setting.
         is_minor (`bool`): whether only `--help_all` describes it.
@@ -109,8 +106,6 @@ class Command(click.Command):
     flags. It returns the results for `--json`, or `None` if another process does.
 
     Args:
-        name (`str`): its name.
-        help (`str`): its description.
         flags (`Iterable[Flag]`): its flags. Of two with the same name, the last counts.
         example (`str`): the words after its name in the example.
         positionals (`Sequence[str]`): flags that can also be given without their names, in this order.

@@ -145,7 +145,8 @@ def demo(tmp_path_factory):
     numbers = {"num_trajectories": 4, "num_train_steps": 2, "num_tuning_problems": 1, "num_problems": 1}
     config = DemoConfig(str(output_dir), batch_size=4, **numbers)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(pipeline, "_TUNING_GRID", ("confidence_threshold=0.9,0.5", "entropy_threshold=0.5,1.1"))
+        few = {rule: [settings[0], settings[-1]] for rule, settings in pipeline.TUNING_GRID.items()}
+        monkeypatch.setattr(pipeline, "TUNING_GRID", few)
         return run_demo(config), output_dir
 
 

@@ -89,8 +89,8 @@ class Chat:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         config: DiffusionGenerationConfig,
-        seed: int = 0,
-        system_prompt: str | None = None,
+        seed: int,
+        system_prompt: str | None,
     ):
         if tokenizer.chat_template is None:
             raise ValueError(
@@ -131,8 +131,8 @@ class Chat:
     def _answer(self, text: str) -> None:
         messages = [*self._history, {"role": "user", "content": text}]
         prompt = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
-        self._check_length(len(prompt["input_ids"]))
         recipe, streamer = self._resolved(self.config), AnswerStreamer(self.tokenizer)
+        self._check_length(len(prompt["input_ids"]), recipe.max_new_tokens)
         try:
             figures = answer(self.model, self.tokenizer, prompt["input_ids"], recipe, self._generator, streamer)
         except KeyboardInterrupt:
@@ -145,8 +145,8 @@ class Chat:
         # A stopped answer stays in the conversation.
         self._history = [*messages, {"role": "assistant", "content": streamer.text}]
 
-    def _check_length(self, prompt_length: int) -> None:
-        longest, new = longest_sequence(self.model), self._resolved(self.config).max_new_tokens
+    def _check_length(self, prompt_length: int, new: int) -> None:
+        longest = longest_sequence(self.model)
         if longest is not None and prompt_length + new > longest:
             remedy = "/reset forgets the conversation" if self._history != self._start else "Shorten the message"
             raise ValueError(

@@ -33,17 +33,14 @@ def run(flags: Flags) -> dict[str, Any] | None:
         method: Answerer(model, tokenizer, resolve_settings(model, recipe, tokenizer), seed=flags.seed, **options)
         for method, recipe in recipes.items()
     }
-    evaluated = {
-        method: evaluate_answers(answerer, dataset, reward_function, method) for method, answerer in answerers.items()
-    }
     measured = {
         method: {
-            **metrics_with_intervals(answers),
+            **metrics_with_intervals(evaluate_answers(answerer, dataset, reward_function, method)),
             # A setting that is swept makes a curve of its values.
             "curve": method.split()[0] if flags.sweep else method,
             "recipe": recipes[method].settings(),
         }
-        for method, answers in evaluated.items()
+        for method, answerer in answerers.items()
     }
     report: dict[str, Any] = {
         "name": flags.name or flags.adapter or flags.model,
@@ -52,7 +49,7 @@ def run(flags: Flags) -> dict[str, Any] | None:
             "data": dataset_hash(dataset, ["prompt", "messages", REFERENCE_COLUMNS[flags.reward]]),
             "num_prompts": len(dataset),
             "reward": flags.reward,
-            "max_new_tokens": next(iter(evaluated.values())).costs[0].num_canvas_tokens,
+            "max_new_tokens": next(iter(answerers.values())).config.max_new_tokens,
         },
         "hardware": describe_hardware(model) | options,
         "rows": make_rows(measured),

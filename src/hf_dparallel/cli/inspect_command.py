@@ -18,7 +18,6 @@ from ..evaluation.decoding import Evaluation, evaluate_answers
 from ..evaluation.rows import metrics_with_intervals
 from ..generation.answerer import Answerer
 from ..generation.compatibility import active_adapter, set_adapter
-from ..generation.output import DiffusionGenerationOutput
 from ..inspection.certainty import committed_confidence, mean_confidence
 from ..inspection.page import write_page
 from ..inspection.plots import plot_confidence_maps, plot_tradeoff
@@ -65,7 +64,7 @@ def run(flags: Flags) -> dict[str, Any]:
             traces.append(trace_decode(model, tokenizer, prompt_ids, recipe, name, flags.seed))
         title = f"{who}: {shorten(text, 60)}"
         report["decodes"] = show(traces, flags.output_file, title)
-    if dataset is not None and flags.figures is not None:
+    if dataset is not None:
         prompts = tokenize_prompts(dataset, tokenizer, recipe.mask_token_id)
         answerer = Answerer(model, tokenizer, recipe, seed=flags.seed, batch_size=batch_size(flags.batch_size))
         score = None
@@ -110,20 +109,21 @@ def make_plots(
         methods[given] = (answerer, None)
     if adapter is not None:
         methods[f"{given}, with adapter"] = (answerer, adapter)
-    decodes = {}
+    certainty, means = {}, {}
     for name, (method, used) in methods.items():
         set_adapter(answerer.model, used)
-        decodes[name] = method.with_(output_certainty=True).decode(prompts, name)
-    certainty = {name: mean_confidence(out.confidences, _NUM_PASSES)[:, :_NUM_TOKENS] for name, out in decodes.items()}
-    figures = {"confidence_maps": plot_confidence_maps(certainty)}
+        out = method.with_(output_certainty=True).decode(prompts, name)
+        certainty[name] = mean_confidence(out.confidences, _NUM_PASSES)[:, :_NUM_TOKENS]
+        rows = {"nfe": out.nfe, "tokens_per_forward": out.tokens_per_forward, "confidence": committed_confidence(out)}
+        means[name] = {figure: of_row.float().mean().item() for figure, of_row in rows.items()}
+    figures = {str(folder / "confidence_maps.png"): plot_confidence_maps(certainty)}
     answers = None if score is None else score_thresholds(answerer, adapter, score)
     if answers is not None:
-        figures["tradeoff"] = plot_tradeoff(answers)
-    files = [str(folder / f"{name}.png") for name in figures]
-    for file, figure in zip(files, figures.values(), strict=True):
+        figures[str(folder / "tradeoff.png")] = plot_tradeoff(answers)
+    for file, figure in figures.items():
         figure.savefig(file)
         say(f"Figure: {file}")
-    return {"files": files, "methods": {name: _means(out) for name, out in decodes.items()}, "answers": answers}
+    return {"files": list(figures), "methods": means, "answers": answers}
 
 
 def score_thresholds(
@@ -139,8 +139,3 @@ def score_thresholds(
         point = {"confidence_threshold": threshold, "label": str(threshold)}
         answers[name].append(point | metrics_with_intervals(measured))
     return answers
-
-
-def _means(out: DiffusionGenerationOutput) -> dict[str, float]:
-    means = {"nfe": out.nfe, "tokens_per_forward": out.tokens_per_forward, "confidence": committed_confidence(out)}
-    return {name: values.float().mean().item() for name, values in means.items()}

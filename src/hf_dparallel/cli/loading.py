@@ -194,11 +194,18 @@ def load_prompts(flags: Flags, default_split: str) -> datasets.Dataset:
     if flags.answer_column is not None:
         column = REFERENCE_COLUMNS[flags.reward]
         dataset = dataset.map(lambda right: {column: right}, input_columns=flags.answer_column)
-    if flags.prompt_column is None:
-        if not flags.raw and has_texts(dataset):
-            _check_no_template(flags)
-        return dataset
-    return dataset.map(_ask, input_columns=flags.prompt_column)
+    if flags.prompt_column is not None:
+        return dataset.map(_ask, input_columns=flags.prompt_column)
+    if not flags.raw and has_texts(dataset):
+        name = path_of(flags.model)
+        with checked_name("model", name):
+            tokenizer = load_tokenizer(name, flags.revision)
+        if tokenizer.chat_template is not None:
+            raise ValueError(
+                f"The column `prompt` of `dataset={flags.dataset}` has texts, but `model={flags.model}` has a chat "
+                "template. Add --prompt_column prompt to send each text as a user's message, or --raw to continue it."
+            )
+    return dataset
 
 
 def _check_columns(flags: Flags, columns: list[str]) -> None:
@@ -230,17 +237,6 @@ def load_split(
         return word_problem_dataset(num_rows or _DEMO_ROWS, seed=0, split=split)
     with nullcontext() if has_one_split(name) else checked_name("dataset", name):
         return load_rows(name, config, split)
-
-
-def _check_no_template(flags: Flags) -> None:
-    name = path_of(flags.model)
-    with checked_name("model", name):
-        tokenizer = load_tokenizer(name, flags.revision)
-    if tokenizer.chat_template is not None:
-        raise ValueError(
-            f"The column `prompt` of `dataset={flags.dataset}` has texts, but `model={flags.model}` has a chat "
-            "template. Add --prompt_column prompt to send each text as a user's message, or --raw to continue it."
-        )
 
 
 @contextmanager

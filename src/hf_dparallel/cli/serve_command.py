@@ -2,11 +2,9 @@
 """`hf-dparallel serve`: an OpenAI-compatible server."""
 
 import ipaddress
-import logging
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,13 +12,7 @@ from hf_dparallel_cli.command import Flags
 
 from ..environment import require
 from .console import note
-from .loading import batch_size, load_model, read_settings
-
-
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
-    from ..serving.engine import Engine
+from .loading import read_settings
 
 
 # Of the extra `serve`.
@@ -67,8 +59,9 @@ def bind(host: str, port: int) -> socket.socket:
 def serve(flags: Flags, listener: socket.socket) -> dict[str, int]:
     """Loads the model and serves it until a signal arrives. Returns as [`run`] does."""
     from ..serving.server import Server
+    from .serve_models import make_server
 
-    names, engine, app = make_server(flags, _is_loopback(listener))
+    names, engine, app = make_server(flags, api_key(flags), _is_loopback(listener))
     proxies = list(flags.forwarded_allow_ips)
     server = Server(app, engine, flags.grace_seconds, log_level=flags.log_level, forwarded_allow_ips=proxies)
     host, port = listener.getsockname()[:2]
@@ -87,33 +80,6 @@ def serve(flags: Flags, listener: socket.socket) -> dict[str, int]:
     if engine.failure is not None:
         raise RuntimeError(f"The decoding thread has failed: {engine.failure!r}") from engine.failure
     return {"num_prompts": engine.num_prompts, "num_tokens": engine.num_tokens, "num_passes": engine.num_passes}
-
-
-def make_server(flags: Flags, is_loopback: bool) -> "tuple[list[str], Engine, Starlette]":
-    """Loads the model, and returns the model names, the engine and the application."""
-    from ..serving.app import make_app
-    from ..serving.engine import Engine
-    from .serve_models import read_names, served_models
-
-    _log_to_stderr(flags.log_level)
-    name, by_name = read_names(flags.adapter, flags.model, flags.served_model_name)
-    model, tokenizer = load_model(flags)
-    models = served_models(name, model, tokenizer, by_name, read_settings(flags))
-    engine = Engine(model, batch_size(flags.batch_size), flags.max_waiting)
-    # Without a key, a loopback server accepts only requests to this machine's own names, against DNS rebinding.
-    key = api_key(flags)
-    is_open = key is not None or not is_loopback
-    hosts = None if is_open else ["localhost", "127.0.0.1", "[::1]", flags.host]
-    return list(models), engine, make_app(models, engine, key, flags.max_request_bytes, hosts)
-
-
-def _log_to_stderr(level: str) -> None:
-    """Logs the messages of our modules with times, as uvicorn does."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log = logging.getLogger("hf_dparallel")
-    log.handlers, log.propagate = [handler], False
-    log.setLevel(level.upper())
 
 
 def _is_loopback(listener: socket.socket) -> bool:

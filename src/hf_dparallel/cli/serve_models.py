@@ -1,18 +1,40 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The models that a server answers with: one set of weights, and its adapters by name."""
+"""What a server answers with: one set of weights and its adapters by name, in an application.
+
+Needs the libraries of the extra `serve`.
+"""
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from starlette.applications import Starlette
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_dparallel_cli.command import Flags
 
 from ..demo import path_of
 from ..generation.compatibility import active_adapter, set_adapter
 from ..generation.configuration import DiffusionGenerationConfig
+from ..serving.app import make_app
+from ..serving.engine import Engine
 from ..serving.requests import ServedModel
-from .loading import checked_name, resolve_settings
+from .loading import batch_size, checked_name, load_model, read_settings, resolve_settings
+
+
+def make_server(flags: Flags, key: str | None, is_loopback: bool) -> tuple[list[str], Engine, Starlette]:
+    """Loads the model, and returns the model names, the engine and the application."""
+    _log_to_stderr(flags.log_level)
+    name, by_name = read_names(flags.adapter, flags.model, flags.served_model_name)
+    model, tokenizer = load_model(flags)
+    models = served_models(name, model, tokenizer, by_name, read_settings(flags))
+    engine = Engine(model, batch_size(flags.batch_size), flags.max_waiting)
+    # Without a key, a loopback server accepts only requests to this machine's own names, against DNS rebinding.
+    is_open = key is not None or not is_loopback
+    hosts = None if is_open else ["localhost", "127.0.0.1", "[::1]", flags.host]
+    return list(models), engine, make_app(models, engine, key, flags.max_request_bytes, hosts)
 
 
 def read_names(adapters: Sequence[str], model: str, first: str | None = None) -> tuple[str, dict[str, str]]:
@@ -60,3 +82,12 @@ def served_models(
         set_adapter(model, each.adapter)
         each.generation_config = resolve_settings(model, generation_config, tokenizer)
     return {each.name: each for each in served}
+
+
+def _log_to_stderr(level: str) -> None:
+    """Logs the messages of our modules with times, as uvicorn does."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("hf_dparallel")
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(level.upper())

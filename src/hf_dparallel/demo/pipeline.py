@@ -22,7 +22,6 @@ from ..data.rewards import numeric_answer_reward
 from ..data.trajectories import filter_trajectories, generate_trajectories
 from ..evaluation.decoding import evaluate_answers
 from ..evaluation.rows import make_rows
-from ..evaluation.sweep import parse_sweep
 from ..generation.answerer import Answerer
 from ..generation.configuration import DiffusionGenerationConfig
 from ..inspection.certainty import certainty_of
@@ -43,12 +42,16 @@ TRAJECTORY_RECIPE = {"confidence_threshold": 0.8}
 # A threshold keeps the accuracy if it loses at most this much against one token per pass, on the tuning problems.
 TOLERANCE = 0.01
 
+# The settings to choose from, by rule.
+TUNING_GRID = {
+    "confidence_threshold": [{"confidence_threshold": value} for value in (0.9, 0.8, 0.7, 0.6, 0.5)],
+    "entropy_threshold": [{"entropy_threshold": value} for value in (0.3, 0.5, 0.8, 1.1)],
+}
 # Thresholds of entropy and revocation: bolder than without verification, as what is committed may be taken back.
 VERIFIED_GRID = [
     {"entropy_threshold": entropy, "revocation_threshold": revocation}
     for entropy, revocation in ((0.7, 0.5), (0.7, 0.7), (0.8, 0.7))
 ]
-_TUNING_GRID = ("confidence_threshold=0.9,0.8,0.7,0.6,0.5", "entropy_threshold=0.3,0.5,0.8,1.1")
 
 
 @dataclass
@@ -95,7 +98,7 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
 
     print("\n1/5  The teacher: one token per pass, and which thresholds keep its accuracy")
     (original,) = evaluate_settings(by_teacher, tuning, [{}])
-    curves = {rule: evaluate_settings(by_teacher, tuning, grid) for rule, grid in tuning_grid().items()}
+    curves = {rule: evaluate_settings(by_teacher, tuning, grid) for rule, grid in TUNING_GRID.items()}
     recipes = {rule: fewest_passes(curve, original["accuracy"]) for rule, curve in curves.items()}
 
     print("\n2/5  Its trajectories on new problems, and which of them end in the right answer")
@@ -106,7 +109,7 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
 
     print("\n4/5  The student: which thresholds keep the teacher's accuracy")
     best = min(recipes.values(), key=lambda point: point["nfe"])
-    curves["student"] = evaluate_settings(by_student, tuning, tuning_grid()["entropy_threshold"])
+    curves["student"] = evaluate_settings(by_student, tuning, TUNING_GRID["entropy_threshold"])
     curves["verified"] = evaluate_settings(by_student, tuning, VERIFIED_GRID)
     recipes |= {name: fewest_passes(curves[name], original["accuracy"]) for name in ("student", "verified")}
     best_student = by_student.with_(**recipes["student"]["recipe"])
@@ -142,11 +145,6 @@ def _recipe(settings: dict[str, Any]) -> DiffusionGenerationConfig:
 def make_answerer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DemoConfig) -> Answerer:
     """Makes an answerer of one token per pass for the demo."""
     return Answerer(model, tokenizer, _recipe({}), config.batch_size, num_workers=config.num_workers)
-
-
-def tuning_grid() -> dict[str, list[dict[str, Any]]]:
-    """Returns, by rule, the settings to choose from."""
-    return {rule: [{rule: value} for value in values] for rule, values in map(parse_sweep, _TUNING_GRID)}
 
 
 def evaluate_settings(
@@ -293,7 +291,6 @@ def _conclusion(rows: dict[str, dict[str, Any]]) -> str:
 def _print_example(answerers: dict[str, Answerer], problem: "Dataset") -> None:
     print(f"\n{problem['prompt'][0][0]['content']}")
     for name, answerer in answerers.items():
-        model, tokenizer = answerer.model, answerer.tokenizer
-        (prompt_ids,) = tokenize_prompts(problem, tokenizer)
+        (prompt_ids,) = tokenize_prompts(problem, answerer.tokenizer)
         print()
-        print_answer(trace_decode(model, tokenizer, prompt_ids, answerer.config, name))
+        print_answer(trace_decode(answerer.model, answerer.tokenizer, prompt_ids, answerer.config, name))

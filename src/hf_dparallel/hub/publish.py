@@ -89,7 +89,7 @@ def push_model_to_hub(
     return upload_files(
         files,
         known.repo_id,
-        check_existing=functools.partial(_check_same_kind, repo_id=known.repo_id, pushed=pushed),
+        describe_other=functools.partial(_describe_other, pushed=pushed),
         replaces=[*WEIGHT_PATTERNS[kind], *tokenizer, CALIBRATION_NAME],
         private=private,
         revision=revision,
@@ -151,19 +151,15 @@ def _companions(facts: ModelFacts, folder: Path) -> dict[str, bytes]:
     return {**companions, CARD_NAME: f"{make_model_card(facts)}\n".encode()}
 
 
-def _check_same_kind(existing: Sequence[str], read: Callable[[str], str], repo_id: str, pushed: str) -> None:
-    """Checks that a repository is empty, or holds an earlier version of the new commit."""
+def _describe_other(existing: Sequence[str], read: Callable[[str], str], pushed: str) -> str | None:
+    """Says what a repository holds, unless it is empty or holds an earlier version of the new commit."""
     config = next((name for name in (CONFIG_NAME, ADAPTER_CONFIG_NAME) if name in existing), None)
     weights = next((name for name in existing if name.endswith(WEIGHT_SUFFIXES)), None)
     if config is not None:
         held = _describe(json.loads(read(config)))
     else:
         held = pushed if weights is None else f"weights of something else ({weights})"
-    if held != pushed:
-        raise ValueError(
-            f"`repo_id={repo_id}` exists and holds {held}, and what is pushed is {pushed}. Choose another name, "
-            "or delete that repository first."
-        )
+    return None if held == pushed else f"{held}, and what is pushed is {pushed}"
 
 
 def _describe(config: dict[str, Any]) -> str:

@@ -1,14 +1,13 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Publishing trajectories as a data set with a card."""
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from huggingface_hub import CommitInfo, DatasetCardData, RepoCard
+from huggingface_hub import CommitInfo, DatasetCardData
 from huggingface_hub.utils import filter_repo_objects
 
 from ..data.folder import check_rows, read_description, read_run, trajectory_files
@@ -71,7 +70,7 @@ def push_trajectories_to_hub(
         data_to_push(path, repo_id, teacher, license),
         repo_id,
         repo_type="dataset",
-        check_existing=functools.partial(_check_no_other_data, repo_id=repo_id),
+        describe_other=_describe_other,
         replaces=_SHARDS,
         private=private,
         revision=revision,
@@ -98,10 +97,20 @@ def data_to_push(
             f"The teacher is {teacher!r}, which is a folder of this machine or no name of a repository. Name it as it "
             "is called on the Hub: `teacher=` (`--base_model GSAI-ML/LLaDA-8B-Instruct`)."
         )
-    card = _make_card(
-        rows,
+    columns = [(f"`{name}`", _COLUMNS.get(name, "from the data set of the prompts")) for name in rows.column_names]
+    card = fill_card(
+        "data_card.md",
+        DatasetCardData(
+            pretty_name=repo_id.split("/")[-1],
+            tags=[*TAGS, "trajectories"],
+            task_categories=["text-generation"],
+            license=license,
+        ),
         repo_id,
-        license,
+        num_rows=len(rows),
+        columns=markdown_table(["Column", "Meaning"], columns, num_text_columns=2),
+        mean_length=fmean(map(len, rows["completion_ids"])),
+        mean_passes=fmean(rows["nfe"]) if "nfe" in rows.column_names else None,
         teacher=teacher,
         recipe=run.get("generation_config"),
         # How they were filtered, see `filter_trajectories`.
@@ -130,31 +139,7 @@ def _read_rows(shards: Sequence[Path]) -> Any:
     return rows
 
 
-def _make_card(rows: Any, repo_id: str, license: str | None, **origin: Any) -> RepoCard:
-    columns = [(f"`{name}`", _COLUMNS.get(name, "from the data set of the prompts")) for name in rows.column_names]
-    data = DatasetCardData(
-        pretty_name=repo_id.split("/")[-1],
-        tags=[*TAGS, "trajectories"],
-        task_categories=["text-generation"],
-        license=license,
-    )
-    return fill_card(
-        "data_card.md",
-        data,
-        repo_id,
-        num_rows=len(rows),
-        columns=markdown_table(["Column", "Meaning"], columns, num_text_columns=2),
-        mean_length=fmean(map(len, rows["completion_ids"])),
-        mean_passes=fmean(rows["nfe"]) if "nfe" in rows.column_names else None,
-        **origin,
-    )
-
-
-def _check_no_other_data(existing: Sequence[str], read: Callable[[str], str], repo_id: str) -> None:
+def _describe_other(existing: Sequence[str], read: Callable[[str], str]) -> str | None:
     data = [name for name in existing if name.endswith((".parquet", ".json", ".jsonl", ".csv"))]
     other = list(filter_repo_objects(data, ignore_patterns=_SHARDS))
-    if other:
-        raise ValueError(
-            f"`repo_id={repo_id}` exists and holds other data ({other[0]}), which would be read together with these. "
-            "Choose another name, or delete that repository first."
-        )
+    return f"other data ({other[0]}), which would be read together with these" if other else None

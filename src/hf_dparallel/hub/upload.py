@@ -29,20 +29,20 @@ def upload_files(
     repo_id: str,
     *,
     repo_type: str = "model",
-    check_existing: Callable[[Sequence[str], Callable[[str], str]], None],
+    describe_other: Callable[[Sequence[str], Callable[[str], str]], str | None],
     replaces: list[str],
-    private: bool | None = None,
-    revision: str | None = None,
-    create_pr: bool = False,
-    token: str | None = None,
+    private: bool | None,
+    revision: str | None,
+    create_pr: bool,
+    token: str | None,
     commit_message: str,
 ) -> CommitInfo:
     """Uploads files in one commit; creates the repository and the branch if there are none.
 
-    A card that was written on the Hub is kept, if the one among `files` is a draft. `check_existing` gets the names of
-    the files that the repository has and a function that reads one, and raises an error if they are of something
-    else. Files in the repository that match `replaces`, and are not among `files`, are deleted. All other arguments
-    are as in [`~huggingface_hub.HfApi.create_commit`].
+    A card that was written on the Hub is kept, if the one among `files` is a draft. `describe_other` gets the names of
+    the files that the repository has and a function that reads one, and returns what they are, if that is something
+    else, which is an error. Files in the repository that match `replaces`, and are not among `files`, are deleted. All
+    other arguments are as in [`~huggingface_hub.HfApi.create_commit`].
     """
     api = HfApi(token=token)
     target: dict[str, Any] = {"repo_type": repo_type, "revision": revision}
@@ -55,7 +55,10 @@ def upload_files(
         def read(name: str) -> str:
             return Path(api.hf_hub_download(repo_id, name, **target)).read_text(encoding="utf-8", errors="replace")
 
-        check_existing(existing, read)
+        if held := describe_other(existing, read):
+            raise ValueError(
+                f"`repo_id={repo_id}` exists and holds {held}. Choose another name, or delete that repository first."
+            )
         # A card that somebody wrote is uploaded from its own path.
         is_drafted = isinstance(files[CARD_NAME], bytes)
         if is_drafted and CARD_NAME in existing and not is_replaceable(read(CARD_NAME)):

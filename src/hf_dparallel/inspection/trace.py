@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -129,9 +129,8 @@ def trace_output(
         ValueError: if `out` has no certainty.
     """
     length = out.commit_step.shape[1]
-    prompt_ids = out.sequences[row, : out.sequences.shape[1] - length].tolist()
-    while prompt_ids and prompt_ids[0] == config.padding_token_id:
-        prompt_ids = prompt_ids[1:]
+    padded = out.sequences[row, : out.sequences.shape[1] - length].tolist()
+    prompt_ids = list(dropwhile(lambda token: token == config.padding_token_id, padded))
     text_of = cache(partial(_text_of, tokenizer))
     return DecodeTrace(
         name=name,
