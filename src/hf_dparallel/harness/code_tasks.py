@@ -7,7 +7,7 @@ functions: the harness's download a metric from the Hub when they are imported, 
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ TASKS_FOLDER = Path(__file__).parent / "tasks"
 Filter = Callable[[list[list[str]], Sequence[dict[str, Any]]], list[list[str]]]
 
 
-def is_sandboxed(metric_list: Sequence[dict[str, Any]] | None, process_results: Any = None) -> bool:
+def is_sandboxed(config: Mapping[str, Any]) -> bool:
     """Returns whether all metrics of a task are in this module. Until the task is loaded, they are paths."""
-    metrics = [metric["metric"] for metric in metric_list or []]
+    metrics = [metric["metric"] for metric in config.get("metric_list") or []]
     paths = [metric if isinstance(metric, str) else f"{metric.__module__}.{metric.__name__}" for metric in metrics]
-    names = [Path(path).name.rpartition(".")[0] for path in paths]
-    return process_results is None and bool(names) and all(name == __name__ for name in names)
+    names = {Path(path).name.rpartition(".")[0] for path in paths}
+    # A function for the results takes the place of the metrics.
+    return names == {__name__} and config.get("process_results") is None
 
 
 # Metrics.
