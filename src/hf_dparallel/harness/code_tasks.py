@@ -33,14 +33,15 @@ def is_sandboxed(config: Mapping[str, Any]) -> bool:
 
 def pass_at_k(references: list[str], predictions: list[list[str]], k: int | list[int]) -> dict[str, float]:
     """Scores `humaneval*` by the unbiased estimate of https://huggingface.co/papers/2107.03374."""
-    ks = [k] if isinstance(k, int) else k
-    scores: dict[int, list[float]] = {number: [] for number in ks}
-    for reference, programs in zip(references, predictions, strict=True):
-        num_passed = _count_passed(programs, reference)
-        for number in ks:
-            if number <= len(programs):
-                wrong = len(programs) - num_passed
-                scores[number].append(1 - math.comb(wrong, number) / math.comb(len(programs), number))
+    # Of each document, how many programs there are, and how many are wrong.
+    counts = []
+    for tests, programs in zip(references, predictions, strict=True):
+        results = run_programs(programs, [tests] * len(programs))
+        counts.append((len(programs), sum(not result.passed for result in results)))
+    scores = {
+        number: [1 - math.comb(wrong, number) / math.comb(total, number) for total, wrong in counts if number <= total]
+        for number in ([k] if isinstance(k, int) else k)
+    }
     return {f"pass@{number}": sum(values) / len(values) for number, values in scores.items() if values}
 
 
@@ -48,13 +49,7 @@ def pass_at_1(references: str | list[str], predictions: str | list[str] | list[l
     """Scores `mbpp*` by the share of programs that pass."""
     references = [references] if isinstance(references, str) else references
     groups = [programs if isinstance(programs, list) else [programs] for programs in predictions]
-    pairs = zip(references, groups, strict=True)
-    shares = [_count_passed(programs, reference) / len(programs) for reference, programs in pairs]
-    return sum(shares) / len(shares)
-
-
-def _count_passed(programs: Sequence[str], tests: str) -> int:
-    return sum(result.passed for result in run_programs(programs, [tests] * len(programs)))
+    return pass_at_k(references, groups, 1)["pass@1"]
 
 
 # Filters: they make programs of answers.
