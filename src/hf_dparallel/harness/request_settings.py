@@ -29,11 +29,6 @@ class RequestSettings:
     # They are not part of the answer.
     until: tuple[str, ...]
 
-    @property
-    def draws(self) -> bool:
-        """Returns whether tokens are drawn, so that a repeated request gets another answer."""
-        return bool(self.resolved.temperature)
-
     def fingerprint(self) -> str:
         """Writes all that affects the answer as text."""
         settings = self.resolved.settings()
