@@ -9,6 +9,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from .bodies import ChatBody, RequestError, TextBody
+from .incremental_text import num_begun
 
 
 # The format of Qwen's chat templates, and of the many that follow them.
@@ -43,8 +44,7 @@ class ToolChoice:
         if self.must:
             return ""
         text, begin, _ = text.partition(_BEGIN)
-        half = 0 if begin else max((n for n in range(1, len(_BEGIN)) if text.endswith(_BEGIN[:n])), default=0)
-        return text[: len(text) - half]
+        return text if begin else text[: len(text) - num_begun(text, [_BEGIN])]
 
     def read(self, text: str) -> tuple[str, list[dict[str, Any]]]:
         """Returns the content of a whole answer, and its calls. If a call is invalid or cut off, all is content."""
