@@ -38,9 +38,8 @@ def estimate_log_likelihood(
     for start in range(0, len(counts), batch_size):
         part = slice(start, start + batch_size)
         log_probabilities = masked_log_probabilities(model, context, answer, masked[part], mask_token_id)
-        sums = torch.zeros(len(counts[part]), dtype=torch.float64)
-        sums.index_add_(0, masked[part].nonzero()[:, 0], log_probabilities)
-        total += (sums * len(answer) / counts[part]).sum().item()
+        rows = masked[part].nonzero()[:, 0]
+        total += (log_probabilities * len(answer) / counts[part][rows]).sum().item()
     return total / len(counts)
 
 
