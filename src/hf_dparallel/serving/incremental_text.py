@@ -18,13 +18,12 @@ _BYTES = {char: byte for byte, char in bytes_to_unicode().items()}
 
 
 class IncrementalText:
-    """Decodes tokens into text that can be sent immediately, because text that was returned never changes.
+    """Decodes tokens into text that can be sent immediately, because later tokens only add to it.
 
     The text ends before the first stop string in it.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()):
-        # All text that was returned.
         self.text = ""
         # Includes the tokens of the stop string.
         self.num_tokens = 0
@@ -34,8 +33,8 @@ class IncrementalText:
         self._tokenizer = tokenizer
         self._stop = stop
 
-    def add(self, progress: Progress) -> str:
-        """Adds tokens, and returns the new text that later tokens cannot change."""
+    def add(self, progress: Progress) -> None:
+        """Adds tokens, and the text that later tokens cannot change."""
         num_before, self.tokens = len(self.tokens), self.tokens + progress.tokens
         self.num_tokens, self.finish_reason = len(self.tokens), progress.finish_reason
         text = self._first(self.num_tokens)
@@ -49,8 +48,7 @@ class IncrementalText:
             # Half a character may still change, and the beginning of a stop string become one.
             half = len(text) - len(text.rstrip("\ufffd"))
             text = text[: len(text) - max(half, num_begun(text, self._stop))]
-        new, self.text = text[len(self.text) :], max(text, self.text, key=len)
-        return new
+        self.text = max(text, self.text, key=len)
 
     def _first(self, num_tokens: int) -> str:
         return _decode(self._tokenizer, self.tokens[:num_tokens])
