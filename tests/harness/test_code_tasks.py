@@ -55,7 +55,7 @@ def test_nothing_but_functions_differs_from_the_files_of_the_harness(name, harne
         return re.sub(r"'[^']*(utils|code_tasks)\.\w+'", "FUNCTION", repr(sorted(config.items())))
 
     assert plain(ours) == plain(theirs)
-    assert is_sandboxed(ours["metric_list"]) and not is_sandboxed(theirs["metric_list"])
+    assert is_sandboxed(ours) and not is_sandboxed(theirs)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,13 @@ def test_filters_give_the_programs_of_the_harness(answer, harness_functions):
 
 
 def test_a_task_is_sandboxed_by_its_metrics_alone():
-    ours, theirs = {"metric": pass_at_1}, {"metric": "exact_match"}
-    assert is_sandboxed([ours]) and is_sandboxed([ours, ours])
-    assert not is_sandboxed([ours, theirs]) and not is_sandboxed([]) and not is_sandboxed(None)
-    assert not is_sandboxed([{"metric": "/folder/my_code_tasks.pass_at_1"}])
-    assert not is_sandboxed([ours], process_results=print)  # which takes the place of the metrics
+    def passes(*metrics, **config) -> bool:
+        return is_sandboxed({"metric_list": [{"metric": metric} for metric in metrics], **config})
+
+    assert passes(pass_at_1) and passes(pass_at_1, pass_at_1) and not passes(pass_at_1, "exact_match")
+    assert not passes() and not is_sandboxed({}) and not is_sandboxed({"metric_list": None})
+    assert not passes("/folder/my_code_tasks.pass_at_1")
+    assert not passes(pass_at_1, process_results=print)  # which takes the place of the metrics
 
 
 def test_programs_pass_with_their_tests():
@@ -97,7 +99,7 @@ def test_pass_at_k_is_the_unbiased_estimate():
 @pytest.mark.parametrize("name", ["humaneval", "humaneval_instruct", "mbpp", "mbpp_instruct"])
 def test_the_harness_builds_and_scores_our_tasks(name):
     task = make_task_manager().load([name])["tasks"][name]
-    assert task.UNSAFE_CODE and is_sandboxed(task.get_config("metric_list"))
+    assert task.UNSAFE_CODE and is_sandboxed({"metric_list": task.get_config("metric_list")})
     doc = list(task.test_docs())[0]
     right = doc["prompt"] + doc["canonical_solution"] if "prompt" in doc else doc["code"]
     (right_score,) = task.process_results(doc, [[right]]).values()

@@ -29,7 +29,6 @@ def test_gen_kwargs_win_over_arguments_and_those_over_the_recipe():
     resolved = settings.resolved
     assert (resolved.max_new_tokens, resolved.block_length, resolved.temperature) == (64, 4, 0.0)
     assert (resolved.commit_rule(), resolved.entropy_threshold) == ("entropy_threshold", 0.3)
-    assert not settings.draws
     assert read({"confidence_threshold": 0.9}, entropy_threshold=0.3).resolved.commit_rule() == "confidence_threshold"
 
 

@@ -17,8 +17,9 @@ def feed(answer: IncrementalText, tokens: list[int], cuts: list[int], finish_rea
     groups = [tokens[start:end] for start, end in zip(edges, edges[1:], strict=False)]
     parts = []
     for number, group in enumerate(groups, start=1):
-        is_last = number == len(groups)
-        parts.append(answer.add(Progress(group, number, finish_reason if is_last else None)))
+        num_before, is_last = len(answer.text), number == len(groups)
+        answer.add(Progress(group, number, finish_reason if is_last else None))
+        parts.append(answer.text[num_before:])
         if answer.finish_reason is not None:
             break
     return parts
@@ -56,8 +57,10 @@ def test_stop_strings_cut_the_text_wherever_the_groups_end(byte_tokenizer, text,
 
 def test_half_a_character_at_the_very_end_is_shown(byte_tokenizer):
     answer = IncrementalText(byte_tokenizer)
-    assert answer.add(Progress(byte_tokenizer("aé")["input_ids"][:2], 1)) == "a"
-    assert answer.add(Progress([], 2, "length")) == "\ufffd"
+    answer.add(Progress(byte_tokenizer("aé")["input_ids"][:2], 1))
+    assert answer.text == "a"
+    answer.add(Progress([], 2, "length"))
+    assert answer.text == "a\ufffd"
 
 
 def said(tokenizer, tokens: list[int], top: list[tuple[int, float]]) -> list[dict]:

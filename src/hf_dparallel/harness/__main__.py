@@ -1,12 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""`python -m hf_dparallel.harness`: the command `lm_eval` with the model `hf-dparallel` registered.
+"""`python -m hf_dparallel.harness`: the command `lm_eval` with the model `hf-dparallel`, which this package registers.
 
 The harness has no way to find models of other packages by itself.
 """
 
 from lm_eval.__main__ import cli_evaluate
-
-from . import model as _model  # noqa: F401
 
 
 if __name__ == "__main__":

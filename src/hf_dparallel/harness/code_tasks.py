@@ -7,7 +7,7 @@ functions: the harness's download a metric from the Hub when they are imported, 
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ TASKS_FOLDER = Path(__file__).parent / "tasks"
 Filter = Callable[[list[list[str]], Sequence[dict[str, Any]]], list[list[str]]]
 
 
-def is_sandboxed(metric_list: Sequence[dict[str, Any]] | None, process_results: Any = None) -> bool:
+def is_sandboxed(config: Mapping[str, Any]) -> bool:
     """Returns whether all metrics of a task are in this module. Until the task is loaded, they are paths."""
-    metrics = [metric["metric"] for metric in metric_list or []]
+    metrics = [metric["metric"] for metric in config.get("metric_list") or []]
     paths = [metric if isinstance(metric, str) else f"{metric.__module__}.{metric.__name__}" for metric in metrics]
-    names = [Path(path).name.rpartition(".")[0] for path in paths]
-    return process_results is None and bool(names) and all(name == __name__ for name in names)
+    names = {Path(path).name.rpartition(".")[0] for path in paths}
+    # A function for the results takes the place of the metrics.
+    return names == {__name__} and config.get("process_results") is None
 
 
 # Metrics.
@@ -32,14 +33,15 @@ def is_sandboxed(metric_list: Sequence[dict[str, Any]] | None, process_results: 
 
 def pass_at_k(references: list[str], predictions: list[list[str]], k: int | list[int]) -> dict[str, float]:
     """Scores `humaneval*` by the unbiased estimate of https://huggingface.co/papers/2107.03374."""
-    ks = [k] if isinstance(k, int) else k
-    scores: dict[int, list[float]] = {number: [] for number in ks}
-    for reference, programs in zip(references, predictions, strict=True):
-        num_passed = _count_passed(programs, reference)
-        for number in ks:
-            if number <= len(programs):
-                wrong = len(programs) - num_passed
-                scores[number].append(1 - math.comb(wrong, number) / math.comb(len(programs), number))
+    # Of each document, how many programs there are, and how many are wrong.
+    counts = []
+    for tests, programs in zip(references, predictions, strict=True):
+        results = run_programs(programs, [tests] * len(programs))
+        counts.append((len(programs), sum(not result.passed for result in results)))
+    scores = {
+        number: [1 - math.comb(wrong, number) / math.comb(total, number) for total, wrong in counts if number <= total]
+        for number in ([k] if isinstance(k, int) else k)
+    }
     return {f"pass@{number}": sum(values) / len(values) for number, values in scores.items() if values}
 
 
@@ -47,13 +49,7 @@ def pass_at_1(references: str | list[str], predictions: str | list[str] | list[l
     """Scores `mbpp*` by the share of programs that pass."""
     references = [references] if isinstance(references, str) else references
     groups = [programs if isinstance(programs, list) else [programs] for programs in predictions]
-    pairs = zip(references, groups, strict=True)
-    shares = [_count_passed(programs, reference) / len(programs) for reference, programs in pairs]
-    return sum(shares) / len(shares)
-
-
-def _count_passed(programs: Sequence[str], tests: str) -> int:
-    return sum(result.passed for result in run_programs(programs, [tests] * len(programs)))
+    return pass_at_k(references, groups, 1)["pass@1"]
 
 
 # Filters: they make programs of answers.

@@ -4,8 +4,7 @@
 from typing import NamedTuple
 
 import torch
-from accelerate.utils import send_to_device
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from transformers import PreTrainedModel
 
 
@@ -39,9 +38,8 @@ def estimate_log_likelihood(
     for start in range(0, len(counts), batch_size):
         part = slice(start, start + batch_size)
         log_probabilities = masked_log_probabilities(model, context, answer, masked[part], mask_token_id)
-        sums = torch.zeros(len(counts[part]), dtype=torch.float64)
-        sums.index_add_(0, masked[part].nonzero()[:, 0], log_probabilities)
-        total += (sums * len(answer) / counts[part]).sum().item()
+        rows = masked[part].nonzero()[:, 0]
+        total += (log_probabilities * len(answer) / counts[part][rows]).sum().item()
     return total / len(counts)
 
 
@@ -66,10 +64,9 @@ def masked_log_probabilities(
     model: PreTrainedModel, context: list[int], answer: list[int], masked: torch.BoolTensor, mask_token_id: int
 ) -> torch.DoubleTensor:
     """Scores the masked tokens with log-probabilities, `(num_masked,)`, by rows of `masked`, `(rows, len(answer))`."""
-    clean = torch.tensor(context + answer).repeat(len(masked), 1)
-    masked = torch.cat([masked.new_zeros(len(masked), len(context)), masked], dim=1)
+    clean = torch.tensor(context + answer, device=model.device).repeat(len(masked), 1)
+    masked = pad(masked, (len(context), 0)).to(model.device)
     inputs = {"input_ids": clean.masked_fill(masked, mask_token_id), "attention_mask": torch.ones_like(clean)}
-    inputs, masked, clean = send_to_device((inputs, masked, clean), model.device)
     return model.score(inputs, masked, _token_scores, clean).log_probability.double().cpu()
 
 

@@ -236,7 +236,7 @@ class DiffusionHarnessLM(TemplateLM):
             conditions = (self.fingerprint, self.seed, settings.fingerprint())
             key = str(stable_hash("generate_until", *conditions, prompt))
             seen[key] = seen.get(key, -1) + 1
-            keys.append(str(stable_hash(key, seen[key])) if settings.draws and seen[key] else key)
+            keys.append(str(stable_hash(key, seen[key])) if settings.resolved.temperature and seen[key] else key)
         return keys
 
     def _encode_prompt(self, context: str, num_new_tokens: int) -> list[int]:

@@ -29,11 +29,6 @@ class RequestSettings:
     # They are not part of the answer.
     until: tuple[str, ...]
 
-    @property
-    def draws(self) -> bool:
-        """Returns whether tokens are drawn, so that a repeated request gets another answer."""
-        return bool(self.resolved.temperature)
-
     def fingerprint(self) -> str:
         """Writes all that affects the answer as text."""
         settings = self.resolved.settings()
@@ -57,7 +52,10 @@ def read_gen_kwargs(
     if limits and settings.get("max_new_tokens") is None:
         settings["max_new_tokens"] = limits[0]
     resolved = resolve(model, DiffusionGenerationConfig(**defaults), tokenizer, **settings)
-    until = _as_list(gen_kwargs.get("until")) + _as_list(resolved.stop_strings)
+    until = gen_kwargs.get("until") or []
+    until = [*([until] if isinstance(until, str) else until), *resolved.stop_strings]
+    # Some tasks have empty strings, for tokenizers without an end token.
+    until = [text for text in until if text]
     # Text is decoded without special tokens, so strings that are one would not be found in it.
     special = {token.content: token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
     ends = [special[text] for text in until if text in special]
@@ -79,8 +77,3 @@ def without_recipe(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Adds defaults to settings with a commit rule, so that a recipe counts only for its special tokens."""
     defaults = {name: setting.default for name, setting in SETTINGS.items() if setting.default is not None}
     return DiffusionGenerationConfig(**defaults).updated(**settings).settings()
-
-
-def _as_list(strings: str | list[str] | None) -> list[str]:
-    """Drops empty strings, which some tasks have for tokenizers without an end token."""
-    return [text for text in ([strings] if isinstance(strings, str) else strings or []) if text]

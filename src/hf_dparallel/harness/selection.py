@@ -64,11 +64,7 @@ def _check_code_execution(executing: Mapping[str, Mapping[str, Any]], allowed: b
             f"{', '.join(executing)}: these tasks execute the programs that the model writes. Add "
             "--allow_code_execution to let each run in a sandbox, or leave them out."
         )
-    unprotected = [
-        name
-        for name, config in executing.items()
-        if not is_sandboxed(config.get("metric_list"), config.get("process_results"))
-    ]
+    unprotected = [name for name, config in executing.items() if not is_sandboxed(config)]
     if unprotected:
         protected = sorted(path.stem for path in TASKS_FOLDER.glob("*.yaml"))
         raise ValueError(

@@ -13,7 +13,4 @@ of root. It passes if it and its tests run off their ends: no exit, however call
 What is not covered. The tests share an interpreter with the program, so a program that means to deceive can still
 pass, by objects that equal everything or by changing libraries that the tests use. It can see whether a file exists.
 A flaw of the kernel is a way out. docs/metrics.md has the lists.
-
-`programs` has the functions to call, `supervisor` watches a program from outside, `child` is the inside, and
-`system_calls` are the calls that are allowed there.
 """

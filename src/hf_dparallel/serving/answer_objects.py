@@ -63,7 +63,7 @@ class CompletionObjects:
         yield "data: [DONE]\n\n"
 
     def error_event(self, error: RequestError) -> str:
-        """Returns the event that ends a stream with an error, because its HTTP status is already sent."""
+        """Returns the event that ends a stream with an error."""
         return _data(error_body(error))
 
     def _choice(self, part: Part, **content: Any) -> dict[str, Any]:

@@ -130,15 +130,18 @@ class _Answer:
         self._logprobs: list[dict[str, Any]] = []
         self._tokenizer = tokenizer
         self._tools = tools
+        # What is said of the answer, and the calls at its end.
         self._content, self._calls = "", list[dict[str, Any]]()
 
     def add(self, progress: Progress) -> list[Part]:
         """Adds the new tokens of a pass, and returns the parts that can be sent."""
         self.nfe = progress.nfe
-        before, num_before = self.text.tokens[-1:], self.text.num_tokens
-        part = Part(self.index, self.text.add(progress))
+        before, num_before, num_said = self.text.tokens[-1:], self.text.num_tokens, len(self._content)
+        self.text.add(progress)
+        self._content = self.text.text
         if self._tools is not None:
-            part.text, part.tool_calls = self._read(self._tools)
+            self._content, self._calls = self._tools.read(self.text.text, self.text.finish_reason is not None)
+        part = Part(self.index, self._content[num_said:], tool_calls=self._calls)
         if progress.draft is not None:
             tokens = say_draft(self._tokenizer, progress.draft)
             part.draft = {"nfe": progress.nfe, "start": progress.draft.start, "tokens": tokens}
@@ -151,17 +154,7 @@ class _Answer:
 
     def whole(self) -> Part:
         """Returns the whole answer as one part."""
-        text = self.text.text if self._tools is None else self._content
-        return Part(self.index, text, self._finish_reason(), self._logprobs, tool_calls=self._calls)
-
-    def _read(self, tools: ToolChoice) -> tuple[str, list[dict[str, Any]]]:
-        """Returns the new content that can no longer turn out to be a call, and at the end of the answer the calls."""
-        before, text = self._content, self.text.text
-        if self.text.finish_reason is None:
-            self._content = tools.content(text)
-        else:
-            self._content, self._calls = tools.read(text)
-        return self._content[len(before) :], self._calls
+        return Part(self.index, self._content, self._finish_reason(), self._logprobs, tool_calls=self._calls)
 
     def _finish_reason(self) -> str | None:
         return "tool_calls" if self._calls else self.text.finish_reason

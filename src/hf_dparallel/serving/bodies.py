@@ -39,14 +39,9 @@ def _only(*neutral: Any) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _text_as(item: Callable[[str], Any]) -> BeforeValidator:
-    """Returns a validator that reads a text as a list of one item."""
-    return BeforeValidator(lambda given: [item(given)] if isinstance(given, str) else given)
-
-
-def _stop_strings(given: Any) -> Any:
-    # An empty string stops nothing.
-    return [text for text in [given] if text] if isinstance(given, str) else given
+def _text_as(read: Callable[[str], Any]) -> BeforeValidator:
+    """Returns a validator that reads a text as the value that is its long form."""
+    return BeforeValidator(lambda given: read(given) if isinstance(given, str) else given)
 
 
 def _prompts(prompts: Any) -> Any:
@@ -114,7 +109,7 @@ class _Message(_Fields):
     # Clients send an earlier answer back with all fields, most of them empty.
     skips_empty = True
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[list[_TextPart], _SOME, _text_as(lambda text: {"type": "text", "text": text})]
+    content: Annotated[list[_TextPart], _SOME, _text_as(lambda text: [{"type": "text", "text": text}])]
     tool_calls: Annotated[list[_ToolCall], BeforeValidator(lambda calls: calls or [])] = []
     tool_call_id: Any = None
     name: Any = None
@@ -162,11 +157,7 @@ class _ToolChoice(_Fields):
     function: _FunctionName | None = None
 
 
-def _choice(given: Any) -> Any:
-    return {"type": given} if isinstance(given, str) else given
-
-
-_Choice = Annotated[_ToolChoice, BeforeValidator(_choice)]
+_Choice = Annotated[_ToolChoice, _text_as(lambda kind: {"type": kind})]
 _AUTO = _ToolChoice(type="auto")
 
 
@@ -267,7 +258,10 @@ class _CompletionBody(Body):
     """The fields that chats and texts have in common. Each prompt gets `n` answers."""
 
     n: PositiveInt = 1
-    stop: Annotated[list[_StopString], Field(max_length=16, fail_fast=True), BeforeValidator(_stop_strings)] = []
+    # An empty string stops nothing.
+    stop: Annotated[
+        list[_StopString], Field(max_length=16, fail_fast=True), _text_as(lambda text: [text] if text else [])
+    ] = []
     stream_options: Annotated[_StreamOptions, BeforeValidator(lambda options: options or {})] = _StreamOptions()
     max_tokens: PositiveInt | None = None
     max_completion_tokens: PositiveInt | None = None
@@ -309,7 +303,7 @@ class ResponsesBody(Body):
     input: Annotated[
         list[Annotated[_Item, BeforeValidator(_message_of)]],
         _SOME,
-        _text_as(lambda text: {"role": "user", "content": text}),
+        _text_as(lambda text: [{"role": "user", "content": text}]),
     ]
     tools: Annotated[list[Annotated[_Tool, BeforeValidator(_nested)]], _FEW] = []
     tool_choice: Annotated[_Choice, BeforeValidator(_nested)] = _AUTO

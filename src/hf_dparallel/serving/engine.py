@@ -192,14 +192,12 @@ class Engine:
 
     def _leave(self, row_ids: list[int]) -> None:
         """Frees the slots of rows. Drops groups without rows, together with their caches."""
-        by_settings: dict[tuple[Any, ...], set[int]] = {}
         for row_id in row_ids:
-            by_settings.setdefault(self._active.pop(row_id).settings, set()).add(row_id)
-        for settings, leaving in by_settings.items():
-            group = self._groups[settings]
-            group.entering = {row_id: ids for row_id, ids in group.entering.items() if row_id not in leaving}
+            del self._active[row_id]
+        for settings, group in list(self._groups.items()):
+            group.entering = {row_id: ids for row_id, ids in group.entering.items() if row_id not in row_ids}
             # Finished rows have already left the decoder. Removing rows copies all others.
-            unfinished = leaving.intersection(group.decoder.canvas.row_ids)
+            unfinished = set(row_ids).intersection(group.decoder.canvas.row_ids)
             if unfinished:
                 group.decoder.remove(unfinished)
             if not group.row_ids:

@@ -1,7 +1,7 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """The text, the drafts and the log-probabilities of an answer while its tokens come in."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokenizers import decoders
@@ -18,13 +18,12 @@ _BYTES = {char: byte for byte, char in bytes_to_unicode().items()}
 
 
 class IncrementalText:
-    """Decodes tokens into text that can be sent immediately, because text that was returned never changes.
+    """Decodes tokens into text that can be sent immediately, because later tokens only add to it.
 
     The text ends before the first stop string in it.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()):
-        # All text that was returned.
         self.text = ""
         # Includes the tokens of the stop string.
         self.num_tokens = 0
@@ -34,8 +33,8 @@ class IncrementalText:
         self._tokenizer = tokenizer
         self._stop = stop
 
-    def add(self, progress: Progress) -> str:
-        """Adds tokens, and returns the new text that later tokens cannot change."""
+    def add(self, progress: Progress) -> None:
+        """Adds tokens, and the text that later tokens cannot change."""
         num_before, self.tokens = len(self.tokens), self.tokens + progress.tokens
         self.num_tokens, self.finish_reason = len(self.tokens), progress.finish_reason
         text = self._first(self.num_tokens)
@@ -46,9 +45,10 @@ class IncrementalText:
             text = self._first(self.num_tokens)
             text, self.finish_reason = text[: self._find_stop(text)], "stop"
         elif self.finish_reason is None:
-            text = text[: len(text) - self._num_open(text)]
-        new, self.text = text[len(self.text) :], max(text, self.text, key=len)
-        return new
+            # Half a character may still change, and the beginning of a stop string become one.
+            half = len(text) - len(text.rstrip("\ufffd"))
+            text = text[: len(text) - max(half, num_begun(text, self._stop))]
+        self.text = max(text, self.text, key=len)
 
     def _first(self, num_tokens: int) -> str:
         return _decode(self._tokenizer, self.tokens[:num_tokens])
@@ -56,16 +56,11 @@ class IncrementalText:
     def _find_stop(self, text: str) -> int | None:
         return min((place for stop in self._stop if (place := text.find(stop)) >= 0), default=None)
 
-    def _num_open(self, text: str) -> int:
-        """Counts the last characters that may still change: half a character, or the beginning of a stop string."""
-        half = len(text) - len(text.rstrip("\ufffd"))
-        starts = (
-            length
-            for stop in self._stop
-            for length in range(1, min(len(stop), len(text) + 1))
-            if text.endswith(stop[:length])
-        )
-        return max(half, *starts, 0)
+
+def num_begun(text: str, strings: Iterable[str]) -> int:
+    """Counts the last characters of a text that are the beginning of one of the strings, without its end."""
+    lengths = ((string, length) for string in strings for length in range(1, min(len(string), len(text) + 1)))
+    return max((length for string, length in lengths if text.endswith(string[:length])), default=0)
 
 
 def say_draft(tokenizer: PreTrainedTokenizerBase, draft: Draft) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, m
         raise RequestError(message, "top_logprobs")
     if body.n > 1 and not config.temperature:
         raise RequestError(f"`n={body.n}` would give equal answers at temperature 0. Set `temperature`.", "n")
-    stop, tools = body.stop or config.stop_strings or [], read_tool_choice(body)
+    tools = read_tool_choice(body)
     return CompletionRequest(
         body,
         schema=_read_schema(body, tools, served, config, kind.form_field),
@@ -85,7 +85,7 @@ def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, m
         config=config,
         max_tokens=max_tokens,
         seed=secrets.randbits(62) if body.seed is None else body.seed,
-        stop=[stop] if isinstance(stop, str) else stop,
+        stop=body.stop or config.stop_strings,
     )
 
 

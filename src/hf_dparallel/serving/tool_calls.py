@@ -9,6 +9,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from .bodies import ChatBody, RequestError, TextBody
+from .incremental_text import num_begun
 
 
 # The format of Qwen's chat templates, and of the many that follow them.
@@ -38,17 +39,15 @@ class ToolChoice:
             calls.append({"type": "object", "properties": {"name": {"const": tool["name"]}, "arguments": schema}})
         return {"anyOf": calls}
 
-    def content(self, text: str) -> str:
-        """Returns the part of a partial answer that is not, and cannot become, the beginning of a call."""
-        if self.must:
-            return ""
-        text, begin, _ = text.partition(_BEGIN)
-        half = 0 if begin else max((n for n in range(1, len(_BEGIN)) if text.endswith(_BEGIN[:n])), default=0)
-        return text[: len(text) - half]
+    def read(self, text: str, is_whole: bool) -> tuple[str, list[dict[str, Any]]]:
+        """Returns the content of an answer, without what is or may become a call; of a whole answer, also its calls.
 
-    def read(self, text: str) -> tuple[str, list[dict[str, Any]]]:
-        """Returns the content of a whole answer, and its calls. If a call is invalid or cut off, all is content."""
-        content = self.content(text)
+        If a call in a whole answer is invalid or cut off, all is content.
+        """
+        content, begin, _ = ("" if self.must else text).partition(_BEGIN)
+        if not is_whole:
+            num_held = 0 if begin else num_begun(content, [_BEGIN])
+            return content[: len(content) - num_held], []
         names = [tool["name"] for tool in self._functions()]
         parts = [text] if self.must else [part.partition(_END)[0] for part in text.split(_BEGIN)[1:]]
         calls = []
