@@ -107,7 +107,7 @@ class Runner:
         transformers would create it in every pass, and wait for the device to see whether it masks anything.
         """
         if planned.appended is not None:
-            return planned.appended.make_mask(self.model, planned.length)
+            return planned.appended.mask
         if planned.seen is None:
             return None
         if not self.model.is_native and (self.canvas.attention == "full" or not self.model.takes_visibility):
