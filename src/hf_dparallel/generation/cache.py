@@ -62,10 +62,9 @@ class WindowLayer(CacheLayerMixin):
             setattr(self, name, kept)
 
     def _updated(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        num_appended = self.planned.num_appended
-        if not num_appended:
+        if self.planned.appended is None:
             return self._replace(kept, states)
-        states, appended = states[:, :, :-num_appended], states[:, :, -num_appended:]
+        states, appended = states.tensor_split([self.planned.length], dim=2)
         return torch.cat([self._replace(kept, states), appended], dim=2)
 
     def _replace(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:

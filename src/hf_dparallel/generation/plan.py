@@ -54,11 +54,6 @@ class Pass(NamedTuple):
         return columns.stop - columns.start if isinstance(columns, slice) else columns.shape[1]
 
     @property
-    def num_appended(self) -> int:
-        """Returns the number of tokens after the columns."""
-        return 0 if self.appended is None else self.appended.input_ids.shape[1]
-
-    @property
     def keys(self) -> "Pass":
         """Returns the same rows with the columns that the queries attend to."""
         return self._replace(columns=slice(0, self.num_keys))
