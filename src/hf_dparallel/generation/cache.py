@@ -120,10 +120,9 @@ class WindowCache(Cache):
     def allocate(self, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> None:
         """Allocates all layers before the first pass, because compiled code cannot."""
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        states = torch.empty(0, config.num_key_value_heads, 0, head_dim, dtype=dtype, device=device)
+        self.early_initialization(0, config.num_key_value_heads, head_dim, dtype, device)
         for layer in self.layers:
             layer.buffers = {}
-            layer.lazy_initialization(states, states)
 
     def select(self, planned: Pass) -> None:
         """Sets the rows and columns that the next forward pass computes."""
