@@ -62,10 +62,9 @@ class WindowLayer(CacheLayerMixin):
             setattr(self, name, kept)
 
     def _updated(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        num_appended = self.planned.num_appended
-        if not num_appended:
+        if self.planned.appended is None:
             return self._replace(kept, states)
-        states, appended = states[:, :, :-num_appended], states[:, :, -num_appended:]
+        states, appended = states.tensor_split([self.planned.length], dim=2)
         return torch.cat([self._replace(kept, states), appended], dim=2)
 
     def _replace(self, kept: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
@@ -121,10 +120,9 @@ class WindowCache(Cache):
     def allocate(self, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> None:
         """Allocates all layers before the first pass, because compiled code cannot."""
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        states = torch.empty(0, config.num_key_value_heads, 0, head_dim, dtype=dtype, device=device)
+        self.early_initialization(0, config.num_key_value_heads, head_dim, dtype, device)
         for layer in self.layers:
             layer.buffers = {}
-            layer.lazy_initialization(states, states)
 
     def select(self, planned: Pass) -> None:
         """Sets the rows and columns that the next forward pass computes."""

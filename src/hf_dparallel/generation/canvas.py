@@ -9,8 +9,8 @@ when rows of other lengths enter and leave. Its *position*, which the model gets
 row, prompt included. Its *place* counts from the first token of the answer.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -210,34 +210,30 @@ class Canvas(RowTensors):
         if self.is_infilling:
             masked &= sequences == self.config.mask_token_id
         first_block = _first(block, ~masked)
-        added = RowTensors(
-            sequences=sequences,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            block=block,
-            block_start=(position_ids - from_answer % self.config.block_length).clamp(min=0),
-            place=place,
-            masked=masked,
-            settled=~masked,
-            open_from=first_block,
-            open_to=first_block,
-        )
+        added = {
+            "sequences": sequences,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            "block": block,
+            "block_start": (position_ids - from_answer % self.config.block_length).clamp(min=0),
+            "place": place,
+            "masked": masked,
+            "settled": ~masked,
+            "open_from": first_block,
+            "open_to": first_block,
+        }
         is_empty = not self.row_ids
         self.row_ids += row_ids
         self.prompt_lengths += prompt_lengths[:, 0].tolist()
         self.row_nfe += [0] * len(row_ids)
         self._set_width()
-        for each in fields(RowTensors):
-            tensor, fill = getattr(added, each.name), self._fill(each)
+        for owner, name, fill, is_wide in self._row_tensors():
+            tensor = added.get(name)
             if tensor is None:
-                tensor = torch.full_like(sequences if each.metadata["is_wide"] else first_block, fill)
-            parts = [tensor] if is_empty else [getattr(self, each.name), tensor]
-            setattr(self, each.name, torch.cat([self._fitted(part, fill) for part in parts]))
-        for state in self.states:
-            dtype = torch.float32 if isinstance(state.fill, float) else None
-            tensor = torch.full_like(sequences if state.is_wide else first_block, state.fill, dtype=dtype)
-            parts = [tensor] if is_empty else [state.value, tensor]
-            state.value = torch.cat([self._fitted(part, state.fill) for part in parts])
+                dtype = torch.float32 if isinstance(fill, float) else None
+                tensor = torch.full_like(sequences if is_wide else first_block, fill, dtype=dtype)
+            parts = [tensor] if is_empty else [getattr(owner, name), tensor]
+            setattr(owner, name, torch.cat([self._fitted(part, fill) for part in parts]))
         self.column_ids = torch.arange(self.width, device=sequences.device)
         if is_empty:
             self._eos_token_ids = sequences.new_tensor(self.config.eos_token_ids)
@@ -489,10 +485,8 @@ class Canvas(RowTensors):
         self._set_width()
         if rows:
             index = torch.tensor(rows, device=self.masked.device)
-            for each in fields(RowTensors):
-                setattr(self, each.name, self._fitted(getattr(self, each.name)[index], self._fill(each)))
-            for state in self.states:
-                state.value = self._fitted(state.value[index], state.fill)
+            for owner, name, fill, _ in self._row_tensors():
+                setattr(owner, name, self._fitted(getattr(owner, name)[index], fill))
             self.column_ids = torch.arange(self.width, device=index.device)
             self._find_open()
 
@@ -504,8 +498,13 @@ class Canvas(RowTensors):
             self._widest = self.width
         self.is_padded = min(lengths, default=self.width) < self.width
 
-    def _fill(self, each: Field) -> float:
-        return self.config.padding_token_id if each.name == "sequences" else each.metadata["fill"]
+    def _row_tensors(self) -> Iterator[tuple[Any, str, float, bool]]:
+        """Yields the tensors with a line per row, as attributes of their owner, with their fill and `is_wide`."""
+        for each in fields(RowTensors):
+            fill = self.config.padding_token_id if each.name == "sequences" else each.metadata["fill"]
+            yield self, each.name, fill, each.metadata["is_wide"]
+        for state in self.states:
+            yield state, "value", state.fill, state.is_wide
 
     def _fitted(self, tensor: torch.Tensor, fill: float) -> torch.Tensor:
         """Adds or removes padding on the left of a tensor with columns."""

@@ -31,13 +31,13 @@ class EncodedPast(WholeCanvas):
             if start < end:
                 groups.setdefault(end, []).append((row, start))
             self._missing[row_id] = canvas.width - end
-        return [self._store(end, group) for end, group in groups.items()]
-
-    def _store(self, end: int, group: list[tuple[int, int]]) -> Pass:
-        rows, starts = zip(*group, strict=True)
-        index = torch.tensor(rows, device=self.canvas.column_ids.device)
-        columns, nothing = slice(min(starts), end), index.new_empty(len(rows), 0)
-        return Pass(index, columns, nothing, end, self.canvas.attention_mask)
+        passes = []
+        for end, group in groups.items():
+            rows, starts = zip(*group, strict=True)
+            index = torch.tensor(rows, device=canvas.column_ids.device)
+            nothing = index.new_empty(len(rows), 0)
+            passes.append(Pass(index, slice(min(starts), end), nothing, end, canvas.attention_mask))
+        return passes
 
     def plan(self, wanted: torch.LongTensor) -> list[Pass]:
         canvas = self.canvas

@@ -2,22 +2,19 @@
 """Plans passes: which columns of which rows they compute, and which keys and values they replace."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedModel
 
 from .canvas import Canvas
 
 
-class Appended(Protocol):
-    """Tokens that a pass computes after the columns of the canvas, and their attention mask."""
+class Appended(NamedTuple):
+    """Tokens that a pass computes after the columns of the canvas, and the attention mask of all that it computes."""
 
     input_ids: torch.LongTensor
     position_ids: torch.LongTensor
-
-    def make_mask(self, model: PreTrainedModel, num_columns: int) -> Any:
-        """Returns the attention mask of a pass over `num_columns` columns of the canvas and these tokens."""
+    mask: Any
 
 
 class Pass(NamedTuple):
@@ -55,11 +52,6 @@ class Pass(NamedTuple):
         """Returns the number of columns of each row."""
         columns = self.columns
         return columns.stop - columns.start if isinstance(columns, slice) else columns.shape[1]
-
-    @property
-    def num_appended(self) -> int:
-        """Returns the number of tokens after the columns."""
-        return 0 if self.appended is None else self.appended.input_ids.shape[1]
 
     @property
     def keys(self) -> "Pass":

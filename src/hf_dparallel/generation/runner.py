@@ -46,14 +46,9 @@ class Runner:
         self._seen: torch.Tensor | None = None
         self._masks: dict[Any, Any] = {}
 
-    @property
-    def num_rows(self) -> int:
-        """Returns the largest number of rows of a pass."""
-        return len(self.canvas)
-
     def logits(self, wanted: torch.LongTensor) -> torch.Tensor:
         """Returns the scores at some columns of each row, `(rows, columns, vocab_size)` for `(rows, columns)`."""
-        self.fit_rows()
+        self.fit_rows(len(self.canvas))
         if self.canvas.first_alone and not self.model.shift_logits:
             # The logits of the column before score the first token of a block.
             wanted = wanted - self.canvas.is_first.gather(1, wanted).long()
@@ -68,15 +63,15 @@ class Runner:
         order, joined = torch.cat([planned.rows for planned in passes]), torch.cat(logits)
         return torch.empty_like(joined).index_copy_(0, order, joined)
 
-    def fit_rows(self) -> None:
-        """Fits the cache to the rows that have left and entered the canvas."""
+    def fit_rows(self, num_rows: int) -> None:
+        """Fits the cache to the rows that have left and entered the canvas, and to passes of `num_rows` rows."""
         canvas, cache = self.canvas, self.cache
         if cache is None:
             return
-        if (self._cached_rows, *cache.shape) != (canvas.row_ids, self.num_rows, canvas.width):
+        if (self._cached_rows, *cache.shape) != (canvas.row_ids, num_rows, canvas.width):
             row_of = {row_id: row for row, row_id in enumerate(self._cached_rows)}
             kept = [row_of[row_id] for row_id in canvas.row_ids if row_id in row_of]
-            cache.resize(kept, self.num_rows, canvas.width, canvas.sequences.device)
+            cache.resize(kept, num_rows, canvas.width, canvas.sequences.device)
         self._cached_rows = list(canvas.row_ids)
 
     def run(self, planned: Pass) -> torch.Tensor:
@@ -92,14 +87,11 @@ class Runner:
         else:
             inputs["inputs_embeds"] = planned.embed(planned, input_ids)
         if self.cache is not None:
-            self.cache.select(self.in_cache(planned))
+            # The cache has as many rows as a pass over all of them.
+            self.cache.select(planned._replace(rows=None if planned.rows is self.all_rows else planned.rows))
             inputs["past_key_values"] = self.cache
         with self._products:
             return self.model.score(inputs, planned.scored, forward=self.forward)
-
-    def in_cache(self, planned: Pass) -> Pass:
-        """Returns the pass with its rows numbered as in the cache."""
-        return planned
 
     def mask(self, planned: Pass) -> Any:
         """Returns the mask of a pass, for models of this package in the form that their attention takes.
@@ -107,7 +99,7 @@ class Runner:
         transformers would create it in every pass, and wait for the device to see whether it masks anything.
         """
         if planned.appended is not None:
-            return planned.appended.make_mask(self.model, planned.length)
+            return planned.appended.mask
         if planned.seen is None:
             return None
         if not self.model.is_native and (self.canvas.attention == "full" or not self.model.takes_visibility):
@@ -176,21 +168,14 @@ class CompiledRunner(Runner):
         if self.cache is not None:
             self.cache = _borrow_cache(self, self.cache)
 
-    @property
-    def num_rows(self) -> int:
-        """Returns the most rows so far, rounded up to a power of two. The last row is repeated.
-
-        Code is compiled for each number of rows, so the number never falls.
-        """
-        return self._num_rows
-
-    def fit_rows(self) -> None:
-        rows, device = len(self.canvas), self.canvas.sequences.device
-        self._num_rows = max(self._num_rows, 1 << (rows - 1).bit_length())
+    def fit_rows(self, num_rows: int) -> None:
+        # Code is compiled for each number of rows: the most so far, rounded up to a power of two.
+        self._num_rows = max(self._num_rows, 1 << (num_rows - 1).bit_length())
         if self._row_ids != self.canvas.row_ids:
             self._row_ids = list(self.canvas.row_ids)
-            self.all_rows = torch.arange(self._num_rows, device=device).clamp(max=rows - 1)
-        super().fit_rows()
+            # The last row is repeated.
+            self.all_rows = torch.arange(self._num_rows, device=self.canvas.masked.device).clamp(max=num_rows - 1)
+        super().fit_rows(self._num_rows)
 
     def run(self, planned: Pass) -> torch.Tensor:
         padded = self._padded(planned)
@@ -199,10 +184,6 @@ class CompiledRunner(Runner):
         # Compiled code reuses the memory of its result, which an index by a tensor copies.
         rows = slice(len(self.canvas)) if planned.rows is None else planned.rows
         return logits[rows, : planned.scored.shape[1]]
-
-    def in_cache(self, planned: Pass) -> Pass:
-        # The cache has as many rows as the pass.
-        return planned._replace(rows=None)
 
     def _padded(self, planned: Pass) -> Pass:
         """Returns the pass over all rows. The cache keeps only what `planned` computes."""

@@ -40,7 +40,13 @@ class Renoising(RowPart):
         """Fills newly entered canvases with noise, and shows the pass the mean embeddings of the last one."""
         canvas = self.canvas
         entered = [self._num_entered.get(row_id, 0) for row_id in canvas.row_ids]
-        self._begin([row for row, number in enumerate(entered) if canvas.status[row].open_from == number])
+        rows = [row for row, number in enumerate(entered) if canvas.status[row].open_from == number]
+        if rows:
+            row_ids = [canvas.row_ids[row] for row in rows]
+            columns, _ = canvas.open_columns()
+            index = torch.tensor(rows, device=columns.device)
+            canvas.sequences[index[:, None], columns[index]] = self._noise(row_ids)
+            self._num_entered |= {row_id: entered[row] + 1 for row, row_id in zip(rows, row_ids, strict=True)}
         return planned._replace(embed=self._embed)
 
     def _embed(self, planned: Pass, input_ids: torch.LongTensor) -> torch.Tensor:
@@ -78,17 +84,6 @@ class Renoising(RowPart):
     def leave(self, row_id: int) -> dict[str, Any]:
         self._expected.pop(row_id, None)
         return {"encoder_passes": self._num_entered.pop(row_id, 0)}
-
-    def _begin(self, rows: list[int]) -> None:
-        """Fills the canvases that these rows have entered with noise."""
-        if not rows:
-            return
-        canvas = self.canvas
-        row_ids = [canvas.row_ids[row] for row in rows]
-        columns, _ = canvas.open_columns()
-        index = torch.tensor(rows, device=columns.device)
-        canvas.sequences[index[:, None], columns[index]] = self._noise(row_ids)
-        self._num_entered |= {row_id: self._num_entered.get(row_id, 0) + 1 for row_id in row_ids}
 
     def _noise(self, row_ids: Sequence[int]) -> torch.LongTensor:
         """Draws random tokens for the canvases of these rows."""

@@ -1,66 +1,30 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Verified commits: decided tokens that turn out to be improbable are masked again."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.functional import pad
-from transformers import PreTrainedModel
 
 from hf_dparallel_rules.commit_rules import commit_by_count
 
 from ...attention_masks import as_attention_mask
 from ..configuration import DiffusionGenerationConfig
 from ..parts import Change, RowPart, part_of
-from ..plan import Pass
+from ..plan import Appended, Pass
 from ..prediction import TokenPrediction
-
-
-@dataclass
-class VerificationCopy:
-    """A copy of each row's open blocks in which nothing is decided, beside the canvas in the same pass.
-
-    A token of the copy has the position of the column that it copies. Nothing outside the copy sees it. It sees all of
-    the copy and of the canvas, except for the token that it predicts (https://huggingface.co/papers/2507.18578).
-    """
-
-    # (rows, length). `columns` are the copied columns of the canvas. Only tokens that were masked when their block was
-    # entered are seen (`is_seen`); the rest fills up shorter rows.
-    input_ids: torch.LongTensor
-    position_ids: torch.LongTensor
-    columns: torch.LongTensor
-    is_seen: torch.BoolTensor
-    # (keys,) and (rows, keys): the first columns of the canvas, and which of them are seen.
-    keys: torch.LongTensor
-    key_mask: torch.LongTensor
-    # How many columns earlier the model predicts a token.
-    lead: int
-    # (rows, all queries, all keys): the visible part of canvas and copy, if the model does not see everything.
-    within: torch.BoolTensor | None = None
-
-    def make_mask(self, model: PreTrainedModel, num_columns: int) -> Any:
-        """Returns the mask of a pass that computes `num_columns` columns of the canvas and the copy."""
-        length, column = self.columns.shape[1], self.columns[:, :, None]
-        seen, is_other = self.key_mask[:, None].bool(), self.keys != column
-        if self.lead:
-            # Every model predicts a first token at its own column.
-            is_other = (self.keys != column + self.lead) & (is_other | (self.position_ids > 0)[:, :, None])
-        of_canvas = pad(seen, (0, length)).expand(-1, num_columns, -1)
-        of_copy = torch.cat([seen & is_other, self.is_seen[:, None].expand(-1, length, -1)], dim=2)
-        visible = torch.cat([of_canvas, of_copy], dim=1)
-        visible = visible if self.within is None else visible & self.within
-        return as_attention_mask(model.config.get_text_config(), visible, model.dtype)
 
 
 @part_of("revocation_threshold")
 class VerifiedCommits(RowPart):
     """Takes back decided tokens that the model finds improbable once it knows more of their block (WINO).
 
-    The prediction of a decided token comes from a copy that does not see it ([`VerificationCopy`]). A pass that
-    commits more than one token masks decided ones below the threshold again, the least probable first, and fewer than
-    the pass before has committed. So after any number of passes at least as many tokens are decided, and a block takes
-    no more passes than it has tokens (https://huggingface.co/papers/2507.18578).
+    The prediction of a decided token comes from a copy of the open blocks in which nothing is decided, beside the
+    canvas in the same pass. Nothing outside the copy sees it. A token of the copy has the position of the column that
+    it copies, and sees all of canvas and copy, except for the token that it predicts. A pass that commits more than
+    one token masks decided ones below the threshold again, the least probable first, and fewer than the pass before
+    has committed. So after any number of passes at least as many tokens are decided, and a block takes no more passes
+    than it has tokens (https://huggingface.co/papers/2507.18578).
     """
 
     revises = True
@@ -74,30 +38,38 @@ class VerifiedCommits(RowPart):
         canvas = self.canvas
         if not any(status.num_revisable for status in canvas.status):
             return planned
-        columns, lead = self._columns(), int(self.model.shift_logits)
+        columns = self._columns()
         columns = columns if planned.rows is None else columns[planned.rows]
         copied = planned._replace(columns=columns)
+        # Only tokens that were masked when their block was entered; the rest fills up shorter rows.
         is_seen = copied.of(canvas.is_open | canvas.revisable)
-        copy = VerificationCopy(
-            input_ids=copied.of(canvas.sequences).masked_fill(is_seen, self.mask_token_id),
-            position_ids=copied.of(canvas.position_ids),
-            columns=columns,
-            is_seen=is_seen,
-            keys=canvas.column_ids[: planned.num_keys],
-            key_mask=planned.keys.of(canvas.attention_mask if planned.seen is None else planned.seen),
-            lead=lead,
-            within=self._within(planned, copied) if canvas.attention != "full" else None,
-        )
+        input_ids = copied.of(canvas.sequences).masked_fill(is_seen, self.mask_token_id)
+        mask = self._mask(planned, columns, is_seen)
         wanted = planned.first + planned.scored
         is_verified = planned._replace(columns=wanted).of(canvas.revisable)
         scored = torch.where(is_verified, planned.length + wanted - columns[:, :1], planned.scored)
-        return planned._replace(scored=scored, appended=copy)
+        return planned._replace(scored=scored, appended=Appended(input_ids, copied.of(canvas.position_ids), mask))
 
-    def _within(self, planned: Pass, copied: Pass) -> torch.BoolTensor:
-        """Returns the mask of a block-causal model: a token sees the blocks up to its own, in canvas and copy."""
-        blocks = self.canvas.mask_blocks()
-        query, key = (torch.cat([part.of(blocks), copied.of(blocks)], dim=1) for part in (planned, planned.keys))
-        return key[:, None] <= query[:, :, None]
+    def _mask(self, planned: Pass, columns: torch.LongTensor, is_seen: torch.BoolTensor) -> Any:
+        """Returns the mask of a pass and the copy of these columns, which sees itself where `is_seen`."""
+        canvas, model, lead = self.canvas, self.model, int(self.model.shift_logits)
+        copied, length, column = planned._replace(columns=columns), columns.shape[1], columns[:, :, None]
+        keys, key_mask = canvas.column_ids[: planned.num_keys], canvas.attention_mask
+        seen = planned.keys.of(key_mask if planned.seen is None else planned.seen)[:, None].bool()
+        is_other = keys != column
+        if lead:
+            # Every model predicts a first token at its own column.
+            is_first = (copied.of(canvas.position_ids) == 0)[:, :, None]
+            is_other = (keys != column + lead) & (is_other | ~is_first)
+        of_canvas = pad(seen, (0, length)).expand(-1, planned.length, -1)
+        of_copy = torch.cat([seen & is_other, is_seen[:, None].expand(-1, length, -1)], dim=2)
+        visible = torch.cat([of_canvas, of_copy], dim=1)
+        if canvas.attention != "full":
+            # A token sees the blocks up to its own, in canvas and copy.
+            blocks = canvas.mask_blocks()
+            query, key = (torch.cat([part.of(blocks), copied.of(blocks)], dim=1) for part in (planned, planned.keys))
+            visible &= key[:, None] <= query[:, :, None]
+        return as_attention_mask(model.config.get_text_config(), visible, model.dtype)
 
     def _columns(self) -> torch.LongTensor:
         """Returns the columns of open blocks, `(rows, longest)`, after the one that predicts the first of them."""
