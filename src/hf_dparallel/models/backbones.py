@@ -26,6 +26,9 @@ class DiffusionBackbone:
     flash attention) read the flag of the module.
     """
 
+    # Flash attention knows no blocks.
+    _supports_flash_attn = property(lambda self: self.config.attention == "full")
+
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)  # type: ignore[call-arg]
         for layer in self.layers:  # type: ignore[attr-defined]

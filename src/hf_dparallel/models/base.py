@@ -25,7 +25,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..generation.mixin import DiffusionGenerationMixin
 from .adapters import AdapterLoadingMixin
-from .backbones import CACHE_ARGUMENT
+from .backbones import CACHE_ARGUMENT, DiffusionBackbone
 from .scoring import (
     LazyLogits,
     ScoringMixin,
@@ -104,6 +104,7 @@ class MaskedDiffusionModel(DiffusionModel):
     backbone_class: type[nn.Module]
     is_native = True
     takes_visibility = True
+    _supports_flash_attn = DiffusionBackbone._supports_flash_attn
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
 

@@ -8,15 +8,11 @@ from ..base import MaskedDiffusionModel
 from .configuration_dream import DreamConfig
 
 
-class DreamPreTrainedModel(Qwen2PreTrainedModel):
+class DreamModel(DiffusionBackbone, Qwen2Model):
     config: DreamConfig
 
 
-class DreamModel(DiffusionBackbone, DreamPreTrainedModel, Qwen2Model):
-    """The bidirectional transformer of Dream, without the head."""
-
-
-class DreamForMaskedDiffusion(MaskedDiffusionModel, DreamPreTrainedModel):
+class DreamForMaskedDiffusion(MaskedDiffusionModel, Qwen2PreTrainedModel):
     """Dream with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     Dream was started from Qwen2.5, so its hidden state at position `i - 1` predicts token `i`. The shift happens
@@ -31,5 +27,6 @@ class DreamForMaskedDiffusion(MaskedDiffusionModel, DreamPreTrainedModel):
     ```
     """
 
+    config: DreamConfig
     shift_logits = True
     backbone_class = DreamModel

@@ -8,17 +8,11 @@ from ..base import MaskedDiffusionModel
 from .configuration_fast_dllm import FastDLLMConfig
 
 
-class FastDLLMPreTrainedModel(Qwen2PreTrainedModel):
+class FastDLLMModel(DiffusionBackbone, Qwen2Model):
     config: FastDLLMConfig
-    # Flash attention knows no block-causal mask.
-    _supports_flash_attn = False
 
 
-class FastDLLMModel(DiffusionBackbone, FastDLLMPreTrainedModel, Qwen2Model):
-    """The block-causal transformer of Fast-dLLM v2, without the head."""
-
-
-class FastDLLMForMaskedDiffusion(MaskedDiffusionModel, FastDLLMPreTrainedModel):
+class FastDLLMForMaskedDiffusion(MaskedDiffusionModel, Qwen2PreTrainedModel):
     """Fast-dLLM v2 with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     The hidden state at position `i - 1` predicts token `i`, across blocks, too, and `logits[:, i]` scores token `i`.
@@ -34,5 +28,6 @@ class FastDLLMForMaskedDiffusion(MaskedDiffusionModel, FastDLLMPreTrainedModel):
     ```
     """
 
+    config: FastDLLMConfig
     shift_logits = True
     backbone_class = FastDLLMModel

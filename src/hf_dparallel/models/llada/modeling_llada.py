@@ -50,8 +50,6 @@ class LLaDAPreTrainedModel(LlamaPreTrainedModel):
 
 
 class LLaDAModel(DiffusionBackbone, LLaDAPreTrainedModel, LlamaModel):
-    """The bidirectional transformer of LLaDA, without the head."""
-
     def __init__(self, config: LLaDAConfig):
         super().__init__(config)
         self.embed_tokens.padding_idx = None

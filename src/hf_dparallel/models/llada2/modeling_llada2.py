@@ -36,8 +36,6 @@ register_checkpoint_conversion_mapping(
 
 class LLaDA2PreTrainedModel(Glm4MoePreTrainedModel):
     config: LLaDA2Config
-    # Flash attention has no block-causal mask.
-    _supports_flash_attn = False
     # transformers reads the module that a class is in, and the experts are in another one.
     _can_set_experts_implementation = Glm4MoePreTrainedModel._can_set_experts_implementation
 
@@ -73,8 +71,6 @@ class BlockRouter(Glm4MoeTopkRouter):
 
 
 class LLaDA2Model(DiffusionBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
-    """The block-causal transformer of LLaDA2, without the head."""
-
     def __init__(self, config: LLaDA2Config):
         super().__init__(config)
         if config.expert_capacity is not None:

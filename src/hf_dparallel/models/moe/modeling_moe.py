@@ -16,10 +16,7 @@ for _model_type in (LLaDAMoeConfig.model_type, RND1Config.model_type):
 
 
 class LLaDAMoeModel(SDARMoeModel):
-    """The mixture of experts of LLaDA-MoE, without the head."""
-
     config: LLaDAMoeConfig
-    _supports_flash_attn = True
 
 
 class LLaDAMoeForMaskedDiffusion(SDARMoeForMaskedDiffusion):
@@ -27,12 +24,9 @@ class LLaDAMoeForMaskedDiffusion(SDARMoeForMaskedDiffusion):
 
     config: LLaDAMoeConfig
     backbone_class = LLaDAMoeModel
-    _supports_flash_attn = True
 
 
 class RND1Model(LLaDAMoeModel):
-    """The mixture of experts of RND1, without the head."""
-
     config: RND1Config
 
 

@@ -17,19 +17,11 @@ register_checkpoint_conversion_mapping(
 )
 
 
-class NemotronDiffusionPreTrainedModel(Ministral3PreTrainedModel):
+class NemotronDiffusionModel(DiffusionBackbone, Ministral3Model):
     config: NemotronDiffusionConfig
-    # Flash attention knows no free block after a causal past.
-    _supports_flash_attn = False
-    # Scales of an 8-bit cache, for serving engines.
-    _keys_to_ignore_on_load_unexpected = [r"\.[kv]_scale$"]
 
 
-class NemotronDiffusionModel(DiffusionBackbone, NemotronDiffusionPreTrainedModel, Ministral3Model):
-    """The transformer of Nemotron-Labs-Diffusion, without the head."""
-
-
-class NemotronDiffusionForMaskedDiffusion(MaskedDiffusionModel, NemotronDiffusionPreTrainedModel):
+class NemotronDiffusionForMaskedDiffusion(MaskedDiffusionModel, Ministral3PreTrainedModel):
     """Nemotron-Labs-Diffusion with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     Prompt and decided tokens are a causal past, and the open block sees them and itself. Blocks are counted from the
@@ -49,5 +41,8 @@ class NemotronDiffusionForMaskedDiffusion(MaskedDiffusionModel, NemotronDiffusio
     ```
     """
 
+    config: NemotronDiffusionConfig
     predicts_next_block = True
     backbone_class = NemotronDiffusionModel
+    # Scales of an 8-bit cache, for serving engines.
+    _keys_to_ignore_on_load_unexpected = [r"\.[kv]_scale$"]

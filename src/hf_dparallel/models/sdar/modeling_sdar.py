@@ -14,17 +14,11 @@ from .configuration_sdar import SDARConfig, SDARMoeConfig
 register_checkpoint_conversion_mapping("sdar_moe", get_checkpoint_conversion_mapping("qwen3_moe"), overwrite=True)
 
 
-class SDARPreTrainedModel(Qwen3PreTrainedModel):
+class SDARModel(DiffusionBackbone, Qwen3Model):
     config: SDARConfig
-    # Flash attention knows no block-causal mask.
-    _supports_flash_attn = False
 
 
-class SDARModel(DiffusionBackbone, SDARPreTrainedModel, Qwen3Model):
-    """The block-causal transformer of SDAR, without the head."""
-
-
-class SDARForMaskedDiffusion(MaskedDiffusionModel, SDARPreTrainedModel):
+class SDARForMaskedDiffusion(MaskedDiffusionModel, Qwen3PreTrainedModel):
     """SDAR with its prediction head and [`~DiffusionGenerationMixin.generate`]. TraDo has the same architecture.
 
     The length of a block, `config.block_length`, belongs to the checkpoint.
@@ -37,12 +31,12 @@ class SDARForMaskedDiffusion(MaskedDiffusionModel, SDARPreTrainedModel):
     ```
     """
 
+    config: SDARConfig
     backbone_class = SDARModel
 
 
 class SDARMoePreTrainedModel(Qwen3MoePreTrainedModel):
     config: SDARMoeConfig
-    _supports_flash_attn = False
     # transformers reads the module that a class is in, and the experts are in another one.
     _can_set_experts_implementation = Qwen3MoePreTrainedModel._can_set_experts_implementation
 
