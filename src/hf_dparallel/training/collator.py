@@ -124,7 +124,8 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
 
     def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if the rows do not suit the model's attention."""
-        super().check_model(model)
+        for variant in self.variants():
+            variant.check_student(self, model)
         base = base_model(model)
         rule = f"is not for {type(base).__name__}, whose noise is {base.noise!r}"
         is_known = (self.mask_token_id is None) == (base.noise == "uniform")
