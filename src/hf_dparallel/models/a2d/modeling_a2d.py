@@ -8,6 +8,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrained
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_a2d import A2DLlamaConfig, A2DQwen2Config, A2DQwen3Config
 
 
@@ -31,6 +32,7 @@ class A2DQwen3Model(DiffusionBackbone, Qwen3Model):
     config: A2DQwen3Config
 
 
+@register_family
 class A2DQwen3ForMaskedDiffusion(A2DForMaskedDiffusion, Qwen3PreTrainedModel):
     """A2D-Qwen3 (Qwen3-0.6B-diffusion, OPDLM) with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
@@ -51,6 +53,7 @@ class A2DQwen2Model(DiffusionBackbone, Qwen2Model):
     config: A2DQwen2Config
 
 
+@register_family
 class A2DQwen2ForMaskedDiffusion(A2DForMaskedDiffusion, Qwen2PreTrainedModel):
     """A2D-Qwen2 (Qwen2.5-Coder-0.5B-diffusion) with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
@@ -62,6 +65,7 @@ class A2DLlamaModel(DiffusionBackbone, LlamaModel):
     config: A2DLlamaConfig
 
 
+@register_family
 class A2DLlamaForMaskedDiffusion(A2DForMaskedDiffusion, LlamaPreTrainedModel):
     """A2D-Llama with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 

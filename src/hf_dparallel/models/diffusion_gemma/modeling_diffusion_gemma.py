@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import pad
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, DiffusionGemmaConfig, GenerationConfig
 from transformers import DiffusionGemmaForBlockDiffusion as PublishedModel
-from transformers import GenerationConfig
 from transformers.cache_utils import Cache, DynamicCache
 
 from hf_dparallel_rules.settings import SettingError
@@ -207,6 +207,11 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
         # The decoder has its own keys after those of the encoder.
         of_decoder = self._by_kind(*(mask[:, :num_noisy].roll(-num_noisy, dims=2) for mask in masks))
         return of_encoder, of_decoder
+
+
+# Auto classes that transformers has no model for; the configuration and all others stay those of transformers.
+for auto_class in (AutoModelForMaskedLM, AutoModelForCausalLM):
+    auto_class.register(DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, exist_ok=True)
 
 
 def _first_columns(cache: Cache, num_columns: int) -> Any:

@@ -5,6 +5,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrained
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_dream import DreamConfig
 
 
@@ -12,6 +13,7 @@ class DreamModel(DiffusionBackbone, Qwen2Model):
     config: DreamConfig
 
 
+@register_family
 class DreamForMaskedDiffusion(MaskedDiffusionModel, Qwen2PreTrainedModel):
     """Dream with its prediction head and [`~DiffusionGenerationMixin.generate`].
 

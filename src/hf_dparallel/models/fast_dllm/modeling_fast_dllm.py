@@ -5,6 +5,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrained
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_fast_dllm import FastDLLMConfig
 
 
@@ -12,6 +13,7 @@ class FastDLLMModel(DiffusionBackbone, Qwen2Model):
     config: FastDLLMConfig
 
 
+@register_family
 class FastDLLMForMaskedDiffusion(MaskedDiffusionModel, Qwen2PreTrainedModel):
     """Fast-dLLM v2 with its prediction head and [`~DiffusionGenerationMixin.generate`].
 

@@ -8,6 +8,7 @@ from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrained
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_llada import LLaDAConfig
 
 
@@ -55,6 +56,7 @@ class LLaDAModel(DiffusionBackbone, LLaDAPreTrainedModel, LlamaModel):
         self.embed_tokens.padding_idx = None
 
 
+@register_family
 class LLaDAForMaskedDiffusion(MaskedDiffusionModel, LLaDAPreTrainedModel):
     """LLaDA with its prediction head and [`~DiffusionGenerationMixin.generate`].
 

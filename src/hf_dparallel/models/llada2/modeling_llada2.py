@@ -9,6 +9,7 @@ from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeModel, Glm4Moe
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_llada2 import LLaDA2Config
 
 
@@ -89,6 +90,7 @@ class LLaDA2Model(DiffusionBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
         return super().forward(input_ids, attention_mask, *args, **kwargs)
 
 
+@register_family
 class LLaDA2ForMaskedDiffusion(MaskedDiffusionModel, LLaDA2PreTrainedModel):
     """LLaDA2.0, LLaDA2.1 or LLaDA2.2 with its prediction head and [`~DiffusionGenerationMixin.generate`].
 

@@ -6,6 +6,7 @@ They are built as the mixture of experts of SDAR is, with full attention; the lo
 
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 
+from ..family import register_family
 from ..sdar.modeling_sdar import SDARMoeForMaskedDiffusion, SDARMoeModel
 from .configuration_moe import LLaDAMoeConfig, RND1Config
 
@@ -19,6 +20,7 @@ class LLaDAMoeModel(SDARMoeModel):
     config: LLaDAMoeConfig
 
 
+@register_family
 class LLaDAMoeForMaskedDiffusion(SDARMoeForMaskedDiffusion):
     """LLaDA-MoE with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
@@ -30,6 +32,7 @@ class RND1Model(LLaDAMoeModel):
     config: RND1Config
 
 
+@register_family
 class RND1ForMaskedDiffusion(LLaDAMoeForMaskedDiffusion):
     """RND1 with its prediction head. Like Dream it was started from an autoregressive checkpoint, so it is shifted."""
 

@@ -7,6 +7,7 @@ from transformers.models.ministral3.modeling_ministral3 import Ministral3Model, 
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_nemotron import NemotronDiffusionConfig
 
 
@@ -21,6 +22,7 @@ class NemotronDiffusionModel(DiffusionBackbone, Ministral3Model):
     config: NemotronDiffusionConfig
 
 
+@register_family
 class NemotronDiffusionForMaskedDiffusion(MaskedDiffusionModel, Ministral3PreTrainedModel):
     """Nemotron-Labs-Diffusion with its prediction head and [`~DiffusionGenerationMixin.generate`].
 

@@ -7,6 +7,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeModel, Qwen
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_sdar import SDARConfig, SDARMoeConfig
 
 
@@ -18,6 +19,7 @@ class SDARModel(DiffusionBackbone, Qwen3Model):
     config: SDARConfig
 
 
+@register_family
 class SDARForMaskedDiffusion(MaskedDiffusionModel, Qwen3PreTrainedModel):
     """SDAR with its prediction head and [`~DiffusionGenerationMixin.generate`]. TraDo has the same architecture.
 
@@ -45,6 +47,7 @@ class SDARMoeModel(DiffusionBackbone, SDARMoePreTrainedModel, Qwen3MoeModel):
     """The block-causal mixture of experts of SDAR-30B-A3B, without the head."""
 
 
+@register_family
 class SDARMoeForMaskedDiffusion(MaskedDiffusionModel, SDARMoePreTrainedModel):
     """SDAR-30B-A3B with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
