@@ -31,13 +31,6 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
 
     A causal encoder stores what precedes the canvas, and a decoder, which sees in both directions, reads it. Both have
     the same weights, and adapters of their own.
-
-    ```python
-    >>> import hf_dparallel
-    >>> from transformers import AutoModelForMaskedLM
-
-    >>> model = AutoModelForMaskedLM.from_pretrained("google/diffusiongemma-26B-A4B-it")  # doctest: +SKIP
-    ```
     """
 
     attention = "causal_past"

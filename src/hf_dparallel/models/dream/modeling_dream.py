@@ -19,14 +19,6 @@ class DreamForMaskedDiffusion(MaskedDiffusionModel, Qwen2PreTrainedModel):
 
     Dream was started from Qwen2.5, so its hidden state at position `i - 1` predicts token `i`. The shift happens
     here: `logits[:, i]` scores token `i` like in every other model, and neither loss nor decoding know of it.
-
-    ```python
-    >>> import hf_dparallel
-    >>> from transformers import AutoModelForMaskedLM
-
-    >>> checkpoint = "Dream-org/Dream-v0-Instruct-7B"
-    >>> model = AutoModelForMaskedLM.from_pretrained(checkpoint, dtype="bfloat16")  # doctest: +SKIP
-    ```
     """
 
     config: DreamConfig

@@ -20,14 +20,6 @@ class FastDLLMForMaskedDiffusion(MaskedDiffusionModel, Qwen2PreTrainedModel):
     The hidden state at position `i - 1` predicts token `i`, across blocks, too, and `logits[:, i]` scores token `i`.
     The last token before a block therefore predicts its first one, which a pass decides alone, as the official
     sampler does. That sampler also decides sub-blocks of a block from left to right; here a block is one.
-
-    ```python
-    >>> import hf_dparallel
-    >>> from transformers import AutoModelForMaskedLM
-
-    >>> name = "Efficient-Large-Model/Fast_dLLM_v2_1.5B"
-    >>> model = AutoModelForMaskedLM.from_pretrained(name, dtype="bfloat16")  # doctest: +SKIP
-    ```
     """
 
     config: FastDLLMConfig

@@ -92,15 +92,6 @@ class LLaDA2Model(DiffusionBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
 
 @register_family
 class LLaDA2ForMaskedDiffusion(MaskedDiffusionModel, LLaDA2PreTrainedModel):
-    """LLaDA2.0, LLaDA2.1 or LLaDA2.2 with its prediction head and [`~DiffusionGenerationMixin.generate`].
-
-    ```python
-    >>> import hf_dparallel
-    >>> from transformers import AutoModelForMaskedLM
-
-    >>> checkpoint = "inclusionAI/LLaDA2.0-mini"
-    >>> model = AutoModelForMaskedLM.from_pretrained(checkpoint, dtype="bfloat16")  # doctest: +SKIP
-    ```
-    """
+    """LLaDA2.0, LLaDA2.1 or LLaDA2.2 with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
     backbone_class = LLaDA2Model

@@ -33,14 +33,6 @@ class NemotronDiffusionForMaskedDiffusion(MaskedDiffusionModel, Ministral3PreTra
 
     The published training also adds an autoregressive loss on the clean copy. [`CertaintyForcingTrainer`] has that
     copy predict first tokens of blocks only.
-
-    ```python
-    >>> import hf_dparallel
-    >>> from transformers import AutoModelForMaskedLM
-
-    >>> name = "nvidia/Nemotron-Labs-Diffusion-3B"
-    >>> model = AutoModelForMaskedLM.from_pretrained(name, dtype="bfloat16")  # doctest: +SKIP
-    ```
     """
 
     config: NemotronDiffusionConfig

@@ -24,13 +24,6 @@ class SDARForMaskedDiffusion(MaskedDiffusionModel, Qwen3PreTrainedModel):
     """SDAR with its prediction head and [`~DiffusionGenerationMixin.generate`]. TraDo has the same architecture.
 
     The length of a block, `config.block_length`, belongs to the checkpoint.
-
-    ```python
-    >>> import hf_dparallel
-    >>> from transformers import AutoModelForMaskedLM
-
-    >>> model = AutoModelForMaskedLM.from_pretrained("JetLM/SDAR-8B-Chat", dtype="bfloat16")  # doctest: +SKIP
-    ```
     """
 
     config: SDARConfig
