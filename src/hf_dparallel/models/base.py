@@ -37,6 +37,7 @@ from .scoring import (
 )
 
 
+_TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _DOWNLOAD_ARGUMENTS = ("cache_dir", "local_files_only", "proxies", "revision", "token")
 
 
@@ -128,6 +129,12 @@ class MaskedDiffusionModel(DiffusionModel):
     def block_origin(self) -> str:  # type: ignore[override]
         """Returns where blocks are counted from, by the config: "sequence" or "answer"."""
         return self.config.block_origin
+
+    @property
+    def target_modules(self) -> list[str]:
+        """Returns the layers that adapters are for by default: linear ones of attention and dense MLPs, by name."""
+        names = {name.rpartition(".")[2] for name, _ in self.named_modules()}  # type: ignore[attr-defined]
+        return [name for name in _TARGET_MODULES if name in names]
 
     def score(self, inputs, where, function=None, labels=None, forward=None):
         """Overrides [`ScoringMixin.score`]: the head runs at `where` only, inside the forward pass."""
