@@ -33,7 +33,7 @@ class PublishedConfigMixin:
     is_causal = False
     # Settings that change what a model computes, with the only value that is implemented. They are written into every
     # file, and so are settings that change nothing here: the published code reads both.
-    only_supported: Mapping[str, Any] = {}
+    only_supported: Mapping[str, Any] = {"use_sliding_window": False}
     only_kept: Mapping[str, Any] = {}
     # Which positions see which others: "full"; "block_causal" in blocks of `block_length` tokens; or "causal_past".
     attention = "full"
