@@ -16,7 +16,7 @@ import torch
 from hf_dparallel import LLaDAForMaskedDiffusion
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.generation.packed_products import packed_products
-from hf_dparallel.models.llada import LLaDAConfig
+from hf_dparallel.models.llada.configuration_llada import LLaDAConfig
 from hf_dparallel.reports import markdown_table, write_json
 
 

@@ -16,34 +16,38 @@ from .engines import emulation as _emulation  # noqa: F401  (adds its part of a 
 from .generation.configuration import DiffusionGenerationConfig as DiffusionGenerationConfig
 from .generation.mixin import DiffusionGenerationMixin as DiffusionGenerationMixin
 from .generation.output import DiffusionGenerationOutput as DiffusionGenerationOutput
-from .models.a2d import A2DLlamaConfig as A2DLlamaConfig
-from .models.a2d import A2DLlamaForMaskedDiffusion as A2DLlamaForMaskedDiffusion
-from .models.a2d import A2DQwen2Config as A2DQwen2Config
-from .models.a2d import A2DQwen2ForMaskedDiffusion as A2DQwen2ForMaskedDiffusion
-from .models.a2d import A2DQwen3Config as A2DQwen3Config
-from .models.a2d import A2DQwen3ForMaskedDiffusion as A2DQwen3ForMaskedDiffusion
+from .models.a2d.configuration_a2d import A2DLlamaConfig as A2DLlamaConfig
+from .models.a2d.configuration_a2d import A2DQwen2Config as A2DQwen2Config
+from .models.a2d.configuration_a2d import A2DQwen3Config as A2DQwen3Config
+from .models.a2d.modeling_a2d import A2DLlamaForMaskedDiffusion as A2DLlamaForMaskedDiffusion
+from .models.a2d.modeling_a2d import A2DQwen2ForMaskedDiffusion as A2DQwen2ForMaskedDiffusion
+from .models.a2d.modeling_a2d import A2DQwen3ForMaskedDiffusion as A2DQwen3ForMaskedDiffusion
 from .models.convert import convert_to_diffusion as convert_to_diffusion
-from .models.diffusion_gemma import DiffusionGemmaForBlockDiffusion as DiffusionGemmaForBlockDiffusion
-from .models.dream import DreamConfig as DreamConfig
-from .models.dream import DreamForMaskedDiffusion as DreamForMaskedDiffusion
-from .models.dream import DreamTokenizer as DreamTokenizer
-from .models.fast_dllm import FastDLLMConfig as FastDLLMConfig
-from .models.fast_dllm import FastDLLMForMaskedDiffusion as FastDLLMForMaskedDiffusion
+from .models.diffusion_gemma.modeling_diffusion_gemma import (
+    DiffusionGemmaForBlockDiffusion as DiffusionGemmaForBlockDiffusion,
+)
+from .models.dream.configuration_dream import DreamConfig as DreamConfig
+from .models.dream.modeling_dream import DreamForMaskedDiffusion as DreamForMaskedDiffusion
+from .models.dream.tokenization_dream import DreamTokenizer as DreamTokenizer
+from .models.fast_dllm.configuration_fast_dllm import FastDLLMConfig as FastDLLMConfig
+from .models.fast_dllm.modeling_fast_dllm import FastDLLMForMaskedDiffusion as FastDLLMForMaskedDiffusion
 from .models.foreign import enable_diffusion_generation as enable_diffusion_generation
-from .models.llada import LLaDAConfig as LLaDAConfig
-from .models.llada import LLaDAForMaskedDiffusion as LLaDAForMaskedDiffusion
-from .models.llada2 import LLaDA2Config as LLaDA2Config
-from .models.llada2 import LLaDA2ForMaskedDiffusion as LLaDA2ForMaskedDiffusion
-from .models.moe import LLaDAMoeConfig as LLaDAMoeConfig
-from .models.moe import LLaDAMoeForMaskedDiffusion as LLaDAMoeForMaskedDiffusion
-from .models.moe import RND1Config as RND1Config
-from .models.moe import RND1ForMaskedDiffusion as RND1ForMaskedDiffusion
-from .models.nemotron import NemotronDiffusionConfig as NemotronDiffusionConfig
-from .models.nemotron import NemotronDiffusionForMaskedDiffusion as NemotronDiffusionForMaskedDiffusion
-from .models.sdar import SDARConfig as SDARConfig
-from .models.sdar import SDARForMaskedDiffusion as SDARForMaskedDiffusion
-from .models.sdar import SDARMoeConfig as SDARMoeConfig
-from .models.sdar import SDARMoeForMaskedDiffusion as SDARMoeForMaskedDiffusion
+from .models.llada.configuration_llada import LLaDAConfig as LLaDAConfig
+from .models.llada.modeling_llada import LLaDAForMaskedDiffusion as LLaDAForMaskedDiffusion
+from .models.llada2.configuration_llada2 import LLaDA2Config as LLaDA2Config
+from .models.llada2.modeling_llada2 import LLaDA2ForMaskedDiffusion as LLaDA2ForMaskedDiffusion
+from .models.moe.configuration_moe import LLaDAMoeConfig as LLaDAMoeConfig
+from .models.moe.configuration_moe import RND1Config as RND1Config
+from .models.moe.modeling_moe import LLaDAMoeForMaskedDiffusion as LLaDAMoeForMaskedDiffusion
+from .models.moe.modeling_moe import RND1ForMaskedDiffusion as RND1ForMaskedDiffusion
+from .models.nemotron.configuration_nemotron import NemotronDiffusionConfig as NemotronDiffusionConfig
+from .models.nemotron.modeling_nemotron import (
+    NemotronDiffusionForMaskedDiffusion as NemotronDiffusionForMaskedDiffusion,
+)
+from .models.sdar.configuration_sdar import SDARConfig as SDARConfig
+from .models.sdar.configuration_sdar import SDARMoeConfig as SDARMoeConfig
+from .models.sdar.modeling_sdar import SDARForMaskedDiffusion as SDARForMaskedDiffusion
+from .models.sdar.modeling_sdar import SDARMoeForMaskedDiffusion as SDARMoeForMaskedDiffusion
 
 
 if TYPE_CHECKING:

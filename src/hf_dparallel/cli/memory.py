@@ -32,7 +32,7 @@ from ..generation.cache import WindowCache
 from ..generation.plan import Pass
 from ..generation.prediction import predict_tokens
 from ..training.objective import Objective
-from ..training.student import add_adapter, default_target_modules
+from ..training.student import add_adapter
 
 
 # NF4 in blocks of 64 with a float32 scale each, as bitsandbytes quantizes.
@@ -61,7 +61,7 @@ def estimate_memory(config: PreTrainedConfig, work: Flags) -> dict[str, int]:
     weights, adapter, expanded = sum(weight.nbytes for weight in model.parameters()), 0, 0
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if work.train and work.use_peft:
-        names = default_target_modules(model)
+        names = model.target_modules
         adapted = [module for name, module in linear.items() if name.rpartition(".")[2] in names]
         # Four times in float32.
         adapter = 16 * work.lora_r * sum(module.in_features + module.out_features for module in adapted)

@@ -2,6 +2,7 @@
 """A mixin that lets positions of a transformers decoder see others than the ones before them."""
 
 import inspect
+from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask
@@ -25,6 +26,10 @@ class DiffusionBackbone:
     The mask creation of transformers reads `config.is_causal = False`; the attention functions (SDPA without a mask,
     flash attention) read the flag of the module.
     """
+
+    config: Any
+    # Flash attention knows no blocks.
+    _supports_flash_attn = property(lambda self: self.config.attention == "full")
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)  # type: ignore[call-arg]
@@ -51,7 +56,8 @@ class DiffusionBackbone:
             inputs_embeds, input_ids = self.embed_tokens(input_ids), None  # type: ignore[attr-defined]
         if isinstance(attention_mask, dict):
             attention_mask = attention_mask["full_attention"]
-        elif self._needs_mask(attention_mask):
+        elif self.config.attention != "full" and (attention_mask is None or len(attention_mask.shape) == 2):
+            # transformers makes those of full attention.
             attention_mask, position_ids = self._make_mask(inputs_embeds, attention_mask, position_ids, cache)
         return super().forward(  # type: ignore[misc]
             input_ids=input_ids,
@@ -60,11 +66,6 @@ class DiffusionBackbone:
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-
-    def _needs_mask(self, given: torch.Tensor | BlockMask | None) -> bool:
-        """Returns whether to make a mask: transformers makes those of full attention."""
-        is_full = self.config.attention == "full"  # type: ignore[attr-defined]
-        return not is_full and (given is None or len(given.shape) == 2)
 
     def _make_mask(self, inputs_embeds, key_mask, position_ids, cache):
         """Returns the mask of 2-D inputs and the query positions."""
@@ -77,9 +78,9 @@ class DiffusionBackbone:
         else:
             key_positions = (key_mask.long().cumsum(dim=1) - 1).clamp(min=0)
         position_ids = key_positions[:, -queries:] if position_ids is None else position_ids.expand(rows, -1)
-        open_start = key_positions.amax(dim=1, keepdim=True) + 1 - self.config.block_length  # type: ignore[attr-defined]
+        open_start = key_positions.amax(dim=1, keepdim=True) + 1 - self.config.block_length
         mask = make_attention_mask(
-            self.config,  # type: ignore[attr-defined]
+            self.config,
             block_causal(self._blocks(position_ids, open_start), self._blocks(key_positions, open_start)),
             (rows, queries, keys),
             key_mask=key_mask,
@@ -90,5 +91,5 @@ class DiffusionBackbone:
 
     def _blocks(self, positions, open_start):
         """Returns block numbers: each token of a causal past is a block, and so is all from `open_start` on."""
-        config = self.config  # type: ignore[attr-defined]
+        config = self.config
         return positions.minimum(open_start) if config.attention == "causal_past" else positions // config.block_length

@@ -25,7 +25,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..generation.mixin import DiffusionGenerationMixin
 from .adapters import AdapterLoadingMixin
-from .backbones import CACHE_ARGUMENT
+from .backbones import CACHE_ARGUMENT, DiffusionBackbone
 from .scoring import (
     LazyLogits,
     ScoringMixin,
@@ -37,6 +37,7 @@ from .scoring import (
 )
 
 
+_TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _DOWNLOAD_ARGUMENTS = ("cache_dir", "local_files_only", "proxies", "revision", "token")
 
 
@@ -104,6 +105,7 @@ class MaskedDiffusionModel(DiffusionModel):
     backbone_class: type[nn.Module]
     is_native = True
     takes_visibility = True
+    _supports_flash_attn = DiffusionBackbone._supports_flash_attn
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
@@ -127,6 +129,12 @@ class MaskedDiffusionModel(DiffusionModel):
     def block_origin(self) -> str:  # type: ignore[override]
         """Returns where blocks are counted from, by the config: "sequence" or "answer"."""
         return self.config.block_origin
+
+    @property
+    def target_modules(self) -> list[str]:
+        """Returns the layers that adapters are for by default: linear ones of attention and dense MLPs, by name."""
+        names = {name.rpartition(".")[2] for name, _ in self.named_modules()}  # type: ignore[attr-defined]
+        return [name for name in _TARGET_MODULES if name in names]
 
     def score(self, inputs, where, function=None, labels=None, forward=None):
         """Overrides [`ScoringMixin.score`]: the head runs at `where` only, inside the forward pass."""
@@ -189,8 +197,7 @@ class MaskedDiffusionModel(DiffusionModel):
                 output has it as `head_output`, and no `logits`. Only the logits of one call are in memory at a time,
                 in the backward pass too, where all but the last are computed again.
             skip_head (`bool`, *optional*, defaults to `False`):
-                Whether to return, as `head_states` and instead of `logits`, the hidden states that the head would run
-                on.
+                Whether to return `head_states` instead of `logits`.
             predicted_by (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
                 The position whose hidden state predicts each token, by default its own, with `shift_logits` the one
                 before.

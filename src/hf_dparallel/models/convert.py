@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from hf_dparallel_rules.settings import SETTINGS, SettingError
 
 from ..generation.configuration import DiffusionGenerationConfig, special_token_id
-from .a2d import A2DLlamaForMaskedDiffusion, A2DQwen2ForMaskedDiffusion, A2DQwen3ForMaskedDiffusion
+from .a2d.modeling_a2d import A2DLlamaForMaskedDiffusion, A2DQwen2ForMaskedDiffusion, A2DQwen3ForMaskedDiffusion
 from .base import MaskedDiffusionModel
 from .family import PublishedConfigMixin
 

@@ -2,7 +2,7 @@
 """What makes a family: configurations as in the published files, and registration with the Auto classes."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers import (
     AutoConfig,
@@ -16,6 +16,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_dparallel_rules.settings import SETTINGS
 
+
+ModelClass = TypeVar("ModelClass", bound=type[PreTrainedModel])
 
 # The keys of block-causal files, by which a family with full attention is told apart from them.
 NO_BLOCKS: dict[str, Any] = dict.fromkeys(
@@ -31,7 +33,7 @@ class PublishedConfigMixin:
     is_causal = False
     # Settings that change what a model computes, with the only value that is implemented. They are written into every
     # file, and so are settings that change nothing here: the published code reads both.
-    only_supported: Mapping[str, Any] = {}
+    only_supported: Mapping[str, Any] = {"use_sliding_window": False}
     only_kept: Mapping[str, Any] = {}
     # Which positions see which others: "full"; "block_causal" in blocks of `block_length` tokens; or "causal_past".
     attention = "full"
@@ -90,7 +92,7 @@ class PublishedConfigMixin:
                 )
 
 
-def register_family(model_class: type[PreTrainedModel]) -> None:
+def register_family(model_class: ModelClass) -> ModelClass:
     """Makes the Auto classes load a family; of several libraries that register a `model_type` the last wins.
 
     The published repositories name `AutoModel` and, but for Dream, `AutoModelForCausalLM` in their `auto_map`, so
@@ -100,3 +102,4 @@ def register_family(model_class: type[PreTrainedModel]) -> None:
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
     for auto_class in (AutoModel, AutoModelForMaskedLM, AutoModelForCausalLM):
         auto_class.register(config_class, model_class, exist_ok=True)
+    return model_class

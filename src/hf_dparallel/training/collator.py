@@ -34,10 +34,9 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     block are masked, so that each of them is learned once. Rows `0..B-1` are the first views and rows `B..2B-1` the
     second. A view whose draw masks no token is a row without labels; its loss is zero.
 
-    With `masking="trajectory"` the tokens that the teacher committed last in the block are masked (column
-    `commit_step`), so that the student meets the states of the teacher's own decoding. Tokens of one pass are put in a
-    random order, and the padding counts as committed with the last token. (The pseudo-trajectories of d3LLM,
-    https://github.com/hao-ai-lab/d3LLM.)
+    With `masking="trajectory"` the student meets the states of the teacher's own decoding (the pseudo-trajectories of
+    d3LLM, https://github.com/hao-ai-lab/d3LLM). Tokens of one pass are put in a random order, and the padding counts
+    as committed with the last token.
 
     If `attention` is not "full", for models that never see what follows a block, all blocks of the answer are
     active at once, each masked with a draw of its own. Blocks are counted from the first token of the prompt, or of
@@ -46,8 +45,7 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
     one has labels. Blocks from which no row of the batch learns anything are left out. The attention mask is left to
     the trainer (section B.6 of https://huggingface.co/papers/2503.09573). `max_length` is rounded up to whole blocks.
 
-    With `suffix_length`, a row has only that many masked tokens after its active block, as when decoding with it. The
-    others are cut off, or hidden by `attention_mask`.
+    With `suffix_length`, the masked tokens that a row does not see are cut off, or hidden by `attention_mask`.
 
     Without a mask token, the tokens that would be masked become random ones, and all tokens of the active blocks are
     scored. With an encoder, the clean copy has labels, too, and half of the rows are marked as `self_conditioned`.
@@ -124,7 +122,8 @@ class DataCollatorForSemiAutoregressiveMasking(MaskingSettings):
 
     def check_model(self, model: nn.Module) -> None:
         """Raises a `ValueError` if the rows do not suit the model's attention."""
-        super().check_model(model)
+        for variant in self.variants():
+            variant.check_student(self, model)
         base = base_model(model)
         rule = f"is not for {type(base).__name__}, whose noise is {base.noise!r}"
         is_known = (self.mask_token_id is None) == (base.noise == "uniform")

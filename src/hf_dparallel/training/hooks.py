@@ -52,13 +52,6 @@ class Settings:
 
     def check(self) -> None:
         """Raises a [`SettingError`] for a setting that is out of range or has no meaning."""
-        for variant in self.variants():
-            variant.check_settings(self)
-
-    def check_model(self, model: nn.Module) -> None:
-        """Raises a `ValueError` if this model cannot be trained so."""
-        for variant in self.variants():
-            variant.check_student(self, model)
 
     def variants(self) -> Iterator[Any]:
         """Yields the variants that are on, whose hooks are called with these settings."""
@@ -87,9 +80,6 @@ class Variant(Settings):
     """
 
     mark_name: ClassVar[str]
-
-    def check_settings(self) -> None:
-        """Raises a [`SettingError`] for a setting of the variant that is out of range or has no meaning."""
 
     def check_student(self, model: nn.Module) -> None:
         """Raises a `ValueError` if this model cannot be trained so."""

@@ -88,9 +88,8 @@ class Objective(Settings):
     @property
     def weights(self) -> dict[str, float]:
         """Weights of all computed terms, by name."""
-        added = {name: getattr(self, f"{name}_weight") for name in self.added_terms}
         weights = {"consistency": self.consistency_weight, "certainty": self.certainty_weight}
-        weights |= {name: weight for name, weight in added.items() if weight}
+        weights |= {name: weight for name in self.added_terms if (weight := getattr(self, f"{name}_weight"))}
         return weights if self.encoder_weight is None else weights | {"encoder": self.encoder_weight}
 
     def token_terms(self, logits: torch.Tensor, targets: torch.LongTensor) -> TokenTerms:

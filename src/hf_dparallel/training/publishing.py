@@ -2,7 +2,6 @@
 """What a trained model has beside its weights (recipe, record of its training, card), and its way to the Hub."""
 
 import functools
-import json
 from concurrent.futures import Future
 from dataclasses import fields
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from ..hub.card import TAGS
 from ..hub.facts import ModelFacts, check_base_model
 from ..hub.files import SUMMARY_NAME, hub_name
 from ..hub.publish import push_model_to_hub, write_companions
+from ..reports import write_json
 from .config import CertaintyForcingConfig
 from .masking import Masking
 from .student import adapter_folder, base_model
@@ -135,7 +135,7 @@ class PublishingMixin(Trainer):
         recipe, summary = student_recipe(self), training_summary(self)
         for target in {folder, *copies, folder / adapter_folder(self.model)}:
             recipe.save_pretrained(target)
-            (target / SUMMARY_NAME).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+            write_json(summary, target / SUMMARY_NAME)
         repo_id = model_name or self.hub_model_id or Path(self.args.output_dir).name
         write_companions(ModelFacts.read(folder, repo_id, **kwargs), *copies)
 

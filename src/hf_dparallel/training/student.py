@@ -14,7 +14,6 @@ from ..generation import configuration
 from ..generation.compatibility import has_adapter
 from ..models.adapter_files import config_problems
 from ..models.adapters import check_not_repacked
-from ..models.base import MaskedDiffusionModel
 from ..models.foreign import enable_diffusion_generation
 from ..models.scoring import ScoringMixin
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
 
 logger = logging.get_logger(__name__)
-
-_DEFAULT_TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def prepare_student(
@@ -139,21 +136,12 @@ def add_adapter(model: PreTrainedModel, peft_config: "PeftConfig") -> "PeftModel
     # Not every method has target modules.
     if hasattr(peft_config, "target_modules"):
         if peft_config.target_modules is None:
-            peft_config.target_modules = default_target_modules(model)
+            peft_config.target_modules = getattr(model, "target_modules", "all-linear")
         check_target_modules(model, peft_config.target_modules)
     with warnings.catch_warnings():
         # It asks transformers for something by its old name.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         return get_peft_model(model, peft_config)
-
-
-def default_target_modules(model: PreTrainedModel) -> list[str] | str:
-    """Returns the default target modules of an adapter: the linear layers of the attention and of dense MLPs."""
-    if hasattr(model, "target_modules"):
-        return model.target_modules
-    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    by_name = [name for name in _DEFAULT_TARGET_MODULES if name in names]
-    return by_name if isinstance(model, MaskedDiffusionModel) else "all-linear"
 
 
 def check_target_modules(model: nn.Module, target_modules: list[str] | set[str] | str) -> None:

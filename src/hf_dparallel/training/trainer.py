@@ -109,12 +109,8 @@ class CertaintyForcingTrainer(CheckpointMixin):
         compute_metrics (`Callable[[EvalPrediction], dict]`, *optional*):
             Gets the predicted tokens and the labels, both as arrays of shape `(sequences, views, length)` with -100
             where nothing is scored, such as in the clean half of the rows of a block-causal model.
-        callbacks (list of [`~transformers.TrainerCallback`], *optional*):
-            Callbacks to add to the default ones.
-        optimizers (`tuple`, *optional*, defaults to `(None, None)`):
-            The optimizer and the scheduler to use.
-        optimizer_cls_and_kwargs (`tuple`, *optional*):
-            The optimizer class and its keyword arguments. Incompatible with `optimizers`.
+        callbacks, optimizers, optimizer_cls_and_kwargs:
+            As in [`~transformers.Trainer`].
         preprocess_logits_for_metrics (`Callable`, *optional*):
             Applied to the predicted tokens before they are gathered.
         model_init (`Callable`, *optional*):

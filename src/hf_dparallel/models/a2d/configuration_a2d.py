@@ -23,7 +23,6 @@ class A2DConfigMixin(PublishedConfigMixin):
             `A2DQwen2ForMaskedDiffusion.from_pretrained("fredzzp/open-dcoder-0.5B", shift_logits=True)`.
     """
 
-    only_supported = {"use_sliding_window": False}
     told_apart = dict.fromkeys(NO_BLOCKS, "Pass `block_length` instead.")
     block_length: int | None
 

@@ -8,11 +8,15 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Model, Qwen3PreTrained
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_a2d import A2DLlamaConfig, A2DQwen2Config, A2DQwen3Config
 
 
 class A2DForMaskedDiffusion(MaskedDiffusionModel):
     """What the models of A2D share: the name of a checkpoint may say that it needs blocks, which its file does not."""
+
+    # Flash attention knows no blocks, which `config.block_length` may add to a model that is loaded.
+    _supports_flash_attn = False
 
     def __init__(self, config: PreTrainedConfig):
         if "bd3lm" in config.name_or_path and config.block_length is None:
@@ -24,17 +28,12 @@ class A2DForMaskedDiffusion(MaskedDiffusionModel):
         super().__init__(config)
 
 
-class A2DQwen3PreTrainedModel(Qwen3PreTrainedModel):
+class A2DQwen3Model(DiffusionBackbone, Qwen3Model):
     config: A2DQwen3Config
-    # Flash attention knows no block-causal mask.
-    _supports_flash_attn = False
 
 
-class A2DQwen3Model(DiffusionBackbone, A2DQwen3PreTrainedModel, Qwen3Model):
-    """The transformer of A2D-Qwen3, without the head."""
-
-
-class A2DQwen3ForMaskedDiffusion(A2DForMaskedDiffusion, A2DQwen3PreTrainedModel):
+@register_family
+class A2DQwen3ForMaskedDiffusion(A2DForMaskedDiffusion, Qwen3PreTrainedModel):
     """A2D-Qwen3 (Qwen3-0.6B-diffusion, OPDLM) with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     ```python
@@ -46,34 +45,29 @@ class A2DQwen3ForMaskedDiffusion(A2DForMaskedDiffusion, A2DQwen3PreTrainedModel)
     ```
     """
 
+    config: A2DQwen3Config
     backbone_class = A2DQwen3Model
 
 
-class A2DQwen2PreTrainedModel(Qwen2PreTrainedModel):
+class A2DQwen2Model(DiffusionBackbone, Qwen2Model):
     config: A2DQwen2Config
-    _supports_flash_attn = False
 
 
-class A2DQwen2Model(DiffusionBackbone, A2DQwen2PreTrainedModel, Qwen2Model):
-    """The transformer of A2D-Qwen2, without the head."""
-
-
-class A2DQwen2ForMaskedDiffusion(A2DForMaskedDiffusion, A2DQwen2PreTrainedModel):
+@register_family
+class A2DQwen2ForMaskedDiffusion(A2DForMaskedDiffusion, Qwen2PreTrainedModel):
     """A2D-Qwen2 (Qwen2.5-Coder-0.5B-diffusion) with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
+    config: A2DQwen2Config
     backbone_class = A2DQwen2Model
 
 
-class A2DLlamaPreTrainedModel(LlamaPreTrainedModel):
+class A2DLlamaModel(DiffusionBackbone, LlamaModel):
     config: A2DLlamaConfig
-    _supports_flash_attn = False
 
 
-class A2DLlamaModel(DiffusionBackbone, A2DLlamaPreTrainedModel, LlamaModel):
-    """The transformer of A2D-Llama, without the head."""
-
-
-class A2DLlamaForMaskedDiffusion(A2DForMaskedDiffusion, A2DLlamaPreTrainedModel):
+@register_family
+class A2DLlamaForMaskedDiffusion(A2DForMaskedDiffusion, LlamaPreTrainedModel):
     """A2D-Llama with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
+    config: A2DLlamaConfig
     backbone_class = A2DLlamaModel

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import pad
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, DiffusionGemmaConfig, GenerationConfig
 from transformers import DiffusionGemmaForBlockDiffusion as PublishedModel
-from transformers import GenerationConfig
 from transformers.cache_utils import Cache, DynamicCache
 
 from hf_dparallel_rules.settings import SettingError
@@ -31,13 +31,6 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
 
     A causal encoder stores what precedes the canvas, and a decoder, which sees in both directions, reads it. Both have
     the same weights, and adapters of their own.
-
-    ```python
-    >>> import hf_dparallel
-    >>> from transformers import AutoModelForMaskedLM
-
-    >>> model = AutoModelForMaskedLM.from_pretrained("google/diffusiongemma-26B-A4B-it")  # doctest: +SKIP
-    ```
     """
 
     attention = "causal_past"
@@ -207,6 +200,11 @@ class DiffusionGemmaForBlockDiffusion(DiffusionModel, PublishedModel):
         # The decoder has its own keys after those of the encoder.
         of_decoder = self._by_kind(*(mask[:, :num_noisy].roll(-num_noisy, dims=2) for mask in masks))
         return of_encoder, of_decoder
+
+
+# Auto classes that transformers has no model for; the configuration and all others stay those of transformers.
+for auto_class in (AutoModelForMaskedLM, AutoModelForCausalLM):
+    auto_class.register(DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, exist_ok=True)
 
 
 def _first_columns(cache: Cache, num_columns: int) -> Any:

@@ -21,7 +21,6 @@ class DreamConfig(PublishedConfigMixin, Qwen2Config):
     """
 
     model_type = "Dream"
-    only_supported = {"use_sliding_window": False}
     told_apart = {
         "block_size": SDARConfig,  # DreamReasoner
         "expand_token_id": "DreamOn inserts and deletes tokens, which is not implemented. Load a Dream-Coder.",

@@ -5,31 +5,22 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrained
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_dream import DreamConfig
 
 
-class DreamPreTrainedModel(Qwen2PreTrainedModel):
+class DreamModel(DiffusionBackbone, Qwen2Model):
     config: DreamConfig
 
 
-class DreamModel(DiffusionBackbone, DreamPreTrainedModel, Qwen2Model):
-    """The bidirectional transformer of Dream, without the head."""
-
-
-class DreamForMaskedDiffusion(MaskedDiffusionModel, DreamPreTrainedModel):
+@register_family
+class DreamForMaskedDiffusion(MaskedDiffusionModel, Qwen2PreTrainedModel):
     """Dream with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     Dream was started from Qwen2.5, so its hidden state at position `i - 1` predicts token `i`. The shift happens
     here: `logits[:, i]` scores token `i` like in every other model, and neither loss nor decoding know of it.
-
-    ```python
-    >>> import hf_dparallel
-    >>> from transformers import AutoModelForMaskedLM
-
-    >>> checkpoint = "Dream-org/Dream-v0-Instruct-7B"
-    >>> model = AutoModelForMaskedLM.from_pretrained(checkpoint, dtype="bfloat16")  # doctest: +SKIP
-    ```
     """
 
+    config: DreamConfig
     shift_logits = True
     backbone_class = DreamModel

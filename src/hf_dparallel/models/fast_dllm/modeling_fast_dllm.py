@@ -5,34 +5,23 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2Model, Qwen2PreTrained
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_fast_dllm import FastDLLMConfig
 
 
-class FastDLLMPreTrainedModel(Qwen2PreTrainedModel):
+class FastDLLMModel(DiffusionBackbone, Qwen2Model):
     config: FastDLLMConfig
-    # Flash attention knows no block-causal mask.
-    _supports_flash_attn = False
 
 
-class FastDLLMModel(DiffusionBackbone, FastDLLMPreTrainedModel, Qwen2Model):
-    """The block-causal transformer of Fast-dLLM v2, without the head."""
-
-
-class FastDLLMForMaskedDiffusion(MaskedDiffusionModel, FastDLLMPreTrainedModel):
+@register_family
+class FastDLLMForMaskedDiffusion(MaskedDiffusionModel, Qwen2PreTrainedModel):
     """Fast-dLLM v2 with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     The hidden state at position `i - 1` predicts token `i`, across blocks, too, and `logits[:, i]` scores token `i`.
     The last token before a block therefore predicts its first one, which a pass decides alone, as the official
     sampler does. That sampler also decides sub-blocks of a block from left to right; here a block is one.
-
-    ```python
-    >>> import hf_dparallel
-    >>> from transformers import AutoModelForMaskedLM
-
-    >>> name = "Efficient-Large-Model/Fast_dLLM_v2_1.5B"
-    >>> model = AutoModelForMaskedLM.from_pretrained(name, dtype="bfloat16")  # doctest: +SKIP
-    ```
     """
 
+    config: FastDLLMConfig
     shift_logits = True
     backbone_class = FastDLLMModel

@@ -8,6 +8,7 @@ from transformers.models.llama.modeling_llama import LlamaModel, LlamaPreTrained
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_llada import LLaDAConfig
 
 
@@ -50,13 +51,12 @@ class LLaDAPreTrainedModel(LlamaPreTrainedModel):
 
 
 class LLaDAModel(DiffusionBackbone, LLaDAPreTrainedModel, LlamaModel):
-    """The bidirectional transformer of LLaDA, without the head."""
-
     def __init__(self, config: LLaDAConfig):
         super().__init__(config)
         self.embed_tokens.padding_idx = None
 
 
+@register_family
 class LLaDAForMaskedDiffusion(MaskedDiffusionModel, LLaDAPreTrainedModel):
     """LLaDA with its prediction head and [`~DiffusionGenerationMixin.generate`].
 

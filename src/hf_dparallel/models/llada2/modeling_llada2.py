@@ -9,6 +9,7 @@ from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeModel, Glm4Moe
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_llada2 import LLaDA2Config
 
 
@@ -36,8 +37,6 @@ register_checkpoint_conversion_mapping(
 
 class LLaDA2PreTrainedModel(Glm4MoePreTrainedModel):
     config: LLaDA2Config
-    # Flash attention has no block-causal mask.
-    _supports_flash_attn = False
     # transformers reads the module that a class is in, and the experts are in another one.
     _can_set_experts_implementation = Glm4MoePreTrainedModel._can_set_experts_implementation
 
@@ -73,8 +72,6 @@ class BlockRouter(Glm4MoeTopkRouter):
 
 
 class LLaDA2Model(DiffusionBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
-    """The block-causal transformer of LLaDA2, without the head."""
-
     def __init__(self, config: LLaDA2Config):
         super().__init__(config)
         if config.expert_capacity is not None:
@@ -93,16 +90,8 @@ class LLaDA2Model(DiffusionBackbone, LLaDA2PreTrainedModel, Glm4MoeModel):
         return super().forward(input_ids, attention_mask, *args, **kwargs)
 
 
+@register_family
 class LLaDA2ForMaskedDiffusion(MaskedDiffusionModel, LLaDA2PreTrainedModel):
-    """LLaDA2.0, LLaDA2.1 or LLaDA2.2 with its prediction head and [`~DiffusionGenerationMixin.generate`].
-
-    ```python
-    >>> import hf_dparallel
-    >>> from transformers import AutoModelForMaskedLM
-
-    >>> checkpoint = "inclusionAI/LLaDA2.0-mini"
-    >>> model = AutoModelForMaskedLM.from_pretrained(checkpoint, dtype="bfloat16")  # doctest: +SKIP
-    ```
-    """
+    """LLaDA2.0, LLaDA2.1 or LLaDA2.2 with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
     backbone_class = LLaDA2Model

@@ -6,6 +6,7 @@ They are built as the mixture of experts of SDAR is, with full attention; the lo
 
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 
+from ..family import register_family
 from ..sdar.modeling_sdar import SDARMoeForMaskedDiffusion, SDARMoeModel
 from .configuration_moe import LLaDAMoeConfig, RND1Config
 
@@ -16,26 +17,22 @@ for _model_type in (LLaDAMoeConfig.model_type, RND1Config.model_type):
 
 
 class LLaDAMoeModel(SDARMoeModel):
-    """The mixture of experts of LLaDA-MoE, without the head."""
-
     config: LLaDAMoeConfig
-    _supports_flash_attn = True
 
 
+@register_family
 class LLaDAMoeForMaskedDiffusion(SDARMoeForMaskedDiffusion):
     """LLaDA-MoE with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 
     config: LLaDAMoeConfig
     backbone_class = LLaDAMoeModel
-    _supports_flash_attn = True
 
 
 class RND1Model(LLaDAMoeModel):
-    """The mixture of experts of RND1, without the head."""
-
     config: RND1Config
 
 
+@register_family
 class RND1ForMaskedDiffusion(LLaDAMoeForMaskedDiffusion):
     """RND1 with its prediction head. Like Dream it was started from an autoregressive checkpoint, so it is shifted."""
 

@@ -7,6 +7,7 @@ from transformers.models.ministral3.modeling_ministral3 import Ministral3Model, 
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_nemotron import NemotronDiffusionConfig
 
 
@@ -17,19 +18,12 @@ register_checkpoint_conversion_mapping(
 )
 
 
-class NemotronDiffusionPreTrainedModel(Ministral3PreTrainedModel):
+class NemotronDiffusionModel(DiffusionBackbone, Ministral3Model):
     config: NemotronDiffusionConfig
-    # Flash attention knows no free block after a causal past.
-    _supports_flash_attn = False
-    # Scales of an 8-bit cache, for serving engines.
-    _keys_to_ignore_on_load_unexpected = [r"\.[kv]_scale$"]
 
 
-class NemotronDiffusionModel(DiffusionBackbone, NemotronDiffusionPreTrainedModel, Ministral3Model):
-    """The transformer of Nemotron-Labs-Diffusion, without the head."""
-
-
-class NemotronDiffusionForMaskedDiffusion(MaskedDiffusionModel, NemotronDiffusionPreTrainedModel):
+@register_family
+class NemotronDiffusionForMaskedDiffusion(MaskedDiffusionModel, Ministral3PreTrainedModel):
     """Nemotron-Labs-Diffusion with its prediction head and [`~DiffusionGenerationMixin.generate`].
 
     Prompt and decided tokens are a causal past, and the open block sees them and itself. Blocks are counted from the
@@ -39,15 +33,10 @@ class NemotronDiffusionForMaskedDiffusion(MaskedDiffusionModel, NemotronDiffusio
 
     The published training also adds an autoregressive loss on the clean copy. [`CertaintyForcingTrainer`] has that
     copy predict first tokens of blocks only.
-
-    ```python
-    >>> import hf_dparallel
-    >>> from transformers import AutoModelForMaskedLM
-
-    >>> name = "nvidia/Nemotron-Labs-Diffusion-3B"
-    >>> model = AutoModelForMaskedLM.from_pretrained(name, dtype="bfloat16")  # doctest: +SKIP
-    ```
     """
 
+    config: NemotronDiffusionConfig
     predicts_next_block = True
     backbone_class = NemotronDiffusionModel
+    # Scales of an 8-bit cache, for serving engines.
+    _keys_to_ignore_on_load_unexpected = [r"\.[kv]_scale$"]

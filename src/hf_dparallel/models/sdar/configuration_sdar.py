@@ -35,7 +35,6 @@ class SDARConfig(PublishedConfigMixin, Qwen3Config):
 
     model_type = "sdar"
     attention = "block_causal"
-    only_supported = {"use_sliding_window": False}
     only_kept = _KEPT
     served_as = {"sglang": "SDARForCausalLM", "lmdeploy": "SDARForCausalLM"}
     attribute_map = {"block_length": "block_size"}
@@ -67,7 +66,6 @@ class SDARMoeConfig(PublishedConfigMixin, Qwen3MoeConfig):
 
     model_type = "sdar_moe"
     attention = "block_causal"
-    only_supported = {"use_sliding_window": False}
     only_kept = _KEPT
     served_as = {"sglang": "SDARMoeForCausalLM", "lmdeploy": "SDARMoeForCausalLM"}
     attribute_map = {"block_length": "block_size", "num_local_experts": "num_experts"}

@@ -7,6 +7,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeModel, Qwen
 
 from ..backbones import DiffusionBackbone
 from ..base import MaskedDiffusionModel
+from ..family import register_family
 from .configuration_sdar import SDARConfig, SDARMoeConfig
 
 
@@ -14,35 +15,23 @@ from .configuration_sdar import SDARConfig, SDARMoeConfig
 register_checkpoint_conversion_mapping("sdar_moe", get_checkpoint_conversion_mapping("qwen3_moe"), overwrite=True)
 
 
-class SDARPreTrainedModel(Qwen3PreTrainedModel):
+class SDARModel(DiffusionBackbone, Qwen3Model):
     config: SDARConfig
-    # Flash attention knows no block-causal mask.
-    _supports_flash_attn = False
 
 
-class SDARModel(DiffusionBackbone, SDARPreTrainedModel, Qwen3Model):
-    """The block-causal transformer of SDAR, without the head."""
-
-
-class SDARForMaskedDiffusion(MaskedDiffusionModel, SDARPreTrainedModel):
+@register_family
+class SDARForMaskedDiffusion(MaskedDiffusionModel, Qwen3PreTrainedModel):
     """SDAR with its prediction head and [`~DiffusionGenerationMixin.generate`]. TraDo has the same architecture.
 
     The length of a block, `config.block_length`, belongs to the checkpoint.
-
-    ```python
-    >>> import hf_dparallel
-    >>> from transformers import AutoModelForMaskedLM
-
-    >>> model = AutoModelForMaskedLM.from_pretrained("JetLM/SDAR-8B-Chat", dtype="bfloat16")  # doctest: +SKIP
-    ```
     """
 
+    config: SDARConfig
     backbone_class = SDARModel
 
 
 class SDARMoePreTrainedModel(Qwen3MoePreTrainedModel):
     config: SDARMoeConfig
-    _supports_flash_attn = False
     # transformers reads the module that a class is in, and the experts are in another one.
     _can_set_experts_implementation = Qwen3MoePreTrainedModel._can_set_experts_implementation
 
@@ -51,6 +40,7 @@ class SDARMoeModel(DiffusionBackbone, SDARMoePreTrainedModel, Qwen3MoeModel):
     """The block-causal mixture of experts of SDAR-30B-A3B, without the head."""
 
 
+@register_family
 class SDARMoeForMaskedDiffusion(MaskedDiffusionModel, SDARMoePreTrainedModel):
     """SDAR-30B-A3B with its prediction head and [`~DiffusionGenerationMixin.generate`]."""
 

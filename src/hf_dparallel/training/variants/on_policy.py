@@ -15,6 +15,12 @@ from ..masking import Views, is_ratio
 from ..student import base_model
 
 
+class Guesses(NamedTuple):
+    """The likeliest tokens, `(num_positions,)`."""
+
+    tokens: torch.LongTensor
+
+
 @documented
 @dataclass(kw_only=True)
 class OnPolicyRows(Variant):
@@ -36,7 +42,8 @@ class OnPolicyRows(Variant):
     mark_name = "on_policy"
     on_policy_ratio: float = 0.0
 
-    def check_settings(self) -> None:
+    def check(self) -> None:
+        super().check()
         is_known = self.on_policy_ratio == 0 or is_ratio(self.on_policy_ratio)
         self.require("on_policy_ratio", is_known, "must be a number from 0 to 1")
 
@@ -48,31 +55,20 @@ class OnPolicyRows(Variant):
         return views._replace(scored=scored).marked(OnPolicyRows.mark_name, guessed)
 
     def before_scoring(self, step: Step, mark: torch.BoolTensor) -> Step:
-        return step._replace(inputs=fill_with_guesses(step, mark))
+        def guess(logits: torch.Tensor, _: torch.LongTensor) -> Guesses:
+            return Guesses(measure_certainty(logits, step.mask_token_id).tokens)
 
-
-class Guesses(NamedTuple):
-    """The likeliest tokens, `(num_positions,)`."""
-
-    tokens: torch.LongTensor
-
-
-def fill_with_guesses(step: Step, on_policy: torch.BoolTensor) -> dict[str, Any]:
-    """Returns the inputs with the student's guesses for scored masked tokens in the rows `on_policy`, `(rows,)`."""
-
-    def guess(logits: torch.Tensor, _: torch.LongTensor) -> Guesses:
-        return Guesses(measure_certainty(logits, step.mask_token_id).tokens)
-
-    ids = step.inputs["input_ids"]
-    masked = (ids == step.mask_token_id) & step.scored & on_policy[:, None]
-    # All processes run the pass, as sharded weights are gathered in it: without such a row over one row, for nothing.
-    rows: Any = on_policy.nonzero()[:, 0]
-    rows = rows if len(rows) else rows.new_zeros(1)
-    attention_mask = step.inputs.get("attention_mask")
-    if isinstance(attention_mask, BlockMask) and attention_mask.shape[0] > 1:
-        # Rows that each have their own cannot be taken out of it.
-        rows = slice(None)
-    shown = {name: value[rows] if torch.is_tensor(value) else value for name, value in step.inputs.items()}
-    with torch.no_grad(), evaluation_mode(step.forward):
-        guesses = base_model(step.student).score(shown, masked[rows], guess, ids[rows], forward=step.forward).tokens
-    return {**step.inputs, "input_ids": ids.masked_scatter(masked, guesses.to(ids.device))}
+        ids = step.inputs["input_ids"]
+        masked = (ids == step.mask_token_id) & step.scored & mark[:, None]
+        # All processes run the pass, as sharded weights are gathered in it: without such a row over one, for nothing.
+        rows: Any = mark.nonzero()[:, 0]
+        rows = rows if len(rows) else rows.new_zeros(1)
+        attention_mask = step.inputs.get("attention_mask")
+        if isinstance(attention_mask, BlockMask) and attention_mask.shape[0] > 1:
+            # Rows that each have their own cannot be taken out of it.
+            rows = slice(None)
+        shown = {name: value[rows] if torch.is_tensor(value) else value for name, value in step.inputs.items()}
+        with torch.no_grad(), evaluation_mode(step.forward):
+            guesses = base_model(step.student).score(shown, masked[rows], guess, ids[rows], forward=step.forward)
+        ids = ids.masked_scatter(masked, guesses.tokens.to(ids.device))
+        return step._replace(inputs={**step.inputs, "input_ids": ids})

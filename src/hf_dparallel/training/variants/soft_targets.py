@@ -43,7 +43,8 @@ class SoftTargets(Variant):
     near_steps: int | None = None
     teacher_temperature: float = 1.0
 
-    def check_settings(self) -> None:
+    def check(self) -> None:
+        super().check()
         is_known = self.near_steps is None or is_count(self.near_steps)
         self.require("near_steps", is_known, "must be 0 or a positive integer")
         self.require("teacher_temperature", 0 < self.teacher_temperature < float("inf"), "must be positive")
@@ -72,34 +73,31 @@ class SoftTargets(Variant):
         return views.marked(SoftTargets.mark_name, late)
 
     def before_scoring(self, step: Step, mark: torch.BoolTensor) -> Step:
-        return learn_from_teacher(step, mark, self.teacher_temperature)
+        """Replaces the cross-entropy of marked tokens by the divergence from the student without its adapter.
 
+        The teacher sees masks where the student may see its own guesses. Its logits are computed for a few tokens at a
+        time, as the student's are.
+        """
+        student, function = step.student, step.function
+        labels, is_late = step.labels[step.scored], mark[step.scored]
+        number_of_teacher = is_late.cumsum(dim=0) - 1
+        with torch.no_grad(), evaluation_mode(step.forward), student.disable_adapter():
+            teacher = base_model(student).lazy_logits(step.masked_inputs, mark, forward=step.forward)
 
-def learn_from_teacher(step: Step, late: torch.BoolTensor, temperature: float) -> Step:
-    """Replaces the cross-entropy of the tokens `late` by the divergence from the student without its adapter.
+        def token_terms(logits: torch.Tensor, numbers: torch.LongTensor) -> TokenTerms:
+            """Returns the terms of scored tokens from their numbers in the batch."""
+            numbers = numbers.to(labels.device)
+            terms = function(logits, labels[numbers].to(logits.device))
+            chosen = is_late[numbers].nonzero()[:, 0]
+            places = number_of_teacher[numbers[chosen]]
+            chosen = chosen.to(logits.device)
+            with torch.no_grad(), student.disable_adapter():
+                scores = teacher.at(places, like=logits).float() / self.teacher_temperature
+                target = torch.log_softmax(scores, dim=-1)
+            log_probs = logits[chosen].float().log_softmax(dim=-1)
+            divergence = nn.functional.kl_div(log_probs, target, reduction="none", log_target=True).sum(dim=-1)
+            return terms._replace(losses=terms.losses.index_put((chosen, torch.zeros_like(chosen)), divergence))
 
-    The teacher sees masks where the student may see its own guesses. Its logits are computed for a few tokens at a
-    time, as the student's are.
-    """
-    student, function = step.student, step.function
-    labels, is_late = step.labels[step.scored], late[step.scored]
-    number_of_teacher = is_late.cumsum(dim=0) - 1
-    with torch.no_grad(), evaluation_mode(step.forward), student.disable_adapter():
-        teacher = base_model(student).lazy_logits(step.masked_inputs, late, forward=step.forward)
-
-    def token_terms(logits: torch.Tensor, numbers: torch.LongTensor) -> TokenTerms:
-        """Returns the terms of scored tokens from their numbers in the batch."""
-        numbers = numbers.to(labels.device)
-        terms = function(logits, labels[numbers].to(logits.device))
-        chosen = is_late[numbers].nonzero()[:, 0]
-        places = number_of_teacher[numbers[chosen]]
-        chosen = chosen.to(logits.device)
-        with torch.no_grad(), student.disable_adapter():
-            target = torch.log_softmax(teacher.at(places, like=logits).float() / temperature, dim=-1)
-        log_probs = logits[chosen].float().log_softmax(dim=-1)
-        divergence = nn.functional.kl_div(log_probs, target, reduction="none", log_target=True).sum(dim=-1)
-        return terms._replace(losses=terms.losses.index_put((chosen, torch.zeros_like(chosen)), divergence))
-
-    numbers = torch.arange(len(labels), device=labels.device)
-    numbered = torch.zeros_like(step.labels).masked_scatter(step.scored, numbers)
-    return step._replace(labels=numbered, function=token_terms)
+        numbers = torch.arange(len(labels), device=labels.device)
+        numbered = torch.zeros_like(step.labels).masked_scatter(step.scored, numbers)
+        return step._replace(labels=numbered, function=token_terms)
