@@ -197,7 +197,7 @@ class MaskedDiffusionModel(DiffusionModel):
                 output has it as `head_output`, and no `logits`. Only the logits of one call are in memory at a time,
                 in the backward pass too, where all but the last are computed again.
             skip_head (`bool`, *optional*, defaults to `False`):
-                Whether to return `head_states` instead of `logits`.
+                Whether to return the hidden states that the head would run on, as `head_states`, instead of `logits`.
             predicted_by (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
                 The position whose hidden state predicts each token, by default its own, with `shift_logits` the one
                 before.

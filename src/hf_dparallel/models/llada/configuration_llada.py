@@ -22,10 +22,18 @@ class LLaDAConfig(PublishedConfigMixin, PreTrainedConfig):
     Args:
         vocab_size (`int`, *optional*, defaults to 126464):
             Rows of the token embedding.
-        d_model, mlp_hidden_size (`int`, *optional*, default to 4096 and 12288):
-            Widths of the hidden states and of the gated MLP.
-        n_layers, n_heads, n_kv_heads (`int`, *optional*, default to 32, 32 and `n_heads`):
-            Numbers of transformer blocks, of their query heads and of their key/value heads.
+        d_model (`int`, *optional*, defaults to 4096):
+            Width of the hidden states.
+        mlp_hidden_size (`int`, *optional*, defaults to 12288):
+            Width of the gated MLP.
+        n_layers (`int`, *optional*, defaults to 32):
+            Number of transformer blocks.
+        n_heads (`int`, *optional*, defaults to 32):
+            Number of query heads.
+        n_kv_heads (`int`, *optional*):
+            Number of key/value heads. Defaults to `n_heads`.
+        activation_type (`str`, *optional*, defaults to `"silu"`):
+            Activation of the MLP gate.
         max_sequence_length (`int`, *optional*, defaults to 4096):
             Longest sequence the model was trained for.
         initializer_range (`float`, *optional*, defaults to 0.02):
