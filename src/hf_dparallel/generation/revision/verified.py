@@ -59,8 +59,8 @@ class VerifiedCommits(RowPart):
         is_other = keys != column
         if lead:
             # Every model predicts a first token at its own column.
-            is_first = (copied.of(canvas.position_ids) == 0)[:, :, None]
-            is_other = (keys != column + lead) & (is_other | ~is_first)
+            is_later = copied.of(canvas.position_ids)[:, :, None] > 0
+            is_other = (keys != column + lead) & (is_other | is_later)
         of_canvas = pad(seen, (0, length)).expand(-1, planned.length, -1)
         of_copy = torch.cat([seen & is_other, is_seen[:, None].expand(-1, length, -1)], dim=2)
         visible = torch.cat([of_canvas, of_copy], dim=1)
