@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from datasets import load_dataset
@@ -31,29 +31,37 @@ from hf_dparallel.environment import describe_environment
 from hf_dparallel.reports import write_json
 
 
+class Trial(NamedTuple):
+    attention: str
+    block_length: int
+    shift_logits: bool = False
+    # Whether an adapter is trained, not the whole model.
+    use_peft: bool = False
+
+
 TRIALS = [
-    ("block_causal", 4, False),
-    ("causal_past", 4, False),
-    ("block_causal", 4, True),
-    ("block_causal", 32, False),
+    Trial("block_causal", 4),
+    Trial("causal_past", 4),
+    Trial("block_causal", 4, shift_logits=True),
+    Trial("block_causal", 4, shift_logits=True, use_peft=True),
+    Trial("block_causal", 32),
 ]
 NOT_COPIED = ("architectures", "block_length", "model_type", "rope_parameters", "shift_logits", "transformers_version")
 
 
-def make_start(start: Path, folder: Path, attention: str, block_length: int, shift_logits: bool) -> None:
+def make_start(start: Path, folder: Path, trial: Trial) -> None:
     """Writes the converted Llama with another attention."""
     model = AutoModelForMaskedLM.from_pretrained(start, dtype=torch.float32)
-    if attention == "causal_past":
+    if trial.attention == "causal_past":
         shared = {name: value for name, value in model.config.to_diff_dict().items() if name not in NOT_COPIED}
         # Ministral 3 also scales queries far from the start; not here.
         rope = model.config.rope_parameters | {"llama_4_scaling_beta": 0.0, "original_max_position_embeddings": 8192}
-        config = NemotronDiffusionConfig(**shared, block_size=block_length, rope_parameters=rope)
+        config = NemotronDiffusionConfig(**shared, block_size=trial.block_length, rope_parameters=rope)
         causal = NemotronDiffusionForMaskedDiffusion(config)
         causal.load_state_dict(model.state_dict())
         model = causal
-    model.config.block_length = block_length
-    if shift_logits:
-        model.config.shift_logits = True
+    model.config.block_length = trial.block_length
+    model.config.shift_logits = trial.shift_logits
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(start).save_pretrained(folder)
 
@@ -64,25 +72,27 @@ def share_of_right_sums(texts: Sequence[str]) -> float:
     return fmean(int(start) + int(sign + change) == int(total) for start, sign, change, total in sums) if sums else 0.0
 
 
-def try_out(args: argparse.Namespace, attention: str, block_length: int, shift_logits: bool) -> dict[str, Any]:
+def try_out(args: argparse.Namespace, trial: Trial) -> dict[str, Any]:
     """Trains a copy, and decodes held-out problems whose answer is a number."""
     task = TASKS["counting"]
-    folder = args.folder / f"{attention}-{block_length}{'-shifted' if shift_logits else ''}"
+    marks = "-shifted" * trial.shift_logits + "-adapter" * trial.use_peft
+    folder = args.folder / f"{trial.attention}-{trial.block_length}{marks}"
     if not (folder / "start").exists():
-        make_start(args.folder / "start", folder / "start", attention, block_length, shift_logits)
+        make_start(args.folder / "start", folder / "start", trial)
     run(
-        folder / "teacher" / "model.safetensors",
+        folder / "teacher" / ("adapter_model.safetensors" if trial.use_peft else "model.safetensors"),
         *("train", "--config", str(EXAMPLE / "block_causal.yaml"), "--model", str(folder / "start"), *SMALL),
         *("--max_length", str(task.max_length), "--dataset_name", str(args.folder / "rows" / "grouped.jsonl")),
-        *("--output_dir", str(folder / "teacher"), "--max_steps", str(args.num_steps), "--learning_rate", "3e-4"),
-        *("--train_sampling_strategy", "sequential"),
+        *("--output_dir", str(folder / "teacher"), "--max_steps", str(args.num_steps)),
+        *("--learning_rate", "5e-4" if trial.use_peft else "3e-4", "--train_sampling_strategy", "sequential"),
+        *("--use_peft", str(trial.use_peft), "--lora_r", "16", "--lora_alpha", "32"),
     )
     model = AutoModelForMaskedLM.from_pretrained(folder / "teacher", dtype=FAST).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "teacher")
     problems = load_dataset("json", data_files=str(args.folder / "rows" / "test.jsonl"), split="train")
     problems = problems.filter(lambda row: row["answer"].isdigit()).select(range(args.num_problems))
-    lengths = {"max_new_tokens": MAX_NEW_TOKENS, "block_length": block_length, "block_origin": "answer"}
-    found: dict[str, Any] = {"attention": attention, "block_length": block_length, "shift_logits": shift_logits}
+    lengths = {"max_new_tokens": MAX_NEW_TOKENS, "block_length": trial.block_length, "block_origin": "answer"}
+    found: dict[str, Any] = trial._asdict()
     for title, rule in (("one token", {"denoising_steps": MAX_NEW_TOKENS}), ("0.9", {"confidence_threshold": 0.9})):
         settings = DiffusionGenerationConfig(**lengths, **rule)
         rows = generate_trajectories(model, tokenizer, problems, settings, batch_size=BATCH_SIZE)
@@ -105,7 +115,7 @@ def main() -> None:
     sys.path.insert(0, str(EXAMPLE))
     report: dict[str, Any] = {"environment": describe_environment(), "num_steps": args.num_steps, "trials": []}
     for trial in TRIALS:
-        report["trials"].append(try_out(args, *trial))
+        report["trials"].append(try_out(args, trial))
         write_json(report, args.output)
         print(report["trials"][-1], flush=True)
 

@@ -144,7 +144,7 @@ def test_a_trial_keeps_the_llama_in_a_causal_past(source, tmp_path, monkeypatch)
     rows.mkdir()
     write_rows(rows / "grouped.jsonl", counting.draw_rows(0), 16, "messages")
     write_rows(rows / "test.jsonl", counting.draw_rows(1, "test"), 40, "prompt", "answer", "kind")
-    monkeypatch.setattr(real_trials, "TRIALS", [("causal_past", 4, False)])
+    monkeypatch.setattr(real_trials, "TRIALS", [real_trials.Trial("causal_past", 4, use_peft=True)])
     monkeypatch.setattr(real_trials, "FAST", torch.float32)
     output, sizes = tmp_path / "trials.json", ["--num_steps", "1", "--num_problems", "2"]
     command = ["real_trials.py", "--folder", str(tmp_path), "--output", str(output), *sizes]
@@ -154,7 +154,7 @@ def test_a_trial_keeps_the_llama_in_a_causal_past(source, tmp_path, monkeypatch)
     assert trial["one token"]["nfe"] >= trial["0.9"]["nfe"] > 0
     ids = torch.arange(3, 15)[None]
     llama = LlamaForCausalLM.from_pretrained(source).eval()
-    trained_from = AutoModelForMaskedLM.from_pretrained(tmp_path / "causal_past-4" / "start").eval()
+    trained_from = AutoModelForMaskedLM.from_pretrained(tmp_path / "causal_past-4-adapter" / "start").eval()
     with torch.no_grad():
         torch.testing.assert_close(trained_from(ids).logits[:, :8, :800], llama(ids).logits[:, :8, :800])
 
