@@ -83,5 +83,6 @@ def _score_statistic(losses: np.ndarray, gains: np.ndarray, num: int, drop: floa
 
 def _probability(outcomes: torch.Tensor, log_ways: torch.Tensor, gain_rate: torch.Tensor, drop: float) -> float:
     """Returns the probability of all outcomes together, which are trinomial."""
-    rates = torch.stack([gain_rate + drop, gain_rate, (1 - drop - 2 * gain_rate).clamp(min=0)])
-    return (log_ways + torch.xlogy(outcomes, rates[:, None]).sum(dim=0)).exp().sum().item()
+    rates = torch.stack([gain_rate + drop, gain_rate, 1 - drop - 2 * gain_rate])
+    # Outcomes that a rate of 0 excludes get the probability 0, and others lose nothing by it.
+    return (log_ways + rates.clamp(min=1e-300).log() @ outcomes).exp().sum().item()
