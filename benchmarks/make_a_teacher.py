@@ -35,8 +35,10 @@ NUM_QUESTIONS = 600
 
 
 def run(result: Path, *command: str) -> None:
-    """Runs a command unless its result is there."""
+    """Runs a command unless its result is there. A training that was stopped goes on at its last checkpoint."""
     if not result.exists():
+        if any(result.parent.glob("checkpoint-*")):
+            command += ("--resume_from_checkpoint", "true")
         print("hf-dparallel", *command, flush=True)
         if hf_dparallel(command) != 0:
             raise SystemExit(1)

@@ -130,6 +130,27 @@ def test_the_whole_script_runs(source, name, tmp_path, monkeypatch):
     assert real_model.short_table(report).count("\n") == 2 + 5 - 1
 
 
+def test_a_training_that_was_stopped_goes_on(source, tmp_path, monkeypatch):
+    import counting_in_words as counting
+    import make_a_teacher
+    from real_model import CHAT_TEMPLATE, SMALL
+    from roman_numerals import write_rows
+
+    model, tokenizer = convert_to_diffusion(str(source), block_length=4)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "start")
+    write_rows(tmp_path / "rows.jsonl", counting.draw_rows(0), 32, "messages")
+    teacher = tmp_path / "teacher"
+    steps = ["train", "--model", str(tmp_path / "start"), "--dataset_name", str(tmp_path / "rows.jsonl"), *SMALL]
+    steps += ["--output_dir", str(teacher), "--save_steps", "1", "--block_length", "4", "--max_steps"]
+    make_a_teacher.run(teacher / "model.safetensors", *steps, "1")
+    (teacher / "model.safetensors").unlink()
+    make_a_teacher.run(teacher / "model.safetensors", *steps, "2")
+    (state,) = teacher.glob("checkpoint-*/trainer_state.json")
+    assert read_json(state)["global_step"] == 2 and (teacher / "model.safetensors").exists()
+
+
 def test_a_trial_keeps_the_llama_in_a_causal_past(source, tmp_path, monkeypatch):
     import counting_in_words as counting
     import real_trials
