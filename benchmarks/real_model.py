@@ -34,6 +34,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, LlamaF
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from hf_dparallel import DiffusionGenerationConfig, evaluate_decoding, filter_trajectories, generate_trajectories
+from hf_dparallel.demo.pipeline import fewest_passes
 from hf_dparallel.environment import describe_environment
 from hf_dparallel.evaluation.intervals import wilson_interval
 from hf_dparallel.reports import markdown_table, write_json
@@ -78,7 +79,6 @@ SMALL += ["--save_strategy", "steps", "--save_steps", "40", "--save_total_limit"
 ONE_TOKEN = {"denoising_steps": MAX_NEW_TOKENS}
 THRESHOLDS: list[dict[str, float]] = [{"confidence_threshold": value} for value in (0.9, 0.99, 0.999)]
 THRESHOLDS += [{"entropy_threshold": value} for value in (0.003, 0.01, 0.03, 0.1)]
-ALLOWED_DROP = 0.01
 
 
 def prepare_start(task: Task, start: Path) -> None:
@@ -206,9 +206,7 @@ def choose(task: Task, folder: Path, kind: str, requests: Dataset) -> tuple[dict
             {"setting": setting} | {name: figures[name] for name in ("accuracy", "nfe", "tokens_per_forward")}
         )
         print(kind, tried[-1], flush=True)
-    least = max(row["accuracy"] for row in tried) - ALLOWED_DROP
-    best = min((row for row in tried if row["accuracy"] >= least), key=lambda row: row["nfe"])
-    return best["setting"], tried
+    return fewest_passes(tried, max(row["accuracy"] for row in tried))["setting"], tried
 
 
 # From encoded prompts to sequences, and the forward passes of each row, if they are not its tokens.
