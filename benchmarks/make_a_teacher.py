@@ -65,7 +65,7 @@ def make_models(folder: Path, attention: str, num_steps: Sequence[int], seed: in
         student / "model.safetensors",
         *("train", "--model", str(teacher), "--dataset_name", str(rows), "--output_dir", str(student)),
         *(*flags, str(num_steps[1]), "--learning_rate", "1e-3", "--block_length", "16", "--mask_ratio", "random"),
-        *("--per_device_train_batch_size", "16", "--num_compared", "0"),
+        *("--per_device_train_batch_size", "16"),
     )
     return teacher, student
 

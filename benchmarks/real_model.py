@@ -30,7 +30,14 @@ from typing import Any, NamedTuple
 import torch
 from datasets import Dataset, load_dataset
 from make_a_teacher import EXAMPLE, run
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from hf_dparallel import DiffusionGenerationConfig, evaluate_decoding, filter_trajectories, generate_trajectories
@@ -74,7 +81,7 @@ BF16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
 FAST = torch.bfloat16 if BF16 else torch.float32
 SMALL = ["--use_cpu", "--bf16", str(BF16), "--dtype", "float32", "--report_to", "none", "--activation_checkpointing"]
 SMALL += ["false", "--per_device_train_batch_size", str(BATCH_SIZE)]
-SMALL += ["--gradient_accumulation_steps", "1", "--drop_long_rows", "--block_origin", "answer", "--num_compared", "0"]
+SMALL += ["--gradient_accumulation_steps", "1", "--drop_long_rows", "--block_origin", "answer"]
 SMALL += ["--save_strategy", "steps", "--save_steps", "40", "--save_total_limit", "1", "--logging_steps", "10"]
 ONE_TOKEN = {"denoising_steps": MAX_NEW_TOKENS}
 THRESHOLDS: list[dict[str, float]] = [{"confidence_threshold": value} for value in (0.9, 0.99, 0.999)]
@@ -154,15 +161,23 @@ def make_trajectories(task: Task, folder: Path, num_prompts: int) -> None:
     kept.to_parquet(folder / "kept.parquet")
 
 
+def read_gguf(source: Path, name: str, folder: Path) -> Path:
+    """Saves the dequantized weights of a GGUF file and its tokenizer to a folder, once, and returns the folder."""
+    if not (folder / "model.safetensors").exists():
+        AutoTokenizer.from_pretrained(source, gguf_file=name).save_pretrained(folder)
+        AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype="auto").save_pretrained(folder)
+    return folder
+
+
 def make_models(args: argparse.Namespace, task: Task) -> None:
     """Makes Llama, teacher and student."""
     folder, num_steps = args.folder, args.num_steps
-    from_gguf = ["--gguf_file", args.gguf_file] if args.gguf_file else []
     small = [*SMALL, "--max_length", str(task.max_length)]
     start, teacher = folder / "start", folder / "teacher"
+    source = args.source if not args.gguf_file else read_gguf(args.source, args.gguf_file, folder / "source")
     run(
         start / "model.safetensors",
-        *("convert", str(args.source), *from_gguf, "--output_dir", str(start)),
+        *("convert", str(source), "--output_dir", str(start)),
         *("--block_length", str(task.block_length)),
     )
     if not (folder / "rows" / "grouped.jsonl").exists():

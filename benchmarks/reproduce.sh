@@ -106,17 +106,10 @@ evaluate() {  # adapter, folder, further settings
         --adapter "$1" ${LIMIT:+--limit "$LIMIT"} --allow_code_execution --output_dir "$2" "${@:3}"
 }
 
-# The rows of an ablation, in the paper's order, and a table of them for each benchmark.
-STUDENTS=()
+# A row of an ablation, in the paper's order.
 ablate() {  # student, further settings of its training
     train "$OUTPUT/$1" "${@:2}"
     evaluate "$OUTPUT/$1" "$OUTPUT/$1/evaluation" --tasks "$TASKS" --methods dparallel
-    STUDENTS+=("$OUTPUT/$1")
-}
-compare() {
-    for task in ${TASKS//,/ }; do
-        run "$PYTHON" -m hf_dparallel.cli report "${STUDENTS[@]/%//evaluation/$task}" --output_dir "$OUTPUT/$TABLE/$task"
-    done
 }
 
 case $TABLE in
@@ -126,14 +119,12 @@ case $TABLE in
         ablate table3/certainty --consistency_weight 0
         ablate table3/random-masking --masking random --padding_blocks false
         ablate student
-        compare
         ;;
     table4)
         TASKS=gsm8k_cot_zeroshot
         for ratio in random 0.25 0.75 1.0 0.5; do
             ablate table4/ratio-$ratio --mask_ratio $ratio --num_train_epochs 1
         done
-        compare
         ;;
     *)
         train "$OUTPUT/student"

@@ -24,8 +24,7 @@ class Comparison:
     """Measures methods on benchmarks, and writes `report.json` and `report.md` after each method.
 
     Nothing is decoded with the recipe that a checkpoint brings, but with the method's settings. Each benchmark has a
-    report in a folder of its own, too, which `hf-dparallel report` compares with the reports of other runs.
-    `changes` are decoding settings that the paper has otherwise.
+    report in a folder of its own, too. `changes` are decoding settings that the paper has otherwise.
     """
 
     def __init__(

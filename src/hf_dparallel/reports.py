@@ -21,7 +21,6 @@ _COLUMNS = (
     ("Latency", "latency_s", 1000, "{:.0f} ms"),
     ("Speed-up", "speedup", 1, "{:.1f}x"),
     ("Accuracy", "accuracy", 100, "{:.1f}%"),
-    ("Difference, points", "accuracy_difference", 100, "{:+.1f}"),
 )
 
 

@@ -162,12 +162,10 @@ _COMMANDS: list[click.Command] = [
     Command("evaluate", "measure accuracy and cost of decoding, on a dataset or on benchmarks", [
         *LOADING, *group("data", *DATA, *REWARD, not_with=("tasks",)), *BATCH_SIZE,
         *group("batches", *WORKERS, not_with=("tasks",)), *DECODING, *OUTPUT,
-        Flag("output_dir", "Folder for report.json (the input of `hf-dparallel report`), report.md and, with --sweep, "
+        Flag("output_dir", "Folder for report.json, report.md and, with --sweep, "
             "curves.png.", DIR),
         Flag("sweep", "Settings to try, each a curve of accuracy against speed: entropy_threshold=0.1:1.0:0.1 (from, "
             "to, step) or denoising_steps=16,32,64.", multiple=True, metavar="SETTING=VALUES", not_with=("tasks",)),
-        Flag("name", "Name of the model in reports. By default the adapter, or else the model.", not_with=("tasks",),
-            is_minor=True),
         *group("benchmarks of the lm-evaluation-harness",
             Flag("tasks", "Evaluate on these tasks of the lm-evaluation-harness, separated by commas, instead of on a "
                 "dataset.", multiple=True),
@@ -211,11 +209,6 @@ _COMMANDS: list[click.Command] = [
         Flag("seed", "Seed for splitting the prompts into two halves.", int, default=0, is_minor=True),
         *BATCH_SIZE, *WORKERS, *RECIPE, *OUTPUT,
     ], "demo-student --dataset demo --max_accuracy_drop 0.02 --output_dir runs/recipe", ["model"]),
-    Command("report", "compare evaluations of the same prompts", [
-        Flag("reports", "The report.json of each evaluation, or its folder.", DIR, multiple=True, is_required=True),
-        Flag("output_dir", "Folder for the joint report.json, report.md and curves.png.", DIR),
-        *OUTPUT,
-    ], "runs/a runs/b", ["reports"]),
     Command("export", "write a student for a serving engine, or for the published code of its family", [
         Flag("student", "Model or adapter: its name on the Hub, or a folder.", DIR, is_required=True),
         Flag("engine", "Engine to export for: SGLang for SDAR and LLaDA2, LMDeploy for SDAR, or 'transformers' for "
@@ -229,7 +222,6 @@ _COMMANDS: list[click.Command] = [
         Flag("model", "A Llama, Mistral, Qwen2 or Qwen3: its name on the Hub, or a folder.", DIR, is_required=True),
         Flag("output_dir", "New folder for the model, its tokenizer and card.", DIR, is_required=True),
         Flag("block_length", "Tokens of a block, for block-causal attention. By default attention is full.", COUNT),
-        Flag("gguf_file", "Read this GGUF file of the folder or repository instead (needs gguf)."),
         *OUTPUT,
     ], "Qwen/Qwen3-0.6B --output_dir runs/qwen3-diffusion --block_length 32", ["model"]),
     Command("push", "publish an adapter, a model or trajectories on the Hub, with a card", [
@@ -251,25 +243,6 @@ _COMMANDS: list[click.Command] = [
         *RECIPE, *OUTPUT,
     ], "runs/student user/my-student --dry_run", ["path", "repo_id"]),
     Command("models", "list published checkpoints that load by name", OUTPUT, "--json models.json"),
-    Command("fit", "check whether a model fits into memory, before downloading it", [
-        Flag("model", "Name on the Hub, or a folder. Only config.json is read.", MODEL_NAME, is_required=True),
-        *(flag for flag in MODEL if flag.name not in ("model", "attn_implementation")),
-        *group("memory",
-            Flag("memory", "Available memory, such as 24GB. By default the free memory of the device."),
-            Flag("batch_size", "Prompts decoded together.", COUNT, default=1, not_with=("train",)),
-            Flag("prompt_length", "Tokens of a prompt.", COUNT, default=256, not_with=("train",)),
-            *(flag for flag in RECIPE if flag.name in ("max_new_tokens", "block_length", "cache_implementation")),
-            Flag("train", "Check training, not decoding. The flags below are those of `hf-dparallel train`.", bool)),
-        *group("training",
-            Flag("per_device_train_batch_size", "Sequences in a batch.", COUNT, default=1),
-            Flag("max_length", "Tokens of a prompt and its answer.", COUNT, default=384),
-            Flag("use_peft", "Train an adapter. --no_use_peft trains all weights.", bool, default=True),
-            Flag("lora_r", "Rank of the adapter.", COUNT, default=32),
-            Flag("bf16", "Compute in bfloat16.", bool, default=True),
-            Flag("activation_checkpointing", "Recompute activations in the backward pass.", bool, default=True),
-        needs=("train",)),
-        *OUTPUT,
-    ], "GSAI-ML/LLaDA-8B-Instruct --train --memory 24GB", ["model"]),
     Command("env", "show versions and devices, for bug reports", OUTPUT, "--json env.json"),
 ]
 # fmt: on

@@ -593,14 +593,12 @@ def test_evaluate(hf, asked):
     header, _, row = out.splitlines()
     assert "Passes" in header and "Speed-up" not in header
     assert row.startswith("| entropy_threshold 1.0 |") and "50.0% [" in row
-    code, out, _ = hf("report", "e.json", "e.json")
-    assert code == 0 and "(2): entropy_threshold 1.0 |" in out
 
 
-def test_sweeps_and_their_comparison(hf, checkpoint, asked):
+def test_sweeps(hf, asked):
     flags = [*asked, *DECODING]
     sweeps = ["--sweep", "entropy_threshold=1:3:1", "denoising_steps=8,4"]
-    code, out, _ = hf("evaluate", *flags, *sweeps, "--name", "a", "--output_dir", "a", "--json", "a.json")
+    code, out, _ = hf("evaluate", *flags, *sweeps, "--output_dir", "a", "--json", "a.json")
     assert code == 0 and read_json("a.json") == read_json("a/report.json")
     rows = read_json("a/report.json")["rows"]
     methods = [f"entropy_threshold {n}.0" for n in (1, 2, 3)] + ["denoising_steps 8", "denoising_steps 4"]
@@ -610,14 +608,7 @@ def test_sweeps_and_their_comparison(hf, checkpoint, asked):
     assert out.splitlines()[2].startswith("| entropy_threshold 1.0 |") and Path("a/curves.png").is_file()
 
     assert hf("evaluate", *flags, "--num_workers", "2", "--batch_size", "3", "--output_dir", "b")[0] == 0
-    code, out, err = hf("report", "a", "b/report.json", "--output_dir", "both", "--json", "c.json")
-    assert code == 0 and "Latencies are left out: the reports differ in batch_size" in err
-    assert read_json("c.json")["rows"][-1]["answers"] == rows[0]["answers"]  # whatever the batch
-    assert f"| {checkpoint}: entropy_threshold 1.0 |" in out and Path("both/report.md").read_text().startswith(out)
-
-    assert hf("evaluate", *flags, "--num_samples", "4", "--output_dir", "c")[0] == 0
-    code, _, err = hf("report", "a", "c")
-    assert code == 1 and f"a and {checkpoint} cannot be compared: `data` is" in err
+    assert read_json("b/report.json")["rows"][-1]["answers"] == rows[0]["answers"]  # whatever the batch
 
 
 def test_calibrate(hf, asked):
@@ -689,15 +680,10 @@ def test_an_output_folder_that_cannot_be_made_is_found_before_decoding(hf, check
         assert "it/s" not in out
 
 
-def test_bad_sweeps_and_reports(hf, questions):
+def test_bad_sweeps(hf, questions):
     flags = ["--model", "none", "--dataset", questions, "--sweep"]
     code, _, err = hf("evaluate", *flags, "entropy_threshold=1:0:1")
     assert code == 2 and "`sweep=entropy_threshold=1:0:1` must be of the form" in err
-    code, _, err = hf("report", questions)
-    assert code == 1 and "is not JSON" in err
-    assert hf("report")[0] == 2
-    code, _, err = hf("report", "missing.json")
-    assert code == 1 and "missing.json" in err
 
 
 def test_inspect_in_the_terminal(hf, checkpoint):
@@ -765,7 +751,7 @@ def test_trajectories(hf, questions, asked):
     assert code == 0
     assert (figures["num_prompts"], figures["num_kept"], figures["num_dropped"]) == (8, 4, 4)
     assert figures["nfe"] > 0 and figures["file"] == "out/filtered.parquet"
-    assert "num_kept            4\n" in out and re.search(r"^Memory: 0\.5 GB of ", err, flags=re.MULTILINE)
+    assert "num_kept            4\n" in out
     assert kept["answer"][:] == [row["answer"] for row in read_jsonl(questions)[1::2]]
     assert kept[0]["prompt"] == [{"role": "user", "content": "1 5 2"}] and kept[0]["completion_ids"]
     # Trained on are the rows that were kept.
@@ -849,18 +835,14 @@ def test_train_then_decode_with_the_adapter(hf, checkpoint, completions, tmp_pat
     adapter = read_json("out/adapter_config.json")
     assert code == 0, err
     assert re.search(r"Training [\d.]+k of [\d.]+k parameters with batches of 8 sequences\.\n", err)
-    assert "Training: 100% 6/6 [" in err and re.search(r"^Memory: 0\.5 GB of ", err, flags=re.MULTILINE)
+    assert "Training: 100% 6/6 [" in err
     code, _, err = hf(*flags)
     assert code == 1 and "`output_dir=out` holds a model already" in last_line(err)
     assert "--resume_from_checkpoint true" in last_line(err) and read_json("out/adapter_config.json") == adapter
     again = hf("train", "--model", "out", "--dataset_name", completions, "--output_dir", "more", *TRAINING)
     assert again[0] == 1 and "`model=out` is an adapter already. Give its base model." in again[2]
     assert figures["epoch"] == 2 and figures["output_dir"] == "out" and "total_flos" not in out
-    # A tenth of the rows was kept for a comparison.
-    rule, table = "entropy_threshold 0.5", figures["comparison"]
-    assert [row["method"] for row in table] == ["Teacher, one token per pass", f"Teacher, {rule}", f"Student, {rule}"]
-    assert table[0]["nfe"] == 4 and "On 2 rows that training did not see. An answer is right if it is the one" in out
-    assert Path("out/certainty.png").is_file() and out.endswith("\nNext: hf-dparallel chat --model out\n")
+    assert out.endswith("\nNext: hf-dparallel chat --model out\n")
     assert {"loss", "consistency_loss", "certainty_loss", "masked_entropy", "masked_accuracy"} <= set(figures)
     assert "consistency_loss" in out
     assert adapter["r"] == 4 and adapter["task_type"] is None and len(adapter["target_modules"]) == 7
@@ -881,23 +863,19 @@ def test_train_resumes_evaluates_and_drops_long_rows(hf, checkpoint, tmp_path):
     assert code == 1 and "1 of the 5 rows of `train_dataset` are longer than max_length=16" in last_line(err)
     assert "--drop_long_rows" in last_line(err)
     code, _, err = hf(*flags, "--max_length", "64", "--max_steps", "1", "--output_dir", "short")
-    assert code == 0 and "Too few rows to keep some apart" in err
+    assert code == 0
     assert re.search(r"Training (\S+) of \1 parameters .*--use_peft trains an adapter", err)
     code, _, err = hf(*flags, "--eval_strategy", "epoch")
     assert code == 1 and '--dataset_train_split "train[:90%]" --dataset_test_split "train[90%:]"' in last_line(err)
 
     flags += ["--drop_long_rows", "--save_steps", "2", "--eval_strategy", "epoch", "--dataset_test_split", "train"]
-    flags += ["--certainty_weight", "0"]  # a teacher, which decodes one token in each pass
     code, _, err = hf(*flags, "--num_train_epochs", "1", "--json", "t.json")
     assert code == 0 and "Dropped 1 of 5 rows longer than max_length=16." in err
     assert "eval_loss" in read_json("t.json")
-    methods = [row["method"] for row in read_json("t.json")["comparison"]]
-    # With the teacher loaded again, as all weights are trained.
-    assert methods == ["Teacher, one token per pass", "Teacher, denoising_steps 4", "Student, denoising_steps 4"]
-    flags += ["--resume_from_checkpoint", "true", "--num_compared", "0"]
+    flags += ["--resume_from_checkpoint", "true"]
     code, _, err = hf(*flags, "--num_train_epochs", "2", "--json", "t.json")
     figures = read_json("t.json")
-    assert code == 0 and figures["step"] == 8 and "comparison" not in figures
+    assert code == 0 and figures["step"] == 8
 
 
 def test_demo_names_the_bundled_model_and_problems(hf, monkeypatch, checkpoint):

@@ -9,7 +9,6 @@ import pytest
 from hf_dparallel.evaluation.intervals import (
     accuracy_drop_p_value,
     bootstrap_interval,
-    paired_interval,
     wilson_interval,
 )
 
@@ -38,14 +37,6 @@ def test_bootstrap_depends_on_values_and_seed_only():
     assert low < np.mean(values) < high
     assert bootstrap_interval(values) == (low, high) != bootstrap_interval(values, seed=1)
     assert bootstrap_interval([2.0] * 5) == (2.0, 2.0)
-
-
-def test_few_pairs_that_agree_say_little_of_others():
-    low, high = paired_interval([0] * 10)
-    # Where up to 25 % of the pairs differ, ten agree in one sample of twenty.
-    assert low == -high and 0.25 < high < 0.35
-    assert paired_interval([0] * 1000)[1] == pytest.approx(0.0038, abs=1e-4)
-    assert paired_interval([1] + [0] * 9) == bootstrap_interval([1] + [0] * 9)
 
 
 @pytest.mark.parametrize("level", [0.95, 0.8])

@@ -1,8 +1,6 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
 """Autoregressive checkpoints as diffusion models: the same weights, a mask token, and what is refused."""
 
-import struct
-
 import pytest
 import torch
 from tokenizers import AddedToken
@@ -23,7 +21,6 @@ from transformers import (
 )
 
 from hf_dparallel import convert_to_diffusion
-from hf_dparallel.models import convert
 from hf_dparallel_cli import main
 
 from ..helpers import MASK, make_llada, make_tokenizer, make_word_tokenizer, read_json, refuses
@@ -179,37 +176,3 @@ def test_pickled_weights_are_refused(tmp_path):
     torch.save({}, tmp_path / "pytorch_model.bin")
     with pytest.raises(OSError, match="safetensors"):
         convert_to_diffusion(str(tmp_path))
-
-
-def test_a_gguf_file_needs_its_library(tmp_path, capsys, monkeypatch):
-    """An error of transformers names it, where it is not installed."""
-    monkeypatch.setattr("transformers.modeling_gguf_pytorch_utils.is_gguf_available", lambda: False)
-    key, value = b"general.architecture", b"llama"
-    header = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q", len(key)) + key
-    (tmp_path / "model.gguf").write_bytes(header + struct.pack("<IQ", 8, len(value)) + value)
-    flags = ["--gguf_file", "model.gguf", "--output_dir", str(tmp_path / "out")]
-    assert main(["convert", str(tmp_path), *flags]) == 1
-    assert "install torch and gguf" in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
-def test_a_gguf_file_is_read_as_transformers_does(tmp_path, monkeypatch):
-    """By stand-ins for the three Auto classes, which have the name of the file and read the folder."""
-    save(tmp_path, "qwen2", tie_word_embeddings=True, dtype=torch.bfloat16)
-    original = Qwen2ForCausalLM.from_pretrained(tmp_path, dtype="auto")
-    read = []
-    for name in ("AutoConfig", "AutoTokenizer", "AutoModelForCausalLM"):
-
-        class Reader(getattr(convert, name)):
-            @classmethod
-            def from_pretrained(cls, folder, *, gguf_file, **kwargs):
-                read.append(gguf_file)
-                return cls.__bases__[0].from_pretrained(folder, **kwargs)
-
-        monkeypatch.setattr(convert, name, Reader)
-    model, _ = convert_to_diffusion(str(tmp_path), gguf_file="model.gguf")
-    assert read == ["model.gguf"] * 3
-    assert model.dtype == torch.bfloat16
-    assert all(torch.equal(weight, model.state_dict()[name]) for name, weight in original.state_dict().items())
-    # Frequencies stay in float32.
-    assert torch.equal(model.model.rotary_emb.inv_freq, original.model.rotary_emb.inv_freq)
-    assert model.lm_head.weight is model.model.embed_tokens.weight and not model.training

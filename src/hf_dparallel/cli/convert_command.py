@@ -21,9 +21,7 @@ def run(flags: Flags) -> dict[str, Any]:
     folder = Path(flags.output_dir)
     check_is_new(folder)
     with checked_name("model", flags.model):
-        model, tokenizer = convert_to_diffusion(
-            flags.model, block_length=flags.block_length, gguf_file=flags.gguf_file
-        )
+        model, tokenizer = convert_to_diffusion(flags.model, block_length=flags.block_length)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     about = {"base_model": hub_name(flags.model), "architecture": type(model).__name__, "is_trained": False}

@@ -43,7 +43,7 @@ def run(flags: Flags) -> dict[str, Any] | None:
         for method, answerer in answerers.items()
     }
     report: dict[str, Any] = {
-        "name": flags.name or flags.adapter or flags.model,
+        "name": flags.adapter or flags.model,
         "dataset": flags.dataset,
         "conditions": {
             "data": dataset_hash(dataset, ["prompt", "messages", REFERENCE_COLUMNS[flags.reward]]),

@@ -3,10 +3,9 @@
 
 import time
 from argparse import SUPPRESS
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any, NoReturn
@@ -31,18 +30,14 @@ from ..data.dataset import prepare_dataset
 from ..data.prompts import has_texts
 from ..demo import path_of
 from ..environment import require
-from ..evaluation.with_teacher import compare_with_teacher
 from ..generation.compatibility import has_adapter
 from ..hub.files import SUMMARY_NAME
-from ..inspection.plots import plot_confidence_maps
-from ..reports import results_table, write_json
+from ..reports import write_json
 from ..training.config import CertaintyForcingConfig
-from ..training.publishing import student_recipe
 from ..training.student import base_model, special_token_id
 from ..training.trainer import CertaintyForcingTrainer
 from .console import note, note_progress, say, say_table
-from .fit_command import note_fit
-from .loading import DEMO, batch_options, checked_name, load_split
+from .loading import DEMO, checked_name, load_split
 
 
 EXAMPLE = "Example: hf-dparallel train --model demo --dataset_name runs/data --use_peft --output_dir runs/student"
@@ -79,13 +74,6 @@ class DataArguments:
     dataset_train_split: str = field(default="train", metadata={"help": "Split to train on."})
     dataset_test_split: str = field(
         default="test", metadata={"help": "Split to evaluate on, if `eval_strategy` is not 'no'."}
-    )
-    num_compared: int = field(
-        default=32,
-        metadata={
-            "help": "Rows that teacher and student answer after the training, for comparison: from the split to "
-            "evaluate on, or else held out from the split to train on, at most a tenth of it."
-        },
     )
     drop_long_rows: bool = field(
         default=False, metadata={"help": "Drop rows that are longer than `max_length`, which are otherwise an error."}
@@ -177,9 +165,6 @@ def run(data: DataArguments, training: CertaintyForcingConfig, student: StudentA
     splits = {"train_dataset": load(data.dataset_train_split)}
     if training.eval_strategy != "no":
         splits["eval_dataset"] = load(data.dataset_test_split)
-    if training.world_size == 1:
-        about = {"model": student.model_name_or_path, "revision": student.model_revision}
-        note_fit(student, training, train=True, **about)
     model, tokenizer = load_student(student)
     chat: Any = training.chat_template_kwargs  # a dictionary, as the configuration reads it
     eos_token_id = special_token_id("eos_token_id", model, tokenizer)
@@ -193,7 +178,6 @@ def run(data: DataArguments, training: CertaintyForcingConfig, student: StudentA
         note(
             "The column `prompt` has texts, which are trained on without the chat template. For a chat, give messages."
         )
-    held_out = hold_out(splits, data.num_compared, training.seed)
     trainer = CertaintyForcingTrainer(
         model=model, args=training, processing_class=tokenizer, peft_config=get_peft_config(student), **splits
     )
@@ -208,7 +192,6 @@ def run(data: DataArguments, training: CertaintyForcingConfig, student: StudentA
     # The last value of everything that was logged.
     figures = {name: value for logs in trainer.state.log_history for name, value in logs.items()}
     figures["output_dir"] = training.output_dir
-    is_split = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     # Processes that end without it may abort. What wraps the model goes first: were it the last to hold the group of
     # processes, it would wait for the group's threads, which wait for the interpreter.
     trainer.model_wrapped = trainer.model
@@ -217,10 +200,6 @@ def run(data: DataArguments, training: CertaintyForcingConfig, student: StudentA
     if not trainer.is_world_process_zero():
         return None
     say_table({name: value for name, value in figures.items() if not name.endswith(("_flos", "_per_second"))})
-    if not len(held_out) and data.num_compared:
-        note("Too few rows to keep some apart: student and teacher are not compared.")
-    elif len(held_out) and not is_split:
-        figures["comparison"] = compare(trainer, lambda: load_student(student)[0], tokenized(held_out, "held_out"))
     command = "generate --raw --prompt TEXT" if is_raw or tokenizer.chat_template is None else "chat"
     say(f"\nNext: hf-dparallel {command} --model {quote(training.output_dir)}")
     return figures
@@ -265,40 +244,6 @@ def load_student(arguments: StudentArguments) -> tuple[PreTrainedModel, PreTrain
     if has_adapter(model):
         raise ValueError(f"`model={arguments.model_name_or_path}` is an adapter already. Give its base model.")
     return model, tokenizer
-
-
-def hold_out(splits: dict[str, datasets.Dataset], num_rows: int, seed: int) -> datasets.Dataset:
-    """Returns rows to hold out: evaluation rows, or else at most a tenth of the training rows, removed there."""
-    if "eval_dataset" in splits:
-        return splits["eval_dataset"].select(range(min(num_rows, len(splits["eval_dataset"]))))
-    rows = splits["train_dataset"]
-    num_rows = min(num_rows, len(rows) // 10)
-    if not num_rows:
-        return rows.select([])
-    parts = rows.train_test_split(num_rows, seed=seed)
-    splits["train_dataset"] = parts["train"]
-    return parts["test"]
-
-
-def compare(
-    trainer: CertaintyForcingTrainer, load_teacher: Callable[[], PreTrainedModel], rows: datasets.Dataset
-) -> list[dict[str, Any]] | None:
-    """Shows teacher and student side by side. If this fails, the student is already saved."""
-    model = trainer.accelerator.unwrap_model(trainer.model).eval()
-    recipe, picture = student_recipe(trainer), Path(trainer.args.output_dir, "certainty.png")
-    try:
-        told, table, certainty = compare_with_teacher(
-            model, load_teacher, trainer.processing_class, recipe, rows, **batch_options()
-        )
-    except (ValueError, ArithmeticError, RuntimeError) as error:
-        note(f"The student is saved, but could not be compared with its teacher: {error}")
-        return None
-    count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
-    say(f"\nOn {count} that training did not see. {told}\n\n{results_table(table)}")
-    if find_spec("matplotlib") is not None:
-        plot_confidence_maps(certainty).savefig(picture)
-        say(f"\nFigure: {picture}")
-    return table
 
 
 def drop_long_rows(rows: datasets.Dataset, max_length: int) -> datasets.Dataset:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 from textwrap import shorten
-from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -25,7 +24,6 @@ from ..environment import join_processes
 from ..evaluation.cost import DecodingCost, mean_cost
 from ..terminal import printable
 from .console import note, note_progress, say, say_table
-from .fit_command import note_fit
 from .loading import batch_options, load_model, load_prompts, load_tokenizer, read_settings, resolve_settings
 
 
@@ -39,8 +37,6 @@ def run(flags: Flags) -> dict[str, Any] | None:
     settings: dict[str, Any] = {"output_dir": flags.output_dir, "seed": flags.seed, **batch_options(flags)}
     settings["overwrite"] = flags.overwrite
     if flags.ray_actors is None:
-        if state.is_main_process:
-            note_fit(flags, SimpleNamespace(**flags.settings), batch_size=settings["batch_size"])
         model, tokenizer = load_model(flags, has_workers=True)
         recipe = resolve_settings(model, given, tokenizer)
         settings["on_shard"] = notes_on_shards(flags, len(dataset), tokenizer, reward_function)

@@ -33,17 +33,6 @@ def wilson_interval(fraction: Any, count: Any) -> tuple[Any, Any]:
     return center - half, center + half
 
 
-def paired_interval(differences: Sequence[int]) -> tuple[float, float]:
-    """Returns the 95 % interval of an accuracy difference: -1, 0 or 1 for each prompt.
-
-    Where they agree on all prompts, it is bounded by how often they may differ on others ([`wilson_interval`]).
-    """
-    if any(differences):
-        return bootstrap_interval(differences)
-    most = wilson_interval(0.0, len(differences))[1]
-    return -most, most
-
-
 def accuracy_drop_p_value(reference: Sequence[bool], candidate: Sequence[bool], max_drop: float) -> float:
     """Returns the probability of data as good as these if `candidate` lost more than `max_drop` on all prompts.
 

@@ -4,7 +4,7 @@
 import re
 from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from hf_dparallel_rules.settings import SETTINGS, SettingError
 
@@ -29,7 +29,7 @@ _MASK_TOKEN = "<|mask|>"
 
 
 def convert_to_diffusion(
-    name: str, *, block_length: int | None = None, gguf_file: str | None = None
+    name: str, *, block_length: int | None = None
 ) -> tuple[MaskedDiffusionModel, PreTrainedTokenizerBase]:
     r"""
     Loads an autoregressive checkpoint as a masked diffusion model of the A2D family, with its weights bit for bit.
@@ -46,33 +46,22 @@ def convert_to_diffusion(
         block_length (`int`, *optional*):
             Tokens of a block: attention is then bidirectional inside a block and causal across blocks, and the block
             cache exact. By default every token sees every other one.
-        gguf_file (`str`, *optional*):
-            A GGUF file in that place, from which weights (dequantized) and tokenizer are read. Needs the library
-            gguf.
 
     Returns:
         `tuple` of the model and the tokenizer, both to be saved with `save_pretrained`.
 
     Raises:
         ValueError: for another architecture, a sliding window, or a diffusion model.
-        ImportError: if gguf is needed and is not installed.
     """
     block_length = SETTINGS["block_length"].read(block_length)
-    source: dict[str, Any] = {"trust_remote_code": False} | ({"gguf_file": gguf_file} if gguf_file else {})
-    config = AutoConfig.from_pretrained(name, **source)
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     _check_source(name, config)
-    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
+    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", trust_remote_code=False)
     model_class = _CLASSES[config.model_type]
     config_class = model_class.config_class
     own = {"model_type": config_class.model_type, "block_length": block_length, "mask_token_id": None}
     config = config_class(**config.to_dict() | own)
-    if gguf_file is None:
-        model = model_class.from_pretrained(name, config=config, dtype="auto")
-    else:
-        # transformers reads GGUF files for its own classes.
-        original = AutoModelForCausalLM.from_pretrained(name, dtype="auto", **source)
-        weights = original.state_dict()
-        model = model_class.from_pretrained(None, config=config, state_dict=weights, dtype=original.dtype)
+    model = model_class.from_pretrained(name, config=config, dtype="auto")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     model.config.mask_token_id = _add_mask_token(tokenizer, model)
     names = ("mask_token_id", "eos_token_id", "pad_token_id")
