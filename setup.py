@@ -56,7 +56,7 @@ EXTRAS = {
         "starlette>=1.10",
         "uvicorn>=0.54",
     ],
-    "ray": ["ray[serve]>=2.60"],  # `hf-dparallel trajectories --ray_actors`, and the application of Ray Serve
+    "ray": ["ray[data]>=2.60"],  # `hf-dparallel trajectories --ray_actors`
     "viz": ["matplotlib>=3.9"],  # the pictures of `hf-dparallel demo` and `inspect`
 }
 EXTRAS["dev"] = [

@@ -57,8 +57,6 @@ PARTS = [
     ("bitsandbytes.nn:Linear4bit", "support_avx512bf16_for_cpu", "4-bit weights that can be trained on a CPU"),
     ("bitsandbytes.functional", "packing_format_for_cpu", "4-bit weights that were packed anew are refused"),
     ("uvicorn.server:ServerState", "connections", "clients that do not read the end of their answers, at SIGTERM"),
-    ("ray.serve.context", "_get_global_client", "the address that Ray Serve listens on"),
-    ("ray.serve.api", "__serve_build_asgi_app__", "an application that is built where it runs"),
     ("lm_eval.models.huggingface:HFLM", "tokenizer_name apply_chat_template gather_object", "as for any model of "
      "transformers"),
 ]  # fmt: skip

@@ -8,7 +8,6 @@ from .engines.export import export_for_engine as export_for_engine
 from .evaluation.callback import DecodingCallback as DecodingCallback
 from .evaluation.decoding import evaluate_decoding as evaluate_decoding
 from .hub.publish import push_model_to_hub as push_model_to_hub
-from .hub.publish_data import push_trajectories_to_hub as push_trajectories_to_hub
 from .training.collator import DataCollatorForSemiAutoregressiveMasking as DataCollatorForSemiAutoregressiveMasking
 from .training.config import CertaintyForcingConfig as CertaintyForcingConfig
 from .training.losses import certainty_forcing_loss as certainty_forcing_loss

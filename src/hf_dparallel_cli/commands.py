@@ -224,12 +224,10 @@ _COMMANDS: list[click.Command] = [
         Flag("block_length", "Tokens of a block, for block-causal attention. By default attention is full.", COUNT),
         *OUTPUT,
     ], "Qwen/Qwen3-0.6B --output_dir runs/qwen3-diffusion --block_length 32", ["model"]),
-    Command("push", "publish an adapter, a model or trajectories on the Hub, with a card", [
-        Flag("path", "Folder of the adapter or model; or, with --repo_type dataset, the output folder of "
-            "`hf-dparallel trajectories` or a parquet file.", DIR, is_required=True),
+    Command("push", "publish an adapter or a model on the Hub, with a card", [
+        Flag("path", "Folder of the adapter or model.", DIR, is_required=True),
         Flag("repo_id", "Name of the repository, such as 'user/llada-dparallel'.", is_required=True),
-        Flag("repo_type", "Type of the repository.", Choice(("model", "dataset")), default="model"),
-        Flag("base_model", "Hub name of the base model (for trajectories: the teacher), if it was a folder."),
+        Flag("base_model", "Hub name of the base model, if it was a folder."),
         Flag("report", "Results for the card: the file of `hf-dparallel evaluate --json FILE`, or report.json of "
             "`hf-dparallel demo`.", FILE),
         Flag("example", "Example for the card and its widget: the file of `hf-dparallel generate --json FILE`.", FILE),

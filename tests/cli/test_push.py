@@ -2,7 +2,6 @@
 """`hf-dparallel push`, and the other commands on what it has published."""
 
 import pytest
-from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
@@ -11,7 +10,6 @@ from ..hub.helpers import BASE, TEACHER
 
 
 PROMPT = "Mia has 14 pens. Mia finds 6 more. Mia sells 5 pens. How many pens are left?"
-DATA = "rows.parquet user/name --repo_type dataset"
 
 
 def test_push_then_generate_with_the_recipe(hub, adapter, hf):
@@ -48,27 +46,13 @@ def test_push_for_an_engine(hub, hf):
     assert b"sglang serve --model-path . --trust-remote-code" in files["README.md"]
 
 
-@pytest.fixture
-def rows() -> None:
-    Dataset.from_dict({"prompt_ids": [[2]], "completion_ids": [[3]]}).to_parquet("rows.parquet")
-
-
-def test_push_data(hub, hf, rows):
-    code, out, _ = hf("push", *DATA.split(), "--base_model", BASE, "--license", "mit")
-    assert code == 0 and "user/name" in out
-    assert BASE.encode() in hub.repository("user/name", "datasets").files()["README.md"]
-
-
-def test_a_dry_run_shows_what_would_be_pushed_without_the_network(hub, adapter, hf, rows):
-    flags = {adapter: [], "rows.parquet": ["--repo_type", "dataset"]}
-    for index, (path, kind) in enumerate(flags.items()):
-        code, out, err = hf("push", path, "user/new", *kind, "--dry_run", "--private", "--json", f"{index}.json")
-        assert code == 0 and "Nothing was sent" in err and "\n# new\n" in out
+def test_a_dry_run_shows_what_would_be_pushed_without_the_network(hub, adapter, hf):
+    code, out, err = hf("push", adapter, "user/new", "--dry_run", "--private", "--json", "files.json")
+    assert code == 0 and "Nothing was sent" in err and "\n# new\n" in out
     assert not hub.requests
     hf("push", adapter, "user/new")
     pushed = {name: len(content) for name, content in hub.repository("user/new").files().items()}
-    assert read_json("0.json") == {"repo_id": "user/new", "files": pushed}
-    assert set(read_json("1.json")["files"]) == {"README.md", "data/train-00000-of-00001.parquet"}
+    assert read_json("files.json") == {"repo_id": "user/new", "files": pushed}
 
 
 def test_a_dry_run_without_a_base_on_the_hub_says_that_a_push_needs_it(hf, adapter):
@@ -98,9 +82,6 @@ def test_the_name_that_is_reported_has_the_owner(hub, adapter, hf):
         ("", 2, "required: --path, --repo_id"),
         ("folder", 2, "required: --repo_id"),
         ("folder user/name --seed 1", 2, "No such option '--seed'"),
-        (f"{DATA} --entropy_threshold 0.3", 2, "`entropy_threshold` describes a model, and this is a dataset"),
-        (f"{DATA} --report r.json", 2, "`report` describes a model, and this is a dataset"),
-        ("folder user/name --repo_type space", 2, "'space' is not one of"),
         ("folder user/name", 1, "`folder` is no folder"),
         ("adapter user/student --report missing.json", 1, "missing.json"),
         ("adapter user/student --example missing.json --dry_run", 1, "missing.json"),

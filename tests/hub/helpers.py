@@ -17,13 +17,6 @@ TEACHER = Path(hf_dparallel.demo.TEACHER)
 BASE = "user/teacher"
 RECIPE = {"max_new_tokens": 32, "block_length": 16, "entropy_threshold": 0.4}
 # Of trajectories.
-COLUMNS = {
-    "prompt": ["a", "b", "c"],
-    "prompt_ids": [[0, 2], [0, 3], [0, 4]],
-    "completion_ids": [[4, 1], [5, 6, 1], [7, 1]],
-    "commit_step": [[0, 0], [0, 1, 1], [0, 0]],
-    "nfe": [1, 2, 3],
-}
 
 
 def save_adapter(folder: Path, seed: int = 0, recipe: dict | None = RECIPE) -> Path:

@@ -4,13 +4,11 @@
 import json
 import shutil
 
-from datasets import Dataset
-
 from hf_dparallel import push_model_to_hub
 
 from ..helpers import edit_json
 from ..pages import ROOT, run_blocks
-from .helpers import BASE, COLUMNS, save_adapter
+from .helpers import BASE, save_adapter
 
 
 PUBLISHED_BASE = "GSAI-ML/LLaDA-8B-Instruct"
@@ -29,7 +27,6 @@ def test_the_page_runs(hub, tmp_path, monkeypatch):
     figures = {"accuracy": 0.5, "nfe": 8.0, "tokens_per_forward": 4.0, "latency_s": 0.1, "num_prompts": 2}
     (tmp_path / "report.json").write_text(json.dumps(figures))
 
-    Dataset.from_dict(COLUMNS).to_parquet(tmp_path / "answers.parquet")
     shutil.copytree(ROOT / "examples" / "space", tmp_path / "examples" / "space")
 
     run_blocks(ROOT / "docs" / "hub.md")
@@ -38,5 +35,4 @@ def test_the_page_runs(hub, tmp_path, monkeypatch):
     space = hub.repository("user/llada-dparallel-demo", "spaces").files()
     assert space.keys() == {"README.md", "answers.py", "app.py", "requirements.txt"}
     assert (tmp_path / "llada-merged" / "model.safetensors").is_file()
-    assert hub.repository("user/llada-answers", "datasets").files()["README.md"]
     assert (tmp_path / "llada-published" / "modeling_llada.py").is_file()

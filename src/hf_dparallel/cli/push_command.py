@@ -1,13 +1,10 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""`hf-dparallel push`: publish an adapter, a model or trajectories on the Hub."""
+"""`hf-dparallel push`: publish an adapter or a model on the Hub."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import click
-from huggingface_hub import CommitInfo
 
 from hf_dparallel_cli.command import Flags
 
@@ -15,20 +12,18 @@ from ..engines.export import export_for_engine
 from ..hub.facts import ModelFacts
 from ..hub.files import CARD_NAME, Content
 from ..hub.publish import files_to_push, push_model_to_hub
-from ..hub.publish_data import data_to_push, push_trajectories_to_hub
 from .console import note, say, say_table
 from .loading import read_settings
 
 
-# Flags that say something about a model, and nothing about data.
-_OF_MODELS = ("report", "example", "dataset_name")
+_ON_CARD = ("license", "base_model", "report", "example", "dataset_name")
 # Shown by a dry run where a push needs the name of the base model.
 _UNNAMED = "NAME-OF-THE-BASE-MODEL"
 
 
 def run(flags: Flags) -> dict[str, Any]:
     """Prints where it has been published, or what would be. With `engine`, it is exported for that engine first."""
-    if flags.repo_type == "model" and "engine" in flags.settings:
+    if "engine" in flags.settings:
         with TemporaryDirectory() as folder:
             path = str(Path(folder, "student"))
             base_model = flags.base_model or ModelFacts.read(Path(flags.path), flags.repo_id).base_model
@@ -39,22 +34,14 @@ def run(flags: Flags) -> dict[str, Any]:
 
 
 def _push(flags: Flags) -> dict[str, Any]:
-    about: dict[str, Any] = {"repo_id": flags.repo_id, "license": flags.license}
-    push: Callable[..., CommitInfo]
-    prepare: Callable[..., dict[str, Content]]
-    if flags.repo_type == "dataset":
-        about_models = [*(name for name in _OF_MODELS if getattr(flags, name) is not None), *flags.settings]
-        if about_models:
-            raise click.UsageError(f"`{about_models[0]}` describes a model, and this is a dataset. Leave it out.")
-        push, prepare, about["teacher"] = push_trajectories_to_hub, data_to_push, flags.base_model
-    else:
-        push, prepare, about["base_model"] = push_model_to_hub, _files_of_model, flags.base_model
-        about |= {name: getattr(flags, name) for name in _OF_MODELS} | {"generation_config": read_settings(flags)}
+    about = {name: getattr(flags, name) for name in ("repo_id", *_ON_CARD)} | {
+        "generation_config": read_settings(flags)
+    }
     if flags.dry_run:
-        return show(prepare(flags.path, **about), flags.repo_id)
+        return show(_files_of_model(flags.path, **about), flags.repo_id)
     how = {name: getattr(flags, name) for name in ("revision", "create_pr", "commit_message")}
     # As in huggingface_hub, the default of an organization applies.
-    commit = push(flags.path, **about, **how, private=flags.private or None)
+    commit = push_model_to_hub(flags.path, **about, **how, private=flags.private or None)
     figures = {"url": commit.pr_url or commit.commit_url, "commit": commit.oid, "repo_id": commit.repo_url.repo_id}
     say_table(figures)
     return figures
