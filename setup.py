@@ -51,7 +51,6 @@ EXTRAS = {
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`
     "serve": [  # `hf-dparallel serve`
         "llguidance>=1.9.1,<2",
-        "prometheus-client>=0.26",
         "pydantic>=2.14",
         "starlette>=1.10",
         "uvicorn>=0.54",

@@ -107,7 +107,7 @@ SERVER = [*MODEL, *BATCH_SIZE, *RECIPE, *group("server",
     Flag("max_request_bytes", "Size limit of a request.", COUNT, default=2 ** 20, is_minor=True),
     Flag("grace_seconds", "Seconds that requests in flight may take to finish when the server stops.",
         click.FloatRange(0), default=30.0, is_minor=True),
-    Flag("log_level", "'info' logs each request with its status and usage, 'debug' also requests of /health.",
+    Flag("log_level", "'info' logs each request with its status.",
         Choice(("debug", "info", "warning", "error")), default="info", is_minor=True),
 )]
 _COMMANDS: list[click.Command] = [
@@ -156,8 +156,6 @@ _COMMANDS: list[click.Command] = [
     ], "demo-student", ["model"]),
     Command("serve", "answer requests of OpenAI clients over HTTP", [
         *SERVER, *OUTPUT,
-        Flag("forwarded_allow_ips", "Proxies to trust, as addresses or networks: their X-Forwarded-For is the "
-            "client's address. By default none.", multiple=True, metavar="IP", is_minor=True),
     ], "demo --adapter demo-student", ["model"]),
     Command("evaluate", "measure accuracy and cost of decoding, on a dataset or on benchmarks", [
         *LOADING, *group("data", *DATA, *REWARD, not_with=("tasks",)), *BATCH_SIZE,

@@ -13,9 +13,8 @@ import openai
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from starlette.testclient import TestClient
 
-from hf_dparallel import DiffusionGenerationConfig, cli
+from hf_dparallel import DiffusionGenerationConfig
 from hf_dparallel.cli.serve_models import read_names, served_models
 from hf_dparallel.serving.requests import ServedModel
 
@@ -43,7 +42,7 @@ def test_serves_until_it_is_told_to_stop(checkpoint, stop):
         process.send_signal(stop)
         assert process.wait(60) == 0
         log = process.output.read()
-        assert "Stopped. Prompts answered: 1." in log and " POST /v1/chat/completions 200 " in log
+        assert "Stopped. Prompts answered: 1." in log and '"POST /v1/chat/completions HTTP/1.1" 200' in log
     finally:
         process.kill()
     figures = read_json("serve.json")
@@ -99,28 +98,6 @@ def test_a_server_for_everyone_without_key_warns(hf, monkeypatch):
         assert code == 1 and ("Set --api_key" in err) is warns
     monkeypatch.setenv("HF_DPARALLEL_API_KEY", "k")
     assert "Set --api_key" not in hf("serve", "./missing", "--port", "0", "--host", "0.0.0.0")[2]
-
-
-@pytest.mark.parametrize(
-    ("flags", "host", "status"),
-    [
-        ([], "127.0.0.1:8000", 200),
-        ([], "LOCALHOST", 200),
-        ([], "[::1]:8000", 200),
-        ([], "rebound.example:8000", 400),
-        (["--api_key", "k"], "proxied.example", 200),
-        (["--host", "0.0.0.0"], "this.example:8000", 200),
-    ],
-)
-def test_only_this_machine_is_answered_without_a_key(checkpoint, monkeypatch, flags, host, status):
-    def ask(server, sockets):
-        headers = {"Host": host, "Authorization": "Bearer k"}
-        answers.append(TestClient(server.config.app).get("/v1/models", headers=headers))
-
-    answers = []
-    monkeypatch.setattr("uvicorn.Server.run", ask)
-    assert cli.main(["serve", checkpoint, "--port", "0", *flags]) == 0
-    assert [answer.status_code for answer in answers] == [status]
 
 
 def test_without_the_extra_it_says_how_to_get_it(hf, monkeypatch):

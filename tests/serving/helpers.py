@@ -119,9 +119,9 @@ class Listener:
             self.ended.set()
 
 
-def make_prompt(model, ids, max_tokens=16, seed=0, client="", **settings) -> Prompt:
+def make_prompt(model, ids, max_tokens=16, seed=0, **settings) -> Prompt:
     config = resolve(model, None, **(SETTINGS | settings))
-    return Prompt(torch.tensor(ids), config, max_tokens, seed, Listener(), client)
+    return Prompt(torch.tensor(ids), config, max_tokens, seed, Listener())
 
 
 def ask(engine, prompts: list[Prompt]) -> list[Listener]:

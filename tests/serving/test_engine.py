@@ -191,35 +191,6 @@ def test_equal_settings_are_one_group_however_they_are_said(model, make_engine, 
     assert gate.rows[:2] == [len(same), 1]
 
 
-def test_clients_take_turns_however_many_settings_one_of_them_sends(model, make_engine):
-    gate, engine = Gate(model), make_engine(num_slots=5)
-    prompts = [make_prompt(model, [6], client="busy", entropy_threshold=0.1 * n) for n in range(4)]
-    engine.submit([*prompts, make_prompt(model, [6, 3, 4], client="other", entropy_threshold=0.9)])
-    gate.open.set()
-    wait_for(lambda: len(gate.widths) >= 10)
-    assert gate.widths[:10].count(16 + 3) == 5
-
-
-def test_a_new_client_cannot_make_up_for_the_time_before(model, make_engine):
-    gate, engine = Gate(model), make_engine()
-    busy, late = (
-        make_prompt(model, ids, client=client, entropy_threshold=threshold, stop_at_eos=False)
-        for ids, client, threshold in (([6], "busy", 0.0), ([6, 3, 4], "late", 1e-9))
-    )
-    listener = busy.listener
-
-    def listen(progress):
-        listener(progress)
-        if progress.nfe == 8:  # the end of a block, where new tokens come for sure
-            engine.submit([late])
-
-    busy.listener = listen
-    engine.submit([busy])
-    gate.open.set()
-    assert listener.ended.wait(30) and late.listener.ended.wait(30)
-    assert gate.widths[:8] == [16 + 1] * 8 and gate.widths[8:16].count(16 + 1) == 4
-
-
 def test_giving_up_frees_slots_and_places_in_the_queue(model, make_engine):
     gate, engine = Gate(model), make_engine(num_slots=2, max_waiting=2)
     prompts = [make_prompt(model, [n, 3]) for n in range(6, 10)]

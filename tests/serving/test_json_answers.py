@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from hf_dparallel.serving.bodies import ChatBody, RequestError, ResponsesBody
+from hf_dparallel.serving.bodies import ChatBody, RequestError
 from hf_dparallel.serving.followers import CommitLogprobs, Follower
 from hf_dparallel.serving.json_answers import JsonAnswer, compile_schema
 from hf_dparallel.serving.requests import read_request
@@ -175,9 +175,6 @@ def test_clients_get_json(served_json):
             check(text)
             chunks = list(client.chat.completions.create(**asked, stream=True))
             assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
-            form = {"format": {"type": "json_schema", **form["json_schema"]}}
-            answer = client.responses.create(model="tiny", input="Three pens, please.", text=form)
-            assert answer.output_text == text
             cut = client.chat.completions.create(**asked, max_tokens=5).choices[0]
             assert cut.finish_reason == "length" and text.startswith(cut.message.content.rstrip("\ufffd"))
 
@@ -190,8 +187,6 @@ def test_clients_get_any_object(served_json, tokenizer):
         (answer,) = client.chat.completions.create(**asked).choices
         # The tiny model never comes to the end of its first key.
         assert answer.message.content.startswith('{"') and answer.finish_reason == "length"
-        response = client.responses.create(model="tiny", input=text, text={"format": form})
-        assert response.output_text == answer.message.content
     schema = read_request(ChatBody, asked, served_json, 9).schema
     ids = tokenizer('{"a": {"b": [1, null]}}')["input_ids"]
     assert JsonAnswer(schema)._take([*ids, tokenizer.eos_token_id], torch.zeros(9)) == [*ids, tokenizer.eos_token_id]
@@ -302,6 +297,3 @@ def test_a_tokenizer_of_words_is_refused(served):
     with pytest.raises(RequestError, match="tokenizer") as refused:
         read_request(ChatBody, body, served, 9)
     assert refused.value.param == "response_format"
-    with pytest.raises(RequestError) as refused:
-        read_request(ResponsesBody, {"input": "x", "text": {}}, served, 9)
-    assert refused.value.param == "text.format"

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from hf_dparallel.serving.app import _Answer
-from hf_dparallel.serving.bodies import ChatBody, RequestError, ResponsesBody
+from hf_dparallel.serving.bodies import ChatBody, RequestError
 from hf_dparallel.serving.followers import Progress
 from hf_dparallel.serving.requests import _encode_chat, read_request
 from hf_dparallel.serving.tool_calls import ToolChoice
@@ -65,40 +65,6 @@ def test_calls_that_must_come(served_json):
             asked = {"tools": TOOLS, "tool_choice": choice}
             (choice,) = client.chat.completions.create(model="tiny", messages=MESSAGES, **asked).choices
             assert choice.message.content == plain.message.content
-
-
-def flat(tool: dict) -> dict:
-    """A tool, or the choice of one, as `/v1/responses` has it."""
-    return {"type": "function", **tool["function"]}
-
-
-@pytest.mark.parametrize("more", [{}, {"include": ["message.output_text.logprobs"]}])
-def test_calls_in_responses(served_json, more):
-    with running(served_json) as server, server.client() as client:
-        asked = {"model": "tiny", "tools": list(map(flat, TOOLS)), "tool_choice": flat(NAMED)} | more
-        conversation = [{"role": "user", "content": "Three pens, please."}]
-        for _ in range(2):
-            response = client.responses.create(input=conversation, **asked)
-            *_, call = response.output
-            assert (call.type, call.name, response.status) == ("function_call", "buy", "completed")
-            assert json.loads(call.arguments)["price"] in (1, 2) and response.output_text == ""
-            with client.responses.stream(input=conversation, **asked) as stream:
-                events = list(stream)
-            assert events[-1].response.output[-1].arguments == call.arguments
-            added = [event.output_index for event in events if event.type == "response.output_item.added"]
-            assert added == list(range(len(events[-1].response.output)))
-            result = {"type": "function_call_output", "call_id": call.call_id, "output": "Done."}
-            conversation += [call.model_dump(), result]
-        chat = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
-        chat.append({"role": "tool", "content": "Done.", "tool_call_id": "call_1"})
-        conversation[1] |= {"call_id": "call_1", "arguments": CALL["function"]["arguments"]}
-        conversation[2]["call_id"] = "call_1"
-        request = {"input": conversation[:3], "tools": asked["tools"], "max_output_tokens": 8}
-        (ids,) = read_request(ResponsesBody, request, served_json, 9).prompts
-        (expected,) = read_request(
-            ChatBody, {"messages": chat, "tools": TOOLS, "max_tokens": 8}, served_json, 9
-        ).prompts
-        assert ids.tolist() == expected.tolist()
 
 
 def answer_to(tools, text: str, tokenizer) -> tuple[str, list, list]:

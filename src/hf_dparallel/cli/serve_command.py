@@ -16,7 +16,7 @@ from .loading import read_settings
 
 
 # Of the extra `serve`.
-LIBRARIES = ("llguidance", "prometheus_client", "pydantic", "starlette", "uvicorn")
+LIBRARIES = ("llguidance", "pydantic", "starlette", "uvicorn")
 
 
 def run(flags: Flags) -> dict[str, int]:
@@ -61,9 +61,8 @@ def serve(flags: Flags, listener: socket.socket) -> dict[str, int]:
     from ..serving.server import Server
     from .serve_models import make_server
 
-    names, engine, app = make_server(flags, api_key(flags), _is_loopback(listener))
-    proxies = list(flags.forwarded_allow_ips)
-    server = Server(app, engine, flags.grace_seconds, log_level=flags.log_level, forwarded_allow_ips=proxies)
+    names, engine, app = make_server(flags, api_key(flags))
+    server = Server(app, engine, flags.grace_seconds, log_level=flags.log_level)
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     slots = engine.num_slots

@@ -24,17 +24,14 @@ from ..serving.requests import ServedModel
 from .loading import batch_size, checked_name, load_model, read_settings, resolve_settings
 
 
-def make_server(flags: Flags, key: str | None, is_loopback: bool) -> tuple[list[str], Engine, Starlette]:
+def make_server(flags: Flags, key: str | None) -> tuple[list[str], Engine, Starlette]:
     """Loads the model, and returns the model names, the engine and the application."""
     _log_to_stderr(flags.log_level)
     name, by_name = read_names(flags.adapter, flags.model, flags.served_model_name)
     model, tokenizer = load_model(flags)
     models = served_models(name, model, tokenizer, by_name, read_settings(flags))
     engine = Engine(model, batch_size(flags.batch_size), flags.max_waiting)
-    # Without a key, a loopback server accepts only requests to this machine's own names, against DNS rebinding.
-    is_open = key is not None or not is_loopback
-    hosts = None if is_open else ["localhost", "127.0.0.1", "[::1]", flags.host]
-    return list(models), engine, make_app(models, engine, key, flags.max_request_bytes, hosts)
+    return list(models), engine, make_app(models, engine, key, flags.max_request_bytes)
 
 
 def read_names(adapters: Sequence[str], model: str, first: str | None = None) -> tuple[str, dict[str, str]]:

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf-dparallel authors. Licensed under the Apache License, Version 2.0.
-"""The JSON of responses in OpenAI's form, for chats, for completed texts and for `/v1/responses`."""
+"""The JSON of responses in OpenAI's form, for chats and for completed texts."""
 
 import json
 import time
@@ -79,114 +79,6 @@ class CompletionObjects:
         return _data(self._head | {"object": kind, "choices": choices, **more})
 
 
-class ResponsesObjects:
-    """The objects that answer one request to `/v1/responses`, whole or as events. The last event has the usage."""
-
-    def __init__(self, model_name: str, include_usage: bool = True):
-        self._head = {
-            "id": f"resp_{uuid.uuid4().hex}",
-            "object": "response",
-            "created_at": int(time.time()),
-            "model": model_name,
-            "error": None,
-            "instructions": None,
-            "metadata": {},
-            "parallel_tool_calls": False,
-            "store": False,
-            "tool_choice": "none",
-            "tools": [],
-        }
-        self._message_id = f"msg_{uuid.uuid4().hex}"
-        self._has_begun = False
-        self._place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
-        self._num_events = 0
-
-    def whole(self, answers: list[Part], usage: dict[str, Any]) -> dict[str, Any]:
-        """Returns the whole response."""
-        (answer,) = answers
-        is_cut = answer.finish_reason == "length"
-        status = "incomplete" if is_cut else "completed"
-        return self._head | {
-            "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": self._output(status, answer),
-            "usage": {
-                "input_tokens": usage["prompt_tokens"],
-                "input_tokens_details": {"cached_tokens": 0},
-                "output_tokens": usage["completion_tokens"],
-                "output_tokens_details": {"reasoning_tokens": 0},
-                **{name: usage[name] for name in ("total_tokens", "nfe", "tokens_per_forward")},
-            },
-        }
-
-    def first_events(self) -> Iterator[str]:
-        """Yields the events at the beginning of a stream."""
-        begun = self._head | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
-        yield self._event("response.created", response=begun)
-
-    def events(self, part: Part) -> Iterator[str]:
-        """Yields the events of one part of the answer. The last part is left to `last_events`."""
-        if part.finish_reason is None and (part.text or not part.tool_calls):
-            yield from self._begin()
-            yield self._event("response.output_text.delta", **self._place, delta=part.text, logprobs=part.logprobs)
-
-    def last_events(self, answers: list[Part], usage: dict[str, Any]) -> Iterator[str]:
-        """Yields the events that end each item of the response, and the response."""
-        response = self.whole(answers, usage)
-        for index, item in enumerate(response["output"]):
-            if item["type"] == "message":
-                yield from self._begin()
-                (part,) = item["content"]
-                text = {"text": part["text"], "logprobs": part["logprobs"]}
-                yield self._event("response.output_text.done", **self._place, **text)
-                yield self._event("response.content_part.done", **self._place, part=part)
-            else:
-                place = {"item_id": item["id"], "output_index": index}
-                begun = item | {"arguments": "", "status": "in_progress"}
-                yield self._event("response.output_item.added", output_index=index, item=begun)
-                yield self._event("response.function_call_arguments.delta", **place, delta=item["arguments"])
-                arguments = {"name": item["name"], "arguments": item["arguments"]}
-                yield self._event("response.function_call_arguments.done", **place, **arguments)
-            yield self._event("response.output_item.done", output_index=index, item=item)
-        yield self._event(f"response.{response['status']}", response=response)
-
-    def error_event(self, error: RequestError) -> str:
-        """Returns the event that ends a stream with an error."""
-        return self._event("error", code=error.code, message=str(error), param=error.param)
-
-    def _begin(self) -> Iterator[str]:
-        """Yields the events that begin the message, unless they are already sent."""
-        if not self._has_begun:
-            self._has_begun = True
-            yield self._event("response.output_item.added", output_index=0, item=self._message("in_progress"))
-            yield self._event("response.content_part.added", **self._place, part=_content(Part(0, "")))
-
-    def _output(self, status: str, answer: Part) -> list[dict[str, Any]]:
-        """Returns the items of an answer: a message, unless the answer has calls only, and the calls."""
-        has_message = self._has_begun or answer.text or not answer.tool_calls
-        message = [self._message(status, _content(answer))] if has_message else []
-        calls = [
-            {
-                "type": "function_call",
-                "id": call["id"].replace("call_", "fc_"),
-                "call_id": call["id"],
-                "status": status,
-            }
-            | call["function"]
-            for call in answer.tool_calls
-        ]
-        return message + calls
-
-    def _message(self, status: str, *content: dict[str, Any]) -> dict[str, Any]:
-        head = {"id": self._message_id, "type": "message", "role": "assistant"}
-        return head | {"status": status, "content": content}
-
-    def _event(self, kind: str, **fields: Any) -> str:
-        event = {"type": kind, "sequence_number": self._num_events, **fields}
-        self._num_events += 1
-        return f"event: {kind}\n{_data(event)}"
-
-
 def usage(prompt_tokens: int, completion_tokens: int, nfe: int) -> dict[str, Any]:
     """Returns OpenAI's token counts, the forward passes of the request's prompts, and tokens per forward pass."""
     return {
@@ -204,10 +96,6 @@ def error_body(error: RequestError) -> dict[str, Any]:
         error.status, "server_error" if error.status >= 500 else "invalid_request_error"
     )
     return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
-
-
-def _content(part: Part) -> dict[str, Any]:
-    return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": part.logprobs}
 
 
 def _said(part: Part, calls: list[dict[str, Any]]) -> dict[str, Any]:

@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -23,25 +20,21 @@ from transformers import PreTrainedTokenizerBase
 
 from ..generation.compatibility import longest_sequence
 from ..generation.configuration import resolve
-from .answer_objects import CompletionObjects, Part, ResponsesObjects, error_body, usage
-from .bodies import Body, ChatBody, RequestError, ResponsesBody, TextBody, requestable_settings
+from .answer_objects import CompletionObjects, Part, error_body, usage
+from .bodies import Body, ChatBody, RequestError, TextBody, requestable_settings
 from .engine import Engine, Prompt
 from .followers import CommitLogprobs, DraftReader, Follower, Progress
 from .incremental_text import IncrementalText, say_draft, say_logprobs
 from .json_answers import JsonAnswer
-from .monitoring import Metrics, Monitor
 from .requests import CompletionRequest, ServedModel, choose_model, read_request
 from .tool_calls import ToolChoice
 from .web_page import render_page
 
 
-AnswerObjects = CompletionObjects | ResponsesObjects
-
-
 class PendingRequest:
     """The answers to one request, as the decoding thread makes them. Raises a [`RequestError`] if too many wait."""
 
-    def __init__(self, request: CompletionRequest, engine: Engine, served: ServedModel, client: str):
+    def __init__(self, request: CompletionRequest, engine: Engine, served: ServedModel):
         prompts = [ids for ids in request.prompts for _ in range(request.body.n)]
         self._answers = [_Answer(n, served.tokenizer, request.stop, request.tools) for n in range(len(prompts))]
         # Each prompt counts once, however often it is answered.
@@ -55,7 +48,6 @@ class PendingRequest:
                 max_tokens=request.max_tokens,
                 seed=request.seed + index,
                 listener=self._listener(index),
-                client=client,
                 adapter=served.adapter,
                 followers=_followers(request),
             )
@@ -177,7 +169,7 @@ class SseResponse(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, pending: PendingRequest, objects: AnswerObjects):
+    def __init__(self, pending: PendingRequest, objects: CompletionObjects):
         super().__init__(_events(pending, objects), headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._pending = pending
 
@@ -188,7 +180,7 @@ class SseResponse(StreamingResponse):
             self._pending.give_up()
 
 
-async def _events(pending: PendingRequest, objects: AnswerObjects) -> AsyncIterator[str]:
+async def _events(pending: PendingRequest, objects: CompletionObjects) -> AsyncIterator[str]:
     for event in objects.first_events():
         yield event
     try:
@@ -209,7 +201,6 @@ class Api:
 
     served: dict[str, ServedModel]
     engine: Engine
-    metrics: Metrics
     api_key: str | None
     max_request_bytes: int
     start: int = field(default_factory=lambda: int(time.time()))
@@ -219,20 +210,16 @@ class Api:
         page, headers = render_page()
         return HTMLResponse(page, headers=headers)
 
-    async def complete(
-        self, kind: type[Body], make_objects: Callable[[str, bool], AnswerObjects], request: Request
-    ) -> Response:
-        """Answers a `POST` whose body has the class `kind`, using `make_objects`."""
+    async def complete(self, kind: type[Body], request: Request) -> Response:
+        """Answers a `POST` whose body has the class `kind`."""
         self._authorize(request)
         body = await self._read_body(request)
         # In a thread, because a long text takes seconds, in which the event loop must answer other requests.
         parsed = await asyncio.to_thread(_parse, body)
         served = choose_model(parsed.get("model"), self.served)
-        request.state.model = served.name
         completion = await asyncio.to_thread(read_request, kind, parsed, served, self.engine.capacity)
-        pending = PendingRequest(completion, self.engine, served, request.client.host if request.client else "")
-        request.state.usage = pending.usage
-        objects = make_objects(served.name, completion.body.stream_options.include_usage)
+        pending = PendingRequest(completion, self.engine, served)
+        objects = CompletionObjects(served.name, completion.body.stream_options.include_usage, kind is ChatBody)
         if completion.body.stream:
             return SseResponse(pending, objects)
         await pending.finish(request)
@@ -247,11 +234,6 @@ class Api:
         """Answers `GET /v1/models/{name}`."""
         self._authorize(request)
         return JSONResponse(self._describe(choose_model(request.path_params["name"], self.served)))
-
-    async def figures(self, request: Request) -> Response:
-        """Answers `GET /metrics`."""
-        self._authorize(request)
-        return Response(self.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def health(self, request: Request) -> Response:
         """Answers `GET /health`."""
@@ -306,19 +288,10 @@ class Api:
 
 
 def make_app(
-    models: dict[str, ServedModel],
-    engine: Engine,
-    api_key: str | None = None,
-    max_request_bytes: int = 2**20,
-    allowed_hosts: list[str] | None = None,
+    models: dict[str, ServedModel], engine: Engine, api_key: str | None = None, max_request_bytes: int = 2**20
 ) -> Starlette:
-    """Returns the application. It closes the engine when it shuts down.
-
-    With `allowed_hosts`, requests for other hosts are refused: otherwise a page in a browser on this machine could
-    resolve its own host name to this machine, and send requests as the same site (DNS rebinding).
-    """
-    api = Api(models, engine, Metrics(engine), api_key, max_request_bytes)
-    chat, text = (partial(CompletionObjects, is_chat=is_chat) for is_chat in (True, False))
+    """Returns the application. It closes the engine when it shuts down."""
+    api = Api(models, engine, api_key, max_request_bytes)
     handlers: dict[Any, Any] = {
         RequestError: _refuse,
         HTTPException: _refuse_route,
@@ -334,17 +307,11 @@ def make_app(
     return Starlette(
         routes=[
             Route("/", api.page),
-            Route("/v1/chat/completions", partial(api.complete, ChatBody, chat), methods=["POST"]),
-            Route("/v1/completions", partial(api.complete, TextBody, text), methods=["POST"]),
-            Route("/v1/responses", partial(api.complete, ResponsesBody, ResponsesObjects), methods=["POST"]),
+            Route("/v1/chat/completions", partial(api.complete, ChatBody), methods=["POST"]),
+            Route("/v1/completions", partial(api.complete, TextBody), methods=["POST"]),
             Route("/v1/models", api.models),
             Route("/v1/models/{name:path}", api.model),
             Route("/health", api.health),
-            Route("/metrics", api.figures),
-        ],
-        middleware=[
-            Middleware(Monitor, metrics=api.metrics),
-            Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False),
         ],
         exception_handlers=handlers,
         lifespan=lifespan,
@@ -369,15 +336,13 @@ def _failure(error: Exception) -> RequestError:
 
 
 async def _refuse(request: Request, error: RequestError) -> Response:
-    # The message of an error with a field quotes the client, and a prompt may be a secret: it is not logged.
-    request.state.error = str(error) if error.param is None else f"`{error.param}` is refused"
     return JSONResponse(error_body(error), status_code=error.status, headers=error.headers)
 
 
 async def _refuse_route(request: Request, error: HTTPException) -> Response:
     message = (
         f"{request.method} {request.url.path}: {error.detail}. The endpoints are /v1/chat/completions, "
-        "/v1/completions, /v1/responses, /v1/models, /health and /metrics; the page is at /."
+        "/v1/completions, /v1/models and /health; the page is at /."
     )
     return await _refuse(request, RequestError(message, status=error.status_code))
 

@@ -84,7 +84,7 @@ class _TextPart(_Fields):
 
     model_config = ConfigDict(extra="ignore")
 
-    type: Literal["text", "input_text", "output_text"]
+    type: Literal["text"]
     text: str
 
 
@@ -161,31 +161,6 @@ _Choice = Annotated[_ToolChoice, _text_as(lambda kind: {"type": kind})]
 _AUTO = _ToolChoice(type="auto")
 
 
-def _message_of(item: Any) -> Any:
-    """Returns the message for an item of `/v1/responses`, where calls and their results are items of their own."""
-    kind = item.get("type") if isinstance(item, dict) else None
-    if kind == "function_call":
-        call = {"id": item.get("call_id"), "function": {name: item.get(name) for name in ("name", "arguments")}}
-        return {"role": "assistant", "tool_calls": [call]}
-    if kind == "function_call_output":
-        return {"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id")}
-    return item
-
-
-class _Item(_Message):
-    """A message among the items of `/v1/responses`."""
-
-    type: Literal["message"] = "message"
-    id: Any = None
-    status: Any = None
-
-
-def _nested(given: Any) -> Any:
-    """Returns a tool or a tool choice in the form of chats: `/v1/responses` does not nest `function` fields."""
-    is_flat = isinstance(given, dict) and given.get("type") == "function"
-    return {"type": "function", "function": {k: v for k, v in given.items() if k != "type"}} if is_flat else given
-
-
 class _Schema(_Fields):
     name: Any = None
     description: Any = None
@@ -200,14 +175,6 @@ class _ResponseFormat(_Fields):
 
 class _NoSchema(_ResponseFormat):
     type: Literal["text"]
-
-
-class _TextFormat(_Schema):
-    type: Literal["text", "json_object", "json_schema"]
-
-
-class _TextOptions(_Fields):
-    format: _TextFormat
 
 
 class _StreamOptions(_Fields):
@@ -237,26 +204,19 @@ class _WithoutEffect(_Fields):
     safety_identifier: Any = None
     # The generation settings decide how much work an answer takes.
     reasoning_effort: Any = None
-    reasoning: Any = None
     verbosity: Any = None
     prompt_cache_key: Any = None
 
 
 class Body(_WithoutEffect):
-    """The fields that all endpoints have in common."""
+    """The fields that chats and texts have in common. Each prompt gets `n` answers."""
 
-    # The names of the fields with the prompt and with the response format.
+    # The name of the field with the prompt.
     prompt_field: ClassVar[str] = "messages"
-    form_field: ClassVar[str] = "response_format"
 
     model: str | None = None
     stream: bool = False
     seed: Annotated[int, Field(gt=-(2**62), lt=2**62)] | None = None
-
-
-class _CompletionBody(Body):
-    """The fields that chats and texts have in common. Each prompt gets `n` answers."""
-
     n: PositiveInt = 1
     # An empty string stops nothing.
     stop: Annotated[
@@ -267,7 +227,7 @@ class _CompletionBody(Body):
     max_completion_tokens: PositiveInt | None = None
 
 
-class ChatBody(_CompletionBody):
+class ChatBody(Body):
     """The body of `/v1/chat/completions`."""
 
     messages: Annotated[list[_Message], _SOME]
@@ -278,7 +238,7 @@ class ChatBody(_CompletionBody):
     top_logprobs: _NumTop = 0
 
 
-class TextBody(_CompletionBody):
+class TextBody(Body):
     """The body of `/v1/completions`."""
 
     prompt_field = "prompt"
@@ -289,49 +249,6 @@ class TextBody(_CompletionBody):
     tool_choice: Annotated[Any, _only("none", "auto")] = None
     logprobs: Annotated[Any, _only(False)] = None
     top_logprobs: Annotated[Any, _only(0)] = None
-
-
-class ResponsesBody(Body):
-    """The body of `/v1/responses`.
-
-    Nothing is stored, so `previous_response_id` is refused. Clients send the whole conversation instead.
-    """
-
-    prompt_field = "input"
-    form_field = "text"
-
-    input: Annotated[
-        list[Annotated[_Item, BeforeValidator(_message_of)]],
-        _SOME,
-        _text_as(lambda text: [{"role": "user", "content": text}]),
-    ]
-    tools: Annotated[list[Annotated[_Tool, BeforeValidator(_nested)]], _FEW] = []
-    tool_choice: Annotated[_Choice, BeforeValidator(_nested)] = _AUTO
-    instructions: str | None = None
-    max_output_tokens: PositiveInt | None = None
-    text: _TextOptions | None = None
-    include: Annotated[list[Literal["message.output_text.logprobs"]], Field(fail_fast=True)] = []
-    top_logprobs: _NumTop = 0
-    truncation: Annotated[Any, _only("disabled")] = None
-    background: Annotated[Any, _only(False)] = None
-    # Ignored: the response has `"store": false`.
-    store: Any = None
-
-    def as_chat(self) -> ChatBody:
-        """Returns the same request as a chat."""
-        system = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
-        form = self.text and self.text.format
-        return ChatBody.model_construct(
-            messages=[*map(_Message.model_validate, system), *self.input],
-            tools=self.tools,
-            tool_choice=self.tool_choice,
-            stream=self.stream,
-            seed=self.seed,
-            max_tokens=self.max_output_tokens,
-            response_format=form and _ResponseFormat.model_construct(type=form.type, json_schema=form),
-            logprobs=bool(self.include or self.top_logprobs),
-            top_logprobs=self.top_logprobs,
-        )
 
 
 def read_body(kind: type[Body], given: dict[str, Any]) -> tuple[ChatBody | TextBody, dict[str, Any]]:
@@ -348,7 +265,7 @@ def read_body(kind: type[Body], given: dict[str, Any]) -> tuple[ChatBody | TextB
         body: Any = kind.model_validate(fields)
     except ValidationError as error:
         raise _refusal(error, kind) from None
-    return (body.as_chat() if isinstance(body, ResponsesBody) else body), settings
+    return body, settings
 
 
 def requestable_settings() -> list[str]:

@@ -2,8 +2,8 @@
 """Dynamic batching: one thread decodes the prompts of all requests together, in a fixed number of slots.
 
 A prompt enters a free slot between two passes, and leaves when its answer has ended or its client has disconnected.
-Prompts with the same settings and adapter share passes; groups take turns, and so do clients. The other prompts in a
-batch do not change an answer.
+Prompts with the same settings and adapter share passes; groups take turns. The other prompts in a batch do not
+change an answer.
 """
 
 import threading
@@ -41,8 +41,6 @@ class Prompt:
     seed: int
     # Called in the decoding thread with the progress of each pass. It must not block or raise.
     listener: Callable[[Progress], None]
-    # Clients take turns, however many different settings each of them sends.
-    client: str = ""
     adapter: str | None = None
     followers: list[Follower] = field(default_factory=list)
     # The tokens that are passed to the listener.
@@ -82,7 +80,6 @@ class Engine:
         self._given_up: set[Prompt] = set()
         # By settings, ordered by their last pass.
         self._groups: dict[tuple[Any, ...], _Group] = {}
-        self._turns_of: dict[str, int] = {}
         self._next_row = 0
         self._is_closed = False
         # Guards what other threads write: the waiting prompts, the ones given up, and `_is_closed`.
@@ -177,8 +174,6 @@ class Engine:
     def _enter(self, prompt: Prompt) -> None:
         row_id, self._next_row = self._next_row, self._next_row + 1
         self._active[row_id] = prompt
-        # A new client starts with as many turns as the others have had, or it would go first for a long time.
-        self._turns_of.setdefault(prompt.client, min(self._turns_of.values(), default=0))
         try:
             if prompt.settings not in self._groups:
                 parts = [*make_parts(prompt.config), RowFollowers(self._followers_of)]
@@ -202,19 +197,10 @@ class Engine:
                 group.decoder.remove(unfinished)
             if not group.row_ids:
                 del self._groups[settings]
-        clients = {prompt.client for prompt in self._active.values()}
-        self._turns_of = {client: turns for client, turns in self._turns_of.items() if client in clients}
 
     def _choose_group(self) -> _Group:
-        """Returns the next group: of the client with the fewest turns, the group that has waited longest."""
-        turns = [
-            (settings, self._active[row_id].client)
-            for settings, group in self._groups.items()
-            for row_id in group.row_ids
-        ]
-        settings, client = min(turns, key=lambda turn: self._turns_of[turn[1]])
-        self._turns_of[client] += 1
-        # Moves the group to the end of the order.
+        """Returns the group that has waited longest, and moves it to the end of the order."""
+        settings = next(iter(self._groups))
         group = self._groups[settings] = self._groups.pop(settings)
         return group
 

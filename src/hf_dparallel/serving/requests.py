@@ -79,7 +79,7 @@ def read_request(kind: type[Body], given: dict[str, Any], served: ServedModel, m
     tools = read_tool_choice(body)
     return CompletionRequest(
         body,
-        schema=_read_schema(body, tools, served, config, kind.form_field),
+        schema=_read_schema(body, tools, served, config),
         tools=tools,
         prompts=[_read_prompt(prompt, tools, config, served, kind.prompt_field) for prompt in prompts],
         config=config,
@@ -136,15 +136,11 @@ def _encode_chat(
 
 
 def _read_schema(
-    body: ChatBody | TextBody,
-    tools: ToolChoice | None,
-    served: ServedModel,
-    config: DiffusionGenerationConfig,
-    field: str,
+    body: ChatBody | TextBody, tools: ToolChoice | None, served: ServedModel, config: DiffusionGenerationConfig
 ) -> CompiledSchema | None:
     if tools is not None and tools.must:
         return _compile(tools.schema(), served, config, "tools")
-    form = body.response_format
+    field, form = "response_format", body.response_format
     schema = form.json_schema.schema_ if form is not None and form.json_schema is not None else None
     if form is None or (form.type == "text" and schema is None):
         return None

@@ -28,12 +28,9 @@ class Server(uvicorn.Server):
             app,
             http="h11",
             ws="none",
-            # The application logs each request itself, with its usage.
-            access_log=False,
             # After all connections are closed: uvicorn would cancel their tasks, each with a traceback in the log.
             timeout_graceful_shutdown=math.ceil(grace_seconds + _LAST_SECONDS) + 1,
-            # By default, no proxy is trusted.
-            **{"log_level": "warning", "forwarded_allow_ips": []} | settings,
+            **{"log_level": "warning"} | settings,
         )
         super().__init__(config)
         self.engine = engine
