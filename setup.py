@@ -39,13 +39,12 @@ INSTALL_REQUIRES = [
     "click>=8.4.2",
     "datasets>=4.7",
     "evaluate>=0.4.5",
-    "huggingface-hub>=1.32",  # that of diffusers
+    "huggingface-hub>=1.32",
     "peft>=0.21",  # 0.20 has another VeRA, and 0.19 does not fit transformers 5.23
     "rich>=13.8",
     "trl>=1.10",
 ]
 EXTRAS = {
-    "diffusers": ["diffusers>=0.42"],  # examples/diffusers
     "eval": ["lm_eval[math]>=0.4.13,<0.5"],  # `hf-dparallel evaluate --tasks`
     "quantization": ["bitsandbytes>=0.50"],  # `--load_in_4bit`
     "math": ["math-verify>=0.9"],  # the answer checks of `trl.rewards.accuracy_reward`

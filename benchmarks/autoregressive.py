@@ -26,7 +26,6 @@ from speed import SHAPES, fixed_recipe, random_model, random_prompts, timed
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hf_dparallel.environment import describe_environment, device_name
-from hf_dparallel.generation.packed_products import packed_products
 from hf_dparallel.reports import markdown_table, write_json
 
 
@@ -38,7 +37,6 @@ TABLES = {
     "Seconds per pass": ("seconds_per_pass", ".3f"),
     "Tokens per pass from which it is faster than the Llama": ("tokens_per_pass_to_pay", ".1f"),
     "Tokens/s, over those of the Llama": ("tokens_per_s_ratio", ".2f"),
-    "Tokens/s, over those of the Llama with packed weights": ("tokens_per_s_ratio_packed", ".2f"),
 }
 
 
@@ -105,8 +103,7 @@ def compare(
     """Times all models on prompts of one length; a row for each model and cache."""
     num_tokens, device = arguments.max_new_tokens, llama.device
     prompts = random_prompts(llama, batch_size, prompt_length)
-    decode_llama = llama_decoding(llama, prompts, num_tokens)
-    calls = {"llama": decode_llama, "packed llama": partial(with_packed_products, llama, decode_llama)}
+    calls = {"llama": llama_decoding(llama, prompts, num_tokens)}
     passes = {}
     for kind, cache in ((kind, cache) for kind, caches in CACHES.items() for cache in caches):
         if cache not in arguments.caches:
@@ -126,12 +123,10 @@ def compare(
             "cache": cache,
             "seconds_per_pass": seconds[kind, cache] / count,
             "llama_seconds_per_token": seconds["llama"] / num_tokens,
-            "packed_llama_seconds_per_token": seconds["packed llama"] / num_tokens,
         }
         row["tokens_per_pass_to_pay"] = row["seconds_per_pass"] / row["llama_seconds_per_token"]
         tokens_per_s = num_tokens / arguments.passes / row["seconds_per_pass"]
         row["tokens_per_s_ratio"] = tokens_per_s * row["llama_seconds_per_token"]
-        row["tokens_per_s_ratio_packed"] = tokens_per_s * row["packed_llama_seconds_per_token"]
         rows.append(row)
         print(row, flush=True)
     return rows
@@ -149,18 +144,11 @@ def llama_decoding(llama: LlamaForCausalLM, prompts: torch.LongTensor, num_token
     )
 
 
-def with_packed_products(model: PreTrainedModel, function: Callable[[], Any]) -> Any:
-    """Calls a function with the products that our models decode with on a CPU."""
-    with packed_products(model):
-        return function()
-
-
 def seconds_of(calls: dict[Any, Callable[[], Any]], repeats: int, device: torch.device) -> dict[Any, float]:
     """Returns the median time of each call, made in turns."""
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     for function in calls.values():
-        # Compiles, or packs.
-        function()
+        function()  # compiles
     seconds: dict[Any, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, function in calls.items():

@@ -4,8 +4,7 @@
     python benchmarks/demo_seeds.py --folder demo_seeds --output benchmarks/results/demo_seeds.json
 
 A seed changes the problems, the masks and the initialization of the adapter; the teacher is the bundled one, or with
-`--teacher` another (scripts/train_block_teacher.py makes a block-causal one). docs/research/experiments.md has the
-figures.
+`--teacher` another. docs/research/experiments.md has figures.
 """
 
 import argparse

@@ -40,19 +40,18 @@ from teacher.conversations import Conversation, draw_change, generate_conversati
 from teacher.solutions import LARGEST_GIVEN, LARGEST_RESULT
 from teacher.tokenizer import MEMORY, build_conversation_tokenizer
 from torch.nn.functional import cross_entropy, pad
-from train_demo_teacher import BLOCK_LENGTH, SUMS_PER_DRILL, split_parameters
-from train_demo_teacher import build_model as build_llada
 from transformers import PreTrainedTokenizerFast
 
-from hf_dparallel import LLaDAForMaskedDiffusion
+from hf_dparallel import DiffusionGenerationConfig, LLaDAConfig, LLaDAForMaskedDiffusion
 
 
+BLOCK_LENGTH = 32
 # A reply to eight steps has at most 152 tokens where decoding writes it.
 NUM_BLOCKS = 5
 CANVAS = NUM_BLOCKS * BLOCK_LENGTH
 CONVERSATIONS, TOKENS_AT_ONCE = 20, 2000
 # Rows of bare sums before a third of the steps, and of exchanged answers after it.
-DRILLS, EXCHANGES = 8, 4
+DRILLS, EXCHANGES, SUMS_PER_DRILL = 8, 4, 10
 # The embedding of a number starts as its place on circles of these circumferences, and so does its row of the head:
 # sums are rotations there. After 350 steps of sums alone, 37 % of held-out sums were right with a token for each
 # digit, 75 % with tokens for numbers, and 99.8 % on circles (81 % with a tenth of the size).
@@ -88,8 +87,23 @@ class Row(NamedTuple):
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> LLaDAForMaskedDiffusion:
-    """Builds a LLaDA of 2.9 million parameters, shaped as the short problems' teacher."""
-    return build_llada(tokenizer, max_sequence_length=768, max_new_tokens=CANVAS)
+    """Builds a LLaDA of 2.9 million parameters."""
+    config = LLaDAConfig(
+        vocab_size=len(tokenizer),
+        d_model=128,
+        n_layers=6,
+        n_heads=4,
+        mlp_hidden_size=384,
+        max_sequence_length=768,
+        rope_theta=10000.0,
+        mask_token_id=tokenizer.mask_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = LLaDAForMaskedDiffusion(config)
+    model.generation_config = DiffusionGenerationConfig(max_new_tokens=CANVAS, block_length=BLOCK_LENGTH)
+    return model
 
 
 @torch.no_grad()
@@ -313,7 +327,10 @@ class Training:
         self.fast = copy.deepcopy(self.model).bfloat16()
         # The backward pass of the default takes half of all time here.
         self.fast.set_attn_implementation("eager")
-        matrices, others = split_parameters(self.model)
+        # Muon trains the blocks' matrices, AdamW embedding, head and norms.
+        matrices = [parameter for parameter in self.model.model.layers.parameters() if parameter.ndim == 2]
+        ids = {id(parameter) for parameter in matrices}
+        others = [parameter for parameter in self.model.parameters() if id(parameter) not in ids]
         self.optimizers = {
             "muon": Muon(matrices, lr=LEARNING_RATES["muon"], weight_decay=WEIGHT_DECAY),
             "adamw": torch.optim.AdamW(others, lr=LEARNING_RATES["adamw"], betas=(0.9, 0.98), weight_decay=0.0),

@@ -4,9 +4,7 @@
 import copy
 import importlib
 import json
-import math
 import os
-import re
 import runpy
 import shlex
 import subprocess
@@ -51,25 +49,6 @@ def test_every_figure_that_is_off_is_named(regression, path):
                 (found,) = regression["deviations"](expected, measured)
                 assert found.startswith(f"{name} with {row['recipe']} is {wrong}, expected {kept} ± {tolerance}")
                 figures[name] = kept
-
-
-def test_the_time_of_a_pass_outside_of_the_model_is_measured(monkeypatch):
-    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
-    found = runpy.run_path(str(BENCHMARKS / "host_time.py"))["measure"]([2])
-    assert found.keys() == {"dual, 2", "block, 2"} and min(found.values()) > 0
-
-
-def test_the_time_of_a_pass_over_a_canvas_is_measured_beside_transformers(monkeypatch):
-    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
-    found = runpy.run_path(str(BENCHMARKS / "canvas_time.py"))["measure"](128, 8, repeats=1)
-    assert found.keys() == {"transformers", "ours"}
-    assert all(0 < times["outside"] < times["whole"] for times in found.values())
-
-
-def test_packed_products_are_measured_beside_plain_ones(monkeypatch):
-    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
-    found = runpy.run_path(str(BENCHMARKS / "packed_products.py"))["measure"](1, repeats=1)
-    assert len(found) == 7 and min(found.values()) > 0
 
 
 def test_students_of_a_model_of_random_tokens_are_measured_and_a_second_run_measures_nothing_again(
@@ -332,34 +311,3 @@ def test_an_unknown_model_is_refused(tmp_path):
     command = ["bash", str(BENCHMARKS / "reproduce.sh"), "llada-9b", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 2 and "choose llada-8b, llada-1.5 or dream-7b" in result.stderr
-
-
-def test_the_ablations_compare_ways_to_decode():
-    ablations = runpy.run_path(str(BENCHMARKS / "ablations.py"))
-    points = [(2.0, 90.0), (1.0, 80.0), (4.0, 70.0), (3.0, 70.0)]
-    assert ablations["pareto_front"](points) == [points[0], points[2]]
-
-    def point(nfe: float, accuracy: float, **recipe: float) -> dict:
-        speed = {"nfe": nfe, "tokens_per_forward": 60 / nfe, "answer_tokens_per_forward": 60 / nfe}
-        return {**speed, "accuracy": accuracy, "recipe": recipe}
-
-    one = {"curve": [point(60, 0.95)], "chosen": point(60, 0.94)}
-    fast = [point(6, 0.93, entropy_threshold=0.7), point(5, 0.5, entropy_threshold=0.8)]
-    measured = {"decodings": {"one token per pass": one, "entropy threshold": {"curve": fast, "chosen": fast[0]}}}
-    runs = {seed: {"dparallel": measured} for seed in (0, 1)}
-    table = ablations["table"](runs, ["dparallel"], ["one token per pass", "entropy threshold", "soft decoding"])
-    *_, one_at_a_time, parallel = (re.sub(" +", " ", line) for line in table.splitlines())
-    assert one_at_a_time.endswith("| one token per pass | –; – | 60.0 ± 0.0 | 1.0 ± 0.0 | 94.0 ± 0.0 | 95.0 ± 0.0 |")
-    # One pass a token at 95 %, and from there to 10 tokens a pass, where 93 % have lost some of their weight.
-    aup = 95 + 9 * (95 + 93 * math.exp(-3 * (1 - 93 / 95))) / 2
-    expected = f"| entropy threshold | 0.7; 0.7 | 6.0 ± 0.0 | 10.0 ± 0.0 | 93.0 ± 0.0 | {aup:.1f} ± 0.0 |"
-    assert parallel.endswith(expected)
-
-
-def test_rows_of_one_block_are_in_the_blocks_of_a_block_causal_model():
-    make_collator = runpy.run_path(str(BENCHMARKS / "block_rows.py"))["OneBlockCollator"]
-    collator = make_collator(mask_token_id=0, eos_token_id=99, block_length=4, mask_ratio=1.0, max_length=12)
-    rows = [{"prompt_ids": [1, 2, number], "completion_ids": [11, 12, 13, 99]} for number in range(3, 12)]
-    scored = {tuple((row != -100).nonzero().flatten().tolist()) for row in collator(rows)["labels"][: len(rows)]}
-    # One token of the answer shares the block of the prompt.
-    assert scored == {(3,), (4, 5, 6, 7)}
