@@ -111,7 +111,7 @@ def script_answers(monkeypatch, answers: list[str]):
     def decode(answerer, prompts, stop_texts):
         steps = answerer.config.denoising_steps or 8
         for key in prompts:
-            cost = asdict(DecodingCost(steps, 13, 12, 64, steps / 100))
+            cost = asdict(DecodingCost(steps, 13, 12, steps / 100))
             yield key, {"text": next(remaining), "cost": cost, "batch_size": answerer.batch_size, "device": "cpu"}
 
     monkeypatch.setattr(harness_model, "decode_answers", decode)
@@ -145,7 +145,7 @@ def test_right_answers_to_the_benchmarks_are_right(monkeypatch, tmp_path, preset
     assert [row["num_samples"] for row in rows[::2]] == [3, 7, 2, 2]
     few_step = rows[1]
     assert (few_step["nfe"], few_step["speedup"]) == (16, pytest.approx(4.0))
-    assert few_step["answer_tokens_per_forward"] == 12 / 16 and few_step["tokens_per_forward_with_padding"] == 4
+    assert few_step["answer_tokens_per_forward"] == 12 / 16
     assert json.loads((tmp_path / "report.json").read_text())["rows"] == json.loads(json.dumps(rows))
     report = (tmp_path / "report.md").read_text()
     assert [line for line in report.splitlines() if line.startswith("###")] == [f"### {b.title}" for b in benchmarks]
@@ -293,7 +293,7 @@ def test_latencies_of_different_batches_are_not_compared(measure):
     assert rows[0]["row_latency_s"] == original["row_latency_s"] and not any("speedup" in row for row in rows)
     # The third answer of the first row is decoded in another batch than its others.
     rows, out = measure_methods("original,few-step", "--batch_size", "2")
-    absent = {"batch_size", "device", "row_latency_s", "row_tokens_per_second", "speedup"}
+    absent = {"batch_size", "device", "row_latency_s", "speedup"}
     assert absent.isdisjoint(rows[0]) and rows[1]["batch_size"] == 2 and "Latency" not in out
     assert rows[0]["nfe"] == 16 and "Accuracy" in out
 

@@ -37,7 +37,6 @@ RUN_ELSEWHERE = {
     "docs/evaluation.md": "harness/test_docs.py",
     "docs/hub.md": "hub/test_docs.py",
     "docs/make_a_teacher.md": "test_make_a_teacher.py",
-    "docs/metrics.md": "evaluation/test_metrics.py",
     "docs/reference/hub.md": "hub/test_docs.py",
     "docs/serving.md": "serving/test_docs.py",
 }
@@ -94,7 +93,16 @@ def check_inspect(names, printed, folder):
     assert "Entropy threshold 0.5" in (folder / "decode.html").read_text()
 
 
-CHECKS = {"README.md": check_readme, "docs/quickstart.md": check_quickstart, "docs/inspect.md": check_inspect}
+def check_metrics(names, printed, folder):
+    assert printed == "1.5 6.0\n358.14\n"
+
+
+CHECKS = {
+    "README.md": check_readme,
+    "docs/quickstart.md": check_quickstart,
+    "docs/inspect.md": check_inspect,
+    "docs/metrics.md": check_metrics,
+}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])

@@ -656,7 +656,7 @@ def test_the_reference_of_a_calibration_is_plain(hf, tmp_path, checkpoint, quest
     def evaluate_answers(answerer, dataset, *args):
         seen.append(answerer.config)
         is_right = answerer.config.entropy_threshold != 3
-        return Evaluation([is_right] * len(dataset), [DecodingCost(4, 8, 8, 8)] * len(dataset), seconds=1.0)
+        return Evaluation([is_right] * len(dataset), [DecodingCost(4, 8, 8)] * len(dataset), seconds=1.0)
 
     flags = ["--model", tmp_path / "cached", "--dataset", questions, "--prompt_column", "question"]
     flags += ["--sweep", "entropy_threshold=0.5", "--max_accuracy_drop", "0.9", "--output_dir", "out"]

@@ -23,11 +23,11 @@ class SimulatedDecoder:
         self.calls.append((split, settings))
         reference = np.arange(self.num) % 10 != 0
         if settings == REFERENCE:
-            return Evaluation(reference.tolist(), [DecodingCost(64, 64, 60, 64)] * self.num, 1.0)
+            return Evaluation(reference.tolist(), [DecodingCost(64, 64, 60)] * self.num, 1.0)
         nfe, lost, gained = self.thresholds[settings["entropy_threshold"]]
         draws = self.rng.random(self.num)
         is_correct = np.where(reference, draws > lost / 0.9, draws < gained / 0.1)
-        return Evaluation(is_correct.tolist(), [DecodingCost(nfe, 64, 60, 64)] * self.num, 1.0)
+        return Evaluation(is_correct.tolist(), [DecodingCost(nfe, 64, 60)] * self.num, 1.0)
 
 
 def run(decoder, **settings):
@@ -70,7 +70,7 @@ def test_nothing_is_accepted_after_the_first_failure():
 def test_the_tolerance_itself_is_tolerated():
     def evaluate(split, settings):
         is_correct = [settings == REFERENCE or index >= 25 for index in range(100)]
-        return Evaluation(is_correct, [DecodingCost(20, 64, 60, 64)] * 100, 1.0)
+        return Evaluation(is_correct, [DecodingCost(20, 64, 60)] * 100, 1.0)
 
     best, trials = calibrate(evaluate, [{"entropy_threshold": 0.5}], REFERENCE, 0.25, confidence=0.1)
     assert best is trials[0] and best.accuracy_drop["calibration"] == 0.25

@@ -28,7 +28,7 @@ def test_rows_and_table():
 
 
 def test_metrics_by_hand():
-    costs = [DecodingCost(2, 8, 8, 8), DecodingCost(4, 8, 7, 8), DecodingCost(4, 4, 3, 8), DecodingCost(8, 8, 8, 8)]
+    costs = [DecodingCost(2, 8, 8), DecodingCost(4, 8, 7), DecodingCost(4, 4, 3), DecodingCost(8, 8, 8)]
     row = metrics_with_intervals(Evaluation([True, True, False, True], costs, 8.0))
     assert (row["accuracy"], row["nfe"], row["latency_s"]) == (0.75, 4.5, 2.0)
     assert row["answer_tokens_per_forward"] == 26 / 18 and row["tokens_per_second"] == 26 / 8

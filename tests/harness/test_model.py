@@ -71,10 +71,10 @@ def test_answers_and_costs_are_those_of_each_prompt_alone(batch_size):
         cost = cost_of(lm, request)
         assert text == lm.tokenizer.decode(new[: cost.num_answer_tokens], skip_special_tokens=True)
         assert request.args == (request.args[0], {})
-        assert cost == DecodingCost.of_tokens(new, out.nfe.item(), eos, 16, cost.seconds)
+        assert cost == DecodingCost.of_tokens(new, out.nfe.item(), eos, cost.seconds)
         assert cost.seconds > 0
     first = cost_of(lm, requests[0])
-    assert first.num_answer_tokens + 1 == first.num_tokens < first.num_canvas_tokens == 16
+    assert first.num_answer_tokens + 1 == first.num_tokens < 16
     info = lm.get_model_info()["decoding_cost"]["task"]
     costs = [cost_of(lm, request) for request in requests]
     assert info == mean_cost(costs) | {"batch_size": batch_size, "device": device_name(torch.device("cpu"))}
@@ -155,7 +155,7 @@ def test_the_longest_answer_is_the_canvas():
     requests = make_requests(["3 4 5"], {"max_gen_toks": 11, "block_length": 8})
     lm = make_lm(max_new_tokens=None)
     assert lm.generate_until(requests) == [plain]
-    assert cost_of(lm, requests[0]).num_canvas_tokens == 11 and cost_of(lm, requests[0]).nfe == out.nfe.item()
+    assert cost_of(lm, requests[0]).nfe == out.nfe.item()
 
 
 def test_draws_depend_on_the_seed_and_the_request_only():

@@ -109,9 +109,8 @@ def evaluate_answers(
     in_order = [answers[row] for row in range(len(prompts))]
     completion_ids = [answer.tokens[: answer.num_tokens].tolist() for answer in in_order]
     is_correct = answers_correct(dataset, completion_ids, answerer.tokenizer, reward_funcs)
-    canvas = (config.eos_token_ids, config.max_new_tokens)
     costs = [
-        DecodingCost.of_tokens(ids, answer.nfe, *canvas, num_revisions=answer.num_revisions)
+        DecodingCost.of_tokens(ids, answer.nfe, config.eos_token_ids, num_revisions=answer.num_revisions)
         for ids, answer in zip(completion_ids, in_order, strict=True)
     ]
     return Evaluation(is_correct, costs, seconds)

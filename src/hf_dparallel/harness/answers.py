@@ -21,7 +21,7 @@ Record = dict[str, Any]
 Costs = Mapping[tuple[str, int, str], Record]
 
 # The figures of [`mean_cost`] for answers with their own seconds.
-COST_NAMES = tuple(mean_cost([DecodingCost(1, 1, 1, 1, seconds=1.0)]))
+COST_NAMES = tuple(mean_cost([DecodingCost(1, 1, 1, seconds=1.0)]))
 
 
 def decode_answers(
@@ -45,7 +45,7 @@ def decode_answers(
         tokens = row.tokens[: row.num_tokens].tolist()
         if stop_texts:
             tokens = until.cut(tokens)
-        cost = DecodingCost.of_tokens(tokens, row.nfe, config.eos_token_ids, len(row.tokens), row.seconds)
+        cost = DecodingCost.of_tokens(tokens, row.nfe, config.eos_token_ids, row.seconds)
         text = tokenizer.decode(tokens[: cost.num_answer_tokens], skip_special_tokens=True)
         text = postprocess_generated_text(text, list(stop_texts), None)
         yield key, {"text": text, "cost": dataclasses.asdict(cost), **conditions}
