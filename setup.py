@@ -114,7 +114,6 @@ setup(
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["hf-dparallel = hf_dparallel_cli:main"],
-        "sglang.srt.plugins": ["hf_dparallel = hf_dparallel_rules.sglang_plugin:register"],
     },
     classifiers=[
         "Development Status :: 3 - Alpha",

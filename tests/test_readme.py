@@ -45,7 +45,7 @@ RUN_ELSEWHERE = {
 STUDENT_INSTEAD = {"GSAI-ML/LLaDA-8B-Instruct": hf_dparallel.demo.STUDENT}
 
 # Packages of others that pages name.
-NOT_OURS = ("deepspeed", "gguf", "gradio", "openai", "sglang")
+NOT_OURS = ("deepspeed", "gguf", "gradio", "openai")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", flags=re.MULTILINE | re.DOTALL)
 

@@ -12,7 +12,6 @@ from hf_dparallel_rules.certainty import entropy_from_logits as entropy_from_log
 
 from . import demo as demo
 from ._version import __version__ as __version__
-from .engines import emulation as _emulation  # noqa: F401  (adds its part of a decode)
 from .generation.configuration import DiffusionGenerationConfig as DiffusionGenerationConfig
 from .generation.mixin import DiffusionGenerationMixin as DiffusionGenerationMixin
 from .generation.output import DiffusionGenerationOutput as DiffusionGenerationOutput

@@ -214,7 +214,7 @@ _COMMANDS: list[click.Command] = [
         Flag("output_dir", "New folder for the merged weights, the tokenizer and the engine's settings.",
             DIR, is_required=True),
         Flag("base_model", "Base model, whose code is copied. By default the one that the student names."),
-        *(flag for flag in RECIPE if flag.name != "engine"), *OUTPUT,
+        *RECIPE, *OUTPUT,
     ], "user/sdar-student --engine sglang --output_dir runs/exported", ["student"]),
     Command("convert", "turn an autoregressive model into a masked diffusion model to train", [
         Flag("model", "A Llama, Mistral, Qwen2 or Qwen3: its name on the Hub, or a folder.", DIR, is_required=True),

@@ -18,7 +18,6 @@ KINDS = {
     "rule options": "Options of commit rules",
     "blocks": "Several blocks at once",
     "revision": "Revision of decided tokens of the open block, at most one way",
-    "engine": "Decoding as a serving engine does",
     "sampling": "Sampling",
     "processing": "Tokens that are kept out",
     "cache": "Caches, and the suffix window",
@@ -285,7 +284,7 @@ add_setting("block_length", "length", int, default=32, minimum=1, is_swept=True,
            "takes_blocks": "is not that of {model}, which counts blocks by itself or chooses experts for them"},
     help="Tokens of a block; blocks are decoded from left to right. The last one may be shorter. "
     "Block-causal models have a default of their own.")
-add_setting("block_origin", "length", str, off="sequence", choices=("sequence", "answer"), not_with=("engine",),
+add_setting("block_origin", "length", str, off="sequence", choices=("sequence", "answer"),
     model={"has_blocks": "is for models whose attention has blocks: in {model} they follow the prompt anyway",
            "moves_blocks": "would move the blocks that {model} counts by itself or chooses experts for"},
     help="Where block-causal models count blocks from: the first token of the prompt, or of the answer (`\"answer\"`: "

@@ -3,7 +3,6 @@
 one of another class, as ModernBERT-chat, and one whose noise is random tokens."""
 
 import io
-import shutil
 import sys
 from pathlib import Path
 
@@ -98,26 +97,3 @@ def test_a_prompt_may_contain_the_mask_token_of_a_tokenizer_whose_model_has_none
     Path("q.jsonl").write_text('{"question": "5 <mask> 6", "answer": "1"}')
     flags = ["--model", checkpoint, "--max_new_tokens", "4", "--max_denoising_steps", "2"]
     assert hf("evaluate", *flags, "--dataset", "q.jsonl", "--prompt_column", "question")[0] == 0
-
-
-@pytest.mark.parametrize("checkpoint", [make_sdar], indirect=True)
-def test_a_threshold_is_calibrated_for_sglang_and_exported(hf, checkpoint, questions):
-    shutil.copytree(checkpoint, "student")
-    flags = ["--model", "student", *questions, "--engine", "sglang", "--json", "f.json"]
-    calibrate = [*CALIBRATION, "--sweep", "confidence_threshold=0.8", "--output_dir", "student"]
-    code, _, err = hf("calibrate", *flags, *calibrate)
-    assert code == 0, err
-    (trial,) = read_json("f.json")["trials"]
-    code, *_ = hf("evaluate", *flags, "--max_new_tokens", "9", "--confidence_threshold", "0.8")
-    assert code == 0 and read_json("f.json")["nfe"] > 0
-    # Storing passes are counted.
-    plain = ["--model", "student", *questions, "--max_new_tokens", "9", "--confidence_threshold", "0.8"]
-    DiffusionGenerationConfig().save_pretrained("student")
-    assert hf("evaluate", *plain, "--json", "g.json")[0] == 0
-    assert read_json("g.json")["nfe"] < read_json("f.json")["nfe"] and trial["nfe"] > 0
-    DiffusionGenerationConfig(confidence_threshold=0.8).save_pretrained("student")
-    code, out, err = hf("export", "student", "--engine", "sglang", "--output_dir", "out", "--json", "e.json")
-    assert code == 0 and "--dllm-algorithm LowConfidence" in out, err
-    assert read_json("e.json")["launch"] in out
-    code, _, err = hf("export", "student", "--engine", "lmdeploy", "--output_dir", "other")
-    assert code == 1 and "mask_token_id" in err

@@ -5,7 +5,7 @@ import pytest
 from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
-from ..helpers import edit_json, make_sdar, make_tokenizer, read_json
+from ..helpers import edit_json, read_json
 from ..hub.helpers import BASE, TEACHER
 
 
@@ -33,17 +33,6 @@ def test_push_then_generate_with_the_recipe(hub, adapter, hf):
     assert code == 0 and (code, answer) == local[:2] == by_adapter[:2]
     passes = [read_json(f"{name}.json")["nfe"] for name in "abc"]
     assert passes[0] == passes[1] == passes[2] < 32  # a rule of the recipe, not one token in each pass
-
-
-def test_push_for_an_engine(hub, hf):
-    make_sdar().save_pretrained("student")
-    make_tokenizer().save_pretrained("student")
-    flags = ["--engine", "sglang", "--confidence_threshold", "0.9"]
-    code, _, err = hf("push", "student", "user/served", *flags)
-    files = hub.repository("user/served").files()
-    assert code == 0 and {"dllm.yaml", "launch.sh", "model.safetensors"} <= files.keys(), err
-    assert b"SDARForCausalLM" in files["config.json"]
-    assert b"sglang serve --model-path . --trust-remote-code" in files["README.md"]
 
 
 def test_a_dry_run_shows_what_would_be_pushed_without_the_network(hub, adapter, hf):

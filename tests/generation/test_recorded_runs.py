@@ -39,8 +39,8 @@ class Recording(NamedTuple):
     check: Callable
     is_compared: Callable[[dict], bool] = lambda run: True
     sample: int = 1
-    # A run of a serving engine has several requests.
-    requests: Callable[[dict], list[dict]] = lambda run: run.get("requests", [run])
+    # The parts of a run that are decoded by themselves.
+    requests: Callable[[dict], list[dict]] = lambda run: [run]
     prompt: Callable[[dict], list[int]] = itemgetter("prompt_ids")
 
 
@@ -456,55 +456,6 @@ def check_filled_in(run, row):
     assert row.nfe == run["nfe_forward_calls"]
 
 
-# Serving engines. With prompts that hold the mask token, and tokens that insert and delete, we decode nothing.
-
-
-def is_served(run):
-    return run.get("case") != "mask_id_in_prompt" and run.get("algorithm") != "JointThresholdInDel"
-
-
-def engine_settings(run, engine):
-    stops = run["stop_token_ids"]
-    ends = {"stop_at_eos": True, "eos_token_id": stops} if stops else {}
-    mask_token_id = {"sdar": 250, "llada2": 249}[run["model"]]
-    return ends | {"engine": engine, "max_new_tokens": run["max_new_tokens"], "mask_token_id": mask_token_id}
-
-
-def sglang_settings(run):
-    config, edits = run["config"], run["algorithm"] == "JointThreshold"
-    settings = engine_settings(run, "sglang") | {"block_length": run["block_size"]}
-    settings["confidence_threshold"] = config.get("threshold", 0.5 if edits else 0.95)
-    if edits:
-        settings |= {
-            "editing_threshold": config.get("edit_threshold", 0),
-            "max_post_steps": config.get("max_post_edit_steps", 16),
-            "penalty_lambda": config.get("penalty_lambda", 0),
-        }
-    return settings
-
-
-def lmdeploy_settings(run):
-    block_length = run["block_length"]
-    settings = engine_settings(run, "lmdeploy") | {"block_length": block_length}
-    if run["temperature"] != 1:
-        settings |= {"temperature": run["temperature"], "top_k": run["top_k"]}
-    if run["strategy"] == "low_confidence_dynamic":
-        return settings | {"confidence_threshold": run["confidence_threshold"]}
-    settings["min_commits"] = max(1, block_length // (run["denoising_steps"] or block_length))
-    return settings | ({"commit_order": "left_to_right"} if run["strategy"] == "sequential" else {})
-
-
-def check_served(run, row):
-    """A finished row of a synchronous batch goes on with the others there: passes that it needs are compared."""
-    changing = run.get("changing_passes_per_block")
-    passes = run["passes"] if changing is None else run["passes_prefill"] + sum(changing) + len(changing)
-    assert row.error is None
-    assert row.tokens.tolist()[: len(run["output_ids"])] == run["output_ids"]
-    assert row.nfe == passes
-    if run.get("finish", "stop") == "stop" and run["stop_token_ids"]:
-        assert row.num_tokens == len(run["output_ids"])
-
-
 RECORDINGS = {
     "llada": Recording("llada/generation", 120, exact_settings, check_all, is_exact, 3),
     # With fewer heads of keys models are decoded the same.
@@ -535,8 +486,6 @@ RECORDINGS = {
     ),
     "verified": Recording("wino/generation", 87, verified_settings, check_verified, sample=8),
     "several blocks": Recording("d3llm/generation", 60, several_blocks, check_all, sample=2),
-    "sglang": Recording("sglang/generation", 1056, sglang_settings, check_served, is_served, 17),
-    "lmdeploy": Recording("lmdeploy/generation", 523, lmdeploy_settings, check_served, is_served, 17),
     "klass": Recording("klass/generation", 16, klass_settings, check_all, has_one_block),
     "llada_moe": Recording("llada_moe/generation", 35, mdlm_settings, check_all, says_all, 3),
     "rnd1": Recording(

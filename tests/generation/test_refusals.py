@@ -132,7 +132,6 @@ WRONG_TOGETHER = [
     (make_sdar, {"block_length": 129}, "128 tokens"),
     (make_llada, {"block_origin": "answer"}, "LLaDA"),
     (make_routed_llada2, {"block_origin": "answer"}, "experts"),
-    (make_sdar, {"engine": "sglang", "confidence_threshold": 0.9, "block_origin": "answer"}, "engine"),
     *((make, INFILLING, "later blocks") for make in (make_sdar, make_nemotron)),
     (make_sdar, {"input_ids": PROMPT} | INFILLING, "later blocks"),
     *((make, {"suffix_length": 3}, "computes none") for make in (make_sdar, make_nemotron)),
@@ -165,8 +164,6 @@ WRONG_TOGETHER = [
     (make_llada, {"synced_gpus": True}, "share the weights"),
     (make_llada, {"compile_config": "inductor"}, "CompileConfig"),
     (make_llada, {"output_certainty": True}, "return_dict_in_generate"),
-    (make_llada, {"confidence_threshold": 0.9, "engine": "sglang"}, "LLaDA"),
-    (make_llada2, {"confidence_threshold": 0.9, "engine": "lmdeploy"}, "LLaDA2"),
     # Of the prompt.
     (make_llada, {"input_ids": None}, "got None"),
     (make_llada, {"input_ids": torch.tensor([2, 3])}, r"\(2,\)"),

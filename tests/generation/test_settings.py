@@ -35,7 +35,6 @@ VALUES = {
     "revocation_threshold": st.just(0.0),
     "editing_threshold": st.just(1.0),
     "max_post_steps": st.integers(0, 3),
-    "penalty_lambda": st.just(0.0),
     "max_denoising_steps": st.sampled_from([4, 48]),
     "t_max": st.sampled_from([0.8, 1.0]),
     "t_min": st.sampled_from([0.0, 0.4]),
@@ -88,7 +87,7 @@ def layers(draw):
 
 
 def test_the_strategies_know_every_setting():
-    by_hand = {"engine", "temperature", "do_sample", "use_cache", "cache_implementation", "cache_refresh_interval"}
+    by_hand = {"temperature", "do_sample", "use_cache", "cache_implementation", "cache_refresh_interval"}
     assert VALUES.keys() | RULES.keys() | by_hand | {"compile_config"} == SETTINGS.keys()
 
 

@@ -217,7 +217,6 @@ def test_images_are_refused_by_name():
         ("cache_implementation", {"cache_implementation": "dual"}),
         ("block_origin", {"block_origin": "sequence"}),
         ("max_new_tokens", {"max_new_tokens": 0}),
-        ("block_origin", {"engine": "sglang"}),
         ("compile_config", {"compile_config": CompileConfig()}),
     ],
 )

@@ -2,13 +2,10 @@
 """`hf-dparallel push`: publish an adapter or a model on the Hub."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from hf_dparallel_cli.command import Flags
 
-from ..engines.export import export_for_engine
 from ..hub.facts import ModelFacts
 from ..hub.files import CARD_NAME, Content
 from ..hub.publish import files_to_push, push_model_to_hub
@@ -22,18 +19,7 @@ _UNNAMED = "NAME-OF-THE-BASE-MODEL"
 
 
 def run(flags: Flags) -> dict[str, Any]:
-    """Prints where it has been published, or what would be. With `engine`, it is exported for that engine first."""
-    if "engine" in flags.settings:
-        with TemporaryDirectory() as folder:
-            path = str(Path(folder, "student"))
-            base_model = flags.base_model or ModelFacts.read(Path(flags.path), flags.repo_id).base_model
-            about: dict[str, Any] = {"base_model": base_model, "generation_config": read_settings(flags)}
-            export_for_engine(flags.path, flags.settings["engine"], path, **about)
-            return _push(Flags(**vars(flags) | {"path": path, "base_model": base_model}))
-    return _push(flags)
-
-
-def _push(flags: Flags) -> dict[str, Any]:
+    """Prints where it has been published, or what would be."""
     about = {name: getattr(flags, name) for name in ("repo_id", *_ON_CARD)} | {
         "generation_config": read_settings(flags)
     }

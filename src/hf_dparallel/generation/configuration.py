@@ -152,10 +152,7 @@ class DiffusionGenerationConfig(GenerationConfig):
 
         Other recipes are compared with this one. `max_new_tokens` must be set.
         """
-        plain = {
-            name: SETTINGS[name].off
-            for name in settings_of("rule options", "blocks", "revision", "engine", "sampling")
-        }
+        plain = {name: SETTINGS[name].off for name in settings_of("rule options", "blocks", "revision", "sampling")}
         plain |= dict.fromkeys(name for name in settings_of("cache") if name != "use_cache")
         if self.cache_implementation == "block":
             plain["cache_implementation"] = "block"

@@ -50,7 +50,6 @@ def make_parts(
     criteria = _all_criteria(stopping_criteria, config, tokenizer)
     processing = ScoreProcessing(config, logits_processor)
     wanted = [
-        # In the order of the settings: an engine decides after the ways to revise, and overrides them.
         *(PARTS[name](config) for name in SETTINGS if name in PARTS and config.is_on(name)),
         processing if processing else None,
         CertaintyHistory() if config.output_certainty else None,
