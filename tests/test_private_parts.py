@@ -60,7 +60,6 @@ PARTS = [
     ("lm_eval.models.huggingface:HFLM", "tokenizer_name apply_chat_template gather_object", "as for any model of "
      "transformers"),
 ]  # fmt: skip
-TORCH_OPERATORS = ("_reorder_linear_weight", "_linear_pointwise")
 
 
 @pytest.mark.parametrize(
@@ -74,10 +73,3 @@ def test_a_private_part_is_still_there(owner, part, why):
     # What only instances have, or a function takes, is in the source.
     is_there = hasattr(found, part) or re.search(rf"\b{part}\b", inspect.getsource(found))
     assert is_there, f"{owner} no longer has `{part}`, which is used for this: {why}."
-
-
-@pytest.mark.parametrize("operator", TORCH_OPERATORS)
-def test_an_operator_of_packed_products_is_still_there(operator):
-    import torch
-
-    assert hasattr(torch.ops.mkldnn, operator), f"Products of a few rows on a CPU are packed with `{operator}`."

@@ -341,9 +341,6 @@ add_setting("stop_at_eos", "stopping", bool, default=True,
 add_setting("stop_strings", "stopping", list, off=[], noun="a string or a list of strings", items=str,
     needs=("max_new_tokens",),
     help="A row ends with the first of these strings. Needs `tokenizer=` in `generate`.")
-add_setting("max_time", "stopping", float, noun="a number of seconds", above_minimum=True, needs=("max_new_tokens",),
-    help="Seconds after which a row ends, from its entry into the batch. Its answer ends before its first undecided "
-    "token.")
 add_setting("num_return_sequences", "output", int, off=1, minimum=1, needs=("temperature",),
     help="Answers to each prompt, next to one another. Needs sampling: without it all of them are equal.")
 add_setting("output_certainty", "output", bool, off=False,

@@ -250,7 +250,6 @@ TRAJECTORIES = "trajectories demo --dataset demo --output_dir out"
         ("serve m --port 65536", "'--port': 65536 is not in the range 0<=x<=65535"),
         ("serve m --max_waiting -1", "'--max_waiting': -1 is not in the range x>="),
         ("serve m --grace_seconds -1", "'--grace_seconds': -1.0 is not in the range x>="),
-        ("serve m --max_time 5", "`max_time` is not supported by the server"),
         ("serve m --num_workers 2", "No such option '--num_workers'"),
         ("serve m --seed 1", "No such option '--seed'"),
         ("trajectories --model m --dataset d", "required: --output_dir"),

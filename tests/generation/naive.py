@@ -112,12 +112,11 @@ def naive_generate(
     ends: Callable[[list[int], int], bool] = lambda sequence, answer_start: False,
     form: "Form | None" = None,
     stop_at_eos: bool = True,
-    max_time: float = math.inf,
     **settings,
 ) -> Row:
     """Returns the row with its new tokens (when infilling, all), up to the first EOS token, if one is given.
 
-    An answer also ends with the first token at which it `ends`, and after `max_time` passes. A guided one has `form`.
+    An answer also ends with the first token at which it `ends`. A guided one has `form`.
     """
     row = make_row(model, prompt, max_new_tokens, block_length, **settings)
     predict, revise = predict or partial(predict_whole, model), make_revise(settings)
@@ -141,7 +140,7 @@ def naive_generate(
         lengths = range(row.first_new + 1, final + 1) if row.nfe else ()
         cut = next((length for length in lengths if ends(row.tokens[:length], row.first_new)), None)
         stop = stop if cut is None else cut
-        if cut is None and not is_finished and row.nfe < max_time:
+        if cut is None and not is_finished:
             probs = predict(row)
             guesses = {i: make_guess(probs[i], row.mask) for i in row.to_decide}
             row.entropies.append({i - row.first_new: guess.entropy for i, guess in guesses.items()})

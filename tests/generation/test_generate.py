@@ -3,7 +3,6 @@
 
 import contextlib
 import itertools
-import math
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -16,8 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hf_dparallel import enable_diffusion_generation
-from hf_dparallel.generation import mixin, standard_parts
-from hf_dparallel.generation.parts import RowPart
+from hf_dparallel.generation import mixin
 from hf_dparallel.generation.prediction import predict_tokens
 from hf_dparallel.generation.standard_parts import make_parts
 from hf_dparallel.serving.followers import RowFollowers
@@ -87,7 +85,7 @@ class Case(NamedTuple):
 
 def stops(draw):
     """An end of answers, as the naive loop and as `generate` are told."""
-    kind, number = draw(st.sampled_from(["none", "none", "strings", "criteria", "time"])), draw(st.integers(2, 9))
+    kind, number = draw(st.sampled_from(["none", "none", "strings", "criteria"])), draw(st.integers(2, 9))
     if kind == "strings":
         strings = [f"w{number}", f"w{7 * number - 1} w"]
         settings = {"stop_strings": strings, "tokenizer": make_word_tokenizer()}
@@ -95,7 +93,7 @@ def stops(draw):
     if kind == "criteria":
         criteria = [lambda ids, scores, **kwargs: ids[:, -3:].sum(dim=1) % number == 0]
         return lambda ids, start: sum(ids[-3:]) % number == 0, {"stopping_criteria": criteria}
-    return Case._field_defaults["ends"], {"max_time": float(number)} if kind == "time" else {}
+    return Case._field_defaults["ends"], {}
 
 
 @st.composite
@@ -183,18 +181,6 @@ def canvas_cases(draw):
     return Case(make_diffusion_gemma, draw(st.integers(1, 3)), prompts, kwargs, draw(st.integers(1, 3)), *stops(draw))
 
 
-class PassClock(RowPart):
-    """Tells the time in passes, as the first part of a decode: it goes on where a pass is over."""
-
-    now = 0
-
-    def perf_counter(self):
-        return self.now
-
-    def after(self, prediction, change):
-        self.now += 1
-
-
 class Matcher(SimpleNamespace):
     """A form as the matcher and the vocabulary of a schema."""
 
@@ -229,19 +215,18 @@ class Matcher(SimpleNamespace):
         return bytes(200 * self.form.fits(self.at, token) for token in range(64))
 
 
-def with_forms(forms, clock):
+def with_forms(forms):
     """Makes the parts of a decode, and has its rows follow their forms."""
     schemas = [form and CompiledSchema(Matcher(form=form), Matcher(form=form)) for form in forms]
     followers = {row: [JsonAnswer(schema)] for row, schema in enumerate(schemas) if schema is not None}
     following = RowFollowers(lambda row: followers.get(row, []))
-    return lambda *args, **kwargs: [clock, *make_parts(*args, **kwargs), following]
+    return lambda *args, **kwargs: [*make_parts(*args, **kwargs), following]
 
 
 @contextlib.contextmanager
 def decoding(forms):
-    """Time counts passes, and rows follow their forms."""
-    clock = PassClock()
-    with patch.object(standard_parts, "time", clock), patch.object(mixin, "make_parts", with_forms(forms, clock)):
+    """Rows follow their forms."""
+    with patch.object(mixin, "make_parts", with_forms(forms)):
         yield
 
 
@@ -288,17 +273,16 @@ def check_case(case):
 def check_with_naive_loop(model, case, row, alone):
     kwargs, prompt = case.kwargs, case.prompts[row]
     if case.make is make_diffusion_gemma:
-        if "max_time" not in case.told:
-            naive = naive_denoise(model, prompt, generator=generators(row + 1)[row], ends=case.ends, **kwargs)
-            padding = [kwargs["pad_token_id"]] * (kwargs["max_new_tokens"] - len(naive[0]))
-            assert alone.sequences[0, len(prompt) :].tolist() == naive[0] + padding
-            assert (int(alone.nfe), int(alone.encoder_passes)) == naive[1:]
+        naive = naive_denoise(model, prompt, generator=generators(row + 1)[row], ends=case.ends, **kwargs)
+        padding = [kwargs["pad_token_id"]] * (kwargs["max_new_tokens"] - len(naive[0]))
+        assert alone.sequences[0, len(prompt) :].tolist() == naive[0] + padding
+        assert (int(alone.nfe), int(alone.encoder_passes)) == naive[1:]
         return
     predict = naive_prediction(model, case.layers, kwargs)
     if predict is None:
         return
-    forms, max_time = case.forms[row : row + 1] or [None], case.told.get("max_time", math.inf)
-    naive = naive_generate(model, prompt, predict=predict, ends=case.ends, form=forms[0], max_time=max_time, **kwargs)
+    form = case.forms[row] if case.forms else None
+    naive = naive_generate(model, prompt, predict=predict, ends=case.ends, form=form, **kwargs)
     steps, passes, length = alone.commit_step[0], int(alone.nfe), len(naive.tokens)
     tokens = alone.sequences[0, -len(steps) :]
     assert_equal_entropies(alone.entropies[0, :, -len(steps) :], naive.entropies)

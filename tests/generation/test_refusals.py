@@ -158,7 +158,6 @@ WRONG_TOGETHER = [
     (of_another_class, {"soft_threshold": 0.5}, "RemoteCodeModel"),
     (make_llada, INFILLING | {"denoising_steps": 8}, "max_new_tokens"),
     (make_llada, INFILLING | {"stop_strings": ["a"]}, "max_new_tokens"),
-    (make_llada, INFILLING | {"max_time": 5.0}, "max_new_tokens"),
     (make_llada, INFILLING | {"min_new_tokens": 1}, "max_new_tokens"),
     (make_llada, {"num_return_sequences": 2}, "temperature"),
     (make_llada, {"synced_gpus": True}, "share the weights"),

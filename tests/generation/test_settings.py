@@ -2,14 +2,12 @@
 """One table of settings, and one way in which the settings of caller, adapter and model become one."""
 
 import inspect
-import itertools
 import json
 import pickle
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -51,7 +49,6 @@ VALUES = {
     "bad_words_ids": st.sampled_from([[], [[6]]]),
     "stop_at_eos": st.booleans(),
     "stop_strings": st.sampled_from([[], ["a"]]),
-    "max_time": st.sampled_from([5.0, 6.0]),
     "output_certainty": st.booleans(),
     "return_dict_in_generate": st.booleans(),
     "num_return_sequences": st.just(1),
@@ -196,21 +193,6 @@ def test_tokens_that_are_kept_out(tiny_llada):
     late = tiny_llada.generate(PROMPT, eos_token_id=eos, min_new_tokens=9, **(common | {"stop_at_eos": True}))
     assert eos in early[0, 3:5] and eos not in late[0, 3:12]
     assert not torch.equal(tiny_llada.generate(PROMPT, repetition_penalty=5.0, **common)[0, 3:], plain)
-
-
-def test_a_time_limit_ends_answers_before_their_first_undecided_token(tiny_llada, monkeypatch):
-    clock = SimpleNamespace(perf_counter=itertools.count().__next__)
-    monkeypatch.setattr("hf_dparallel.generation.standard_parts.time", clock)
-    common = {"max_new_tokens": 16, "block_length": 4, "stop_at_eos": False, "return_dict_in_generate": True}
-    out = tiny_llada.generate(PROMPT, max_time=6.0, pad_token_id=0, **common)
-    whole = tiny_llada.generate(PROMPT, **common)
-    assert out.nfe.item() == 6
-    length = (out.commit_step[0] >= 0).sum().item()
-    assert 4 <= length <= 6 and (out.sequences[0, 3 + length :] == 0).all()
-    assert torch.equal(out.sequences[0, : 3 + length], whole.sequences[0, : 3 + length])
-    # Each row has a time of its own, from its entry.
-    rows = list(tiny_llada.generate_many([[2, 3, 4]] * 3, batch_size=1, max_time=6.0, pad_token_id=0, **common))
-    assert all(torch.equal(row.tokens, out.sequences[0, 3:]) and row.nfe == 6 for row in rows)
 
 
 def test_several_answers_to_a_prompt(tiny_llada):

@@ -53,15 +53,6 @@ def test_streamer_gets_the_tokens_in_order_and_drafts_of_the_rest(make, settings
     assert len(streamer.drafts) >= out.nfe.item() - len(ends) - 1 - (make is make_sdar)
 
 
-def test_streamer_gets_all_that_was_decided_when_the_time_is_over():
-    """Also what could still have been revised, and no draft after it."""
-    settings = {"max_new_tokens": 24, "block_length": 24, "entropy_threshold": 1.5, "revocation_threshold": 0.3}
-    streamer, prompt = Recorder(), torch.arange(2, 8)[None]
-    out = make_llada().generate(prompt, streamer=streamer, max_time=1e-9, return_dict_in_generate=True, **settings)
-    num_decided = int((out.commit_step[0] >= 0).sum())
-    assert num_decided and streamer.tokens == out.sequences[0, : 6 + num_decided].tolist() and not streamer.drafts
-
-
 def test_streamer_stops_at_the_end_of_the_answer(tiny_llada):
     eos = tiny_llada.generate(PROMPT, **SMALL)[0, 10].item()
     streamer = Recorder()

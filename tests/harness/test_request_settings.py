@@ -55,14 +55,13 @@ def test_the_canvas_is_the_longest_answer(gen_kwargs, canvas):
 )
 def test_settings_without_a_recipe_leave_nothing_to_it(settings):
     values = {"do_sample": True, "temperature": 0.3, "cache_implementation": "prefix", "mask_token_id": 62}
-    # What ends a decode by the clock, and what does not change an answer, do not belong to a recipe.
-    settled = {name: one for name, one in SETTINGS.items() if one.changes_answer and name != "max_time"}
+    settled = {name: one for name, one in SETTINGS.items() if one.changes_answer}
     names = [name for name, one in settled.items() if one.kind != "rule"]
     given = settings | {"denoising_steps": 8} if "entropy_threshold" not in settings else settings
     alone = without_recipe(given)
     assert alone.items() >= given.items()
     assert {name for name in names if name not in alone} <= {
-        *("use_cache", "do_sample", *values, "cache_refresh_interval", "suffix_length", "engine"),
+        *("use_cache", "do_sample", *values, "cache_refresh_interval", "suffix_length"),
         # Of models whose noise is random tokens, which decide nothing without it.
         "max_denoising_steps",
         # A schedule replaces them.

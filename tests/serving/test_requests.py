@@ -123,11 +123,6 @@ def test_limits_themselves_are_accepted(served):
     assert len(read_request(TextBody, {"prompt": ["Mia"] * 9}, served, 9).prompts) == 9
 
 
-def test_the_time_limit_of_a_recipe_is_not_served(served):
-    recipe = served.generation_config.updated(max_time=1.0)
-    assert chat(dataclasses.replace(served, generation_config=recipe)).config.max_time is None
-
-
 def test_a_longer_canvas_keeps_the_passes_of_a_block(served):
     config = chat(served, max_tokens=128, denoising_steps=16).config
     assert (config.max_new_tokens, config.denoising_steps) == (128, 32)

@@ -6,8 +6,6 @@ import os
 import signal
 import socket
 
-import click
-
 from hf_dparallel_cli.command import Flags
 
 from ..environment import require
@@ -31,10 +29,8 @@ def run(flags: Flags) -> dict[str, int]:
 
 
 def check_settings(flags: Flags) -> None:
-    """Raises a `UsageError` for conflicting settings, and for settings that a server does not support."""
+    """Raises a `UsageError` for conflicting settings."""
     read_settings(flags)
-    if "max_time" in flags.settings:
-        raise click.UsageError("`max_time` is not supported by the server: clients set their own timeouts. Remove it.")
 
 
 def api_key(flags: Flags) -> str | None:

@@ -3,7 +3,6 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from ..attention_masks import as_attention_mask
 from .cache import WindowCache
 from .canvas import Canvas
 from .encoded_past import EncodedPast
-from .packed_products import packed_products
 from .parts import RowPart
 from .plan import Blocks, Pass, WholeCanvas, Windows
 
@@ -39,8 +37,6 @@ class Runner:
         self.planner = planner(canvas, self.lead)
         has_cache = implementation or model.has_encoder
         self.cache = WindowCache(model.config.get_text_config().num_hidden_layers) if has_cache else None
-        # Compiled code has its own products.
-        self._products = nullcontext() if canvas.config.compiles else packed_products(model)
         self._cached_rows: list[int] = []
         # The masks of passes over all rows, which hold as long as the same columns are seen.
         self._seen: torch.Tensor | None = None
@@ -90,8 +86,7 @@ class Runner:
             # The cache has as many rows as a pass over all of them.
             self.cache.select(planned._replace(rows=None if planned.rows is self.all_rows else planned.rows))
             inputs["past_key_values"] = self.cache
-        with self._products:
-            return self.model.score(inputs, planned.scored, forward=self.forward)
+        return self.model.score(inputs, planned.scored, forward=self.forward)
 
     def mask(self, planned: Pass) -> Any:
         """Returns the mask of a pass, for models of this package in the form that their attention takes.

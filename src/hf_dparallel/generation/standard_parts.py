@@ -54,7 +54,7 @@ def make_parts(
         processing if processing else None,
         CertaintyHistory() if config.output_certainty else None,
         StopCheck(criteria) if criteria else None,
-        Stopwatch(config.max_time),
+        Stopwatch(),
         DraftStream(streamer) if streamer is not None else None,
     ]
     return [part for part in wanted if part is not None]
@@ -282,25 +282,13 @@ class DraftStream(RowPart):
 
 
 class Stopwatch(RowPart):
-    """Measures the time of each row, from its entry to its end.
+    """Measures the time of each row, from its entry to its end."""
 
-    A row whose `max_time` is up, if there is one, ends before its first undecided token.
-    """
-
-    def __init__(self, max_time: float | None):
-        self.max_time = max_time
+    def __init__(self) -> None:
         self._entered: dict[int, float] = {}
 
     def enter(self, row_ids: list[int]) -> None:
         self._entered |= dict.fromkeys(row_ids, time.perf_counter())
-
-    def after(self, prediction: TokenPrediction, change: Change) -> None:
-        if self.max_time is None:
-            return
-        latest = time.perf_counter() - self.max_time
-        for row, (row_id, status) in enumerate(zip(self.canvas.row_ids, self.canvas.status, strict=True)):
-            if self._entered[row_id] <= latest and not status.is_finished:
-                self.canvas.end_row(row, min(status.num_decided, status.length))
 
     def leave(self, row_id: int) -> dict[str, float]:
         return {"seconds": time.perf_counter() - self._entered.pop(row_id)}

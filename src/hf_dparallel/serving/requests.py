@@ -186,8 +186,6 @@ def _read_settings(
         if length and given.max_new_tokens:
             given = _of_length(given, length)
         config = resolve(served.model, given, served.tokenizer, **asked)
-        # A recipe may limit the time of a call of `generate`, but here several requests share a pass.
-        config = config.updated(max_time=None)
         max_tokens = body.max_completion_tokens or body.max_tokens or config.max_new_tokens
         if max_tokens > config.max_new_tokens and length is None:
             num_blocks = -(-max_tokens // config.block_length)
